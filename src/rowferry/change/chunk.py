@@ -1,0 +1,184 @@
+"""What flows: rows of one table version as Arrow columns, schema changes, watermarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rowferry.change.table import TableId, TableSchema
+
+
+class Op(IntEnum):
+    """What happened to a row; the values of the `op` column."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A chunk: changes of one table version (and one table partition), in log order, as columns.
+
+    `batch` has the fields `op` int8, `commit_ts` uint64, `seq` int64, `before` struct, `after` struct.
+    An insert's `before` and a delete's `after` are null. A struct holds the columns that the image
+    has, named as in the table; a column that is missing from the struct is *absent* (partial row
+    image), which is not the same as NULL. All rows of a chunk have the same columns present.
+    `seq` orders all rows of one micro-batch and is the same on every replay.
+    """
+
+    table: TableSchema
+    batch: pa.RecordBatch
+    physical_id: int | None = None  # table partition; None for a table without partitions
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    @property
+    def op(self) -> npt.NDArray[np.int8]:
+        """The `op` column as numpy, without a copy."""
+        found: npt.NDArray[np.int8] = self.batch.column("op").to_numpy()
+        return found
+
+    @property
+    def commit_ts(self) -> npt.NDArray[np.uint64]:
+        """The `commit_ts` column as numpy, without a copy."""
+        found: npt.NDArray[np.uint64] = self.batch.column("commit_ts").to_numpy()
+        return found
+
+    @property
+    def before(self) -> pa.StructArray:
+        """Row images before the change; null on inserts."""
+        return self.batch.column("before")
+
+    @property
+    def after(self) -> pa.StructArray:
+        """Row images after the change; null on deletes."""
+        return self.batch.column("after")
+
+    def take(self, wanted: pa.Array | npt.NDArray[Any]) -> Rows:
+        """Return the rows at these places, in this order."""
+        where = wanted if isinstance(wanted, pa.Array) else pa.array(wanted)
+        return Rows(self.table, self.batch.take(where), self.physical_id)
+
+
+def make_rows(
+    table: TableSchema,
+    op: pa.Array,
+    commit_ts: pa.Array,
+    seq: pa.Array,
+    before: pa.StructArray,
+    after: pa.StructArray,
+    physical_id: int | None = None,
+) -> Rows:
+    """Put columns together as a chunk; lengths must agree."""
+    batch = pa.RecordBatch.from_arrays(
+        [op, commit_ts, seq, before, after], names=["op", "commit_ts", "seq", "before", "after"]
+    )
+    return Rows(table, batch, physical_id)
+
+
+class DdlKind(IntEnum):
+    """What a schema change does; TiDB's action numbers, as schema files and protocols write them."""
+
+    NONE = 0
+    CREATE_DATABASE = 1
+    DROP_DATABASE = 2
+    CREATE_TABLE = 3
+    DROP_TABLE = 4
+    ADD_COLUMN = 5
+    DROP_COLUMN = 6
+    ADD_INDEX = 7
+    DROP_INDEX = 8
+    ADD_FOREIGN_KEY = 9
+    DROP_FOREIGN_KEY = 10
+    TRUNCATE_TABLE = 11
+    MODIFY_COLUMN = 12
+    REBASE_AUTO_ID = 13
+    RENAME_TABLE = 14
+    SET_DEFAULT = 15
+    TABLE_COMMENT = 17
+    RENAME_INDEX = 18
+    ADD_PARTITION = 19
+    DROP_PARTITION = 20
+    CREATE_VIEW = 21
+    TABLE_CHARSET = 22
+    TRUNCATE_PARTITION = 23
+    DROP_VIEW = 24
+    DATABASE_CHARSET = 26
+    ADD_PRIMARY_KEY = 32
+    DROP_PRIMARY_KEY = 33
+    INDEX_VISIBILITY = 41
+    EXCHANGE_PARTITION = 42
+    MULTI_SCHEMA_CHANGE = 61
+    REORGANIZE_PARTITION = 64
+    ALTER_PARTITIONING = 71
+    REMOVE_PARTITIONING = 72
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A DDL: after it, `table` has the definition `schema` (None: it is gone, or a database).
+
+    Attributes:
+        table: the name after the change; `table.table` is empty for a database.
+        previous: the name before a rename.
+        dropped_table_id: the id whose rows end with this change (DROP, TRUNCATE), else 0.
+    """
+
+    commit_ts: int
+    kind: DdlKind
+    query: str
+    table: TableId
+    schema: TableSchema | None = None
+    previous: TableId | None = None
+    dropped_table_id: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form; `from_json` reads it back."""
+        return {
+            "commit_ts": self.commit_ts,
+            "kind": int(self.kind),
+            "query": self.query,
+            "table": list(self.table),
+            "schema": self.schema.to_json() if self.schema else None,
+            "previous": list(self.previous) if self.previous else None,
+            "dropped_table_id": self.dropped_table_id,
+        }
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> SchemaChange:
+        """Read what `to_json` wrote."""
+        return cls(
+            commit_ts=form["commit_ts"],
+            kind=DdlKind(form["kind"]),
+            query=form["query"],
+            table=TableId(*form["table"]),
+            schema=TableSchema.from_json(form["schema"]) if form["schema"] else None,
+            previous=TableId(*form["previous"]) if form["previous"] else None,
+            dropped_table_id=form["dropped_table_id"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Everything with a commit-ts at or below this one has been delivered."""
+
+    commit_ts: int
+
+
+Change: TypeAlias = Rows | SchemaChange | Watermark
+
+
+@dataclass(slots=True)
+class Counts:
+    """How much flowed; added up over chunks, segments and micro-batches."""
+
+    rows: int = 0
+    bytes: int = 0
+    by_table: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,203 @@
+"""What one micro-batch will do, written down before anything runs.
+
+A `Stretch` is the source's part: which segments to read and what follows them. A `Plan` adds the
+micro-batch's number, the clock reading that encoders use, and the outputs that the sink assigned.
+Everything here has a JSON form, because the plan is stored as pending in the meta database and a
+restart runs exactly what was stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rowferry.change.chunk import SchemaChange
+from rowferry.change.position import RangeProgress
+from rowferry.change.table import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class TableSlice:
+    """The rows of one table version (and one table partition) inside a segment."""
+
+    table: TableId
+    table_id: int
+    version: int
+    physical_id: int | None = None
+
+    def to_json(self) -> list[Any]:
+        """Return the JSON form; `from_json` reads it back."""
+        return [*self.table, self.table_id, self.version, self.physical_id]
+
+    @classmethod
+    def from_json(cls, form: list[Any]) -> TableSlice:
+        """Read what `to_json` wrote."""
+        return cls(TableId(form[0], form[1]), *form[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One stretch of the log (or one part of a snapshot) that one task reads.
+
+    Attributes:
+        ordinal: place in the order of the micro-batch, from 0.
+        read: where to read; only the source that planned it understands it.
+        slices: every table version × partition that can occur in it.
+        first_commit_ts, last_commit_ts: bounds of the rows in it; both fall on one commit date.
+        log_bytes: size of what is read, as far as the planner knows.
+        snapshot: rows are the table's initial content, not changes.
+        payload: the bytes themselves, only where they are few.
+    """
+
+    ordinal: int
+    read: dict[str, Any]
+    slices: tuple[TableSlice, ...]
+    first_commit_ts: int
+    last_commit_ts: int
+    log_bytes: int = 0
+    snapshot: bool = False
+    payload: bytes = b""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form; `from_json` reads it back."""
+        return {
+            "ordinal": self.ordinal,
+            "read": self.read,
+            "slices": [s.to_json() for s in self.slices],
+            "first_commit_ts": self.first_commit_ts,
+            "last_commit_ts": self.last_commit_ts,
+            "log_bytes": self.log_bytes,
+            "snapshot": self.snapshot,
+            "payload": self.payload.hex(),
+        }
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Segment:
+        """Read what `to_json` wrote."""
+        return cls(
+            **{
+                **form,
+                "slices": tuple(TableSlice.from_json(s) for s in form["slices"]),
+                "payload": bytes.fromhex(form["payload"]),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The source's answer to "what comes next".
+
+    Attributes:
+        segments: what to read; may be empty (only schema changes, or only time has passed).
+        schema_changes: DDLs that follow the rows, in order, with no captured row between them.
+        position: the source's own state after this stretch (JSON), stored as it is.
+        ranges: progress rows that change with this stretch.
+        gone_ranges: range ids whose progress rows end with it.
+        watermark: the resolved commit-ts after it; None: it does not move.
+        caught_up: nothing more was in the source when this was planned.
+    """
+
+    segments: tuple[Segment, ...]
+    schema_changes: tuple[SchemaChange, ...]
+    position: dict[str, Any]
+    ranges: tuple[RangeProgress, ...] = ()
+    gone_ranges: tuple[int, ...] = ()
+    watermark: int | None = None
+    caught_up: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form; `from_json` reads it back."""
+        return {
+            "segments": [s.to_json() for s in self.segments],
+            "schema_changes": [s.to_json() for s in self.schema_changes],
+            "position": self.position,
+            "ranges": [r.to_json() for r in self.ranges],
+            "gone_ranges": list(self.gone_ranges),
+            "watermark": self.watermark,
+            "caught_up": self.caught_up,
+        }
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Stretch:
+        """Read what `to_json` wrote."""
+        return cls(
+            segments=tuple(Segment.from_json(s) for s in form["segments"]),
+            schema_changes=tuple(SchemaChange.from_json(s) for s in form["schema_changes"]),
+            position=form["position"],
+            ranges=tuple(RangeProgress.from_json(r) for r in form["ranges"]),
+            gone_ranges=tuple(form["gone_ranges"]),
+            watermark=form["watermark"],
+            caught_up=form["caught_up"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a sink assigned to one slice of one segment, e.g. a storage file's directory and number."""
+
+    segment: int
+    slice: int
+    target: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One micro-batch, complete: what `pending` holds in the meta database.
+
+    Attributes:
+        micro_batch: our own number, from 1, without gaps.
+        spec_version: the version of the changefeed's settings that it runs with.
+        planned_at_ms: the only clock reading that encoders may use.
+        outputs: what the sink assigned, for every slice of every segment.
+        sink_state: the sink's own state after this micro-batch (JSON), stored when published.
+    """
+
+    micro_batch: int
+    spec_version: int
+    planned_at_ms: int
+    stretch: Stretch
+    outputs: tuple[Output, ...] = ()
+    sink_state: dict[str, Any] | None = None
+
+    def outputs_of(self, segment: int) -> tuple[Output, ...]:
+        """Return the outputs of one segment, by slice."""
+        return tuple(o for o in self.outputs if o.segment == segment)
+
+    def with_(self, **changes: Any) -> Plan:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form; `from_json` reads it back."""
+        return {
+            "micro_batch": self.micro_batch,
+            "spec_version": self.spec_version,
+            "planned_at_ms": self.planned_at_ms,
+            "stretch": self.stretch.to_json(),
+            "outputs": [[o.segment, o.slice, o.target] for o in self.outputs],
+            "sink_state": self.sink_state,
+        }
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Plan:
+        """Read what `to_json` wrote."""
+        return cls(
+            micro_batch=form["micro_batch"],
+            spec_version=form["spec_version"],
+            planned_at_ms=form["planned_at_ms"],
+            stretch=Stretch.from_json(form["stretch"]),
+            outputs=tuple(Output(*o) for o in form["outputs"]),
+            sink_state=form["sink_state"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one task reports for one output: the only thing that crosses from task to driver."""
+
+    segment: int
+    slice: int
+    rows: int
+    bytes: int
+    source_bytes: int = 0
+    note: dict[str, Any] | None = None  # the sink's own words, e.g. "the file was already there"

@@ -1,0 +1,1 @@
+"""Stage 1: read a source's log (and its present content) into chunks."""

@@ -1,0 +1,112 @@
+"""What a source promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from rowferry.change.chunk import Rows
+from rowferry.change.plan import Segment, Stretch, TableSlice
+from rowferry.change.position import RangeProgress
+from rowferry.change.table import TableId, TableSchema
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTraits:
+    """What other stages may ask about a source."""
+
+    carries_before_image: bool
+    has_closed_timestamps: bool
+    has_partition_ids: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Appetite:
+    """How the next stretch should be cut.
+
+    Attributes:
+        segment_bytes: about this much log per segment for a table (the sink's wish).
+        stretch_bytes: about this much log per micro-batch.
+        same_day: returns a text that differs when two commit-ts must not share a segment.
+        until_ts: nothing after this commit-ts is planned; None: no end.
+    """
+
+    segment_bytes: Callable[[TableId], int]
+    stretch_bytes: int
+    same_day: Callable[[int], str]
+    until_ts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotShare:
+    """How much of a table's snapshot has been delivered, for the progress line."""
+
+    table: TableId
+    done_parts: int
+    all_parts: int
+
+
+class Planner(Protocol):
+    """The driver's half of a source: frames the log and says what comes next.
+
+    Between `plan` calls it may hold connections and caches, never facts that matter: whatever it
+    needs after a crash is in the `position` and `ranges` of the stretch that it gave.
+    """
+
+    def plan(self, appetite: Appetite) -> Stretch:
+        """Return what comes next after the last planned stretch.
+
+        With nothing to deliver the stretch has no segments and no schema changes, but may carry a
+        higher watermark. A stretch ends at a transaction border. Deterministic only through being
+        recorded: two calls may cut differently.
+        """
+
+    def rewind(self, position: dict[str, Any], ranges: tuple[RangeProgress, ...]) -> None:
+        """Forget everything planned after this published state (a plan was discarded)."""
+
+    def table_versions(self) -> tuple[TableSchema, ...]:
+        """Return the table versions that stretches since the last call refer to for the first time."""
+
+    def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
+        """Return the tables whose snapshot is under way."""
+
+    def lag_ms(self) -> int | None:
+        """Return how far the last planned watermark is behind the source's clock, if known."""
+
+    def close(self) -> None:
+        """Let connections go."""
+
+
+class Source(Protocol):
+    """A database whose changes can be read. Built from the spec alone, so that tasks can build it too."""
+
+    TABLES: ClassVar[tuple[OptionTable, ...]]
+
+    def __init__(self, spec: ChangefeedSpec) -> None: ...
+
+    def traits(self) -> SourceTraits:
+        """Return what the source can do, from its settings alone (no I/O)."""
+
+    def probe(self, keeps: Callable[[TableId], bool]) -> tuple[TableId, ...]:
+        """Ask the source whether a changefeed can run; writes nothing. Returns the captured tables.
+
+        Raises an error of RF-1xxx or RF-3xxx with the cure in its words.
+        """
+
+    def planner(
+        self,
+        keeps: Callable[[TableId], bool],
+        position: dict[str, Any],
+        ranges: tuple[RangeProgress, ...],
+        versions: tuple[TableSchema, ...],
+    ) -> Planner:
+        """Open the driver's half after a published state (all empty: from the beginning)."""
+
+    def read(self, segment: Segment, tables: Mapping[TableSlice, TableSchema]) -> Iterator[Rows]:
+        """Read one segment, in a task: chunks in log order, equal on every call.
+
+        `seq` of the rows starts at `segment.ordinal << 40`.
+        """

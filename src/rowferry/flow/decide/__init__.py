@@ -1,0 +1,1 @@
+"""Stage 2: does a row pass, and as what. Rows in, rows out."""

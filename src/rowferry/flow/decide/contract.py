@@ -1,0 +1,22 @@
+"""What a decision promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from rowferry.change.chunk import Rows, SchemaChange
+from rowferry.change.table import TableId
+
+
+class Decision(Protocol):
+    """One policy over rows: vectorised, without state, order kept."""
+
+    def keeps_table(self, table: TableId) -> bool:
+        """Return whether rows of this table can pass at all."""
+
+    def keeps_schema_change(self, change: SchemaChange) -> bool:
+        """Return whether this schema change goes downstream."""
+
+    def rows(self, rows: Rows) -> Iterator[Rows]:
+        """Yield what becomes of a chunk: the same, changed, several, or nothing."""

@@ -1,0 +1,1 @@
+"""Stage 3: where a row goes."""

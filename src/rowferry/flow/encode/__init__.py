@@ -1,0 +1,1 @@
+"""Stage 4: how a row looks as bytes. One codec per module, encoder and decoder together."""

@@ -1,0 +1,86 @@
+"""What a codec promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import pyarrow as pa
+
+from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
+from rowferry.change.table import TableSchema
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+
+
+@dataclass(frozen=True, slots=True)
+class CodecTraits:
+    """What other stages may ask about a codec. No defaults for facts that matter."""
+
+    file_suffix: str
+    schema_change_goes_to: Literal["all-partitions", "partition-0", "nowhere"]
+    carries_before_image: bool
+    can_omit_columns: bool
+    one_table_per_topic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Messages as two columns of bytes; one message per row change (or as the codec batches them).
+
+    `values` is a large_binary array whose data buffer is contiguous: a file of these messages is that
+    buffer. `keys` is None where the format has no keys.
+    """
+
+    values: pa.LargeBinaryArray
+    keys: pa.LargeBinaryArray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        found = self.values
+        if len(found) == 0:
+            return 0
+        offsets = found.buffers()[1]
+        view = memoryview(offsets).cast("q")
+        return int(view[found.offset + len(found)] - view[found.offset])
+
+    def value_bytes(self) -> memoryview:
+        """Return all values one after the other, without a copy."""
+        found = self.values
+        if len(found) == 0:
+            return memoryview(b"")
+        view = memoryview(found.buffers()[1]).cast("q")
+        return memoryview(found.buffers()[2])[view[found.offset] : view[found.offset + len(found)]]
+
+
+class Codec(Protocol):
+    """One format: how changes become bytes, and back. Built from the spec alone."""
+
+    TRAITS: ClassVar[CodecTraits]
+    TABLES: ClassVar[tuple[OptionTable, ...]]
+
+    def __init__(self, spec: ChangefeedSpec) -> None: ...
+
+    def file_head(self, table: TableSchema) -> bytes:
+        """Return what each data file of this table version begins with (may be empty)."""
+
+    def encode_rows(self, rows: Rows, planned_at_ms: int) -> Encoded:
+        """Encode a chunk. Reads no clock and no random source: equal input gives equal bytes.
+
+        When the sink writes files, every value ends with the terminator.
+        """
+
+    def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
+        """Encode a DDL for a message queue; None: this format sends none."""
+
+    def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
+        """Encode a watermark for a message queue; None: this format sends none."""
+
+    def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
+        """Read back what `encode_rows` and the others wrote (a file's content, or one message).
+
+        What the format does not carry comes back as the format's readers would see it. Raises
+        DecodeError with the place.
+        """

@@ -1,0 +1,1 @@
+"""Stage 5: make bytes durable, then visible."""

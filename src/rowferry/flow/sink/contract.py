@@ -1,0 +1,92 @@
+"""What a sink promises: check is pure, probe asks the world, write makes durable, publish makes visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTraits:
+    """What other stages may ask about a sink."""
+
+    takes_files: bool  # writes whole files: codecs end each value with the terminator
+    shows_rows_on_write: bool  # rows are visible before publish (queues); else only after it
+    needs_shuffle: bool  # all changes of one target must meet in one task
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes: the changefeed and its fencing epoch."""
+
+    changefeed: str
+    epoch: int
+
+
+class Sink(Protocol):
+    """A target. Built from the spec alone, so that tasks can build it too."""
+
+    TRAITS: ClassVar[SinkTraits]
+    TABLES: ClassVar[tuple[OptionTable, ...]]
+
+    def __init__(self, spec: ChangefeedSpec, codec: CodecTraits) -> None: ...
+
+    def probe(self, owner: Owner) -> None:
+        """Ask the world whether this changefeed may write here; writes nothing.
+
+        Raises SinkUnwritable, SinkOwned, SinkDamaged or SinkUnavailable.
+        """
+
+    def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
+        """Claim the target for this owner (driver, once per run), before the first allocate.
+
+        `state` is the `sink_state` of the last published plan. A new owner's claim makes every
+        write of an older epoch that would change published content fail with Fenced.
+        """
+
+    def segment_bytes(self, table: TableId) -> int:
+        """Return how much log one segment of this table should hold."""
+
+    def same_day(self, commit_ts: int) -> str:
+        """Return a text that differs where two commit-ts must not share a segment."""
+
+    def allocate(
+        self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
+    ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
+        """Assign an output to every slice of every segment (driver); writes nothing.
+
+        Returns the outputs and the sink's state once the plan is published. Called again after a
+        discard it may assign the same outputs.
+        """
+
+    def write(
+        self, segment: Segment, outputs: Sequence[Output], frames: Iterator[tuple[int, Encoded]]
+    ) -> Iterator[Receipt]:
+        """Write the frames of one segment durably, in a task; `int` is the slice's place.
+
+        Idempotent: run twice, or by two processes at once, it leaves the same. An output without
+        frames is still written where the sink needs it (an empty file). Receipts come after all of
+        the segment is durable.
+        """
+
+    def publish(
+        self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
+    ) -> None:
+        """Make the plan's work visible: rows, then its schema changes in order, then the watermark.
+
+        On return: all of it is durable and visible. On raise: nothing is promised; the loop calls
+        again with the same plan. On repeat: nothing becomes visible twice.
+        """
+
+    def discard(self, plan: Plan) -> None:
+        """Remove what tasks of a recorded but unpublished plan may have written."""
+
+    def close(self) -> None:
+        """Let connections go."""

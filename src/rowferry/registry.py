@@ -1,0 +1,70 @@
+"""The literal tables of sources, codecs and sinks. No other module switches on a name.
+
+A new one is its module, one line here, its vectors and a harness in the contract tests.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from rowferry.errors import UnknownName
+
+if TYPE_CHECKING:
+    from rowferry.flow.capture.contract import Source
+    from rowferry.flow.encode.contract import Codec
+    from rowferry.flow.sink.contract import Sink
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names to classes, imported when first asked for."""
+
+    def __init__(self, what: str, places: dict[str, str]) -> None:
+        self.what = what
+        self._places = places
+
+    def names(self) -> list[str]:
+        """Return the registered names, sorted."""
+        return sorted(self._places)
+
+    def load(self, name: str) -> type[T]:
+        """Return the class of that name.
+
+        Raises:
+            UnknownName: nothing of that name; the text lists the known ones.
+        """
+        place = self._places.get(name)
+        if place is None:
+            known = ", ".join(self.names())
+            raise UnknownName(f"unknown {self.what} {name!r}; known: {known}")
+        module, _, attribute = place.partition(":")
+        return cast("type[T]", getattr(import_module(module), attribute))
+
+
+# URI schemes of sources.
+SOURCES: Registry[Source] = Registry(
+    "source",
+    {
+        "range": "rowferry.flow.capture.range_log.source:RangeSource",
+    },
+)
+
+# Values of `protocol`.
+CODECS: Registry[Codec] = Registry(
+    "protocol",
+    {
+        "canal-json": "rowferry.flow.encode.canal_json:CanalJson",
+        "csv": "rowferry.flow.encode.csv:Csv",
+    },
+)
+
+# URI schemes of sinks.
+SINKS: Registry[Sink] = Registry(
+    "sink",
+    {
+        "blackhole": "rowferry.flow.sink.blackhole:Blackhole",
+        "file": "rowferry.flow.sink.storage.sink:Storage",
+    },
+)

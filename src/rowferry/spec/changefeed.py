@@ -1,0 +1,59 @@
+"""A changefeed as the user asked for it: source, sink, settings. Frozen, with a JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rowferry.spec.option import Options, OptionTable, read_options
+from rowferry.spec.uri import Uri
+
+
+@dataclass(frozen=True)
+class ChangefeedSpec:
+    """What to read, where to write, and how.
+
+    `config` is the configuration file's content with TiCDC's key names, as nested mappings. Stages ask for
+    their own section with `options(TABLE)`: the file's section, overridden by URI parameters.
+    """
+
+    changefeed_id: str
+    source: Uri
+    sink: Uri
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def section(self, path: str) -> Mapping[str, Any]:
+        """Return the raw content of one section ("sink.csv"; "" is the top level without sections)."""
+        here: Any = self.config
+        for part in path.split(".") if path else ():
+            here = here.get(part, {}) if isinstance(here, Mapping) else {}
+        return here if isinstance(here, Mapping) else {}
+
+    def options(self, table: OptionTable, uri: Uri | None = None) -> Options:
+        """Return the values of one table: defaults, then the file, then parameters of `uri` (the sink's)."""
+        known = {o.key: o for o in table.options}
+        raw = {k: v for k, v in self.section(table.section).items() if k in known}
+        for key, value in (uri or self.sink).parameters:
+            if key in known and known[key].uri:
+                raw[key] = value
+        return read_options(table, raw)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form, secrets included (it goes to the meta database and to tasks)."""
+        return {
+            "changefeed_id": self.changefeed_id,
+            "source": self.source.reveal(),
+            "sink": self.sink.reveal(),
+            "config": dict(self.config),
+        }
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> ChangefeedSpec:
+        """Read what `to_json` wrote."""
+        return cls(
+            changefeed_id=form["changefeed_id"],
+            source=Uri.parse(form["source"], "source"),
+            sink=Uri.parse(form["sink"], "sink"),
+            config=form["config"],
+        )

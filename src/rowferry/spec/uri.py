@@ -1,0 +1,82 @@
+"""Source and sink URIs: parsing, parameters, redaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from rowferry.errors import BadUri
+
+_SECRET_WORDS = ("password", "secret", "token", "access-key", "account-key", "sas", "credential")
+
+
+def is_secret_parameter(key: str) -> bool:
+    """Return whether a URI parameter's value must never be printed."""
+    return any(word in key.lower() for word in _SECRET_WORDS)
+
+
+@dataclass(frozen=True)
+class Uri:
+    """A parsed URI. `str()` and `repr()` hide passwords and secret parameters; `reveal()` does not."""
+
+    scheme: str
+    user: str
+    password: str
+    address: str  # host:port[,host:port…], or empty
+    path: str  # unquoted, with its leading slash
+    parameters: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def parse(cls, text: str, what: str) -> Uri:
+        """Read a URI; `what` ("source", "sink") is used in errors, which never show the password."""
+        try:
+            parts = urlsplit(text)
+        except ValueError:
+            raise BadUri(f"the {what} URI cannot be parsed") from None
+        if not parts.scheme or "://" not in text:
+            raise BadUri(f"the {what} URI has no scheme; write it as scheme://…")
+        login, at, address = parts.netloc.rpartition("@")
+        user, _, password = login.partition(":")
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise BadUri(f"the {what} URI gives the parameter {key!r} twice")
+            seen.add(key)
+        if parts.fragment:
+            raise BadUri(f"the {what} URI has a fragment (#…); write # in a name as %23")
+        return cls(
+            scheme=parts.scheme.lower(),
+            user=unquote(user),
+            password=unquote(password),
+            address=address,
+            path=unquote(parts.path),
+            parameters=tuple(pairs),
+        )
+
+    def parameter(self, key: str, default: str = "") -> str:
+        """Return one parameter's text."""
+        return dict(self.parameters).get(key, default)
+
+    def _text(self, reveal: bool) -> str:
+        login = ""
+        if self.user or self.password:
+            shown = quote(self.password, safe="") if reveal else "***"
+            login = quote(self.user, safe="") + (f":{shown}" if self.password else "") + "@"
+        query = "&".join(
+            f"{quote(k, safe='')}="
+            + ("***" if not reveal and is_secret_parameter(k) else quote(v, safe="/:,"))
+            for k, v in self.parameters
+        )
+        text = f"{self.scheme}://{login}{self.address}{quote(self.path)}"
+        return text + (f"?{query}" if query else "")
+
+    def reveal(self) -> str:
+        """Return the whole URI with its secrets."""
+        return self._text(reveal=True)
+
+    def __str__(self) -> str:
+        return self._text(reveal=False)
+
+    def __repr__(self) -> str:
+        return f"Uri({str(self)!r})"
