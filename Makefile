@@ -1,0 +1,98 @@
+# Rowferry: `make help` lists the targets. All of them work in a fresh clone.
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.7
+STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-unit fmt bench docs clean tools
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+# --- what must be on the machine: one line says what is missing ----------------------------------
+
+PYTHON_FOUND = $(shell for p in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then echo "$$p"; break; fi; done)
+PYTHON_HAS_VENV = $(shell "$(PYTHON_FOUND)" -c 'import ensurepip, venv; print("yes")' 2>/dev/null)
+JAVA_BIN = $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+JAVA_MAJOR = $(shell "$(JAVA_BIN)" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+JAVA_FITS = $(shell [ "$(or $(JAVA_MAJOR),0)" -ge 17 ] && echo yes)
+
+tools:
+	$(if $(PYTHON_FOUND),,$(error Rowferry needs Python 3.11 or newer and found none: install it \
+	(Debian: apt-get install python3 python3-venv) or name it: make PYTHON=/path/to/python3))
+	$(if $(PYTHON_HAS_VENV),,$(error $(PYTHON_FOUND) has no venv module: install it \
+	(Debian: apt-get install python3-venv)))
+	$(if $(JAVA_FITS),,$(error Rowferry needs Java 17 or newer for Spark and found \
+	$(or $(JAVA_MAJOR),none) at $(JAVA_BIN): install it (Debian: apt-get install openjdk-17-jre-headless) \
+	or set JAVA_HOME))
+	@:
+
+# --- set-up: each step leaves a stamp, so that the second run is quick ----------------------------
+
+setup: $(VENV)/.warm ## create .venv from uv.lock, generate the gRPC stubs, compile the kernels
+
+$(BIN)/uv: | tools
+	@echo "== creating $(VENV)"
+	@$(PYTHON_FOUND) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+# The package is installed editable; --inexact leaves pip and uv themselves in place.
+$(VENV)/.installed: pyproject.toml uv.lock hatch_build.py | $(BIN)/uv
+	@echo "== installing what uv.lock names"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet --python $(BIN)/python
+	@touch $@
+
+# The build made stubs too, but with whatever generator was newest: ours must fit the locked runtime.
+$(VENV)/.stubs: $(VENV)/.installed $(wildcard proto/rowferry/wire/*.proto) proto/generate.py
+	@echo "== generating the gRPC stubs"
+	@$(BIN)/python proto/generate.py
+	@touch $@
+
+$(STUBS): $(VENV)/.stubs
+	@[ -f $@ ] || $(BIN)/python proto/generate.py
+
+$(VENV)/.warm: $(VENV)/.stubs $(STUBS) src/rowferry/warm.py | tools
+	@echo "== compiling the kernels"
+	@$(BIN)/python -m rowferry.warm
+	@touch $@
+
+# --- daily work ----------------------------------------------------------------------------------
+
+demo: setup ## run the demonstration: a store, a changefeed, files, a check
+	@$(BIN)/rowferry demo
+
+test: setup ## check style and types, then run every test
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== mypy --strict"
+	@$(BIN)/mypy --strict
+	@echo "== pytest: $$(ls -d tests/*/ | tr '\n' ' ')"
+	@$(BIN)/pytest
+	@echo "== all passed: ruff check, ruff format, mypy --strict, pytest"
+
+test-unit: setup ## run the tests that need neither Spark nor services
+	@$(BIN)/pytest tests/unit tests/arch
+
+fmt: setup ## format the code and repair what ruff can repair
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## run the benchmarks in bench/
+	@for file in bench/*.py; do \
+		[ -f "$$file" ] || { echo "bench/ holds no benchmark"; exit 1; }; \
+		echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+docs: setup ## write the generated pages in docs/ anew
+	@$(BIN)/python docs/generate.py
+
+clean: ## remove .venv, generated stubs and all caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .rowferry spark-warehouse dist
+	@rm -f src/rowferry/wire/*_pb2*
+	@find src tests bench docs proto -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null; true

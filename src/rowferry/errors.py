@@ -7,7 +7,8 @@
     ├── SourceError         RF-3xxx  reading the source
     ├── SinkError           RF-4xxx  writing the sink
     ├── EncodeError         RF-5xxx  a value that a codec cannot write or read
-    └── StoreError          RF-6xxx  the reference store
+    ├── StoreError          RF-6xxx  the reference store
+    └── EngineError         RF-7xxx  Spark
 
 Doctrine: unknown errors retry with back-off; only errors marked STOP fail a changefeed; REPLAN
 means that the recorded plan can never run again (its snapshot is gone): it is discarded and the
@@ -117,6 +118,12 @@ class BadChangefeedId(BadInput):
     code = "RF-1010"
 
 
+class TableIneligible(BadInput):
+    """Tables without a usable key, which the user neither forces nor leaves out."""
+
+    code = "RF-1011"
+
+
 # --- RF-2xxx: the meta database ------------------------------------------------------------------
 
 
@@ -157,6 +164,34 @@ class MetaDamaged(StateError):
     """The meta database holds something that this version cannot read."""
 
     code = "RF-2005"
+    verdict = Verdict.STOP
+
+
+class IllegalMove(StateError):
+    """The changefeed's state does not allow this; the text lists what it allows."""
+
+    code = "RF-2006"
+    verdict = Verdict.STOP
+
+
+class NoSuchChangefeed(StateError):
+    """No changefeed of this id is stored."""
+
+    code = "RF-2007"
+    verdict = Verdict.STOP
+
+
+class ChangefeedExists(StateError):
+    """A changefeed of this id is stored already."""
+
+    code = "RF-2008"
+    verdict = Verdict.STOP
+
+
+class PlanRefused(StateError):
+    """The plan contradicts what is recorded: another one is pending, or its number is not next."""
+
+    code = "RF-2009"
     verdict = Verdict.STOP
 
 
@@ -217,6 +252,13 @@ class TableVersionUnknown(SourceError):
     verdict = Verdict.STOP
 
 
+class RenamedIntoFeed(SourceError):
+    """A table took a captured name, but its earlier rows were never captured."""
+
+    code = "RF-3008"
+    verdict = Verdict.STOP
+
+
 # --- RF-4xxx: sinks ------------------------------------------------------------------------------
 
 
@@ -267,6 +309,13 @@ class FileConflict(SinkError):
     verdict = Verdict.STOP
 
 
+class PlanDiscarded(SinkError):
+    """The plan was discarded while its tasks still ran; its files must not appear any more."""
+
+    code = "RF-4010"
+    verdict = Verdict.REPLAN
+
+
 # --- RF-5xxx: codecs -----------------------------------------------------------------------------
 
 
@@ -302,7 +351,7 @@ class StoreUnavailable(StoreError):
 
 
 class TransactionAborted(StoreError):
-    """The transaction was rolled back (conflict, or given up as abandoned); it may be tried again."""
+    """The transaction was rolled back (a conflict, or given up as abandoned); try it again."""
 
     code = "RF-6002"
     verdict = Verdict.RETRY
@@ -312,6 +361,28 @@ class StoreDamaged(StoreError):
     """A file of the reference store is damaged beyond its torn tail."""
 
     code = "RF-6003"
+
+
+# --- RF-7xxx: Spark ------------------------------------------------------------------------------
+
+
+class EngineError(RowferryError):
+    """Spark could not run a job."""
+
+    code = "RF-7000"
+
+
+class TaskFailed(EngineError):
+    """A task ended without an error of ours (a worker died, memory ran out); it is tried again."""
+
+    code = "RF-7001"
+
+
+class NoJava(EngineError):
+    """No usable Java was found."""
+
+    code = "RF-7002"
+    verdict = Verdict.STOP
 
 
 # --- text ⇄ error --------------------------------------------------------------------------------

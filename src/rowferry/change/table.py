@@ -34,6 +34,7 @@ class Column:
         id: stable number of the column inside its table (never reused after DROP COLUMN).
         default: the default's value (int, float or text); None: no default or NULL.
         generated: "virtual", "stored", or "" for an ordinary column.
+        expression: how a generated column, or a default that is computed, gets its value.
     """
 
     id: int
@@ -44,6 +45,8 @@ class Column:
     generated: str = ""
     comment: str = ""
     invisible: bool = False
+    auto_increment: bool = False
+    expression: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; `from_json` reads it back."""
@@ -52,7 +55,7 @@ class Column:
             found["nullable"] = False
         if self.default is not None:
             found["default"] = self.default
-        for key in ("generated", "comment", "invisible"):
+        for key in ("generated", "comment", "invisible", "auto_increment", "expression"):
             if getattr(self, key):
                 found[key] = getattr(self, key)
         return found
@@ -129,6 +132,7 @@ class TableSchema:
         table_id: the source's number of the table (0 where it has none).
         version: commit-ts of the DDL that made this version.
         inferred: some facts were carried over because a DDL was not fully understood.
+        dropped_column_id: the highest column id that DROP COLUMN has freed; it is not used again.
     """
 
     id: TableId
@@ -140,6 +144,7 @@ class TableSchema:
     charset: str = "utf8mb4"
     comment: str = ""
     inferred: bool = False
+    dropped_column_id: int = 0
 
     @cached_property
     def by_name(self) -> dict[str, Column]:
@@ -222,6 +227,8 @@ class TableSchema:
             found["comment"] = self.comment
         if self.inferred:
             found["inferred"] = True
+        if self.dropped_column_id:
+            found["dropped_column_id"] = self.dropped_column_id
         return found
 
     @classmethod
@@ -238,4 +245,5 @@ class TableSchema:
             charset=form["charset"],
             comment=form.get("comment", ""),
             inferred=form.get("inferred", False),
+            dropped_column_id=form.get("dropped_column_id", 0),
         )

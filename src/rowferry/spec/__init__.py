@@ -1,5 +1,5 @@
-"""What the user asked for: options, URIs, configuration files. Pure: no I/O but reading the file given.
+"""What the user asked for: options, URIs, configuration files. Reads only files that it is given.
 
-Comes in: text (flags, URI, TOML/YAML/JSON). Goes out: a frozen, checked `ChangefeedSpec`. It knows no
-stage: codecs, sinks and sources declare their own option tables and hand them in.
+Comes in: text (flags, URI, TOML/YAML/JSON). Goes out: a frozen, checked `ChangefeedSpec`. It knows
+no stage: codecs, sinks and sources declare their own option tables and hand them in.
 """

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import Options, OptionTable, read_options
 from rowferry.spec.uri import Uri
 
@@ -14,8 +15,8 @@ from rowferry.spec.uri import Uri
 class ChangefeedSpec:
     """What to read, where to write, and how.
 
-    `config` is the configuration file's content with TiCDC's key names, as nested mappings. Stages ask for
-    their own section with `options(TABLE)`: the file's section, overridden by URI parameters.
+    `config` is the configuration file's content with TiCDC's key names, as nested mappings. Stages
+    ask for their own section with `options(TABLE)`: the file's, overridden by URI parameters.
     """
 
     changefeed_id: str
@@ -23,15 +24,24 @@ class ChangefeedSpec:
     sink: Uri
     config: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def protocol(self) -> str:
+        """Today's name of the protocol, from the sink URI or else `sink.protocol`; "" for none."""
+        written = self.sink.parameter("protocol") or self.section("sink").get("protocol", "")
+        return parse_protocol(written) if isinstance(written, str) else ""
+
     def section(self, path: str) -> Mapping[str, Any]:
-        """Return the raw content of one section ("sink.csv"; "" is the top level without sections)."""
+        """Return the raw content of one section ("sink.csv"; "" is the top level)."""
         here: Any = self.config
         for part in path.split(".") if path else ():
             here = here.get(part, {}) if isinstance(here, Mapping) else {}
         return here if isinstance(here, Mapping) else {}
 
     def options(self, table: OptionTable, uri: Uri | None = None) -> Options:
-        """Return the values of one table: defaults, then the file, then parameters of `uri` (the sink's)."""
+        """Return one table's values: defaults, then the file, then parameters of `uri`.
+
+        `uri` is the sink's unless given.
+        """
         known = {o.key: o for o in table.options}
         raw = {k: v for k, v in self.section(table.section).items() if k in known}
         for key, value in (uri or self.sink).parameters:

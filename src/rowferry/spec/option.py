@@ -1,15 +1,19 @@
 """Options: each declared once, with its key, type, default and meaning.
 
 An `OptionTable` is one section of the configuration file (`sink.csv`, `filter`, or "" for the top
-level). Reading refuses unknown keys and wrong types with one line that names the key and what is allowed.
+level). Reading refuses unknown keys and wrong types with one line that names the key and what is
+allowed.
 Flags, URI parameters, the reference page and redaction are all derived from these tables.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
 from typing import Any, Generic, TypeVar, cast
 
 from rowferry.errors import BadOption, UnknownOption
@@ -21,11 +25,17 @@ T = TypeVar("T")
 class Shape(Generic[T]):
     """How a raw value (from a file or URI text) becomes a T, and the words for what is allowed.
 
-    `parse` raises ValueError with words that complete "option k: ...".
+    `parse` raises ValueError with words that complete "option k: ...". `written` reads the value as
+    the user wrote it, where `parse` moves it to the nearest bound (clamps): a difference is told.
     """
 
     words: str
     parse: Callable[[Any], T]
+    written: Callable[[Any], T] | None = None
+
+    def clamps(self, value: Any) -> bool:
+        """Return whether a value that `parse` takes is moved to the nearest bound."""
+        return self.written is not None and self.written(value) != self.parse(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,7 @@ class Option(Generic[T]):
         uri: it may also be given as a URI parameter (which wins over the file).
         secret: its value is never printed.
         alterable: a stored changefeed may change it.
+        no_effect: why it changes nothing (it is read for compatibility); whoever sets it is told.
     """
 
     key: str
@@ -45,6 +56,7 @@ class Option(Generic[T]):
     uri: bool = False
     secret: bool = False
     alterable: bool = True
+    no_effect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,24 @@ def unknown_words(path: str, known: Iterable[str]) -> str:
     return f"unknown option {path!r}{hint}; known here: {', '.join(names)}"
 
 
+def shown(value: Any) -> str:
+    """Return a value as a user would write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return go_text(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(f'"{v}"' for v in value) + "]"
+    return str(value).replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _kind(value: Any) -> str:
+    """Return what a raw value is, in a user's words."""
+    names = {bool: "true/false", int: "a whole number", float: "a number", str: "text"}
+    names |= {list: "a list", tuple: "a list", dict: "a section"}
+    return names.get(type(value), type(value).__name__)
+
+
 # --- shapes --------------------------------------------------------------------------------------
 
 
@@ -128,7 +158,7 @@ def text() -> Shape[str]:
 
     def parse(value: Any) -> str:
         if not isinstance(value, str):
-            raise ValueError(f"expected text, got {type(value).__name__}")
+            raise ValueError(f"expected text, got {_kind(value)}")
         return value
 
     return Shape("text", parse)
@@ -142,26 +172,137 @@ def flag() -> Shape[bool]:
             return value
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
-        raise ValueError(f"expected true or false, got {type(value).__name__}")
+        raise ValueError(f"expected true or false, got {_kind(value)}")
 
     return Shape("true or false", parse)
 
 
-def whole(least: int | None = None, most: int | None = None) -> Shape[int]:
-    """A whole number, also as decimal text (URI), within bounds."""
-    bounds = f"{least if least is not None else '…'} to {most if most is not None else '…'}"
-    words = "a whole number" + (f" from {bounds}" if least is not None or most is not None else "")
+def whole(least: int | None = None, most: int | None = None, clamp: bool = False) -> Shape[int]:
+    """A whole number, also as decimal text (URI).
 
-    def parse(value: Any) -> int:
-        if isinstance(value, str) and value.strip().lstrip("-").isdecimal():
+    A value outside the bounds is refused or, with `clamp`, moved to the nearest bound.
+    """
+
+    def written(value: Any) -> int:
+        if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+", value.strip()):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"expected a whole number, got {type(value).__name__}")
-        if (least is not None and value < least) or (most is not None and value > most):
-            raise ValueError("out of range")
+            raise ValueError(f"expected a whole number, got {_kind(value)}")
         return value
 
-    return Shape(words, parse)
+    return _bounded("a whole number", written, least, most, clamp, str)
+
+
+_SIZE = re.compile(r"([0-9]+)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
+_POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def size(least: int | None = None, most: int | None = None, clamp: bool = False) -> Shape[int]:
+    """A number of bytes, also with a unit (`64MiB`, `64M`: powers of 1024)."""
+
+    def written(value: Any) -> int:
+        if isinstance(value, str):
+            found = _SIZE.fullmatch(value.strip())
+            if not found:
+                raise ValueError("not a number of bytes")
+            letter = (found[2] or "").upper().rstrip("B").rstrip("I")
+            return int(found[1]) << (10 * _POWER[letter])
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"expected a number of bytes, got {_kind(value)}")
+        return value
+
+    return _bounded("bytes as 67108864 or 64MiB", written, least, most, clamp, str)
+
+
+_NANOS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "μs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read a duration as Go writes it: `5s`, `100ms`, `1h30m`, `-1.5h`.
+
+    Anything finer than a microsecond is cut off. Raises ValueError with what is wrong.
+    """
+    rest = text.strip()
+    sign = -1 if rest.startswith("-") else 1
+    rest = rest[1:] if rest[:1] in ("+", "-") else rest
+    if rest == "0":
+        return timedelta(0)
+    if re.fullmatch(r"[0-9.]+", rest):
+        raise ValueError(f"a duration needs its unit: {rest}s, {rest}ms or {rest}m?")
+    total, here = Fraction(0), 0
+    while found := _DURATION_PART.match(rest, here):
+        total += Fraction(found[1].rstrip(".")) * _NANOS[found[2]]
+        here = found.end()
+    if here != len(rest) or not rest:
+        raise ValueError("not a duration")
+    try:
+        return timedelta(microseconds=sign * int(total / 1000))
+    except OverflowError:
+        raise ValueError("too long a duration") from None
+
+
+def duration(
+    least: timedelta | None = None, most: timedelta | None = None, clamp: bool = False
+) -> Shape[timedelta]:
+    """A duration with its unit: `5s`, `100ms`, `1h30m`.
+
+    Plain numbers are refused, as they would be seconds to some and nanoseconds to others.
+    """
+
+    def written(value: Any) -> timedelta:
+        if not isinstance(value, str):
+            raise ValueError(f"expected a duration with its unit, got {_kind(value)}")
+        return parse_duration(value)
+
+    return _bounded("a duration such as 5s, 100ms or 1h30m", written, least, most, clamp, go_text)
+
+
+def go_text(value: timedelta) -> str:
+    """Return a duration as text with units; `parse_duration` reads it back."""
+    micros = abs(value) // timedelta(microseconds=1)
+    parts = []
+    for unit, length in (("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)):
+        count, micros = divmod(micros, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    if micros:
+        parts.append(f"{micros}us")
+    return ("-" if value < timedelta(0) else "") + ("".join(parts) or "0s")
+
+
+def _bounded(
+    what: str,
+    written: Callable[[Any], Any],
+    least: Any,
+    most: Any,
+    clamp: bool,
+    show: Callable[[Any], str],
+) -> Shape[Any]:
+    """Return the shape of an ordered value with optional bounds."""
+
+    def parse(value: Any) -> Any:
+        found = written(value)
+        low = least is not None and found < least
+        high = most is not None and found > most
+        if (low or high) and not clamp:
+            raise ValueError("out of range")
+        return least if low else most if high else found
+
+    words = what
+    if least is not None or most is not None:
+        words += f" from {'…' if least is None else show(least)}"
+        words += f" to {'…' if most is None else show(most)}"
+    return Shape(words, parse, written if clamp else None)
 
 
 def one_of(*allowed: str) -> Shape[str]:
@@ -169,7 +310,7 @@ def one_of(*allowed: str) -> Shape[str]:
 
     def parse(value: Any) -> str:
         if not isinstance(value, str):
-            raise ValueError(f"expected text, got {type(value).__name__}")
+            raise ValueError(f"expected text, got {_kind(value)}")
         if value.lower() not in allowed:
             raise ValueError("not one of the allowed words")
         return value.lower()
@@ -182,7 +323,7 @@ def texts() -> Shape[tuple[str, ...]]:
 
     def parse(value: Any) -> tuple[str, ...]:
         if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-            raise ValueError(f"expected a list of texts, got {type(value).__name__}")
+            raise ValueError(f"expected a list of texts, got {_kind(value)}")
         return tuple(value)
 
     return Shape("a list of texts", parse)

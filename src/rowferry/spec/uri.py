@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os.path
+from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from rowferry.errors import BadUri
@@ -17,7 +18,7 @@ def is_secret_parameter(key: str) -> bool:
 
 @dataclass(frozen=True)
 class Uri:
-    """A parsed URI. `str()` and `repr()` hide passwords and secret parameters; `reveal()` does not."""
+    """A parsed URI; `str()` and `repr()` hide passwords and secret parameters."""
 
     scheme: str
     user: str
@@ -28,7 +29,7 @@ class Uri:
 
     @classmethod
     def parse(cls, text: str, what: str) -> Uri:
-        """Read a URI; `what` ("source", "sink") is used in errors, which never show the password."""
+        """Read a URI; `what` ("source", "sink") is for errors, which never show the password."""
         try:
             parts = urlsplit(text)
         except ValueError:
@@ -57,6 +58,28 @@ class Uri:
     def parameter(self, key: str, default: str = "") -> str:
         """Return one parameter's text."""
         return dict(self.parameters).get(key, default)
+
+    def absolute(self, folder: str, what: str) -> Uri:
+        """Return a `file` URI with a whole, normal path; any other URI as it is.
+
+        `file:///out` and `file://localhost/out` mean `/out`; `file://out` and `file://./out` mean
+        `out` inside `folder`, which must be absolute.
+
+        Raises:
+            BadUri: it names no directory below the root, or a user, or `~`.
+        """
+        if self.scheme != "file":
+            return self
+        if self.user or self.password:
+            raise BadUri(f"the {what} URI names a user, which file:// has not")
+        host = "" if self.address == "localhost" else unquote(self.address)
+        if host.startswith("~"):
+            raise BadUri(f"the {what} URI begins with ~, which is not expanded; write the path out")
+        path = os.path.join(folder, host + self.path) if host else self.path
+        path = "/" + os.path.normpath(path or "/").lstrip("/")
+        if path == "/":
+            raise BadUri(f"the {what} URI names no directory; write it as file:///some/directory")
+        return replace(self, address="", path=path)
 
     def _text(self, reveal: bool) -> str:
         login = ""

@@ -1,1 +1,1 @@
-"""."""
+"""The command line. Commands never print by themselves: `output` does, plain when piped."""

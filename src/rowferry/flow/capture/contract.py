@@ -10,6 +10,7 @@ from rowferry.change.chunk import Rows
 from rowferry.change.plan import Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.decide.contract import Decision
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -68,7 +69,7 @@ class Planner(Protocol):
         """Forget everything planned after this published state (a plan was discarded)."""
 
     def table_versions(self) -> tuple[TableSchema, ...]:
-        """Return the table versions that stretches since the last call refer to for the first time."""
+        """Return the table versions that were met for the first time since the last call."""
 
     def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
         """Return the tables whose snapshot is under way."""
@@ -81,7 +82,7 @@ class Planner(Protocol):
 
 
 class Source(Protocol):
-    """A database whose changes can be read. Built from the spec alone, so that tasks can build it too."""
+    """A database whose changes can be read. Built from the spec alone, in tasks too."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]]
 
@@ -90,15 +91,17 @@ class Source(Protocol):
     def traits(self) -> SourceTraits:
         """Return what the source can do, from its settings alone (no I/O)."""
 
-    def probe(self, keeps: Callable[[TableId], bool]) -> tuple[TableId, ...]:
-        """Ask the source whether a changefeed can run; writes nothing. Returns the captured tables.
+    def probe(self, decision: Decision) -> tuple[TableSchema, ...]:
+        """Ask the source whether a changefeed can run; writes nothing.
+
+        Returns the present tables whose names the decision keeps, also those without a usable key.
 
         Raises an error of RF-1xxx or RF-3xxx with the cure in its words.
         """
 
     def planner(
         self,
-        keeps: Callable[[TableId], bool],
+        decision: Decision,
         position: dict[str, Any],
         ranges: tuple[RangeProgress, ...],
         versions: tuple[TableSchema, ...],

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from rowferry.change.chunk import Rows, SchemaChange
-from rowferry.change.table import TableId
+from rowferry.change.table import TableId, TableSchema
 
 
 class Decision(Protocol):
     """One policy over rows: vectorised, without state, order kept."""
 
     def keeps_table(self, table: TableId) -> bool:
-        """Return whether rows of this table can pass at all."""
+        """Return whether rows of this table can pass at all: by its name alone."""
+
+    def captures(self, table: TableSchema) -> bool:
+        """Return whether rows of this table version pass: by its name and its keys."""
 
     def keeps_schema_change(self, change: SchemaChange) -> bool:
         """Return whether this schema change goes downstream."""

@@ -1,4 +1,4 @@
-"""What a sink promises: check is pure, probe asks the world, write makes durable, publish makes visible."""
+"""What a sink promises: probe asks the world, write makes durable, publish makes visible."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ class Sink(Protocol):
     TABLES: ClassVar[tuple[OptionTable, ...]]
 
     def __init__(self, spec: ChangefeedSpec, codec: CodecTraits) -> None: ...
+
+    @property
+    def flush_interval_s(self) -> float:
+        """How long a quiet feed may gather changes before it writes them."""
 
     def probe(self, owner: Owner) -> None:
         """Ask the world whether this changefeed may write here; writes nothing.

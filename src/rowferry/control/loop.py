@@ -1,0 +1,213 @@
+"""The loop of one changefeed: plan → record → one job → publish.
+
+A step either carries out the plan that is pending in the meta database, exactly as it was recorded,
+or makes and records the next one and carries that out. Whatever is killed at whatever moment, the
+next step of the next process continues from what was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rowferry.change.plan import Plan, Receipt, Stretch, TableSlice
+from rowferry.change.table import TableSchema
+from rowferry.control.lease import Claim
+from rowferry.control.store.contract import MetaStore
+from rowferry.flow.assemble import Flow, tables_of
+from rowferry.flow.capture.contract import Appetite, Planner, SnapshotShare
+from rowferry.flow.sink.contract import Owner
+from rowferry.spec.changefeed import ChangefeedSpec
+
+STRETCH_BYTES = 512 << 20
+
+
+class Runner(Protocol):
+    """Runs the segments of a plan somewhere; see `rowferry.spark.job`."""
+
+    def run(
+        self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+    ) -> list[Receipt]:
+        """Run all segments and return their receipts; on raise, the plan can be run again."""
+
+    def close(self) -> None:
+        """Let go of what was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did.
+
+    Attributes:
+        published: a micro-batch was published (also one that only moved the watermark).
+        replayed: it was recorded by an earlier run.
+        caught_up: the source had nothing more when it was planned.
+    """
+
+    published: bool
+    replayed: bool = False
+    caught_up: bool = False
+    micro_batch: int = 0
+    rows: int = 0
+    bytes: int = 0
+    source_bytes: int = 0
+    schema_changes: int = 0
+    watermark: int = 0
+    lag_ms: int | None = None
+    snapshots: tuple[SnapshotShare, ...] = ()
+
+
+class Loop:
+    """One changefeed under one claim. Not for use from several threads."""
+
+    def __init__(
+        self,
+        changefeed: str,
+        flow: Flow,
+        store: MetaStore,
+        claim: Claim,
+        runner: Runner,
+        now_ms: Callable[[], int],
+        until_ts: int | None = None,
+        stretch_bytes: int = STRETCH_BYTES,
+    ) -> None:
+        self._id = changefeed
+        self._flow = flow
+        self._store = store
+        self._claim = claim
+        self._runner = runner
+        self._now_ms = now_ms
+        self._appetite = Appetite(
+            segment_bytes=flow.sink.segment_bytes,
+            stretch_bytes=stretch_bytes,
+            same_day=flow.sink.same_day,
+            until_ts=until_ts,
+        )
+        self._planner: Planner | None = None
+        self._versions: dict[tuple[int, int], TableSchema] = {}
+        self._fresh_versions: list[TableSchema] = []  # met, but not yet stored
+        self._opened = False
+        self.watermark = 0
+
+    def step(self, publish_idle: bool = True) -> Step:
+        """Do the next thing: the pending plan, or the next stretch.
+
+        With `publish_idle` false, a stretch that only moves the watermark is planned but not
+        published: time alone need not write to the meta database many times a second.
+
+        Raises:
+            RowferryError: by its verdict the caller repeats `step`, calls `replan`, or stops.
+        """
+        if not self._opened:
+            self._open()
+        pending = self._store.pending(self._id)
+        if pending is not None:
+            done = self._carry_out(pending, replayed=True)
+            self._close_planner()  # it must start from what was just published
+            return done
+        planner = self._planner or self._open_planner()
+        stretch = planner.plan(self._appetite)
+        met = planner.table_versions()
+        self._fresh_versions += met
+        self._versions.update({(v.table_id, v.version): v for v in met})
+        if self._is_idle(stretch, publish_idle):
+            return Step(
+                published=False,
+                caught_up=stretch.caught_up,
+                watermark=self.watermark,
+                lag_ms=planner.lag_ms(),
+            )
+        plan = self._make_plan(stretch)
+        self._store.record(self._claim, plan, tuple(self._fresh_versions))
+        self._fresh_versions.clear()
+        return self._carry_out(plan, replayed=False)
+
+    def replan(self, why: str) -> None:
+        """Discard the pending plan, which can never run again, and plan from what was published."""
+        pending = self._store.pending(self._id)
+        if pending is not None:
+            self._flow.sink.discard(pending)
+            self._store.discard(self._claim, pending.micro_batch, why)
+        self._close_planner()
+
+    def close(self) -> None:
+        """Let connections go."""
+        self._close_planner()
+        if self._opened:
+            self._flow.sink.close()
+
+    # --- pieces ----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        state = self._store.state(self._id)
+        self._flow.sink.open(Owner(self._id, self._claim.epoch), state.sink_state)
+        self.watermark = state.watermark
+        self._opened = True
+
+    def _open_planner(self) -> Planner:
+        state = self._store.state(self._id)
+        self._versions = {(v.table_id, v.version): v for v in state.versions}
+        self._fresh_versions.clear()
+        self._planner = self._flow.capture.planner(
+            self._flow.decide, state.position, state.ranges, state.versions
+        )
+        return self._planner
+
+    def _close_planner(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    def _is_idle(self, stretch: Stretch, publish_idle: bool) -> bool:
+        """Return whether a stretch can wait: the next one will cover all that it says."""
+        if stretch.segments or stretch.schema_changes or self._fresh_versions:
+            return False
+        if stretch.ranges or stretch.gone_ranges:
+            return False
+        moved = stretch.watermark is not None and stretch.watermark > self.watermark
+        return not (moved and publish_idle)
+
+    def _make_plan(self, stretch: Stretch) -> Plan:
+        state = self._store.state(self._id)
+        bare = Plan(
+            micro_batch=state.micro_batch + 1,
+            spec_version=state.spec_version,
+            planned_at_ms=self._now_ms(),
+            stretch=stretch,
+        )
+        outputs, sink_state = self._flow.sink.allocate(stretch, tables_of(bare, self._versions))
+        return bare.with_(outputs=outputs, sink_state=sink_state)
+
+    def _carry_out(self, plan: Plan, replayed: bool) -> Step:
+        if replayed:
+            state = self._store.state(self._id)
+            self._versions = {(v.table_id, v.version): v for v in state.versions}
+        tables = tables_of(plan, self._versions)
+        receipts = self._run(plan, tables)
+        self._flow.sink.publish(plan, receipts, tables)
+        self._store.publish(self._claim, plan)
+        if plan.stretch.watermark is not None:
+            self.watermark = max(self.watermark, plan.stretch.watermark)
+        return self._step(plan, receipts, replayed)
+
+    def _run(self, plan: Plan, tables: Mapping[TableSlice, TableSchema]) -> Sequence[Receipt]:
+        if not plan.stretch.segments:
+            return ()
+        spec = self._store.spec(self._id, plan.spec_version)
+        return self._runner.run(spec, plan, tables)
+
+    def _step(self, plan: Plan, receipts: Sequence[Receipt], replayed: bool) -> Step:
+        return Step(
+            published=True,
+            replayed=replayed,
+            caught_up=plan.stretch.caught_up and not replayed,
+            micro_batch=plan.micro_batch,
+            rows=sum(r.rows for r in receipts),
+            bytes=sum(r.bytes for r in receipts),
+            source_bytes=sum(s.log_bytes for s in plan.stretch.segments),
+            schema_changes=len(plan.stretch.schema_changes),
+            watermark=self.watermark,
+            lag_ms=self._planner.lag_ms() if self._planner else None,
+            snapshots=self._planner.snapshot_shares() if self._planner else (),
+        )

@@ -1,0 +1,225 @@
+"""Use cases of the control plane, one call each; faces parse, call one of these, and render."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rowferry.change.table import TableSchema
+from rowferry.control.lease import Claim, Heartbeat, Holder
+from rowferry.control.lifecycle import State, Verb
+from rowferry.control.loop import STRETCH_BYTES, Loop, Step
+from rowferry.control.store.contract import MetaStore
+from rowferry.control.store.sql_store import open_store
+from rowferry.control.supervise import Supervisor, Until
+from rowferry.errors import Fenced, OptionsConflict, RowferryError, SpecChanged
+from rowferry.flow.assemble import Flow, assemble, option_tables
+from rowferry.flow.sink.contract import Owner
+from rowferry.spark.job import SparkRunner
+from rowferry.spark.session import open_session
+from rowferry.spec.build import build_spec
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
+
+LOG = logging.getLogger(__name__)
+LEASE_S = 10.0
+GIVE_UP_AFTER_S = 30 * 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A changefeed that was checked and may run; nothing was written yet."""
+
+    spec: ChangefeedSpec
+    flow: Flow
+    tables: tuple[TableSchema, ...]
+    notices: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Listener:
+    """Where a run reports to; every call comes from the run's own thread."""
+
+    on_step: Callable[[Step], None] = lambda step: None
+    on_fault: Callable[[RowferryError, float], None] = lambda error, wait_s: None
+    on_phase: Callable[[str], None] = lambda words: None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How one process runs a changefeed; nothing here changes what is written."""
+
+    meta_url: str
+    work_dir: Path
+    spark_master: str = "local[*]"
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
+    stretch_bytes: int = STRETCH_BYTES
+
+
+def prepare(
+    source: str, sink: str, config: Path | None = None, changefeed_id: str | None = None
+) -> Prepared:
+    """Check what the user asked for, and ask source and sink whether it can be done.
+
+    Raises:
+        RowferryError: one line that says what is wrong. Nothing was written.
+    """
+    spec, notices = build_spec(source, sink, config, changefeed_id, tables=option_tables)
+    flow = assemble(spec)
+    if not flow.capture.traits().has_closed_timestamps and _whole_transactions(spec):
+        raise OptionsConflict(
+            "transaction-atomicity = table needs a source with closed timestamps: "
+            "remove it, or set feed-level = transaction"
+        )
+    tables = flow.capture.probe(flow.decide)
+    notices += flow.decide.check_tables(tables)
+    captured = tuple(t for t in tables if flow.decide.captures(t))
+    flow.sink.probe(Owner(spec.changefeed_id, 0))
+    if not captured:
+        notices.append("no table matches the filter yet; new ones are picked up when created")
+    return Prepared(spec, flow, captured, tuple(notices))
+
+
+def _whole_transactions(spec: ChangefeedSpec) -> bool:
+    asked = spec.sink.parameter("transaction-atomicity")
+    return (asked or spec.section("sink").get("transaction-atomicity", "none")) == "table"
+
+
+def run(
+    prepared: Prepared,
+    settings: RunSettings,
+    until: Until,
+    stop: threading.Event,
+    listener: Listener,
+) -> None:
+    """Run one changefeed in this process until its end, `stop`, or an error.
+
+    On return: everything published so far is durable; the next run goes on after it.
+
+    Raises:
+        LeaseHeld: another live process runs it.
+        SpecChanged: the stored changefeed was made with settings that cannot be changed.
+        RowferryError: what ended the run; the changefeed's state says so too.
+    """
+    store = open_store(settings.meta_url)
+    try:
+        spec = prepared.spec
+        _create_or_update(store, spec)
+        claim = store.claim(spec.changefeed_id, Holder.here(), time.time(), LEASE_S)
+        try:
+            with Heartbeat(store.renew, claim) as heartbeat:
+                _run_claimed(prepared, settings, until, stop, listener, store, claim, heartbeat)
+        finally:
+            store.release(claim)
+    finally:
+        store.close()
+
+
+def _create_or_update(store: MetaStore, spec: ChangefeedSpec) -> None:
+    """Store a new changefeed, or the changed settings of a stored one."""
+    feed = store.feed(spec.changefeed_id)
+    if feed is None:
+        store.create_changefeed(spec)
+        return
+    if feed.spec.to_json() != spec.to_json():
+        _check_alterable(feed.spec, spec)
+        store.update_spec(spec.changefeed_id, spec)
+    if not feed.state.runs:
+        store.set_state(spec.changefeed_id, State.NORMAL)
+
+
+def _check_alterable(old: ChangefeedSpec, new: ChangefeedSpec) -> None:
+    cure = "use another --changefeed-id, or another --meta, for a new changefeed"
+    for what, before, after in (
+        ("source", old.source, new.source),
+        ("sink", old.sink, new.sink),
+    ):
+        if (before.scheme, before.address, before.path) != (
+            after.scheme,
+            after.address,
+            after.path,
+        ):
+            raise SpecChanged(
+                f"changefeed {old.changefeed_id!r} has the {what} {before}, not {after}; {cure}"
+            )
+    if old.protocol != new.protocol:
+        raise SpecChanged(
+            f"changefeed {old.changefeed_id!r} writes {old.protocol}, not {new.protocol}; {cure}"
+        )
+    for table in option_tables(new):
+        uri_old, uri_new = (
+            (old.source, new.source) if table.section == "source" else (old.sink, new.sink)
+        )
+        was, now = old.options(table, uri_old), new.options(table, uri_new)
+        for option in table.options:
+            if not option.alterable and was[option] != now[option]:
+                raise SpecChanged(
+                    f"{table.path(option.key)} of changefeed {old.changefeed_id!r} is "
+                    f"{was[option]!r} and cannot be changed to {now[option]!r}; {cure}"
+                )
+
+
+def _place(uri: Uri) -> tuple[str, str, str]:
+    return (uri.scheme, uri.address, uri.path)
+
+
+def _run_claimed(
+    prepared: Prepared,
+    settings: RunSettings,
+    until: Until,
+    stop: threading.Event,
+    listener: Listener,
+    store: MetaStore,
+    claim: Claim,
+    heartbeat: Heartbeat,
+) -> None:
+    listener.on_phase("starting Spark")
+    session = open_session(
+        f"rowferry {claim.changefeed}",
+        settings.work_dir / "logs",
+        settings.spark_master,
+        settings.spark_settings,
+    )
+    runner = SparkRunner(session)
+    loop = Loop(
+        claim.changefeed,
+        prepared.flow,
+        store,
+        claim,
+        runner,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        until_ts=until.commit_ts,
+        stretch_bytes=settings.stretch_bytes,
+    )
+    supervisor = Supervisor(
+        loop,
+        move=lambda verb, error: _move(store, claim, verb, error),
+        tell_step=listener.on_step,
+        tell_fault=listener.on_fault,
+        flush_interval_s=prepared.flow.sink.flush_interval_s,
+        give_up_after_s=GIVE_UP_AFTER_S,
+    )
+    listener.on_phase("running")
+    try:
+        supervisor.run(until, stop, heartbeat.lost)
+        if heartbeat.lost.is_set():
+            why = heartbeat.error
+            raise why if isinstance(why, RowferryError) else Fenced(f"the lease was lost: {why}")
+        if until.commit_ts is not None and loop.watermark >= until.commit_ts:
+            _move(store, claim, Verb.REACH_TARGET, None)
+    finally:
+        listener.on_phase("stopping")
+        loop.close()
+        runner.close()
+
+
+def _move(store: MetaStore, claim: Claim, verb: Verb, error: Exception | None) -> None:
+    """Note a change of state; failing to note it must not hide what is being noted."""
+    try:
+        store.move(claim, verb, error)
+    except RowferryError as err:
+        LOG.warning("state not stored", extra={"verb": str(verb), "error": str(err)})

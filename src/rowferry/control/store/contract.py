@@ -1,0 +1,220 @@
+"""What the meta database promises to the loop, the supervisor and the faces.
+
+Every method is one transaction. On raise nothing was changed, except that MetaUnavailable may also
+mean that only the answer was lost: each call can then simply be repeated (see "On repeat").
+Whatever takes a `Claim` is fenced: it fails with Fenced, and changes nothing, once another owner
+has claimed the changefeed. A changefeed that is not stored: NoSuchChangefeed. Times are seconds
+since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rowferry.change.plan import Plan
+from rowferry.change.position import RangeProgress
+from rowferry.change.table import TableSchema
+from rowferry.control.lease import Claim, Holder
+from rowferry.control.lifecycle import State, Verb
+from rowferry.spec.changefeed import ChangefeedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who has a changefeed now. It may have run out; see `expires_at`."""
+
+    holder: Holder
+    claimed_at: float
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A changefeed as lists and answers show it.
+
+    Attributes:
+        micro_batch: number of the last published micro-batch; 0: none yet.
+        watermark: everything up to this commit-ts was delivered; 0: nothing is known yet.
+        error: the last error's words, empty without one; `error_code` likewise.
+        cancel: someone asked for its removal at the next border.
+        lease: the present holder; None: nobody runs it.
+    """
+
+    id: str
+    state: State
+    spec: ChangefeedSpec
+    spec_version: int
+    created_at: float
+    epoch: int
+    micro_batch: int
+    watermark: int
+    error: str
+    error_code: str
+    cancel: bool
+    lease: Lease | None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedState:
+    """What a run needs to go on after the last published micro-batch.
+
+    Attributes:
+        position: the source's own state; empty: from the beginning.
+        versions: of every captured table, the version in force at the watermark and all later ones.
+        sink_state: the sink's own state; None: it never gave one.
+    """
+
+    position: dict[str, Any]
+    ranges: tuple[RangeProgress, ...]
+    versions: tuple[TableSchema, ...]
+    watermark: int
+    micro_batch: int
+    sink_state: dict[str, Any] | None
+    spec: ChangefeedSpec
+    spec_version: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of a changefeed's history."""
+
+    at: float
+    what: str
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A process that runs changefeeds, as it last announced itself."""
+
+    holder: Holder
+    address: str
+    seen_at: float
+
+
+class MetaStore(Protocol):
+    """The meta database. Safe for use from several threads and processes at once."""
+
+    # --- changefeeds: what the operator asks for -------------------------------------------------
+
+    def create_changefeed(self, spec: ChangefeedSpec, cluster_id: int = 0) -> Feed:
+        """Store a new changefeed. `cluster_id` is the source's, where it has one.
+
+        Raises:
+            ChangefeedExists: the id is taken.
+        """
+
+    def feed(self, changefeed: str) -> Feed | None:
+        """Return one changefeed, or None."""
+
+    def feeds(self) -> tuple[Feed, ...]:
+        """Return all changefeeds, by id."""
+
+    def update_spec(self, changefeed: str, spec: ChangefeedSpec) -> Feed:
+        """Store new settings as the next spec version; plans already recorded keep theirs.
+
+        On repeat with equal settings: nothing changes.
+        """
+
+    def spec(self, changefeed: str, version: int) -> ChangefeedSpec:
+        """Return the settings of one spec version, for running a recorded plan."""
+
+    def remove(self, who: str | Claim) -> None:
+        """Delete all that is stored of a changefeed but the epoch and a last line of history.
+
+        With an id it is the operator's word: whoever runs it is fenced. A changefeed created later
+        under the same id starts above all epochs of this one. On repeat: NoSuchChangefeed, or
+        Fenced for a claim.
+        """
+
+    def move(self, who: str | Claim, verb: Verb, error: Exception | None = None) -> State:
+        """Change the state by a verb of the lifecycle, and return the new one.
+
+        `error` is kept until the changefeed is normal again.
+
+        Raises:
+            IllegalMove: the present state does not allow it (an operator may have been faster).
+        """
+
+    def set_state(self, who: str | Claim, state: State, error: Exception | None = None) -> None:
+        """Set the state, whatever it was. `move` is the way that respects the lifecycle."""
+
+    def request_cancel(self, changefeed: str) -> None:
+        """Ask the owner to stop at the next border and remove the changefeed."""
+
+    def cancel_requested(self, changefeed: str) -> bool:
+        """Return whether removal was asked for, also by `cancel = 1` set in `subscribe` by hand."""
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    def claim(self, changefeed: str, holder: Holder, now: float, ttl_s: float) -> Claim:
+        """Take the changefeed with a new epoch, one above every earlier one.
+
+        A lease that ran out, was released, is this holder's own, or whose holder has certainly
+        ended, is taken at once. On repeat: another epoch; the earlier claim is fenced.
+
+        Raises:
+            LeaseHeld: someone else runs it; the text names host, pid and since when.
+        """
+
+    def renew(self, claim: Claim, now: float) -> None:
+        """Extend the lease to `now` plus its time to live. A released claim is Fenced."""
+
+    def release(self, claim: Claim) -> None:
+        """Give the lease back. A claim that was already lost is released without a word."""
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def state(self, changefeed: str) -> FeedState:
+        """Return what was published last; a pending plan is not part of it."""
+
+    def record(self, claim: Claim, plan: Plan, versions: Sequence[TableSchema]) -> None:
+        """Store new table versions, and the plan as pending.
+
+        On repeat with the same plan: nothing changes.
+
+        Raises:
+            PlanRefused: another plan is pending, the number is not next, the spec version is not
+                stored, or a table version is stored already with another definition.
+        """
+
+    def pending(self, changefeed: str) -> Plan | None:
+        """Return the plan that was recorded and neither published nor discarded."""
+
+    def publish(self, claim: Claim, plan: Plan) -> None:
+        """Make the pending plan's end the changefeed's state, and clear it.
+
+        Position, changed progress rows, watermark (never back), micro-batch number, the rows of
+        `subscribe`, and the sink's state (None keeps the earlier one) move together.
+        On repeat with the plan published last: nothing changes.
+
+        Raises:
+            PlanRefused: this is not the plan that is pending.
+        """
+
+    def discard(self, claim: Claim, micro_batch: int, why: str) -> None:
+        """Forget the pending plan of this number and note it. On repeat: nothing changes.
+
+        Raises:
+            PlanRefused: a plan of another number is pending.
+        """
+
+    # --- history and servers ---------------------------------------------------------------------
+
+    def note(self, changefeed: str, what: str, details: Mapping[str, Any] | None = None) -> None:
+        """Add a line to the changefeed's history; the oldest lines go when there are many."""
+
+    def history(self, changefeed: str, limit: int = 100) -> tuple[Note, ...]:
+        """Return the latest lines, newest first."""
+
+    def announce(self, holder: Holder, address: str, now: float) -> None:
+        """Say that this server is alive."""
+
+    def servers(self, since: float = 0.0) -> tuple[Server, ...]:
+        """Return the servers seen at or after `since`, by host and pid."""
+
+    def close(self) -> None:
+        """Let connections go."""

@@ -1,0 +1,120 @@
+"""The lock and the fence of a changefeed's row, leases, and the lines of its history.
+
+Every transaction that belongs to one changefeed first locks its row, so two of them never
+interleave; the epoch in that row is the fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from rowferry.control.lease import Claim, Holder
+from rowferry.control.store.contract import Lease
+from rowferry.control.store.rows import to_lease, to_ms, to_text
+from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, SubscribeRow
+from rowferry.errors import Fenced, LeaseHeld, NoSuchChangefeed
+
+HISTORY_LINES = 500  # kept per changefeed
+
+
+def locked(session: Session, who: str | Claim) -> FeedRow:
+    """Lock and return the changefeed's row; a claim must be the one in force.
+
+    Raises:
+        NoSuchChangefeed: there is none of this id.
+        Fenced: the claim is not in force any more, or its changefeed was removed.
+    """
+    changefeed = who if isinstance(who, str) else who.changefeed
+    row = session.scalar(select(FeedRow).where(FeedRow.id == changefeed).with_for_update())
+    if isinstance(who, Claim):
+        if row is None:
+            raise Fenced(f"changefeed {changefeed} was removed; stop running it")
+        if row.epoch != who.epoch:
+            raise Fenced(
+                f"changefeed {changefeed} was taken over: epoch {row.epoch} is in force, this "
+                f"process has {who.epoch}; stop running it"
+            )
+    if row is None:
+        raise no_such(changefeed)
+    return row
+
+
+def no_such(changefeed: str) -> NoSuchChangefeed:
+    """Return the error for an id that is not stored."""
+    return NoSuchChangefeed(f"there is no changefeed {changefeed!r}; list them to see their ids")
+
+
+def take(session: Session, changefeed: str, holder: Holder, now: float, ttl_s: float) -> Claim:
+    """Give the lease to `holder` with the next epoch, unless someone else lives on it."""
+    feed = locked(session, changefeed)
+    row = session.get_one(LeaseRow, changefeed)
+    lease = to_lease(row)
+    if lease is not None and _stands(lease, holder, now):
+        since = datetime.fromtimestamp(lease.claimed_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        raise LeaseHeld(
+            f"changefeed {changefeed} is running on host {lease.holder.host}, pid "
+            f"{lease.holder.pid}, since {since}; stop it there first"
+        )
+    row.epoch += 1
+    feed.epoch = row.epoch
+    row.holder = to_text(holder.to_json())
+    row.claimed_at = to_ms(now)
+    row.expires_at = to_ms(now + ttl_s)
+    _show_owner(session, changefeed, str(holder))
+    before = str(lease.holder) if lease else ""
+    note(
+        session, changefeed, now, "claimed", {"by": str(holder), "epoch": row.epoch, "from": before}
+    )
+    return Claim(changefeed, holder, row.epoch, ttl_s)
+
+
+def _stands(lease: Lease, holder: Holder, now: float) -> bool:
+    """Return whether a lease keeps `holder` out. A process never keeps itself out."""
+    return (
+        now < lease.expires_at
+        and lease.holder.instance != holder.instance
+        and not lease.holder.is_dead(seen_by=holder)
+    )
+
+
+def extend(session: Session, claim: Claim, now: float) -> None:
+    """Move the lease's end."""
+    locked(session, claim)
+    row = session.get_one(LeaseRow, claim.changefeed)
+    if row.holder is None:
+        raise Fenced(f"the lease of changefeed {claim.changefeed} was released; claim it again")
+    row.expires_at = to_ms(now + claim.ttl_s)
+
+
+def give_back(session: Session, claim: Claim) -> None:
+    """End the lease; the claim's epoch stays in force until the next one."""
+    locked(session, claim)
+    row = session.get_one(LeaseRow, claim.changefeed)
+    row.holder = None
+    row.expires_at = 0
+    _show_owner(session, claim.changefeed, "")
+
+
+def _show_owner(session: Session, changefeed: str, owner: str) -> None:
+    mine = SubscribeRow.subscribe_name == changefeed
+    session.execute(update(SubscribeRow).where(mine).values(owner=owner))
+
+
+def note(
+    session: Session, changefeed: str, now: float, what: str, details: Mapping[str, Any]
+) -> None:
+    """Add a line of history and let the oldest go."""
+    session.add(
+        HistoryRow(changefeed=changefeed, at=to_ms(now), what=what, details=to_text(dict(details)))
+    )
+    session.flush()
+    mine = HistoryRow.changefeed == changefeed
+    oldest = select(HistoryRow.id).where(mine).order_by(HistoryRow.id.desc())
+    last_kept = session.scalar(oldest.offset(HISTORY_LINES - 1).limit(1))
+    if last_kept is not None:
+        session.execute(delete(HistoryRow).where(mine, HistoryRow.id < last_kept))

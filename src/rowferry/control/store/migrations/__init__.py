@@ -1,0 +1,1 @@
+"""Alembic's scripts; `connection.migrate` runs them when a store is opened."""

@@ -1,0 +1,139 @@
+"""Rows of the meta database as plain values, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from rowferry.change.plan import Plan
+from rowferry.change.position import RangeProgress, Stage
+from rowferry.control.lease import Holder
+from rowferry.control.lifecycle import State
+from rowferry.control.store.contract import Feed, Lease, Note, Server
+from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, ProgressRow, ServerRow
+from rowferry.errors import BadInput, MetaDamaged
+from rowferry.spec.changefeed import ChangefeedSpec
+
+T = TypeVar("T")
+
+
+def to_ms(seconds: float) -> int:
+    """Return a time as the tables hold it."""
+    return round(seconds * 1000)
+
+
+def to_text(form: Any) -> str:
+    """Return JSON as compact ASCII text, which every database keeps as it is."""
+    return json.dumps(form, separators=(",", ":"))
+
+
+def read(text: str, reader: Callable[[Any], T], what: str) -> T:
+    """Read a JSON column.
+
+    Raises:
+        MetaDamaged: the text is not what was written there; `what` names it.
+    """
+    try:
+        return reader(json.loads(text))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, BadInput) as err:
+        raise MetaDamaged(f"the meta database's {what} cannot be read: {err!r}") from err
+
+
+def read_object(text: str, what: str) -> dict[str, Any]:
+    """Read a JSON column that holds an object."""
+    return read(text, _as_object, what)
+
+
+def _as_object(form: Any) -> dict[str, Any]:
+    if not isinstance(form, dict):
+        raise TypeError(f"not an object but {type(form).__name__}")
+    return form
+
+
+def plan_text(plan: Plan) -> tuple[str, str]:
+    """Return a plan as text, and the digest by which two plans are compared."""
+    text = to_text(plan.to_json())
+    return text, hashlib.sha256(text.encode()).hexdigest()
+
+
+def to_spec(row: FeedRow) -> ChangefeedSpec:
+    """Return the settings in force of a changefeed."""
+    return read(row.spec, ChangefeedSpec.from_json, f"settings of changefeed {row.id}")
+
+
+def to_lease(row: LeaseRow | None) -> Lease | None:
+    """Return the lease, or None when nobody holds it."""
+    if row is None or row.holder is None:
+        return None
+    holder = read(row.holder, Holder.from_json, f"lease of changefeed {row.changefeed}")
+    return Lease(holder, row.claimed_at / 1000, row.expires_at / 1000)
+
+
+def to_state(row: FeedRow) -> State:
+    """Return the state of a changefeed."""
+    try:
+        return State(row.state)
+    except ValueError:
+        raise MetaDamaged(f"changefeed {row.id} is in an unknown state {row.state!r}") from None
+
+
+def to_feed(row: FeedRow, lease: LeaseRow | None, cancel: bool) -> Feed:
+    """Return a changefeed as lists show it."""
+    return Feed(
+        id=row.id,
+        state=to_state(row),
+        spec=to_spec(row),
+        spec_version=row.spec_version,
+        created_at=row.created_at / 1000,
+        epoch=row.epoch,
+        micro_batch=row.micro_batch,
+        watermark=row.watermark,
+        error=row.error,
+        error_code=row.error_code,
+        cancel=cancel,
+        lease=to_lease(lease),
+    )
+
+
+# Columns of `progress` that have another name than the field of RangeProgress.
+_PROGRESS_NAMES = {
+    "database": "db_name",
+    "table": "table_name",
+    "stage": "progress_stage",
+    "init_snapshot_version": "progress_init_snapshot_version",
+    "current_snapshot_version": "progress_current_snapshot_version",
+    "last_snapshot_key": "progress_last_snapshot_key",
+    "last_log_index": "progress_last_log_index",
+}
+_PROGRESS_COLUMNS = {name: _PROGRESS_NAMES.get(name, name) for name in RangeProgress.__slots__}
+
+
+def from_progress(progress: RangeProgress, feed: FeedRow) -> dict[str, Any]:
+    """Return the row of `progress`."""
+    row = {column: getattr(progress, name) for name, column in _PROGRESS_COLUMNS.items()}
+    row["progress_stage"] = int(progress.stage)
+    return {**row, "cluster_id": feed.cluster_id, "subscribe_name": feed.id}
+
+
+def to_progress(row: ProgressRow) -> RangeProgress:
+    """Return the progress of one range."""
+    values = {name: getattr(row, column) for name, column in _PROGRESS_COLUMNS.items()}
+    try:
+        return RangeProgress(**{**values, "stage": Stage(values["stage"])})
+    except ValueError:
+        raise MetaDamaged(
+            f"range {row.range_id} of changefeed {row.subscribe_name} is in an unknown stage "
+            f"{row.progress_stage}"
+        ) from None
+
+
+def to_note(row: HistoryRow) -> Note:
+    """Return a line of history."""
+    return Note(row.at / 1000, row.what, read_object(row.details, "history"))
+
+
+def to_server(row: ServerRow) -> Server:
+    """Return a server."""
+    return Server(read(row.holder, Holder.from_json, "servers"), row.address, row.seen_at / 1000)

@@ -1,0 +1,154 @@
+"""What the shell shows: colours and a live line on a terminal, plain lines when piped."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rowferry.change.position import physical_ms
+from rowferry.control.loop import Step
+from rowferry.errors import RowferryError
+
+WINDOW_S = 5.0
+PLAIN_EVERY_S = 5.0
+
+
+def consoles() -> tuple[Console, Console]:
+    """Return the consoles of standard output and standard error."""
+    return Console(highlight=False), Console(stderr=True, highlight=False)
+
+
+def show_error(console: Console, error: RowferryError) -> None:
+    """Show an error as one line: its code, then its words."""
+    line = Text.assemble((f"[{error.code}]", "bold red"), " ", error.words)
+    console.print(line, soft_wrap=True)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for people: `12.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+class RunView:
+    """The progress of one run: totals, speed over the last seconds, lag, snapshots under way."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._phase = "starting"
+        self._began = time.monotonic()
+        self._recent: deque[tuple[float, int, int]] = deque()
+        self._last: Step | None = None
+        self._fault: str = ""
+        self._plain_at = 0.0
+        self.rows = 0
+        self.bytes = 0
+        self.micro_batches = 0
+        self._live: Live | None = None
+
+    def __enter__(self) -> RunView:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._render,
+                console=self._console,
+                refresh_per_second=5,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def phase(self, words: str) -> None:
+        """Say what the run is doing."""
+        self._phase = words
+
+    def step(self, step: Step) -> None:
+        """Take in what a step did."""
+        now = time.monotonic()
+        self._last = step
+        if step.published:
+            self._fault = ""
+            self.rows += step.rows
+            self.bytes += step.bytes
+            self.micro_batches += 1 if step.rows or step.schema_changes else 0
+            self._recent.append((now, step.rows, step.bytes))
+        while self._recent and now - self._recent[0][0] > WINDOW_S:
+            self._recent.popleft()
+        if self._live is None and step.published and now - self._plain_at >= PLAIN_EVERY_S:
+            self._plain_at = now
+            self._console.print(self._line(), style=None, soft_wrap=True)
+
+    def fault(self, error: RowferryError, wait_s: float) -> None:
+        """Take in an error that will be retried."""
+        self._fault = f"{error} (next try in {wait_s:.1f} s)"
+        if self._live is None:
+            self._console.print(f"warning: {self._fault}", soft_wrap=True, markup=False)
+
+    def summary(self) -> str:
+        """Return the run's result in one line."""
+        took = time.monotonic() - self._began
+        return (
+            f"{self.rows:,} rows, {size(self.bytes)} in {self.micro_batches} micro-batches, "
+            f"{took:.1f} s; checkpoint-ts {self._last.watermark if self._last else 0}"
+        )
+
+    def _rates(self) -> tuple[float, float]:
+        if not self._recent:
+            return 0.0, 0.0
+        span = max(time.monotonic() - self._recent[0][0], 1.0)
+        return sum(r for _, r, _ in self._recent) / span, sum(b for *_, b in self._recent) / span
+
+    def _lag(self) -> str:
+        if self._last is None or not self._last.watermark:
+            return "—"
+        lag = time.time() - physical_ms(self._last.watermark) / 1000
+        return f"{max(lag, 0):.1f} s"
+
+    def _line(self) -> str:
+        rows, volume = self._rates()
+        shares = [
+            f"{s.table} {100 * s.done_parts // max(s.all_parts, 1)}%"
+            for s in (self._last.snapshots if self._last else ())
+        ]
+        snapshot = f"  snapshot {', '.join(shares)}" if shares else ""
+        return (
+            f"{self.rows:,} rows  {rows:,.0f} rows/s  {volume / 1e6:.1f} MB/s  lag {self._lag()}"
+            f"{snapshot}"
+        )
+
+    def _render(self) -> RenderableType:
+        rows, volume = self._rates()
+        line = Text.assemble(
+            (self._title, "bold cyan"),
+            f"  {self._phase}  ",
+            (f"{self.rows:,}", "bold"),
+            " rows  ",
+            (f"{rows:,.0f}", "bold green"),
+            " rows/s  ",
+            (f"{volume / 1e6:.1f}", "bold green"),
+            " MB/s  lag ",
+            (self._lag(), "bold yellow"),
+        )
+        parts: list[RenderableType] = [line]
+        if self._last is not None and self._last.snapshots:
+            grid = Table.grid(padding=(0, 1))
+            for share in self._last.snapshots:
+                done = 100 * share.done_parts / max(share.all_parts, 1)
+                grid.add_row(f"  {share.table}", ProgressBar(100, done, 30), f"{done:.0f}%")
+            parts.append(grid)
+        if self._fault:
+            parts.append(Text(f"  {self._fault}", style="yellow"))
+        return Group(*parts)

@@ -1,0 +1,139 @@
+"""`rowferry run`: one changefeed in one process, no server."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from rowferry.control.service import Listener, RunSettings, prepare, run
+from rowferry.control.supervise import Until
+from rowferry.errors import BadOption
+from rowferry.face.cli.output import RunView, consoles
+
+WORK_DIR = Path(".rowferry")
+
+
+def run_command(
+    source: Annotated[str, typer.Option(help="Where to read: range://HOST:PORT")],
+    sink_uri: Annotated[str, typer.Option(help="Where to write: file:///dir?protocol=csv")],
+    config: Annotated[
+        Path | None, typer.Option(help="Settings with TiCDC's key names: .toml, .yaml or .json")
+    ] = None,
+    changefeed_id: Annotated[
+        str | None,
+        typer.Option("-c", "--changefeed-id", help="Its name; default: made from source and sink"),
+    ] = None,
+    meta: Annotated[
+        str | None,
+        typer.Option(help="Meta database; default: sqlite:///.rowferry/<changefeed id>.db"),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="`caught-up`: end when everything present was delivered")
+    ] = None,
+    until_ts: Annotated[
+        int | None, typer.Option(help="End when everything up to this commit-ts was delivered")
+    ] = None,
+    spark_master: Annotated[
+        str, typer.Option(help="Where Spark runs: local[*], spark://…, yarn, k8s://…")
+    ] = "local[*]",
+    spark_conf: Annotated[
+        list[str] | None, typer.Option(help="Further Spark settings, key=value; may be repeated")
+    ] = None,
+) -> None:
+    """Run one changefeed until stopped (Ctrl-C), caught up, or at a commit-ts.
+
+    Ctrl-C stops between micro-batches; the next run goes on where this one ended.
+    """
+    out, err = consoles()
+    when = _until(until, until_ts)
+    ready = prepare(source, sink_uri, config, changefeed_id)
+    for notice in ready.notices:
+        err.print(f"note: {notice}", markup=False, soft_wrap=True)
+    name = ready.spec.changefeed_id
+    work_dir = WORK_DIR.absolute()
+    settings = RunSettings(
+        meta_url=meta or f"sqlite:///{work_dir / (name + '.db')}",
+        work_dir=work_dir,
+        spark_master=spark_master,
+        spark_settings=_settings(spark_conf or []),
+    )
+    if not meta:
+        work_dir.mkdir(parents=True, exist_ok=True)
+    _log_to(work_dir / "logs", name)
+    out.print(
+        f"changefeed {name}: {len(ready.tables)} tables from {ready.spec.source} "
+        f"to {ready.spec.sink}",
+        markup=False,
+        soft_wrap=True,
+    )
+    with RunView(out, name) as view, stop_on_signal() as stop:
+        run(
+            ready,
+            settings,
+            when,
+            stop,
+            Listener(on_step=view.step, on_fault=view.fault, on_phase=view.phase),
+        )
+    done = "stopped" if stop.is_set() else "done"
+    out.print(f"{done}: {view.summary()}", markup=False, soft_wrap=True)
+
+
+def _until(until: str | None, until_ts: int | None) -> Until:
+    if until is not None and until != "caught-up":
+        raise BadOption(
+            f"--until {until!r}: the only allowed word is caught-up (or use --until-ts)"
+        )
+    if until is not None and until_ts is not None:
+        raise BadOption("--until and --until-ts cannot be used together")
+    if until_ts is not None and until_ts <= 0:
+        raise BadOption(f"--until-ts {until_ts}: must be a commit-ts, a positive whole number")
+    return Until(caught_up=until is not None, commit_ts=until_ts)
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise BadOption(f"--spark-conf {pair!r}: write key=value")
+        found[key] = value
+    return found
+
+
+def _log_to(folder: Path, name: str) -> None:
+    """Send our own log lines to a file; the terminal shows only the progress."""
+    folder.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=folder / f"{name}.log",
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        level=logging.INFO,
+        force=True,
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C or SIGTERM sets; a second one ends the process."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        stop.set()
+
+    old = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

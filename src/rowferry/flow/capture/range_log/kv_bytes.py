@@ -1,0 +1,135 @@
+"""What all key and row kernels share: compiling, faults, forms, and reading numbers from bytes.
+
+A kernel never trusts a length that it has not compared with the bytes at hand. It returns 0, or a
+fault: the row and the reason in one number, which `kv` turns into an error that names the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Longs: TypeAlias = npt.NDArray[np.int64]
+Words: TypeAlias = npt.NDArray[np.uint64]
+
+# Numbers inside kernels are 64 bits wide; for the type checker they are plain integers. Signed and
+# unsigned ones must not meet in one expression: Numba would make floats of them.
+i64 = cast(Callable[[Any], int], np.int64)
+u64 = cast(Callable[[Any], int], np.uint64)
+
+# Where a row has a column's value.
+NULL: Final = 0  # nowhere: it is NULL
+VALUE: Final = 1  # in the row's value
+KEY: Final = 2  # in the row's key
+ABSENT: Final = 3  # nowhere: the column was added later
+
+# Type flags of the datums in a common handle.
+BYTES_FLAG: Final = 1
+INT_FLAG: Final = 3
+UINT_FLAG: Final = 4
+FLOAT_FLAG: Final = 5
+DECIMAL_FLAG: Final = 6
+DURATION_FLAG: Final = 7
+
+RECORD_PREFIX: Final = 11  # "t", table id, "_r"
+GROUP: Final = 8  # bytes of a memcomparable group; a marker follows each
+ROW_V2: Final = 128
+LARGE: Final = 1
+CHECKSUM: Final = 2
+MAX_DECIMAL_DIGITS: Final = 65
+MAX_DECIMAL_SCALE: Final = 30
+MAX_TIME_SECONDS: Final = 838 * 3600 + 59 * 60 + 59
+NANOS: Final = 1_000_000_000
+
+# Why a row cannot be read; below 64, because a fault holds it in six bits.
+OUTSIDE: Final = 1
+NOT_A_RECORD_KEY: Final = 2
+BAD_HANDLE: Final = 3
+BAD_VERSION: Final = 4
+CUT_SHORT: Final = 5
+IDS_UNSORTED: Final = 6
+BAD_OFFSETS: Final = 7
+TRAILING_BYTES: Final = 8
+BAD_SIZE: Final = 9
+BAD_DECIMAL: Final = 10
+BAD_TIME: Final = 11
+BAD_FLOAT: Final = 12
+BAD_JSON: Final = 13
+JSON_TOO_DEEP: Final = 14
+BAD_VECTOR: Final = 15
+WORDS: Final[dict[int, str]] = {
+    OUTSIDE: "its place lies outside the bytes at hand",
+    NOT_A_RECORD_KEY: "the key is not a record key",
+    BAD_HANDLE: "the key's handle does not fit the primary key",
+    BAD_VERSION: "the value is not in row format 2",
+    CUT_SHORT: "the value is cut short",
+    IDS_UNSORTED: "the value's column ids are not in order",
+    BAD_OFFSETS: "the value's offsets do not fit its data",
+    TRAILING_BYTES: "the value has bytes after its data",
+    BAD_SIZE: "the number of bytes does not fit the type",
+    BAD_DECIMAL: "the bytes are not a decimal of this type",
+    BAD_TIME: "the bytes are not a date or time",
+    BAD_FLOAT: "the bytes are not a number of this type",
+    BAD_JSON: "the bytes are not binary JSON",
+    JSON_TOO_DEEP: "the JSON document is nested too deeply",
+    BAD_VECTOR: "the bytes are not a vector",
+}
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile with Numba, without the GIL, and keep the machine code on disk."""
+    return cast(Callable[P, R], numba.njit(cache=True, nogil=True)(function))
+
+
+def frozen(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a contiguous read-only view, so that a kernel is compiled for one array type only."""
+    view = np.ascontiguousarray(values).view()
+    view.flags.writeable = False
+    return view
+
+
+@compiled
+def fault(row: int, why: int) -> int:
+    """Return row and reason as one number; never 0."""
+    return row * 64 + why
+
+
+@compiled
+def le16(raw: Bytes, p: int) -> int:
+    """Read a little-endian 16-bit number; the caller checked the bounds (so below)."""
+    return i64(raw[p]) | i64(raw[p + 1]) << 8
+
+
+@compiled
+def le32(raw: Bytes, p: int) -> int:
+    """Read a little-endian 32-bit unsigned number."""
+    return i64(raw[p]) | i64(raw[p + 1]) << 8 | i64(raw[p + 2]) << 16 | i64(raw[p + 3]) << 24
+
+
+@compiled
+def le64(raw: Bytes, p: int) -> int:
+    """Read a little-endian 64-bit number."""
+    return u64(le32(raw, p)) | u64(le32(raw, p + 4)) << u64(32)
+
+
+@compiled
+def be64(raw: Bytes, p: int) -> int:
+    """Read a big-endian 64-bit number."""
+    found = u64(0)
+    for i in range(8):
+        found = found << u64(8) | u64(raw[p + i])
+    return found
+
+
+@compiled
+def decimal_bytes(digits: int) -> int:
+    """Return how many bytes MySQL's binary decimal needs for this many digits of one side."""
+    rest = digits % 9
+    return digits // 9 * 4 + (rest + 1) // 2

@@ -1,0 +1,608 @@
+"""The driver's half: which snapshot parts and log stretches come next, and which DDLs follow them.
+
+One call of `plan` asks the master for routes, takes split ranges over from their parents, then
+either continues a snapshot or cuts the next stretch of all logs: everything up to the smallest
+closed timestamp, but not past a DDL of a captured table, a commit date, or the wished size.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.plan import Segment, Stretch, TableSlice
+from rowferry.change.position import RangeProgress, Stage, physical_ms
+from rowferry.change.table import TableSchema
+from rowferry.errors import LogLost, SnapshotGone
+from rowferry.flow.capture.contract import Appetite, SnapshotShare
+from rowferry.flow.capture.range_log import catalog
+from rowferry.flow.capture.range_log.client import Head, RangeClient, Rerouted, Route
+from rowferry.flow.capture.range_log.cut import day_end, index_window, size_cuts, stretch_end
+from rowferry.flow.capture.range_log.reroute import patiently
+from rowferry.flow.capture.range_log.state import Captured, State
+from rowferry.flow.decide.contract import Decision
+
+PART_BYTES = 8 << 20  # what a leader's split_keys aim at
+MARK_BYTES = 4 << 20
+_FAR = (1 << 63) - 1
+
+Active = tuple[RangeProgress, Route, Head]
+
+
+class RangePlanner:
+    """Plans stretches for one changefeed; see `Planner` for what it promises."""
+
+    def __init__(
+        self,
+        client: RangeClient,
+        decision: Decision,
+        by_range: bool,
+        resnapshot: bool,
+        state: State | None,
+        versions: tuple[TableSchema, ...],
+    ) -> None:
+        self._client = client
+        self._decision = decision
+        self._by_range = by_range
+        self._resnapshot = resnapshot
+        self._state = state
+        self._known = {(v.table_id, v.version): v for v in versions}
+        self._new: list[TableSchema] = []
+        self._unchecked = True  # snapshot versions may have gone since they were stored
+        self._source_ms = 0
+
+    # --- the contract ----------------------------------------------------------------------------
+
+    def plan(self, appetite: Appetite) -> Stretch:
+        """Return what comes next after the last planned stretch."""
+        state, stretch = patiently(lambda: self._attempt(appetite), "planning the next stretch")
+        self._state = state
+        self._unchecked = False
+        schemas = [t.schema for t in state.tables.values()]
+        schemas += [c.schema for c in stretch.schema_changes if c.schema is not None]
+        for schema in schemas:
+            key = (schema.table_id, schema.version)
+            if key not in self._known:
+                self._known[key] = schema
+                self._new.append(schema)
+        return stretch
+
+    def rewind(self, position: dict[str, Any], ranges: tuple[RangeProgress, ...]) -> None:
+        """Forget everything planned after this published state."""
+        self._state = State.from_position(position, ranges, self._known) if position else None
+        self._unchecked = True
+
+    def table_versions(self) -> tuple[TableSchema, ...]:
+        """Return the table versions that were met for the first time since the last call."""
+        found, self._new = tuple(self._new), []
+        return found
+
+    def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
+        """Return the tables whose snapshot is under way, with their parts done."""
+        state = self._state
+        if state is None:
+            return ()
+        shares = []
+        for table_id, table in state.tables.items():
+            mine = [r for r in state.ranges.values() if r.table_id == table_id]
+            if all(r.stage is Stage.LOG for r in mine):
+                continue
+            total = sum(len(state.parts.get(r.range_id, ())) + 1 for r in mine)
+            done = sum(_parts_done(r, state.parts.get(r.range_id, [])) for r in mine)
+            shares.append(SnapshotShare(table.schema.id, done, total))
+        return tuple(shares)
+
+    def lag_ms(self) -> int | None:
+        """Return how far the planned position is behind the source's clock."""
+        if self._state is None or not self._source_ms:
+            return None
+        return max(0, self._source_ms - physical_ms(self._state.resolved_ts))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    # --- one attempt: raises Rerouted when the ranges move under it ------------------------------
+
+    def _attempt(self, appetite: Appetite) -> tuple[State, Stretch]:
+        routes = {r.range_id: r for r in self._client.routes(b"t", b"u")}
+        state = self._state.copy() if self._state else self._begin()
+        self._client.cluster_id = state.cluster_id
+        self._follow_splits(state, routes)
+        if state.waiting():
+            self._join(state, routes)
+        if state.in_snapshot():
+            stretch = self._plan_snapshot(state, routes, appetite)
+        else:
+            try:
+                stretch = self._plan_log(state, routes, appetite)
+            except LogLost as lost:
+                if not self._resnapshot:
+                    raise
+                state = self._state.copy() if self._state else state
+                self._follow_splits(state, routes)
+                stretch = self._start_again(state, routes, lost)
+        return state, self._with_progress(state, stretch)
+
+    def _with_progress(self, state: State, stretch: Stretch) -> Stretch:
+        """Complete a stretch with the position and the progress rows that changed."""
+        before = self._state.ranges if self._state else {}
+        changed = tuple(p for k, p in state.ranges.items() if before.get(k) != p)
+        gone = tuple(sorted(set(before) - set(state.ranges)))
+        return replace(stretch, position=state.to_position(), ranges=changed, gone_ranges=gone)
+
+    def named(self) -> tuple[TableSchema, ...]:
+        """Return the source's present tables whose names the decision keeps, by name."""
+        tables = self._read_catalog_snapshot()[0].values()
+        kept = [t for t in tables if self._decision.keeps_table(t.id)]
+        return tuple(sorted(kept, key=lambda t: t.id))
+
+    # --- the catalog -----------------------------------------------------------------------------
+
+    def _catalog_route(self) -> Route:
+        return self._client.routes(catalog.START, catalog.END)[0]
+
+    def _begin(self) -> State:
+        """Read the catalog's present content: the captured tables, none of which has joined."""
+        tables, index, snapshot_ts, without_old_value = self._read_catalog_snapshot()
+        kept = [t for t in tables.values() if self._decision.captures(t)]
+        return State(
+            cluster_id=self._client.cluster_id,
+            resolved_ts=snapshot_ts,
+            catalog_index=index,
+            tables={t.table_id: Captured(t) for t in kept},
+            without_old_value=without_old_value,
+        )
+
+    def _read_catalog_snapshot(self) -> tuple[dict[int, TableSchema], int, int, bool]:
+        route = self._catalog_route()
+        made = self._client.register(route)
+        tables: dict[int, TableSchema] = {}
+        last, ended = "", False
+        try:
+            while not ended:
+                page, ended = self._client.pull_snapshot(route, made.version, last, "")
+                for place in range(len(page)):
+                    ts = int(page.commit_ts[place])
+                    table = catalog.read_table(page.key(place), page.value(place), ts)
+                    if table is not None:
+                        tables[table.table_id] = table
+                    last = page.key(place).hex()
+        except SnapshotGone as gone:
+            raise Rerouted(str(gone)) from None
+        return tables, made.version, made.snapshot_ts, made.without_old_value
+
+    def _read_ddls(self, state: State) -> tuple[list[SchemaChange], int, int]:
+        """Return the DDLs after the resolved commit-ts, the catalog's closed-ts and last index."""
+        route = self._catalog_route()
+        head = self._client.heads([(route, state.catalog_index)])[0]
+        found: list[SchemaChange] = []
+        index = state.catalog_index
+        while index < head.last_index:
+            page, index = self._client.pull_log(route, index, head.last_index)
+            for place in range(len(page)):
+                ts = int(page.commit_ts[place])
+                if ts > state.resolved_ts:
+                    found += catalog.read_ddl(page.key(place), page.value(place), ts)
+        return found, head.closed_ts, head.last_index
+
+    def _concerns(self, state: State, change: SchemaChange) -> bool:
+        """Return whether a DDL touches what is captured, or goes downstream anyway."""
+        schema = change.schema
+        if schema is not None and change.commit_ts <= state.ddl_seen.get(schema.table_id, 0):
+            return False
+        if change.dropped_table_id in state.tables or self._decision.keeps_schema_change(change):
+            return True
+        return schema is not None and (
+            schema.table_id in state.tables or self._decision.captures(schema)
+        )
+
+    def _apply(self, state: State, change: SchemaChange) -> None:
+        """Bring the captured tables to their definition after a DDL."""
+        if change.dropped_table_id:
+            self._forget(state, change.dropped_table_id)
+        schema = change.schema
+        if schema is None:
+            return
+        before = state.tables.get(schema.table_id)
+        if not self._decision.captures(schema):
+            if before is not None:
+                self._forget(state, schema.table_id)
+            return
+        if before is None:
+            born = change.kind in (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE)
+            state.tables[schema.table_id] = Captured(schema, joined=born)
+            if born:
+                state.fresh.update(schema.physical_ids)
+            return
+        state.fresh.update(set(schema.physical_ids) - set(before.schema.physical_ids))
+        before.schema = schema
+        for range_id, progress in list(state.ranges.items()):
+            if progress.table_id != schema.table_id:
+                continue
+            if progress.physical_id not in schema.physical_ids:
+                del state.ranges[range_id]
+            else:
+                named = progress.with_(database=schema.id.database, table=schema.id.table)
+                state.ranges[range_id] = named
+
+    def _forget(self, state: State, table_id: int) -> None:
+        table = state.tables.pop(table_id, None)
+        if table is not None:
+            state.fresh -= set(table.schema.physical_ids)
+        for range_id, progress in list(state.ranges.items()):
+            if progress.table_id == table_id:
+                del state.ranges[range_id]
+                state.parts.pop(range_id, None)
+
+    # --- ranges ----------------------------------------------------------------------------------
+
+    def _follow_splits(self, state: State, routes: dict[int, Route]) -> None:
+        """Give every range of a joined table its progress: its own, its parent's, or none yet."""
+        owners = {
+            physical: table
+            for table in state.tables.values()
+            if table.joined
+            for physical in table.schema.physical_ids
+        }
+        for range_id in sorted(routes):  # parents have smaller ids than their children
+            route = routes[range_id]
+            table = owners.get(route.physical_id)
+            if table is None:
+                continue
+            span = {"start_key": route.start_key.hex(), "end_key": route.end_key.hex()}
+            own = state.ranges.get(range_id)
+            if own is not None:
+                state.ranges[range_id] = own.with_(**span)
+                continue
+            parent = state.ranges.get(route.parent_range_id)
+            if parent is not None:
+                index = min(parent.last_log_index, route.split_index)
+                heir = parent.with_(range_id=range_id, last_log_index=index, **span)
+                if route.parent_range_id in state.parts:
+                    state.parts[range_id] = list(state.parts[route.parent_range_id])
+                state.ranges[range_id] = heir
+                continue
+            state.ranges[range_id] = _new_range(route, table.schema, Stage.LOG)
+
+    def _join(self, state: State, routes: dict[int, Route]) -> None:
+        """Register the ranges of tables that wait for their snapshot.
+
+        They join together, unless a DDL of one of them falls between the registrations: then the
+        log up to that DDL comes first.
+        """
+        waiting = {t.schema.table_id: t for t in state.waiting()}
+        physical = {p: t for t in waiting.values() for p in t.schema.physical_ids}
+        mine = [r for r in routes.values() if r.physical_id in physical and not r.dropped]
+        made = {r.range_id: self._client.register(r) for r in mine}
+        stamps = [m.snapshot_ts for m in made.values()]
+        if stamps and min(stamps) <= state.resolved_ts:
+            raise Rerouted("a snapshot is older than what was already delivered")
+        newest = max(stamps, default=state.resolved_ts)
+        ddls, closed, _ = self._read_ddls(state)
+        while closed < newest:
+            time.sleep(0.02)
+            ddls, closed, _ = self._read_ddls(state)
+        touched = {c.schema.table_id for c in ddls if c.schema and c.commit_ts <= newest}
+        touched |= {c.dropped_table_id for c in ddls if c.commit_ts <= newest}
+        if touched & set(waiting):
+            return
+        for route in mine:
+            table, version = physical[route.physical_id], made[route.range_id]
+            state.ranges[route.range_id] = _new_range(route, table.schema, Stage.SNAPSHOT).with_(
+                init_snapshot_version=version.version,
+                init_snapshot_ts=version.snapshot_ts,
+                current_snapshot_version=version.version,
+                current_snapshot_ts=version.snapshot_ts,
+            )
+            state.parts[route.range_id] = list(version.split_keys)
+            state.without_old_value = version.without_old_value
+        for table in waiting.values():
+            own = [r.init_snapshot_ts for r in state.ranges.values() if _is_of(r, table)]
+            table.joined, table.low = True, min(own, default=newest)
+        state.hold_until = max(state.hold_until, newest)
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def _plan_snapshot(self, state: State, routes: dict[int, Route], appetite: Appetite) -> Stretch:
+        if self._unchecked:
+            self._renew_lost_snapshots(state, routes)
+        segments: list[Segment] = []
+        left = appetite.stretch_bytes
+        for progress in state.in_snapshot():
+            if progress.end_key and progress.last_snapshot_key >= progress.end_key:
+                # A split cut it off behind what was delivered: nothing of it is left.
+                state.ranges[progress.range_id] = _snapshot_done(progress)
+                continue
+            table = state.tables[progress.table_id]
+            wish = max(1, appetite.segment_bytes(table.schema.id) // PART_BYTES)
+            bounds = [b for b in state.parts.get(progress.range_id, []) if _inside(b, progress)]
+            while left > 0:
+                taken, bounds = bounds[:wish], bounds[wish:]
+                last = taken[-1] if bounds else ""  # empty: up to the end of the range
+                part = {
+                    "range_id": progress.range_id,
+                    "version": progress.current_snapshot_version,
+                    "start": progress.start_key,
+                    "last": progress.last_snapshot_key,
+                    "end": last + "00" if last else progress.end_key,
+                }
+                _add_part(segments, part, table, progress.physical_id, state, wish)
+                left -= max(1, len(taken)) * PART_BYTES
+                if not last:
+                    state.ranges[progress.range_id] = _snapshot_done(progress)
+                    break
+                progress = progress.with_(last_snapshot_key=last)
+                state.ranges[progress.range_id] = progress
+            if left <= 0:
+                break
+        if not state.in_snapshot():
+            state.parts.clear()
+        return Stretch(tuple(segments), (), {})
+
+    def _renew_lost_snapshots(self, state: State, routes: dict[int, Route]) -> None:
+        """Make a new version where a leader no longer has the one that we were reading."""
+        for progress in state.in_snapshot():
+            route = _route_of(progress, routes)
+            version = progress.current_snapshot_version
+            try:
+                self._client.pull_snapshot(route, version, "", "", max_bytes=1)
+                continue
+            except SnapshotGone:
+                made = self._client.register(route)
+            state.ranges[progress.range_id] = progress.with_(
+                current_snapshot_version=made.version,
+                current_snapshot_ts=made.snapshot_ts,
+                last_snapshot_key="",
+            )
+            state.parts[progress.range_id] = list(made.split_keys)
+            state.hold_until = max(state.hold_until, made.snapshot_ts)
+
+    def _start_again(self, state: State, routes: dict[int, Route], lost: LogLost) -> Stretch:
+        """Restart the tables whose log was compacted: TRUNCATE, then a new snapshot."""
+        tables, _, catalog_ts, _ = self._read_catalog_snapshot()
+        changes: list[SchemaChange] = []
+        for table_id in self._tables_without_log(state, routes):
+            now = tables.get(table_id)
+            self._forget(state, table_id)
+            if now is None:
+                continue  # dropped since; its DROP TABLE follows in the catalog's log
+            state.tables[table_id] = Captured(now)
+            state.ddl_seen[table_id] = catalog_ts
+        if not state.waiting():
+            raise lost
+        self._join(state, routes)
+        for table in state.waiting():
+            raise Rerouted(f"table {table.schema.id} is being altered")
+        for progress in state.in_snapshot():
+            table = state.tables[progress.table_id]
+            if table.schema.version != table.low:
+                table.schema = table.schema.at(table.low)
+                name = table.schema.id
+                query = f"TRUNCATE TABLE `{name.database}`.`{name.table}`"
+                kind = DdlKind.TRUNCATE_TABLE
+                changes.append(SchemaChange(table.low, kind, query, name, table.schema))
+        return Stretch((), tuple(changes), {})
+
+    def _tables_without_log(self, state: State, routes: dict[int, Route]) -> set[int]:
+        found = set()
+        for progress in state.ranges.values():
+            try:
+                self._client.heads([(_route_of(progress, routes), progress.last_log_index)])
+            except LogLost:
+                found.add(progress.table_id)
+        return found
+
+    # --- logs ------------------------------------------------------------------------------------
+
+    def _plan_log(self, state: State, routes: dict[int, Route], appetite: Appetite) -> Stretch:
+        logs = [(p, _route_of(p, routes)) for p in state.ranges.values()]
+        heads = self._client.heads([(r, p.last_log_index) for p, r in logs])
+        # The catalog after the heads: a row's DDL is in the catalog before the row is in a log.
+        ddls, closed, catalog_last = self._read_ddls(state)
+        ddls = [c for c in ddls if self._concerns(state, c)]
+        closed = min([closed, *(h.closed_ts for h in heads)])
+        self._source_ms = max(self._source_ms, physical_ms(closed))
+        behind = [
+            (p, r) for (p, r), h in zip(logs, heads, strict=True) if h.last_index > p.last_log_index
+        ]
+        ceiling = _FAR if self._by_range else closed
+        if appetite.until_ts is not None:
+            ceiling = min(ceiling, appetite.until_ts)
+        following: list[SchemaChange] = []
+        if ddls and ddls[0].commit_ts <= ceiling:
+            ceiling = ddls[0].commit_ts - 1
+            following = [c for c in ddls if c.commit_ts == ddls[0].commit_ts]
+            if closed < ceiling:
+                following = []  # by range: rows before the DDL may still be on their way
+        whole = ceiling
+        active, ceiling = self._reach(state, behind, ceiling, appetite)
+        if ceiling < whole:
+            following = []
+        segments = self._segments(state, active, ceiling, ddls, appetite)
+        for progress, _, head in active:
+            moved = progress.with_(last_log_index=head.index_at_ts)
+            state.ranges[progress.range_id] = moved
+        if following:
+            for change in following:
+                self._apply(state, change)
+            state.resolved_ts = following[0].commit_ts
+        else:
+            state.resolved_ts = max(state.resolved_ts, min(ceiling, closed))
+        if all(c.commit_ts <= state.resolved_ts for c in ddls):
+            state.catalog_index = catalog_last
+        held = state.resolved_ts < state.hold_until or bool(state.waiting())
+        if not held:
+            state.hold_until = 0
+        kept = tuple(c for c in following if self._decision.keeps_schema_change(c))
+        return Stretch(
+            segments=tuple(segments),
+            schema_changes=kept,
+            position={},
+            watermark=None if held else state.resolved_ts,
+            caught_up=not held and not following and min(ceiling, closed) == closed,
+        )
+
+    def _reach(
+        self,
+        state: State,
+        behind: list[tuple[RangeProgress, Route]],
+        ceiling: int,
+        appetite: Appetite,
+    ) -> tuple[list[Active], int]:
+        """Return the logs with rows up to a ceiling, lowered to one commit date and one size."""
+        first = state.resolved_ts + 1
+        while True:
+            today = min(ceiling, day_end(first, ceiling, appetite.same_day))
+            asked = [(r, p.last_log_index) for p, r in behind]
+            heads = self._client.heads(asked, at_ts=today, mark_bytes=MARK_BYTES) if asked else []
+            end = stretch_end(heads, appetite.stretch_bytes, today)
+            if end < today:
+                heads = self._client.heads(asked, at_ts=end, mark_bytes=MARK_BYTES)
+                today = end
+            active = [
+                (p, r, h)
+                for (p, r), h in zip(behind, heads, strict=True)
+                if h.index_at_ts > p.last_log_index
+            ]
+            if active or today >= ceiling:
+                return active, today
+            first = today + 1
+
+    def _segments(
+        self,
+        state: State,
+        active: list[Active],
+        ceiling: int,
+        ddls: list[SchemaChange],
+        appetite: Appetite,
+    ) -> list[Segment]:
+        groups: dict[tuple[int, int], list[Active]] = {}
+        for one in active:
+            progress = one[0]
+            part = progress.range_id if self._by_range else 0
+            groups.setdefault((progress.physical_id, part), []).append(one)
+        found: list[Segment] = []
+        for group in groups.values():
+            group.sort(key=lambda one: one[0].start_key)
+            table = state.tables[group[0][0].table_id]
+            cuts = size_cuts([h for _, _, h in group], appetite.segment_bytes(table.schema.id))
+            after = 0
+            for until in [*(c for c in cuts if c < ceiling), ceiling]:
+                spans = [s for one in group if (s := self._span(state, one, after, until, ddls))]
+                if spans:
+                    head = {"kind": "log", "after_ts": after, "until_ts": until, "spans": spans}
+                    head["without_old_value"] = state.without_old_value
+                    first, last = max(after, state.resolved_ts) + 1, until
+                    if self._by_range and until == _FAR:
+                        last = max(h.last_commit_ts for _, _, h in group)
+                    size = sum(s.pop("bytes") for s in spans)
+                    piece = Segment(len(found), head, (), min(first, last), last, size)
+                    slices = (_slice(table, group[0][0].physical_id),)
+                    found.append(replace(piece, slices=slices))
+                after = until
+        return found
+
+    def _span(
+        self, state: State, one: Active, after: int, until: int, ddls: list[SchemaChange]
+    ) -> dict[str, Any] | None:
+        """Return where one range's share of (after, until] lies; None: nothing of it."""
+        progress, _, head = one
+        begin, end, size = index_window(head, progress.last_log_index, after, until)
+        if end <= begin:
+            return None
+        span: dict[str, Any] = {
+            "range_id": progress.range_id,
+            "start": progress.start_key,
+            "end": progress.end_key,
+            "from": begin,
+            "until": end,
+            "bytes": size,
+        }
+        table = state.tables[progress.table_id]
+        newest = progress.current_snapshot_ts
+        lost = progress.current_snapshot_version != progress.init_snapshot_version
+        if lost and state.resolved_ts < newest:
+            altered = table.schema.version > table.low or any(
+                c.schema and c.schema.table_id == progress.table_id and c.commit_ts <= newest
+                for c in ddls
+            )
+            if not altered:  # else the images after the DDL carry what the snapshot rows could not
+                first, last = progress.init_snapshot_version, progress.current_snapshot_version
+                span["window"] = [first, last, newest]
+        return span
+
+
+# --- small pieces --------------------------------------------------------------------------------
+
+
+def _new_range(route: Route, schema: TableSchema, stage: Stage) -> RangeProgress:
+    return RangeProgress(
+        database=schema.id.database,
+        table=schema.id.table,
+        table_id=schema.table_id,
+        physical_id=route.physical_id,
+        range_id=route.range_id,
+        start_key=route.start_key.hex(),
+        end_key=route.end_key.hex(),
+        stage=stage,
+    )
+
+
+def _snapshot_done(progress: RangeProgress) -> RangeProgress:
+    return progress.with_(stage=Stage.LOG, last_log_index=progress.init_snapshot_version)
+
+
+def _is_of(progress: RangeProgress, table: Captured) -> bool:
+    return progress.table_id == table.schema.table_id
+
+
+def _route_of(progress: RangeProgress, routes: dict[int, Route]) -> Route:
+    route = routes.get(progress.range_id)
+    if route is None:
+        raise Rerouted(f"range {progress.range_id} has no route")
+    return route
+
+
+def _inside(bound: str, progress: RangeProgress) -> bool:
+    """Return whether a cut lies in what is left of a range's snapshot."""
+    after = max(progress.last_snapshot_key, progress.start_key)
+    return after < bound and (not progress.end_key or bound < progress.end_key)
+
+
+def _parts_done(progress: RangeProgress, bounds: list[str]) -> int:
+    if progress.stage is Stage.LOG:
+        return len(bounds) + 1
+    return sum(1 for b in bounds if b <= progress.last_snapshot_key)
+
+
+def _slice(table: Captured, physical_id: int) -> TableSlice:
+    schema = table.schema
+    own = physical_id if schema.partitioning is not None else None
+    return TableSlice(schema.id, schema.table_id, schema.version, own)
+
+
+def _add_part(
+    segments: list[Segment],
+    part: dict[str, Any],
+    table: Captured,
+    physical_id: int,
+    state: State,
+    most: int,
+) -> None:
+    """Add a snapshot part, to the last segment if it is the same table's and still small."""
+    mine = _slice(table, physical_id)
+    if segments and segments[-1].slices == (mine,) and len(segments[-1].read["parts"]) < most:
+        segments[-1].read["parts"].append(part)
+        return
+    read = {
+        "kind": "snapshot",
+        "commit_ts": table.low,
+        "parts": [part],
+        "without_old_value": state.without_old_value,
+    }
+    segments.append(
+        Segment(len(segments), read, (mine,), table.low, table.low, PART_BYTES, snapshot=True)
+    )

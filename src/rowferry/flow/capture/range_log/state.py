@@ -1,0 +1,121 @@
+"""What the planner must remember between stretches, and its JSON form (the stored position)."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from rowferry.change.position import RangeProgress, Stage
+from rowferry.change.table import TableSchema
+
+
+@dataclass
+class Captured:
+    """A table that the feed captures, as of the resolved commit-ts.
+
+    Attributes:
+        joined: its ranges have progress; a table that has not joined waits for its snapshot.
+        low: the commit-ts of all its snapshot rows (0: it was born inside the feed's log).
+    """
+
+    schema: TableSchema
+    joined: bool = False
+    low: int = 0
+
+
+@dataclass
+class State:
+    """The planner's facts after a stretch.
+
+    Attributes:
+        resolved_ts: rows and schema changes up to here were planned.
+        catalog_index: the catalog's log was read up to here (entries above `resolved_ts` again).
+        tables: captured tables by table id.
+        ranges: progress by range id.
+        parts: for ranges in the snapshot stage, hex keys that cut them into parts.
+        hold_until: the watermark stands still until the log has passed this commit-ts (the newest
+            snapshot); 0: it does not stand still.
+        fresh: physical ids born inside the log: no snapshot, the log from its beginning.
+        ddl_seen: table id -> commit-ts up to which its DDLs are already part of its definition.
+    """
+
+    cluster_id: int = 0
+    resolved_ts: int = 0
+    catalog_index: int = 0
+    tables: dict[int, Captured] = field(default_factory=dict)
+    ranges: dict[int, RangeProgress] = field(default_factory=dict)
+    parts: dict[int, list[str]] = field(default_factory=dict)
+    hold_until: int = 0
+    fresh: set[int] = field(default_factory=set)
+    ddl_seen: dict[int, int] = field(default_factory=dict)
+    without_old_value: bool = False
+
+    def to_position(self) -> dict[str, Any]:
+        """Return the JSON form, without the progress rows (they have a table of their own)."""
+        return {
+            "cluster_id": self.cluster_id,
+            "resolved_ts": self.resolved_ts,
+            "catalog_index": self.catalog_index,
+            "tables": [
+                [t.schema.table_id, t.schema.version, t.joined, t.low] for t in self.tables.values()
+            ],
+            "parts": {str(k): v for k, v in self.parts.items()},
+            "hold_until": self.hold_until,
+            "fresh": sorted(self.fresh),
+            "ddl_seen": {str(k): v for k, v in self.ddl_seen.items()},
+            "without_old_value": self.without_old_value,
+        }
+
+    @classmethod
+    def from_position(
+        cls,
+        position: dict[str, Any],
+        ranges: tuple[RangeProgress, ...],
+        versions: dict[tuple[int, int], TableSchema],
+    ) -> State:
+        """Read what `to_position` wrote; `versions` is by (table id, version)."""
+        return cls(
+            cluster_id=position["cluster_id"],
+            resolved_ts=position["resolved_ts"],
+            catalog_index=position["catalog_index"],
+            tables={
+                table_id: Captured(versions[table_id, version], joined, low)
+                for table_id, version, joined, low in position["tables"]
+            },
+            ranges={r.range_id: r for r in ranges},
+            parts={int(k): v for k, v in position["parts"].items()},
+            hold_until=position["hold_until"],
+            fresh=set(position["fresh"]),
+            ddl_seen={int(k): v for k, v in position["ddl_seen"].items()},
+            without_old_value=position["without_old_value"],
+        )
+
+    def copy(self) -> State:
+        """Return a copy that can be changed without changing this one."""
+        return State(
+            self.cluster_id,
+            self.resolved_ts,
+            self.catalog_index,
+            {k: Captured(t.schema, t.joined, t.low) for k, t in self.tables.items()},
+            dict(self.ranges),
+            deepcopy(self.parts),
+            self.hold_until,
+            set(self.fresh),
+            dict(self.ddl_seen),
+            self.without_old_value,
+        )
+
+    def waiting(self) -> list[Captured]:
+        """Return the captured tables that have not joined yet."""
+        return [t for t in self.tables.values() if not t.joined]
+
+    def in_snapshot(self) -> list[RangeProgress]:
+        """Return the ranges whose snapshot is not complete, by key."""
+        found = [r for r in self.ranges.values() if r.stage is not Stage.LOG]
+        return sorted(found, key=lambda r: (r.table_id, r.physical_id, r.start_key))
+
+    def ranges_of(self, physical_id: int) -> list[RangeProgress]:
+        """Return a physical table's ranges, by key."""
+        found = [r for r in self.ranges.values() if r.physical_id == physical_id]
+        return sorted(found, key=lambda r: r.start_key)

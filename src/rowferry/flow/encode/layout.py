@@ -1,0 +1,187 @@
+"""Layouts: how each kind of row change is made of literals and cells.
+
+A codec adds its columns as slots, then one program for each kind of row; `run` lets the compiled
+writer make the bytes. Knows nothing of any format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rowferry.errors import EncodeError
+from rowferry.flow.encode import kernels
+from rowferry.flow.encode.kernels_memory import frozen
+
+_ENTRY, _INSTRUCTION = 10, 7  # numbers in a slot and in an instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The row's value in a slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One of two literals: `high` where the slot's unsigned value is above the limit."""
+
+    slot: int
+    limit: int
+    low: bytes
+    high: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """`name` and the cell, only where the cell differs from another one; commas between them."""
+
+    slot: int
+    other: int
+    name: bytes
+
+
+Part = bytes | Cell | Pick | Changed
+
+
+class Layout:
+    """Slots and programs for the rows of one chunk."""
+
+    def __init__(self, mark: bytes = b"") -> None:
+        self._mark = frozen(np.frombuffer(mark, np.uint8))
+        self._pool = bytearray()
+        self._slots: list[list[int]] = []
+        self._code: list[list[int]] = []
+        self._bounds = [0]
+        self._reserve: list[int] = []
+        self._text_bytes = 0
+        self._alive: list[Any] = []  # the writer sees addresses only
+
+    def slot(
+        self, array: pa.Array, mode: int, wrap: int = 0, null: bytes = b"null", valid: Any = None
+    ) -> int:
+        """Add a column of int64, uint64, large_utf8 or large_binary; return its number.
+
+        Args:
+            array: the values, one for each row of the chunk.
+            mode: how text is written, of `kernels`.
+            wrap: a byte written before and after each value; 0 for none.
+            null: what stands for NULL, never wrapped.
+            valid: the array whose validity counts, where it is not `array` itself.
+        """
+        width = array.type
+        entry = [0] * _ENTRY
+        if width == pa.int64() or width == pa.uint64():
+            entry[kernels.KIND] = kernels.SIGNED if width == pa.int64() else kernels.UNSIGNED
+            entry[kernels.VALUES] = self._address(array.buffers()[1], array.offset, len(array))
+        else:
+            entry[kernels.KIND] = kernels.TEXT
+            count = len(array) + 1 if len(array) else 0  # an empty array may lack its first offset
+            entry[kernels.VALUES] = self._address(array.buffers()[1], array.offset, count)
+            data = array.buffers()[2]
+            entry[kernels.DATA] = data.address if data is not None else 0
+            entry[kernels.SIZE] = data.size if data is not None else 0
+            self._text_bytes += _text_size(array)
+        source = array if valid is None else valid
+        bitmap = source.buffers()[0]
+        if bitmap is not None and source.null_count:
+            if bitmap.size * 8 < source.offset + len(source):
+                raise EncodeError("a chunk's validity bitmap is too short")
+            entry[kernels.VALID], entry[kernels.BIT] = bitmap.address, source.offset
+        entry[kernels.MODE], entry[kernels.WRAP] = mode, wrap
+        entry[kernels.NULL_FROM], entry[kernels.NULL_TO] = self._literal(null)
+        self._alive.append((array, source))
+        self._slots.append(entry)
+        return len(self._slots) - 1
+
+    def program(self, parts: Sequence[Part]) -> int:
+        """Add how one kind of row is written; return its number."""
+        reserve, run = 0, bytearray()
+
+        def flush() -> None:
+            if run:
+                self._code.append([kernels.LITERAL, *self._literal(bytes(run)), 0, 0, 0, 0])
+                run.clear()
+
+        for part in parts:
+            if isinstance(part, bytes):
+                run += part
+                reserve += len(part)
+                continue
+            flush()
+            reserve += self._reserve_of(part)
+            match part:
+                case Cell(slot):
+                    self._code.append([kernels.CELL, slot, 0, 0, 0, 0, 0])
+                case Pick(slot, limit, low, high):
+                    places = [*self._literal(low), *self._literal(high)]
+                    self._code.append([kernels.PICK, slot, limit, *places])
+                case Changed(slot, other, name):
+                    places = [*self._literal(name), 0, 0]
+                    self._code.append([kernels.CHANGED, slot, other, *places])
+        flush()
+        self._bounds.append(len(self._code))
+        self._reserve.append(reserve)
+        return len(self._reserve) - 1
+
+    def run(self, which: npt.NDArray[np.int8]) -> pa.LargeBinaryArray:
+        """Write every row with the program that `which` names; values are contiguous."""
+        count = len(which)
+        typical = max(self._reserve, default=0)
+        out = np.empty(count * typical + self._text_bytes + self._text_bytes // 16 + 64, np.uint8)
+        offsets = np.zeros(count + 1, np.int64)
+        which = frozen(np.ascontiguousarray(which, np.int8))
+        tables = (
+            np.array(self._code, np.int64).reshape(-1, _INSTRUCTION),
+            np.array(self._bounds, np.int64),
+            np.array(self._reserve, np.int64),
+            np.array(self._slots, np.int64).reshape(-1, _ENTRY),
+            frozen(np.frombuffer(bytes(self._pool) or b"\0", np.uint8)),
+            self._mark,
+        )
+        row, end = kernels.write_rows(0, which, *tables, out, offsets)
+        while end == kernels.FULL:
+            larger = np.empty(2 * len(out) + typical, np.uint8)
+            larger[: offsets[row]] = out[: offsets[row]]
+            out = larger
+            row, end = kernels.write_rows(row, which, *tables, out, offsets)
+        if end == kernels.BAD_TEXT:
+            raise EncodeError(f"row {row} of a chunk has text outside its buffer")
+        values = pa.py_buffer(out[: offsets[-1]])
+        return pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), count, [None, pa.py_buffer(offsets), values]
+        )
+
+    def _literal(self, text: bytes) -> tuple[int, int]:
+        start = len(self._pool)
+        self._pool += text
+        return start, len(self._pool)
+
+    def _reserve_of(self, part: Cell | Pick | Changed) -> int:
+        if isinstance(part, Pick):
+            return max(len(part.low), len(part.high))
+        entry = self._slots[part.slot]
+        digits = 0 if entry[kernels.KIND] == kernels.TEXT else kernels.DIGITS
+        cell = max(digits + 2, entry[kernels.NULL_TO] - entry[kernels.NULL_FROM])
+        return cell + (len(part.name) + 1 if isinstance(part, Changed) else 0)
+
+    def _address(self, buffer: pa.Buffer | None, start: int, count: int) -> int:
+        if count == 0:
+            return 0
+        if buffer is None or buffer.size < (start + count) * 8:
+            raise EncodeError("a chunk's column is shorter than the chunk")
+        return int(buffer.address) + start * 8
+
+
+def _text_size(array: pa.Array) -> int:
+    """Return how many bytes of text the rows have (a slice may share a much larger buffer)."""
+    if len(array) == 0:
+        return 0
+    offsets = np.frombuffer(array.buffers()[1], np.int64)
+    return max(int(offsets[array.offset + len(array)] - offsets[array.offset]), 0)

@@ -1,0 +1,61 @@
+"""Options of the `[sink]` section that codecs share, and what a codec may know about its sink."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import Option, OptionTable, Shape, flag
+
+_FILE_SCHEMES: Final = frozenset({"file", "s3", "gcs", "gs", "azure", "azblob", "noop"})
+_CRLF: Final = "\r\n"
+
+
+def _terminator() -> Shape[str]:
+    def parse(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"expected text, got {type(value).__name__}")
+        return value or _CRLF
+
+    return Shape("text; empty means CRLF", parse)
+
+
+TERMINATOR = Option(
+    "terminator", _terminator(), _CRLF, "What ends each row in a data file; empty means CRLF."
+)
+ONLY_UPDATED = Option(
+    "only-output-updated-columns",
+    flag(),
+    False,
+    "An update's old values hold only the columns that changed.",
+    uri=True,
+)
+DELETE_ONLY_HANDLE_KEY = Option(
+    "delete-only-output-handle-key-columns",
+    flag(),
+    False,
+    "A delete holds only the columns of the handle key.",
+)
+CONTENT_COMPATIBLE = Option(
+    "content-compatible",
+    flag(),
+    False,
+    "As Canal writes: full column types, and only changed columns in an update's old values.",
+    uri=True,
+)
+TIDB_EXTENSION = Option(
+    "enable-tidb-extension",
+    flag(),
+    False,
+    "Add the `_tidb` field with the commit-ts, and send watermarks.",
+    uri=True,
+)
+SINK = OptionTable(
+    "sink",
+    (TERMINATOR, ONLY_UPDATED, DELETE_ONLY_HANDLE_KEY, CONTENT_COMPATIBLE, TIDB_EXTENSION),
+)
+
+
+def writes_lines(spec: ChangefeedSpec) -> bool:
+    """Return whether the sink stores files: then every encoded value ends with the terminator."""
+    return spec.sink.scheme in _FILE_SCHEMES

@@ -1,0 +1,37 @@
+"""Removing data files whose day is long past."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from rowferry.change.position import physical_ms
+from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.options import Settings
+from rowferry.flow.sink.storage.ownership import Ownership
+from rowferry.flow.sink.storage.paths import META, DataFile, IndexFile, index_path
+from rowferry.flow.sink.storage.walk import walk
+
+
+def expire(
+    files: Files, ownership: Ownership, settings: Settings, checkpoint_ts: int
+) -> frozenset[str]:
+    """Delete the date directories older than `file-expiration-days` before the checkpoint.
+
+    Returns the directories. The index goes first, so that no reader looks for files that are gone;
+    schema files and metadata stay. Repeated after a crash, it deletes the rest.
+    """
+    age = timedelta(days=settings.expiration_days)
+    moment = datetime.fromtimestamp(physical_ms(checkpoint_ts) / 1000, settings.time_zone) - age
+    first_kept = moment.strftime("%Y-%m-%d")
+    old: dict[str, list[str]] = {}
+    for path, kind in walk(files, settings.date_separator):
+        if isinstance(kind, DataFile | IndexFile) and "" < kind.directory.date < first_kept:
+            old.setdefault(kind.directory.path, []).append(path)
+    for directory, paths in old.items():
+        with ownership.fenced():
+            files.delete(index_path(directory))
+            for path in paths:
+                files.delete(path)
+            files.prune(f"{directory}/{META}")
+            files.prune(directory)
+    return frozenset(old)

@@ -1,0 +1,55 @@
+"""JSON text as Go's `json.MarshalIndent` writes it: schema files' checksums cover every byte."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+_HTML = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
+
+
+def marshal_indent(value: Any, indent: str = "    ") -> str:
+    """Return `value` as indented JSON; mappings keep their order."""
+    return _write(value, indent, "\n")
+
+
+def _write(value: Any, indent: str, line: str) -> str:
+    inner = line + indent
+    if isinstance(value, dict):
+        parts = [f"{_text(str(k))}: {_write(v, indent, inner)}" for k, v in value.items()]
+        return "{" + inner + ("," + inner).join(parts) + line + "}" if parts else "{}"
+    if isinstance(value, list | tuple):
+        parts = [_write(v, indent, inner) for v in value]
+        return "[" + inner + ("," + inner).join(parts) + line + "]" if parts else "[]"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float):
+        return _float(value)
+    return json.dumps(value)
+
+
+def _text(value: str) -> str:
+    found = json.dumps(value, ensure_ascii=False)
+    for raw, escaped in _HTML.items():
+        found = found.replace(raw, escaped)
+    return found
+
+
+def _float(value: float) -> str:
+    """Shortest digits; with an exponent only below 1e-6 and from 1e21."""
+    if not math.isfinite(value):
+        raise ValueError(f"{value} has no JSON form")
+    if value != 0 and not 1e-6 <= abs(value) < 1e21:
+        digits, _, exponent = repr(value).partition("e")
+        power = int(exponent)
+        return f"{digits.removesuffix('.0')}e{'-' if power < 0 else '+'}{abs(power)}"
+    plain = format(Decimal(repr(value)), "f")
+    return plain.rstrip("0").removesuffix(".") if "." in plain else plain

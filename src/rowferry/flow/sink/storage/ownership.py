@@ -1,0 +1,144 @@
+"""Who may write below a prefix: one changefeed, and of it the highest epoch only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from rowferry.errors import Fenced, PlanDiscarded, SinkDamaged, SinkOwned
+from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.index_file import Mark
+from rowferry.flow.sink.storage.paths import METADATA, OWNER, Metadata, SchemaFile
+from rowferry.flow.sink.storage.walk import walk
+
+
+class Ownership:
+    """The owner's mark of one prefix, and the checks against it.
+
+    Every change of published content happens inside `fenced`: under the prefix's lock, after the
+    mark was read there. So an owner that was replaced fails before it changes anything.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._owner: Owner | None = None
+
+    def probe(self, owner: Owner) -> None:
+        """Raise SinkOwned or SinkDamaged if this owner may not write here; writes nothing."""
+        mark = self._read()
+        if mark is None:
+            self._refuse_foreign_content()
+            return
+        self._refuse_other_changefeed(mark, owner)
+        if mark.owner.epoch > owner.epoch:
+            raise SinkOwned(
+                f"{self._files.shown('')} was written by changefeed {owner.changefeed!r} at epoch "
+                f"{mark.owner.epoch}, ours is {owner.epoch}: it belongs to an earlier changefeed "
+                "of that name, or runs elsewhere; choose another sink URI or delete the directory"
+            )
+
+    def claim(self, owner: Owner) -> None:
+        """Write the mark, taking over from a lower epoch.
+
+        Raises:
+            SinkOwned: another changefeed's output is here.
+            Fenced: a higher epoch has claimed it.
+        """
+        with self._files.locked():
+            stored = self._files.get(OWNER)
+            mark = self._parse(stored.data) if stored else None
+            if mark is None:
+                self._refuse_foreign_content()
+                mark = Mark(owner)
+            self._refuse_other_changefeed(mark, owner)
+            self._refuse_newer(mark, owner)
+            content = replace(mark, owner=owner).content()
+            if stored is None or stored.data != content:
+                self._files.swap(OWNER, content, stored)
+            self._owner = owner
+
+    @contextmanager
+    def fenced(self) -> Iterator[Mark]:
+        """Hold the lock, as the owner.
+
+        Raises:
+            Fenced: somebody else has claimed the prefix since.
+        """
+        owner = self._owner
+        if owner is None:
+            raise Fenced(f"{self._files.shown('')} was not claimed; open the sink first")
+        with self._files.locked():
+            mark = self._read()
+            if mark is None:
+                raise SinkDamaged(
+                    f"{self._files.shown(OWNER)} is gone; restart the changefeed with the "
+                    "directory as it was, or with an empty one"
+                )
+            if mark.owner.changefeed != owner.changefeed:
+                raise Fenced(
+                    f"{self._files.shown('')} now belongs to changefeed {mark.owner.changefeed!r}"
+                )
+            self._refuse_newer(mark, owner)
+            yield mark
+
+    def discards(self) -> int:
+        """Return how many plans were discarded here."""
+        mark = self._read()
+        return mark.discards if mark else 0
+
+    def count_discard(self) -> None:
+        """Shut out the tasks of every plan made so far: `admit` refuses them from now on."""
+        with self.fenced() as mark:
+            content = replace(mark, discards=mark.discards + 1).content()
+            self._files.swap(OWNER, content, self._files.get(OWNER))
+
+    @contextmanager
+    def admit(self, discards: int) -> Iterator[None]:
+        """Let a task of a plan made after that many discards create files, many tasks at once.
+
+        Raises:
+            PlanDiscarded: the plan was discarded meanwhile.
+        """
+        with self._files.locked(shared=True):
+            now = self.discards()
+            if now != discards:
+                raise PlanDiscarded(
+                    f"{self._files.shown('')}: this plan was made before a discard "
+                    f"({discards} of {now}); its files are not written any more"
+                )
+            yield
+
+    def _read(self) -> Mark | None:
+        stored = self._files.get(OWNER)
+        return self._parse(stored.data) if stored else None
+
+    def _parse(self, content: bytes) -> Mark:
+        return Mark.read(content, self._files.shown(OWNER))
+
+    def _refuse_other_changefeed(self, mark: Mark, owner: Owner) -> None:
+        if mark.owner.changefeed != owner.changefeed:
+            raise SinkOwned(
+                f"{self._files.shown('')} belongs to changefeed {mark.owner.changefeed!r}; choose "
+                f"another sink URI for {owner.changefeed!r}, or remove that changefeed and delete "
+                "the directory"
+            )
+
+    def _refuse_newer(self, mark: Mark, owner: Owner) -> None:
+        if mark.owner.epoch > owner.epoch:
+            raise Fenced(
+                f"{self._files.shown('')} was taken over: it is at epoch {mark.owner.epoch}, "
+                f"ours is {owner.epoch}"
+            )
+
+    def _refuse_foreign_content(self) -> None:
+        foreign = METADATA if self._files.exists(METADATA) else None
+        if foreign is None:
+            found = (p for p, kind in walk(self._files) if isinstance(kind, Metadata | SchemaFile))
+            foreign = next(found, None)
+        if foreign is not None:
+            raise SinkOwned(
+                f"{self._files.shown('')} holds the output of another feed "
+                f"({self._files.shown(foreign)}); choose an empty directory"
+            )

@@ -1,0 +1,136 @@
+"""What a consumer of a storage directory sees, in the order in which it would replay it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from rowferry.change.chunk import Watermark
+from rowferry.change.table import TableSchema
+from rowferry.errors import SinkDamaged
+from rowferry.flow.sink.storage.files import Files, LocalFiles
+from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
+from rowferry.flow.sink.storage.paths import (
+    METADATA,
+    Directory,
+    IndexFile,
+    SchemaFile,
+    parse_data_name,
+)
+from rowferry.flow.sink.storage.schema_file import SchemaDocument, read_document
+from rowferry.flow.sink.storage.walk import walk
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """A schema file. `document.query` is the DDL, or "" where it only describes a table version.
+
+    `schema` is None for a database, and for a table that is gone.
+    """
+
+    path: str
+    document: SchemaDocument
+    schema: TableSchema | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredData:
+    """A visible data file with its content and the table version that it was written with."""
+
+    path: str
+    directory: Directory
+    number: int
+    schema: TableSchema
+    content: bytes
+
+
+Step: TypeAlias = StoredSchema | StoredData | Watermark
+
+
+def read_storage(root: Path) -> Iterator[Step]:
+    """Yield schema files and visible data files by version, then the checkpoint of `metadata`.
+
+    At each version: databases before tables, a table's schema file before its data, and data by
+    partition, date and number. Rows that move between partitions of one table are in commit order
+    only within each partition. Files above CDC.index are not visible and are passed over. May run
+    while a feed writes: everything at or below the checkpoint was visible when reading began.
+
+    Raises:
+        SinkDamaged: a number at or below CDC.index is missing, a table version has no schema file,
+            or a schema, index or metadata file cannot be read.
+    """
+    files = LocalFiles(root)
+    stored = files.get(METADATA)
+    checkpoint = read_metadata(stored.data, files.shown(METADATA)) if stored else None
+    schemas: list[tuple[str, SchemaFile]] = []
+    indexes: list[tuple[str, Directory]] = []
+    for path, kind in walk(files):
+        if isinstance(kind, SchemaFile):
+            schemas.append((path, kind))
+        elif isinstance(kind, IndexFile):
+            indexes.append((path, kind.directory))
+    yield from _steps(files, schemas, indexes)
+    if checkpoint is not None:
+        yield Watermark(checkpoint)
+
+
+def _steps(
+    files: Files, schemas: list[tuple[str, SchemaFile]], indexes: list[tuple[str, Directory]]
+) -> Iterator[Step]:
+    # (version, rank): a database's DDL, then a table's schema, then its data.
+    order: list[tuple[tuple[int, int, str, str, int, str], str, SchemaFile | Directory]] = []
+    for path, file in schemas:
+        rank = 1 if file.table else 0
+        order.append(((file.version, rank, file.database, file.table, 0, ""), path, file))
+    for path, where in indexes:
+        key = (where.version, 2, where.database, where.table, where.physical_id or 0, where.date)
+        order.append((key, path, where))
+    known: dict[tuple[str, str, int], TableSchema] = {}
+    for _, path, found in sorted(order, key=lambda o: (o[0], o[1])):
+        if isinstance(found, SchemaFile):
+            step = _read_schema(files, path, found)
+            if step.schema is not None:
+                known[found.database, found.table, found.version] = step.schema
+            yield step
+            continue
+        schema = known.get((found.database, found.table, found.version))
+        if schema is None:
+            raise SinkDamaged(
+                f"{files.shown(found.path)} has data, but version {found.version} of "
+                f"{found.database}.{found.table} has no schema file; restore it from a copy"
+            )
+        yield from _read_data(files, path, found, schema)
+
+
+def _read_schema(files: Files, path: str, file: SchemaFile) -> StoredSchema:
+    stored = files.get(path)
+    if stored is None:
+        raise SinkDamaged(f"{files.shown(path)} vanished while it was read")
+    document = read_document(stored.data, file, files.shown(path))
+    return StoredSchema(path, document, document.table_schema())
+
+
+def _read_data(
+    files: Files, index: str, directory: Directory, schema: TableSchema
+) -> Iterator[StoredData]:
+    stored = files.get(index)
+    if stored is None:  # expired meanwhile
+        return
+    last, extension = read_any_index(stored.data, files.shown(index))
+    home = index.rsplit("/", 2)[0]
+    # Listed after the index was read, so that whatever it counts is in the list.
+    paths: dict[int, str] = {}
+    for entry in files.entries(home):
+        named = parse_data_name(entry.name)
+        if named is not None and named[1] == extension:
+            paths[named[0]] = f"{home}/{entry.name}"
+    for number in range(1, last + 1):
+        content = files.get(paths[number]) if number in paths else None
+        if content is None:
+            raise SinkDamaged(
+                f"{files.shown(home)} has no data file of number {number}, but "
+                f"{files.shown(index)} counts {last}; restore it from a copy"
+            )
+        yield StoredData(paths[number], directory, number, schema, content.data)

@@ -1,0 +1,237 @@
+"""Schema files: a table version (or a database's DDL) as JSON, its checksum, and back.
+
+Key order, texts and checksum are TiCDC's, so that its consumers accept the files. `ColumnLength`
+stands beside `ColumnPrecision` for string types and is no part of the checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rowferry.change.chunk import SchemaChange
+from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.errors import BadInput, SinkDamaged
+from rowferry.flow.sink.storage.go_json import marshal_indent
+from rowferry.flow.sink.storage.paths import SchemaFile, schema_path
+
+_VERSION = 1
+# Types that other systems do not know are written as what every codec writes their values as.
+_WRITTEN_AS = {"geometry": "blob", "inet6": "text", "uuid": "text"}
+_READ_AS = {"numeric": "decimal", "var_string": "varchar", "integer": "int"}
+_SECONDS = (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
+_STRINGS = (Kind.TEXT, Kind.BINARY)
+_WITHOUT_PRECISION = (*_SECONDS, Kind.DATE, Kind.JSON, Kind.ENUM, Kind.SET, Kind.VECTOR)
+_NEVER_UNSIGNED = (Kind.BIT, Kind.YEAR)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaDocument:
+    """One schema file's content.
+
+    Attributes:
+        table: empty for a database.
+        table_version: commit-ts of the DDL, or of where the feed first met the table version.
+        query, kind: the DDL; "" and 0 where the file only describes a table version.
+        columns: the column objects as written.
+    """
+
+    database: str
+    table: str
+    table_version: int
+    query: str = ""
+    kind: int = 0
+    columns: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def checksum(self) -> int:
+        """TiCDC's CRC-32 over names and columns; equal for versions that differ in nothing else."""
+        hashed = [{k: v for k, v in c.items() if k != "ColumnLength"} for c in self.columns]
+        hashed.sort(key=lambda c: str(c["ColumnName"]).encode())
+        form = {
+            "Table": self.table,
+            "Schema": self.database,
+            "Version": 0,
+            "TableColumns": hashed,
+            "TableColumnsTotal": len(hashed),
+        }
+        return zlib.crc32(marshal_indent(form).encode())
+
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        return schema_path(self.database, self.table, self.table_version, self.checksum)
+
+    def content(self) -> bytes:
+        """Return the file's bytes."""
+        form = {
+            "Table": self.table,
+            "Schema": self.database,
+            "Version": _VERSION,
+            "TableVersion": self.table_version,
+            "Query": self.query,
+            "Type": self.kind,
+            "TableColumns": list(self.columns) or None,
+            "TableColumnsTotal": len(self.columns),
+        }
+        return marshal_indent(form).encode()
+
+    def table_schema(self) -> TableSchema | None:
+        """Return the table version that the file describes; None: no columns (database, drop).
+
+        Raises:
+            BadInput: a column type that this version does not know.
+        """
+        if not self.columns:
+            return None
+        columns = tuple(_read_column(n, c) for n, c in enumerate(self.columns, 1))
+        primary = tuple(c["ColumnName"] for c in self.columns if c.get("ColumnIsPk") == "true")
+        indexes = (Index(1, "PRIMARY", primary, unique=True, primary=True),) if primary else ()
+        return TableSchema(
+            TableId(self.database, self.table), 0, self.table_version, columns, indexes
+        )
+
+
+def of_table(schema: TableSchema, column_ids: bool = False) -> SchemaDocument:
+    """Return the schema file of a table version that no DDL of the feed made."""
+    return SchemaDocument(
+        schema.id.database, schema.id.table, schema.version, columns=_columns(schema, column_ids)
+    )
+
+
+def of_change(change: SchemaChange, column_ids: bool = False) -> SchemaDocument:
+    """Return the schema file of a DDL, under the name after it (a rename's new one)."""
+    return SchemaDocument(
+        change.table.database,
+        change.table.table,
+        change.commit_ts,
+        change.query,
+        int(change.kind),
+        _columns(change.schema, column_ids) if change.schema and change.table.table else (),
+    )
+
+
+# --- writing columns -----------------------------------------------------------------------------
+
+
+def _columns(schema: TableSchema, column_ids: bool) -> tuple[dict[str, Any], ...]:
+    primary = {name.lower() for name in schema.primary_key}
+    return tuple(
+        column_form(c, in_primary_key=c.name.lower() in primary, with_id=column_ids)
+        for c in schema.columns
+    )
+
+
+def column_form(column: Column, in_primary_key: bool, with_id: bool = False) -> dict[str, Any]:
+    """Return the JSON object of one column, its keys in the order of the file."""
+    sql_type, name = column.type, _WRITTEN_AS.get(column.type.name, column.type.name)
+    kind = sql_type.kind
+    # A type written under another name has that one's default width, not its own.
+    width = sql_type.width if name == sql_type.name else FACTS[name].width
+    form: dict[str, Any] = {}
+    if with_id:
+        form["ColumnId"] = str(column.id)
+    form["ColumnName"] = column.name
+    unsigned = sql_type.unsigned and kind not in _NEVER_UNSIGNED
+    form["ColumnType"] = name.upper() + (" UNSIGNED" if unsigned else "")
+    if column.default is not None:
+        form["ColumnDefault"] = column.default
+    if kind not in _WITHOUT_PRECISION and width is not None:
+        form["ColumnPrecision"] = str(width)
+        if kind in _STRINGS:
+            form["ColumnLength"] = str(width)
+    if kind is Kind.DECIMAL:
+        form["ColumnScale"] = str(sql_type.scale or 0)
+    elif kind in (*_SECONDS, Kind.FLOAT, Kind.DOUBLE) and sql_type.scale:
+        form["ColumnScale"] = str(sql_type.scale)
+    if not column.nullable:
+        form["ColumnNullable"] = "false"
+    if in_primary_key:
+        form["ColumnIsPk"] = "true"
+    if sql_type.elements:
+        form["ColumnElems"] = list(sql_type.elements)
+    return form
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_document(content: bytes, file: SchemaFile, shown: str) -> SchemaDocument:
+    """Read a schema file; `shown` names it in errors.
+
+    Also reads files whose numbers are texts and whose string types have a `ColumnLength` only.
+
+    Raises:
+        SinkDamaged: not a schema file, or its content does not fit its name.
+    """
+    try:
+        form = json.loads(content)
+        document = SchemaDocument(
+            database=_of_type(form["Schema"], str),
+            table=_of_type(form["Table"], str),
+            table_version=int(form["TableVersion"]),
+            query=_of_type(form["Query"], str),
+            kind=int(form["Type"]),
+            columns=tuple(_checked_column(c) for c in form["TableColumns"] or ()),
+        )
+        total = int(form["TableColumnsTotal"])
+        found = (document.database, document.table, document.table_version, document.checksum)
+    except (ValueError, KeyError, TypeError) as err:
+        raise SinkDamaged(f"{shown} is not a schema file ({err}); restore it from a copy") from None
+    named = (file.database, file.table, file.version, file.checksum)
+    if found != named or total != len(document.columns):
+        raise SinkDamaged(
+            f"{shown} was changed: its content belongs to {document.path} "
+            f"({total} columns); restore it from a copy"
+        )
+    return document
+
+
+def _of_type(value: Any, wanted: type[str]) -> str:
+    if not isinstance(value, wanted):
+        raise TypeError(f"expected {wanted.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _checked_column(form: Any) -> dict[str, Any]:
+    if not isinstance(form, dict):
+        raise TypeError("a column is not an object")
+    _of_type(form["ColumnName"], str)
+    _of_type(form["ColumnType"], str)
+    _texts(form.get("ColumnElems") or ())
+    for key in ("ColumnPrecision", "ColumnLength", "ColumnScale"):
+        int(form.get(key) or 0)
+    return form
+
+
+def _texts(values: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(_of_type(v, str) for v in values)
+
+
+def _read_column(number: int, form: Mapping[str, Any]) -> Column:
+    words = str(form["ColumnType"]).lower().split()
+    name = _READ_AS.get(words[0], words[0]) if words else ""
+    if name not in FACTS:
+        raise BadInput(
+            f"column {form['ColumnName']!r} has the type {form['ColumnType']!r}; "
+            f"known: {', '.join(FACTS)}"
+        )
+    length = form.get("ColumnPrecision") or form.get("ColumnLength")
+    scale = form.get("ColumnScale")
+    return Column(
+        id=int(form.get("ColumnId") or number),
+        name=form["ColumnName"],
+        type=SqlType(
+            name,
+            unsigned="unsigned" in words[1:],
+            length=int(length) if length else None,
+            scale=int(scale) if scale else None,
+            elements=_texts(form.get("ColumnElems") or ()),
+        ),
+        nullable=form.get("ColumnNullable") != "false",
+        default=form.get("ColumnDefault"),
+    )

@@ -1,0 +1,142 @@
+"""The master's calls to range leaders: draining, splitting, and the catalog's rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from rowferry.errors import SnapshotGone, StoreUnavailable
+from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
+from rowferry.refstore.meta import RangeMeta
+from rowferry.refstore.mutations import OP_DELETE, OP_PUT, Writes
+from rowferry.refstore.routing import NotHere, check_fault
+from rowferry.refstore.rpc import Channels
+from rowferry.refstore.timestamps import Oracle
+from rowferry.refstore.topology import CATALOG_RANGE, Topology
+from rowferry.wire import store_pb2 as wire
+
+_PATIENCE_S = 15.0
+_PAUSE_S = 0.05
+A = TypeVar("A")
+
+
+def retried(ask: Callable[[], A]) -> A:
+    """Ask again while the store is unavailable, for a while."""
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return ask()
+        except (StoreUnavailable, NotHere) as err:
+            if time.monotonic() > end:
+                raise StoreUnavailable(getattr(err, "words", str(err))) from None
+        time.sleep(_PAUSE_S)
+
+
+class Leaders:
+    """Calls to the leaders of ranges, found through the topology."""
+
+    def __init__(self, topology: Topology, oracle: Oracle, channels: Channels) -> None:
+        self._topology, self._oracle, self._channels = topology, oracle, channels
+        self._reader = RangeClient("", "master")
+
+    def nudge(self) -> None:
+        """Let all living servers take over their assignments now."""
+        for address in self._topology.living():
+            self.nudge_one(address)
+
+    def nudge_one(self, address: str) -> None:
+        """Let one server take over its assignments now, if it answers."""
+        try:
+            self._channels.call(
+                address, "StoreData/Nudge", wire.NudgeRequest(), wire.NudgeReply, 5.0
+            )
+        except StoreUnavailable:
+            pass  # its next heartbeat will do
+
+    def _leader(self, range_id: int) -> RangeMeta:
+        meta = self._topology.range(range_id)
+        if not meta.leader:
+            raise StoreUnavailable(f"range {range_id} has no leader yet")
+        return meta
+
+    def drain(self, range_ids: Iterable[int]) -> None:
+        """Return when no transaction is open in any of the ranges, which must be frozen."""
+
+        def ask(range_id: int) -> None:
+            meta = self._leader(range_id)
+            request = wire.EndRequest(target=meta.target())
+            reply = self._channels.call(
+                meta.leader, "StoreData/Drain", request, wire.EndReply, 15.0
+            )
+            check_fault(reply.fault, f"range {range_id}")
+
+        for range_id in range_ids:
+            retried(lambda r=range_id: ask(r))  # type: ignore[misc]
+
+    def split(self, meta: RangeMeta, key: bytes, new_range_id: int) -> wire.SplitRangeReply:
+        """Let a leader write both halves' files."""
+        if not meta.leader:
+            raise StoreUnavailable(f"range {meta.range_id} has no leader yet; try again")
+        request = wire.SplitRangeRequest(target=meta.target(), key=key, new_range_id=new_range_id)
+        reply = self._channels.call(
+            meta.leader, "StoreData/SplitRange", request, wire.SplitRangeReply, 120.0
+        )
+        check_fault(reply.fault, f"split of range {meta.range_id}")
+        return reply
+
+    def write_catalog(self, rows: dict[bytes, bytes | None]) -> int:
+        """Write catalog rows in one transaction; returns its commit-ts."""
+        keys = sorted(rows)
+        ops = np.array([OP_DELETE if rows[k] is None else OP_PUT for k in keys], np.uint8)
+        writes = Writes(
+            pa.array(keys, pa.large_binary()),
+            pa.array([rows[k] for k in keys], pa.large_binary()),
+            ops,
+        )
+
+        def ask() -> int:
+            meta = self._leader(CATALOG_RANGE)
+            now = self._oracle.next()
+            request = wire.WriteRequest(
+                target=meta.target(), start_ts=now, read_ts=now, mutations=writes.form()
+            )
+            reply = self._channels.call(meta.leader, "StoreData/Write", request, wire.WriteReply)
+            check_fault(reply.fault, "catalog")
+            return int(reply.commit_ts)
+
+        return retried(ask)
+
+    def catalog_rows(self) -> list[tuple[bytes, bytes, int]]:
+        """Return the catalog's rows: key, value, commit-ts."""
+        return retried(self._catalog_rows)
+
+    def _catalog_rows(self) -> list[tuple[bytes, bytes, int]]:
+        meta = self._leader(CATALOG_RANGE)
+        route = Route(
+            meta.range_id, meta.conf_ver, meta.version, meta.start, meta.end, meta.leader, 0, 0, 0,
+            dropped=False,
+        )  # fmt: skip
+        try:
+            return snapshot_rows(self._reader, route)
+        except (Rerouted, SnapshotGone) as err:
+            raise StoreUnavailable(f"catalog: {err}") from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reader.close()
+
+
+def snapshot_rows(reader: RangeClient, route: Route) -> list[tuple[bytes, bytes, int]]:
+    """Return a small range's rows: key, value, commit-ts."""
+    version = reader.register(route).version
+    rows: list[tuple[bytes, bytes, int]] = []
+    end = False
+    while not end:
+        last = rows[-1][0].hex() if rows else ""
+        page, end = reader.pull_snapshot(route, version, last, "")
+        rows += [(page.key(i), page.value(i), int(page.commit_ts[i])) for i in range(len(page))]
+    return rows

@@ -1,0 +1,125 @@
+"""gRPC plumbing of the store: channels, method handlers, and errors wrapped once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import grpc
+
+from rowferry.errors import BadInput, StoreUnavailable
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),
+    ("grpc.so_reuseport", 0),
+)
+_THREADS = 32
+A = TypeVar("A")
+
+
+class Channels:
+    """Open channels by address; calls raise StoreUnavailable when nobody answers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, grpc.Channel] = {}
+
+    def _method(self, address: str, method: str, request: Any, read: Callable[[bytes], A]) -> Any:
+        with self._lock:
+            channel = self._open.get(address)
+            if channel is None:
+                channel = self._open[address] = grpc.insecure_channel(address, options=OPTIONS)
+        return channel.unary_unary(
+            f"/rowferry.wire.{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=read,
+        )
+
+    def call(
+        self, address: str, method: str, request: Any, answer: type[A], timeout_s: float = 10.0
+    ) -> A:
+        """Call `Service/Method` at an address.
+
+        Raises:
+            StoreUnavailable: nobody answered in time; whether the call had an effect is unknown.
+        """
+        read: Callable[[bytes], A] = answer.FromString  # type: ignore[attr-defined]
+        try:
+            found: A = self._method(address, method, request, read)(request, timeout=timeout_s)
+            return found
+        except grpc.RpcError as err:
+            raise unavailable(address, method, err) from None
+        except ValueError as err:  # the channel was closed meanwhile
+            raise StoreUnavailable(f"{address}: {err}") from None
+
+    def close(self) -> None:
+        """Close all channels."""
+        with self._lock:
+            for channel in self._open.values():
+                channel.close()
+            self._open.clear()
+
+
+def unavailable(address: str, method: str, err: grpc.RpcError) -> StoreUnavailable:
+    """Return a transport error in our words."""
+    code = err.code().name if hasattr(err, "code") else "UNKNOWN"
+    details = str(err.details() or "")[:200] if hasattr(err, "details") else ""
+    return StoreUnavailable(f"{address} did not answer {method} ({code}: {details})")
+
+
+class Server:
+    """A gRPC server of plain functions: request in, message or bytes out."""
+
+    def __init__(
+        self, services: Mapping[str, Mapping[str, tuple[type[Any], Callable[[Any], Any]]]]
+    ) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rpc")
+        self._server = grpc.server(self._pool, options=OPTIONS)
+        for service, methods in services.items():
+            handlers = {name: _handler(kind, serve) for name, (kind, serve) in methods.items()}
+            self._server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(f"rowferry.wire.{service}", handlers),)
+            )
+
+    def listen(self, address: str) -> str:
+        """Bind, start, and return host:port with the port that was chosen for 0."""
+        host, colon, _ = address.rpartition(":")
+        if not colon or not host:
+            raise BadInput(f"--listen {address!r}: expected HOST:PORT")
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError:
+            port = 0
+        if not port:
+            raise BadInput(f"--listen {address}: cannot bind; is the address in use?")
+        self._server.start()
+        return f"{host}:{port}"
+
+    def stop(self) -> None:
+        """Finish the calls under way, for a moment, and stop."""
+        self._server.stop(grace=0.5).wait()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _handler(kind: type[Any], serve: Callable[[Any], Any]) -> Any:
+    def answer(request: Any, context: grpc.ServicerContext) -> bytes:
+        found = serve(request)
+        return found if isinstance(found, bytes) else bytes(found.SerializeToString())
+
+    return grpc.unary_unary_rpc_method_handler(
+        answer, request_deserializer=kind.FromString, response_serializer=None
+    )
+
+
+def gather(pool: ThreadPoolExecutor, jobs: list[Callable[[], A]]) -> list[A]:
+    """Run jobs side by side and return their results; all have ended when one's error is raised."""
+    if len(jobs) == 1:
+        return [jobs[0]()]
+    futures: list[Future[A]] = [pool.submit(job) for job in jobs]
+    for future in futures:
+        future.exception()
+    return [future.result() for future in futures]

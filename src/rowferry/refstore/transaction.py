@@ -1,0 +1,221 @@
+"""A transaction in the making: rows are kept here and sent at commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import StoreError, StoreUnavailable, TransactionAborted
+from rowferry.refstore.commit import Committer, TableWrites, cut
+from rowferry.refstore.images import Row, Rows, decoded, encoded, image_of, keys_of
+from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE, Writes
+from rowferry.refstore.routing import NotHere, Routing, SchemaMoved
+from rowferry.wire import store_pb2 as wire
+
+_SCHEMA_TRIES = 20
+
+
+class Tables(Protocol):
+    """What a transaction asks of its store."""
+
+    def table(self, table: TableId) -> TableSchema:
+        """Return a table's definition."""
+
+    def refresh(self) -> None:
+        """Read definitions and routes again."""
+
+    def row_ids(self, count: int) -> npt.NDArray[np.int64]:
+        """Return new row numbers."""
+
+
+class Transaction:
+    """Reads see the state at its start and its own writes; writes are sent at commit.
+
+    Conflicts are found at commit: a row that somebody else changed or holds meanwhile raises
+    TransactionAborted, and then nothing was written.
+    """
+
+    def __init__(self, tables: Tables, routing: Routing) -> None:
+        self._tables, self._routing = tables, routing
+        self.read_ts = routing.timestamp()
+        self.ended = False
+        self._rows: dict[TableId, dict[bytes, tuple[int, Row]]] = {}
+        self._images: list[tuple[TableId, pa.StructArray]] = []
+        self._has_read = False
+
+    # --- writes ----------------------------------------------------------------------------------
+
+    def insert(self, table: TableId, rows: Rows) -> None:
+        """Insert rows: dicts of canonical values, or images as an Arrow struct array."""
+        schema = self._tables.table(table)
+        if isinstance(rows, pa.StructArray) or not schema.primary_key:
+            self._images.append((table, image_of(schema, rows)))
+            return
+        kept = self._rows.setdefault(table, {})
+        for key, row in zip(keys_of(schema, rows), rows, strict=True):
+            before = kept.get(key)
+            if before is not None and before[0] != OP_DELETE:
+                raise StoreError(f"{table}: key {key.hex()} is written already in this transaction")
+            kept[key] = (OP_UPDATE if before else OP_INSERT, dict(row))
+
+    def update(self, table: TableId, rows: Sequence[Row], keys: Sequence[Row] = ()) -> None:
+        """Change the given columns of rows.
+
+        Args:
+            table: the table.
+            rows: the new values; other columns stay.
+            keys: the rows' present primary keys, where `rows` change them or leave them out.
+
+        Raises:
+            StoreError: a row does not exist.
+        """
+        schema = self._tables.table(table)
+        named = list(keys) or list(rows)
+        for name, row, old in zip(named, rows, self.get(table, named), strict=True):
+            if old is None:
+                raise StoreError(f"{table}: there is no row {dict(name)}")
+            new = {**old, **{schema.column(k).name: v for k, v in row.items()}}
+            old_key, new_key = keys_of(schema, [old, new])
+            if old_key == new_key:
+                kept = self._rows.setdefault(table, {})
+                inserted = old_key in kept and kept[old_key][0] == OP_INSERT
+                kept[old_key] = (OP_INSERT if inserted else OP_UPDATE, new)
+            else:
+                self.delete(table, [old])
+                self.insert(table, [new])
+
+    def delete(self, table: TableId, keys: Sequence[Row]) -> None:
+        """Delete the rows with these primary keys; other columns in `keys` do not matter."""
+        schema = self._tables.table(table)
+        kept = self._rows.setdefault(table, {})
+        for key, row in zip(keys_of(schema, keys), keys, strict=True):
+            if key in kept and kept[key][0] == OP_INSERT:
+                del kept[key]
+            else:
+                kept[key] = (OP_DELETE, dict(row))
+
+    def get(self, table: TableId, keys: Sequence[Row]) -> list[dict[str, Any] | None]:
+        """Return the rows with these primary keys, None where there is none.
+
+        Raises:
+            TransactionAborted: one of them was changed after this transaction's start.
+        """
+        schema = self._tables.table(table)
+        self._has_read = True
+        wanted = keys_of(schema, keys)
+        kept = self._rows.get(table, {})
+        missing = sorted({k for k in wanted if k not in kept})
+        values = self._routing.patiently(lambda: self._fetch(missing))
+        found = {k: v for k, v in zip(missing, values, strict=True) if v is not None}
+        rows = dict(zip(found, decoded(schema, list(found.items())), strict=True))
+        own = {k: self._own(schema, *kept[k]) for k in wanted if k in kept}
+        return [own[k] if k in own else rows.get(k) for k in wanted]
+
+    @staticmethod
+    def _own(schema: TableSchema, op: int, row: Row) -> dict[str, Any] | None:
+        if op == OP_DELETE:
+            return None
+        image: dict[str, Any] = image_of(schema, [row])[0].as_py()
+        return image
+
+    def _fetch(self, keys: list[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        while len(found) < len(keys):
+            rest = keys[len(found) :]
+            meta = self._routing.at(rest[0])
+            here = [k for k in rest if meta.holds(k)]
+            request = wire.GetRequest(target=meta.target(), read_ts=self.read_ts, keys=here)
+            reply = self._routing.call(meta, "Get", request, wire.GetReply)
+            found += [row.value if row.found else None for row in reply.rows]
+        return found
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def commit(self) -> int:
+        """Commit; returns the commit-ts, 0 if nothing was written.
+
+        On return the transaction is durable in all its ranges, or will be by itself.
+
+        Raises:
+            TransactionAborted: nothing was written; run the transaction again.
+            StoreError: a row exists already, or does not exist; nothing was written.
+            StoreUnavailable: the text says if the outcome is unknown.
+        """
+        self._once()
+        for _ in range(_SCHEMA_TRIES):
+            parts = self._parts()
+            if not parts:
+                return 0
+            try:
+                return Committer(self._routing, parts, self.read_ts).commit()
+            except SchemaMoved as err:
+                self._tables.refresh()
+                if self._has_read:
+                    raise TransactionAborted(f"{err}; run the transaction again") from None
+        raise StoreUnavailable("the table changes faster than rows can be written; try again")
+
+    def abandon(self, after_primary: bool = False) -> int:
+        """Prepare, then do nothing more, as a client that dies; for tests.
+
+        With `after_primary` the deciding range's part is committed first; returns the commit-ts.
+        """
+        self._once()
+        pieces = cut(self._routing, self._parts())
+        committer = Committer(self._routing, [], self.read_ts)
+        try:
+            committer.prepare(pieces)
+        except NotHere as err:
+            raise StoreUnavailable(str(err)) from None
+        if not after_primary:
+            return 0
+        commit_ts = self._routing.timestamp()
+        committer.end(pieces[0], commit_ts)
+        return commit_ts
+
+    def roll_back(self) -> None:
+        """Forget everything; nothing was sent."""
+        self._once()
+
+    def _once(self) -> None:
+        if self.ended:
+            raise StoreError("this transaction has ended; begin a new one")
+        self.ended = True
+
+    def _parts(self) -> list[TableWrites]:
+        names = dict.fromkeys([*self._rows, *(t for t, _ in self._images)])
+        parts = [self._part(self._tables.table(name)) for name in names]
+        return sorted((p for p in parts if len(p.writes)), key=lambda p: p.writes.keys[0].as_py())
+
+    def _part(self, schema: TableSchema) -> TableWrites:
+        columns: list[tuple[pa.Array, pa.Array, int]] = []
+        kept = self._rows.get(schema.id, {}).values()
+        for op in (OP_INSERT, OP_UPDATE):
+            rows = [row for kind, row in kept if kind == op]
+            if rows:
+                columns.append((*encoded(schema, image_of(schema, rows), None), op))
+        gone = [row for kind, row in kept if kind == OP_DELETE]
+        if gone:
+            keys = pa.array(keys_of(schema, gone), pa.large_binary())
+            columns.append((keys, pa.nulls(len(gone), pa.large_binary()), OP_DELETE))
+        for name, image in self._images:
+            if name == schema.id:
+                ids = None if schema.primary_key else self._tables.row_ids(len(image))
+                columns.append((*encoded(schema, image_of(schema, image), ids), OP_INSERT))
+        none = pa.array([], pa.large_binary())
+        return TableWrites(
+            schema.version,
+            Writes.sorted_from(
+                pa.concat_arrays([none, *(k for k, _, _ in columns)]),
+                pa.concat_arrays([none, *(v for _, v, _ in columns)]),
+                np.concatenate([np.empty(0, np.uint8), *(_ops(k, op) for k, _, op in columns)]),
+            ),
+        )
+
+
+def _ops(keys: pa.Array, op: int) -> npt.NDArray[np.uint8]:
+    return np.full(len(keys), op, np.uint8)

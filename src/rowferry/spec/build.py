@@ -1,0 +1,133 @@
+"""The one door from what a user typed to a checked `ChangefeedSpec`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rowferry.errors import BadInput
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_id
+from rowferry.spec.check import (
+    CONFLICTS,
+    Conflict,
+    check_config,
+    check_conflicts,
+    check_parameters,
+)
+from rowferry.spec.config_file import inline_rule_files, read_config
+from rowferry.spec.feed_options import own_tables
+from rowferry.spec.legacy import modernise, protocol_notice
+from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_family import check_atomicity, check_protocol, family_of
+from rowferry.spec.uri import Uri
+
+Tables: TypeAlias = Sequence[OptionTable] | Callable[[ChangefeedSpec], Sequence[OptionTable]]
+
+
+def build_spec(
+    source: str,
+    sink: str,
+    config: str | Path | Mapping[str, Any] | None = None,
+    changefeed_id: str | None = None,
+    tables: Tables = (),
+    conflicts: Sequence[Conflict] = (),
+) -> tuple[ChangefeedSpec, list[str]]:
+    """Return what the user asked for, checked, with notices to show.
+
+    Args:
+        source: the source's URI.
+        sink: the sink's URI; a relative `file` URI starts at the current directory.
+        config: a file's path, its content, or None.
+        changefeed_id: None makes one from the two URIs.
+        tables: the option tables of the chosen stages, or a function that returns them for the spec
+            as far as it is known (source, sink and protocol are). A table whose section is `source`
+            or begins with `source.` belongs to the source URI, every other to the sink URI.
+        conflicts: rows of the stages, beside those of spec itself.
+
+    Raises:
+        BadInput: one line that names the file, key, parameter or URI at fault and what is allowed.
+            Nothing was written.
+    """
+    file = str(config) if isinstance(config, str | Path) else ""
+    notices: list[str] = []
+    written = Uri.parse(sink, "sink")
+    target = written.absolute(os.getcwd(), "sink")
+    if written.address != target.address:
+        notices.append(f"the sink file://{written.address}{written.path} is {target.path}")
+    spec = ChangefeedSpec(
+        changefeed_id="",
+        source=Uri.parse(source, "source").absolute(os.getcwd(), "source"),
+        sink=target,
+        config=_in_file(file, lambda: _modern(config, notices)),
+    )
+    name = changefeed_id
+    name = default_changefeed_id(spec.source, spec.sink) if name is None else name
+    spec = replace(spec, changefeed_id=check_changefeed_id(name))
+    _check_names(spec)
+    found = tuple(tables(spec) if callable(tables) else tables)
+    notices += _check(spec, found, (*CONFLICTS, *conflicts), file)
+    return replace(spec, config=inline_rule_files(spec.config)), notices
+
+
+def _modern(config: str | Path | Mapping[str, Any] | None, notices: list[str]) -> dict[str, Any]:
+    raw = config if isinstance(config, Mapping) else read_config(config) if config else {}
+    content, told = modernise(raw)
+    notices += told
+    return content
+
+
+def _check_names(spec: ChangefeedSpec) -> None:
+    """Check what the sink's scheme decides alone, before any stage is looked up."""
+    scheme, section = spec.sink.scheme, spec.section("sink")
+    check_protocol(scheme, spec.sink.parameter("protocol") or str(section.get("protocol", "")))
+    level = spec.sink.parameter("transaction-atomicity") or section.get("transaction-atomicity", "")
+    check_atomicity(scheme, str(level))
+
+
+def _check(
+    spec: ChangefeedSpec,
+    tables: Sequence[OptionTable],
+    conflicts: Sequence[Conflict],
+    file: str,
+) -> list[str]:
+    family = family_of(spec.sink.scheme)
+    readers = {family.name, spec.protocol}
+    of_source = [t for t in tables if t.section.split(".")[0] == "source"]
+    of_sink = [t for t in (*own_tables(family), *tables) if t not in of_source]
+    check_conflicts(spec, conflicts)
+    notices = _in_file(file, lambda: check_config(spec.config, [*of_source, *of_sink], readers))
+    notices += check_parameters(spec.source, "source", of_source)
+    notices += check_parameters(spec.sink, "sink", of_sink, readers)
+    notices += _overridden(spec.source, spec, of_source) + _overridden(spec.sink, spec, of_sink)
+    for text in (spec.sink.parameter("protocol"), spec.section("sink").get("protocol", "")):
+        if told := protocol_notice(text):
+            notices.append(told)
+    return list(dict.fromkeys(notices))
+
+
+def _overridden(uri: Uri, spec: ChangefeedSpec, tables: Sequence[OptionTable]) -> list[str]:
+    """Tell where a URI parameter wins over another value in the file."""
+    given = dict(uri.parameters)
+    return [
+        f"{table.path(o.key)} of the file is not used: the URI gives another value"
+        for table in tables
+        for o in table.options
+        if o.uri
+        and o.key in given
+        and o.key in (section := spec.section(table.section))
+        and o.shape.parse(section[o.key]) != o.shape.parse(given[o.key])
+    ]
+
+
+def _in_file(file: str, check: Callable[[], Any]) -> Any:
+    """Run a check; its error names the file, where there is one."""
+    try:
+        return check()
+    except BadInput as err:
+        if not file or err.words.startswith(file):
+            raise
+        raise type(err)(f"{file}: {err.words}") from None

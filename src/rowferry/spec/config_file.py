@@ -1,0 +1,150 @@
+"""Configuration files: TOML, YAML or JSON with the same keys, read into plain nested dicts."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from rowferry.errors import BadConfigFile, BadFilterRule
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """Return a file's content: dicts, lists, texts, numbers, true and false; null counts as absent.
+
+    Raises:
+        BadConfigFile: unknown ending, unreadable, wrong syntax, a key given twice, or a value that
+            no option can have (a date); one line with the file and, where known, the place.
+    """
+    file = Path(path)
+    parse = _PARSERS.get(file.suffix.lower())
+    if parse is None:
+        known = ", ".join(sorted(_PARSERS))
+        raise BadConfigFile(f"{path}: unknown file type {file.suffix!r}; use one of {known}")
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except OSError as err:
+        raise BadConfigFile(f"{path}: cannot be read: {err.strerror or err}") from None
+    except UnicodeDecodeError as err:
+        raise BadConfigFile(f"{path}: not UTF-8 text (at byte {err.start})") from None
+    try:
+        found = parse(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as err:
+        raise BadConfigFile(f"{path}: {_reason(err)}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise BadConfigFile(f"{path}: must hold keys with values, not {type(found).__name__}")
+    plain: dict[str, Any] = _plain(found, str(path), "")
+    return plain
+
+
+def inline_rule_files(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the lines of files that `filter.rules` imports (`@file`) in the place of the import.
+
+    A stored changefeed runs on machines that do not have the file, so its content is part of what
+    the user asked for. Relative names start at the current directory.
+    """
+    section = config.get("filter")
+    rules = section.get("rules") if isinstance(section, Mapping) else None
+    if not isinstance(section, Mapping) or not isinstance(rules, list):
+        return dict(config)
+    lines: list[Any] = []
+    for rule in rules:
+        name = rule.strip(" \t") if isinstance(rule, str) else ""
+        lines += read_rule_file(name[1:]) if name.startswith("@") else [rule]
+    return {**config, "filter": {**section, "rules": lines}}
+
+
+def read_rule_file(name: str) -> list[str]:
+    """Return the lines of a file of table filter rules.
+
+    Raises:
+        BadConfigFile: it cannot be read.
+        BadFilterRule: it imports another file.
+    """
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as err:
+        why = err.strerror if isinstance(err, OSError) else "not UTF-8 text"
+        raise BadConfigFile(f"filter.rules imports {name!r}, which cannot be read: {why}") from None
+    for place, line in enumerate(lines, 1):
+        if line.strip(" \t").startswith("@"):
+            words = "importing filter files recursively is not allowed"
+            raise BadFilterRule(f"at {name}:{place}: {words}")
+    return lines
+
+
+# --- one parser per file type --------------------------------------------------------------------
+
+
+def _json(text: str) -> Any:
+    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [k for k, _ in found]
+        twice = next((k for k in keys if keys.count(k) > 1), None)
+        if twice is not None:
+            raise ValueError(f"the key {twice!r} is given twice")
+        return dict(found)
+
+    return json.loads(text, object_pairs_hook=pairs) if text.strip() else None
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """YAML's plain values; a key given twice is an error instead of the last one winning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        self.flatten_mapping(node)
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in seen:
+                line = key_node.start_mark.line + 1
+                raise ValueError(f"line {line}: the key {key!r} is given twice")
+            seen.add(key if isinstance(key, Hashable) else id(key))
+        return super().construct_mapping(node, deep)
+
+
+def _yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_YamlLoader)  # noqa: S506 (a SafeLoader)
+
+
+_PARSERS: Final[dict[str, Callable[[str], Any]]] = {
+    ".json": _json,
+    ".toml": tomllib.loads,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
+
+
+def _reason(err: Exception) -> str:
+    if isinstance(err, yaml.MarkedYAMLError) and err.problem_mark is not None:
+        mark = err.problem_mark
+        return f"wrong syntax: {err.problem} (at line {mark.line + 1}, column {mark.column + 1})"
+    if isinstance(err, RecursionError):
+        return "nested too deeply"
+    return f"wrong syntax: {err}"
+
+
+def _plain(value: Any, file: str, path: str) -> Any:
+    """Return the value without nulls; refuse what the meta database could not store as JSON."""
+    if isinstance(value, dict):
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            # YAML reads the unquoted key `null` of [sink.csv] as nothing.
+            name = "null" if key is None else key
+            if not isinstance(name, str):
+                raise BadConfigFile(
+                    f"{file}: the key {key!r} under {path or 'the top'} is not text"
+                )
+            if inner is not None:
+                found[name] = _plain(inner, file, f"{path}.{name}" if path else name)
+        return found
+    if isinstance(value, list):
+        return [_plain(inner, file, f"{path}[{i}]") for i, inner in enumerate(value)]
+    if isinstance(value, str | bool | int | float):
+        return value
+    raise BadConfigFile(f"{file}: {path} = {value}: a {type(value).__name__} is allowed nowhere")

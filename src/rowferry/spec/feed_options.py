@@ -1,0 +1,76 @@
+"""The options of a changefeed that belong to no single source, codec or sink."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rowferry.spec.legacy import parse_protocol
+from rowferry.spec.option import Option, OptionTable, Shape, flag, texts
+from rowferry.spec.sink_family import Family
+
+CASE_SENSITIVE: Final = Option(
+    "case-sensitive",
+    flag(),
+    False,
+    "Whether table names in filter rules and dispatch rules are compared with their case.",
+)
+FORCE_REPLICATE: Final = Option(
+    "force-replicate",
+    flag(),
+    False,
+    "Also capture tables that have neither a primary key nor a unique key of NOT NULL columns.",
+)
+IGNORE_INELIGIBLE: Final = Option(
+    "ignore-ineligible-table",
+    flag(),
+    False,
+    "Create the changefeed although some tables have no usable key; those are left out. "
+    "When false, such tables refuse the creation by name. Tables without a key that are created "
+    "later are left out in both cases.",
+)
+TOP: Final = OptionTable("", (CASE_SENSITIVE, FORCE_REPLICATE, IGNORE_INELIGIBLE))
+
+RULES: Final = Option(
+    "rules",
+    texts(),
+    ("*.*",),
+    "Which tables are captured, in TiDB's table filter syntax; the last rule that matches decides. "
+    "System databases never are. An empty list means all tables.",
+)
+FILTER: Final = OptionTable("filter", (RULES,))
+
+
+def _protocol(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("expected text")
+    return parse_protocol(value)
+
+
+PROTOCOL: Final = Option(
+    "protocol",
+    Shape("the name of a protocol", _protocol),
+    "",
+    "The format of the output.",
+    uri=True,
+)
+SINK: Final = OptionTable("sink", (PROTOCOL,))
+
+RAW_CHANGES: Final = Option(
+    "output-raw-change-event",
+    flag(),
+    False,
+    "Send an update that changes a primary or unique key as it is, instead of as a delete followed "
+    "by an insert.",
+)
+_RAW_FAMILIES: Final = ("storage", "kafka", "pulsar")
+
+
+def raw_changes_table(family: Family) -> OptionTable | None:
+    """Return the table that holds RAW_CHANGES for this kind of sink; None: it always splits."""
+    return OptionTable(family.section, (RAW_CHANGES,)) if family.name in _RAW_FAMILIES else None
+
+
+def own_tables(family: Family) -> tuple[OptionTable, ...]:
+    """Return the tables of this module that apply with this kind of sink."""
+    raw = raw_changes_table(family)
+    return (TOP, FILTER, SINK, *((raw,) if raw else ()))

@@ -1,0 +1,175 @@
+"""Keys of TiCDC's configuration that users bring along and that no stage here reads.
+
+A key that a stage declares in an option table is never looked up here. What is found here is either
+without effect, which the user is told, or would change results, which is refused by name unless the
+value is the default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rowferry.spec.option import Shape, flag, one_of, whole
+
+SPARK: Final = "Spark divides the work"
+
+
+@dataclass(frozen=True, slots=True)
+class BroughtKey:
+    """One key (or, where `whole_section`, a section with all its keys) of TiCDC's configuration.
+
+    Attributes:
+        path: the key with its section.
+        default: the value that asks for nothing.
+        readers: sink families and protocols that it concerns; empty: all.
+        no_effect: why it changes nothing here; empty: it would change results.
+        shape: what a value without effect must still look like, so that a slip is found.
+    """
+
+    path: str
+    default: Any = None
+    readers: frozenset[str] = frozenset()
+    no_effect: str = ""
+    whole_section: bool = False
+    shape: Shape[Any] | None = None
+
+    @property
+    def section(self) -> str:
+        """The section that holds the key."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """The key without its section."""
+        return self.path.rpartition(".")[2]
+
+
+def _idle(
+    section: str, keys: str, why: str, *readers: str, shape: Shape[Any] | None = None
+) -> list[BroughtKey]:
+    lead = f"{section}." if section else ""
+    who = frozenset(readers)
+    return [BroughtKey(lead + key, readers=who, no_effect=why, shape=shape) for key in keys.split()]
+
+
+def _acts(path: str, default: Any, *readers: str) -> BroughtKey:
+    return BroughtKey(path, default, frozenset(readers))
+
+
+def _elsewhere(path: str, *readers: str) -> BroughtKey:
+    return BroughtKey(path, {}, frozenset(readers), whole_section=True)
+
+
+BROUGHT: Final[tuple[BroughtKey, ...]] = (
+    # top level
+    *_idle("", "performance-mode", SPARK, shape=one_of("throughput", "low-latency")),
+    *_idle(
+        "",
+        "memory-quota event-collector-batch-count event-collector-batch-bytes",
+        SPARK,
+        shape=whole(0),
+    ),
+    *_idle("", "check-gc-safe-point", "the source's own retention counts", shape=flag()),
+    *_idle("", "enable-table-monitor", "there is no table monitor", shape=flag()),
+    *_idle("", "sql-mode", "DDL is not parsed with a session's SQL mode"),
+    *_idle("", "changefeed-error-stuck-duration", "the supervisor's own limits hold"),
+    *_idle("", "sync-point-interval sync-point-retention", "there are no sync points"),
+    *_idle(
+        "",
+        "active-active-progress-interval active-active-sync-stats-interval",
+        "there is no active-active mode yet",
+    ),
+    _acts("bdr-mode", False),
+    _acts("enable-sync-point", False),
+    _acts("enable-active-active", False),
+    # sections of their own
+    _acts("filter.ignore-txn-start-ts", []),
+    _acts("filter.event-filters", []),
+    *_idle("mounter", "worker-num", SPARK, shape=whole()),
+    *_idle(
+        "scheduler",
+        "enable-table-across-nodes region-threshold region-count-per-span "
+        "region-count-refresh-interval write-key-threshold scheduling-task-count-per-node "
+        "enable-splittable-check force-split balance-score-threshold min-traffic-percentage "
+        "max-traffic-percentage",
+        SPARK,
+    ),
+    _acts("integrity.integrity-check-level", "none"),
+    *_idle("integrity", "corruption-handle-level", "rows carry no checksum"),
+    _acts("consistent.level", "none"),
+    *_idle(
+        "consistent",
+        "max-log-size flush-interval meta-flush-interval encoding-worker-num flush-worker-num "
+        "storage use-file-backend compression flush-concurrency event-collector-batch-count "
+        "memory-usage",
+        "there is no redo log",
+    ),
+    *_idle("synced-status", "synced-check-interval checkpoint-interval", "no synced status yet"),
+    # [sink]
+    _acts("sink.column-selectors", []),
+    _acts("sink.dispatchers", []),
+    _acts("sink.transaction-atomicity", "none"),
+    _acts("sink.terminator", "\r\n", "csv", "canal-json"),
+    _acts("sink.date-separator", "day", "storage"),
+    _acts("sink.enable-partition-separator", True, "storage"),
+    _acts("sink.file-index-digit", 20, "storage"),
+    _acts("sink.schema-registry", "", "avro", "debezium-avro"),
+    _acts("sink.only-output-updated-columns", False, "canal-json", "open-protocol"),
+    _acts("sink.delete-only-output-handle-key-columns", False, "canal-json", "open-protocol"),
+    _acts("sink.content-compatible", False, "canal-json"),
+    _acts("sink.safe-mode", False, "mysql"),
+    _acts("sink.debezium-disable-schema", False, "debezium"),
+    *_idle("sink", "encoder-concurrency", SPARK, shape=whole(0)),
+    *_idle("sink", "advance-timeout-in-sec", SPARK, shape=whole()),
+    *_idle("sink", "enable-kafka-sink-v2", "TiCDC ignores it too"),
+    *_idle(
+        "sink",
+        "send-bootstrap-interval-in-sec send-bootstrap-in-msg-count "
+        "send-bootstrap-to-all-partition send-all-bootstrap-at-start",
+        "there is no protocol with bootstrap messages yet",
+    ),
+    # [sink.…]
+    _elsewhere("sink.csv", "csv"),
+    _elsewhere("sink.open", "open-protocol"),
+    _elsewhere("sink.debezium", "debezium"),
+    _elsewhere("sink.kafka-config", "kafka"),
+    _elsewhere("sink.pulsar-config", "pulsar"),
+    _elsewhere("sink.mysql-config", "mysql"),
+    _elsewhere("sink.cloud-storage-config", "storage"),
+    _acts("sink.csv.delimiter", ",", "csv"),
+    _acts("sink.csv.quote", '"', "csv"),
+    _acts("sink.csv.null", "\\N", "csv"),
+    _acts("sink.csv.include-commit-ts", False, "csv"),
+    _acts("sink.csv.binary-encoding-method", "base64", "csv"),
+    _acts("sink.csv.output-old-value", False, "csv"),
+    _acts("sink.csv.output-field-header", False, "csv"),
+    *_idle("sink.csv", "output-handle-key", "TiCDC ignores it too", "csv"),
+    *_idle("sink.cloud-storage-config", "worker-count", SPARK, "storage", shape=whole(1)),
+    *_idle("sink.cloud-storage-config", "flush-concurrency", SPARK, "storage", shape=whole()),
+    *_idle(
+        "sink.cloud-storage-config",
+        "spool-disk-quota spool-base-dir",
+        "nothing is spooled to a local disk",
+        "storage",
+    ),
+    _acts("sink.cloud-storage-config.flush-interval", "5s", "storage"),
+    _acts("sink.cloud-storage-config.file-size", 67108864, "storage"),
+    _acts("sink.cloud-storage-config.use-table-id-as-path", False, "storage"),
+    _acts("sink.cloud-storage-config.output-column-id", False, "storage"),
+    _acts("sink.cloud-storage-config.file-expiration-days", 0, "storage"),
+    *_idle(
+        "sink.cloud-storage-config", "file-cleanup-cron-spec", "nothing is cleaned up", "storage"
+    ),
+)
+
+# Parameters of sink URIs, by family, that no stage declares.
+BROUGHT_PARAMETERS: Final[tuple[BroughtKey, ...]] = (
+    *_idle("", "worker-count", SPARK, "storage", shape=whole(1)),
+    *_idle("", "flush-concurrency", SPARK, "storage", shape=whole()),
+    *_idle("", "spool-disk-quota spool-base-dir", "nothing is spooled", "storage"),
+    _acts("use-table-id-as-path", "false", "storage"),
+    _acts("flush-interval", "5s", "storage"),
+    _acts("file-size", "67108864", "storage"),
+    _acts("transaction-atomicity", "none"),
+)

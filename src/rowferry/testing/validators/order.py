@@ -1,0 +1,92 @@
+"""P2: a key's changes come in commit order, repeats are identical, a key keeps its partition."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rowferry.change.table import TableId
+from rowferry.testing.feed import DeliveredRows, FeedFacts, Standing
+from rowferry.testing.model import Key
+from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.validators.validator import Validator
+
+
+class PerKeyOrder(Validator):
+    """P2. The first occurrences of a key's changes are in commit order; a repeat is the same bytes.
+
+    With an oracle, several changes of a key in one transaction must come in its order,
+    and a changed repeat of the newest change is found; without one these two are left unchecked.
+    """
+
+    promise: ClassVar[str] = "P2"
+
+    def __init__(self, facts: FeedFacts, oracle: Oracle | None = None) -> None:
+        super().__init__()
+        self._facts = facts
+        self._oracle = oracle
+        self._last: dict[TableId, dict[Key, int]] = {}
+        self._homes: dict[TableId, dict[Key, str]] = {}
+        self._came: dict[tuple[TableId, Key, int], int] = {}
+        self._resolved = 0
+        if not facts.carries_commit_ts:
+            self.leave_unchecked("order and repeats: the feed carries no commit-ts")
+        if oracle is None:
+            self.leave_unchecked("order inside a transaction: no history was given")
+
+    def note_resolved(self, commit_ts: int) -> None:
+        """Remember the watermark: it ends snapshots."""
+        self._resolved = commit_ts
+
+    def note_rows(self, rows: DeliveredRows) -> None:
+        """Check each row against what came before it."""
+        if self._facts.key_affinity:
+            self._check_homes(rows)
+        if not self._facts.carries_commit_ts:
+            return
+        last = self._last.setdefault(rows.table, {})
+        several = self._oracle.places if self._oracle else {}
+        for i, (key, stamp, standing) in enumerate(
+            zip(rows.keys, rows.commit_ts, rows.standing, strict=True)
+        ):
+            if standing is Standing.REPEAT:
+                continue
+            newest = last.get(key, -1)
+            if standing is Standing.REWRITTEN:
+                self.fail(f"{rows.place(i)}: a repeat with other bytes")
+            elif standing is Standing.FIRST:
+                if stamp < newest:
+                    self.fail(f"{rows.place(i)}: first seen after the change at {newest}")
+                else:
+                    last[key] = stamp
+                if len(several.get((rows.table, key, stamp), ())) > 1:
+                    self._check_inside(rows, i)
+            elif not self._snapshot_again(rows.table, stamp):
+                self._check_inside(rows, i)
+
+    def _snapshot_again(self, table: TableId, stamp: int) -> bool:
+        window = self._oracle.windows.get(table) if self._oracle else None
+        return window is not None and stamp == window.low and self._resolved < window.high
+
+    def _check_inside(self, rows: DeliveredRows, i: int) -> None:
+        """Check one of several different rows of a key at one commit-ts."""
+        key, stamp = rows.keys[i], rows.commit_ts[i]
+        if self._oracle is None:
+            if stamp < self._last[rows.table].get(key, -1):
+                self.fail(f"{rows.place(i)}: a repeat with another content")
+            return
+        wanted = self._oracle.at(rows.table, key, stamp)
+        place = self._came.get((rows.table, key, stamp), 0)
+        here = (rows.ops[i], rows.after[i])
+        if place < len(wanted) and (wanted[place].op, wanted[place].after) == here:
+            self._came[rows.table, key, stamp] = place + 1
+        elif any((w.op, w.after) == here for w in wanted[place:]):
+            self.fail(f"{rows.place(i)}: out of order inside its transaction")
+        elif not any((w.op, w.after) == here for w in wanted[:place]):
+            self.fail(f"{rows.place(i)}: a repeat with another content")
+
+    def _check_homes(self, rows: DeliveredRows) -> None:
+        homes = self._homes.setdefault(rows.table, {})
+        for i, key in enumerate(rows.keys):
+            home = homes.setdefault(key, rows.container)
+            if home != rows.container:
+                self.fail(f"{rows.place(i)}: the key was on {home} before")

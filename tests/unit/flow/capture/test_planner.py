@@ -1,0 +1,377 @@
+"""The range planner and reader together: what they deliver equals the source, however ranges move."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from fake_ranges import FakeRanges, simple_table
+
+from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange
+from rowferry.change.plan import Stretch
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import LogLost, SnapshotGone
+from rowferry.flow.capture.contract import Appetite
+from rowferry.flow.capture.range_log.planner import RangePlanner
+from rowferry.flow.capture.range_log.read import read_segment
+from rowferry.flow.capture.range_log.state import State
+
+
+class AllTables:
+    """Captures what begins with t."""
+
+    def keeps_table(self, table: TableId) -> bool:
+        return table.table.startswith("t")
+
+    def captures(self, table: TableSchema) -> bool:
+        return self.keeps_table(table.id)
+
+    def keeps_schema_change(self, change: SchemaChange) -> bool:
+        return self.keeps_table(change.table)
+
+    def rows(self, rows: Rows) -> Iterator[Rows]:
+        yield rows
+
+
+class Feed:
+    """Plans and reads like the loop does, and keeps what a consumer would see."""
+
+    def __init__(self, store: FakeRanges, **kinds: bool) -> None:
+        self.store = store
+        self.kinds = {"by_range": False, "resnapshot": False, **kinds}
+        self.versions: dict[tuple[int, int], TableSchema] = {}
+        self.position: dict[str, object] = {}
+        self.ranges: dict[int, object] = {}
+        self.tables: dict[TableId, dict[int, dict[str, object]]] = {}
+        self.seen: list[tuple[str, int, int, str]] = []
+        self.stretches: list[Stretch] = []
+        self.watermark = 0
+        self.appetite = Appetite(lambda table: 400, 10_000, lambda ts: "day")
+        self.planner = self.open()
+
+    def open(self) -> RangePlanner:
+        state = None
+        if self.position:
+            state = State.from_position(self.position, tuple(self.ranges.values()), self.versions)  # type: ignore[arg-type]
+        return RangePlanner(
+            self.store, AllTables(), state=state, versions=tuple(self.versions.values()), **self.kinds  # type: ignore[arg-type]
+        )
+
+    def step(self, between: object = None) -> Stretch:
+        stretch = self.planner.plan(self.appetite)
+        self.versions.update({(v.table_id, v.version): v for v in self.planner.table_versions()})
+        if callable(between):
+            between()
+        chunks = [
+            rows
+            for segment in stretch.segments
+            for one in segment.slices
+            for rows in read_segment(self.store, segment, self.versions[one.table_id, one.version])  # type: ignore[arg-type]
+        ]
+        for rows in chunks:
+            self._apply(rows)
+        for change in stretch.schema_changes:
+            if change.kind is DdlKind.TRUNCATE_TABLE:
+                self.tables[change.table] = {}
+            elif change.kind is DdlKind.RENAME_TABLE:
+                assert change.previous
+                self.tables[change.table] = self.tables.pop(change.previous, {})
+        # What is stored must survive the trip through JSON.
+        stretch = Stretch.from_json(stretch.to_json())
+        self.position = stretch.position
+        for progress in stretch.ranges:
+            self.ranges[progress.range_id] = progress
+        for gone in stretch.gone_ranges:
+            del self.ranges[gone]
+        if stretch.watermark is not None:
+            assert stretch.watermark >= self.watermark
+            self.watermark = stretch.watermark
+        self.stretches.append(stretch)
+        return stretch
+
+    def _apply(self, rows: Rows) -> None:
+        table = self.tables.setdefault(rows.table.id, {})
+        order = rows.batch.column("seq").to_pylist()
+        assert order == sorted(order)
+        before, after = rows.before.to_pylist(), rows.after.to_pylist()
+        for op, ts, old, new in zip(
+            rows.op.tolist(), rows.commit_ts.tolist(), before, after, strict=True
+        ):
+            assert rows.table.version <= ts
+            row = new or old
+            self.seen.append((rows.table.id.table, ts, row["id"], Op(op).name))
+            if op == Op.DELETE:
+                table.pop(row["id"], None)
+            else:
+                table[row["id"]] = new
+
+    def catch_up(self) -> None:
+        for _ in range(200):
+            try:
+                if self.step().caught_up:
+                    return
+            except SnapshotGone:
+                self.planner = self.open()
+        raise AssertionError("never caught up")
+
+    def check(self, *table_ids: int) -> None:
+        for table_id in table_ids:
+            schema = self.store.tables[table_id]
+            expected = {r["id"]: r for r in self.store_rows(schema)}
+            found = {
+                k: {c.name: v.get(c.name) for c in schema.columns}
+                for k, v in self.tables.get(schema.id, {}).items()
+            }
+            assert found == expected
+
+    def store_rows(self, schema: TableSchema) -> list[dict[str, object]]:
+        import numpy as np
+
+        from rowferry.flow.capture.range_log.kv import RowDecoder
+
+        rows = sorted(self.store.content(schema.table_id).items())
+        raw = b"".join(k + v for k, v in rows)
+        key_len = np.array([len(k) for k, _ in rows], np.int64)
+        value_len = np.array([len(v) for _, v in rows], np.int64)
+        key_at = np.cumsum([0, *(len(k) + len(v) for k, v in rows)])[:-1].astype(np.int64)
+        decoder = RowDecoder(schema)
+        image = decoder.decode(
+            np.frombuffer(raw, np.uint8), key_at, key_len, key_at + key_len, value_len
+        )
+        found: list[dict[str, object]] = image.to_pylist()
+        return found
+
+
+@pytest.fixture
+def store() -> FakeRanges:
+    made = FakeRanges()
+    made.ddl(DdlKind.CREATE_TABLE, simple_table())
+    made.write(10, [{"id": i, "v": f"v{i}"} for i in range(30)])
+    made.split(2, made.key(10, 15))
+    return made
+
+
+def test_snapshot_then_log(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.step()
+    assert feed.watermark == 0
+    store.write(10, [{"id": 3, "v": "new"}, {"id": 40, "v": "w"}], delete=[20])
+    feed.catch_up()
+    feed.check(10)
+    assert feed.watermark > 0
+    inserts = [s for s in feed.seen if s[3] == "INSERT" and s[2] != 40]
+    assert len(inserts) == 30
+    assert len({s[1] for s in inserts}) == 1  # one commit-ts for all snapshot rows
+
+
+def test_a_small_stretch_continues_inside_the_snapshot(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.appetite = Appetite(lambda table: 400, 1, lambda ts: "day")
+    first = feed.step()
+    assert len(first.segments) == 1
+    feed.planner = feed.open()  # a restart
+    feed.catch_up()
+    feed.check(10)
+    assert len([s for s in feed.seen if s[3] == "INSERT"]) == 30  # nothing twice
+
+
+def test_split_in_the_middle_of_a_snapshot(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.appetite = Appetite(lambda table: 400, 1, lambda ts: "day")
+    feed.step(lambda: store.split(2, store.key(10, 2)))  # inside what is being read
+    feed.step(lambda: store.split(3, store.key(10, 25)))
+    store.write(10, [{"id": 26, "v": "later"}])
+    feed.catch_up()
+    feed.check(10)
+    assert len([s for s in feed.seen if s[3] == "INSERT"]) == 30
+
+
+def test_lost_snapshot_begins_again_and_hides_older_images(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.appetite = Appetite(lambda table: 400, 1, lambda ts: "day")
+    feed.step()
+    store.write(10, [{"id": 1, "v": "second"}, {"id": 50, "v": "born"}], delete=[5])
+    store.write(10, [{"id": 1, "v": "third"}], delete=[50])
+    store.move_leader(2)
+    store.move_leader(3)
+    with pytest.raises(SnapshotGone):
+        feed.step()
+    feed.planner = feed.open()
+    feed.catch_up()
+    feed.check(10)
+    log = [s for s in feed.seen if s[1] > min(t for _, t, *_ in feed.seen)]
+    assert ("DELETE", 5) in {(s[3], s[2]) for s in log}
+    assert not [s for s in log if s[2] == 1]  # the newest snapshot holds row 1 as it is now
+
+
+def test_a_ddl_cuts_and_versions_follow(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.catch_up()
+    store.write(10, [{"id": 1, "v": "old schema"}])
+    ts = store.ddl(DdlKind.ADD_COLUMN, simple_table(extra=("w",)))
+    store.write(10, [{"id": 2, "v": "new schema", "w": "x"}])
+    feed.catch_up()
+    feed.check(10)
+    changes = [c for s in feed.stretches for c in s.schema_changes]
+    assert [c.commit_ts for c in changes] == [ts]
+    versions = {s.slices[0].version for st in feed.stretches for s in st.segments}
+    assert ts in versions
+
+
+def test_ddl_while_a_snapshot_was_lost_loses_no_new_column(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.appetite = Appetite(lambda table: 400, 1, lambda ts: "day")
+    feed.step()
+    store.ddl(DdlKind.ADD_COLUMN, simple_table(extra=("w",)))
+    store.write(10, [{"id": 2, "v": "b", "w": "only in the log after the DDL"}])
+    store.move_leader(2)
+    store.move_leader(3)
+    with pytest.raises(SnapshotGone):
+        feed.step()
+    feed.planner = feed.open()
+    feed.catch_up()
+    feed.check(10)
+
+
+def test_new_table_truncate_and_rename(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.catch_up()
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "t2"))
+    store.write(11, [{"id": 1, "v": "a"}])
+    store.ddl(DdlKind.TRUNCATE_TABLE, simple_table(12, "t2"), dropped_table_id=11)
+    store.write(12, [{"id": 2, "v": "b"}])
+    store.ddl(DdlKind.RENAME_TABLE, simple_table(12, "t3"), previous=TableId("db", "t2"))
+    store.write(12, [{"id": 3, "v": "c"}])
+    feed.catch_up()
+    feed.check(10, 12)
+    assert set(feed.tables[TableId("db", "t3")]) == {2, 3}
+    assert {r.table for r in feed.ranges.values()} == {"t", "t3"}  # type: ignore[attr-defined]
+
+
+def test_a_table_renamed_into_the_filter_joins_with_its_snapshot(store: FakeRanges) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "other"))
+    store.write(11, [{"id": i, "v": "x"} for i in range(9)])
+    feed = Feed(store)
+    feed.catch_up()
+    store.ddl(DdlKind.RENAME_TABLE, simple_table(11, "t9"), previous=TableId("db", "other"))
+    store.write(11, [{"id": 100, "v": "y"}])
+    mark = feed.watermark
+    feed.catch_up()
+    feed.check(10, 11)
+    assert min(s[1] for s in feed.seen if s[0] == "t9") > mark
+
+
+def test_compacted_log_stops_or_starts_again(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.catch_up()
+    store.write(10, [{"id": 1, "v": "lost"}], delete=[2])
+    store.compact(2)
+    with pytest.raises(LogLost, match="range 2"):
+        feed.step()
+    again = Feed(store, resnapshot=True)
+    again.position, again.ranges = feed.position, feed.ranges
+    again.versions, again.tables = feed.versions, feed.tables
+    again.planner = again.open()
+    again.catch_up()
+    again.check(10)
+    truncates = [c for s in again.stretches for c in s.schema_changes]
+    assert [c.kind for c in truncates] == [DdlKind.TRUNCATE_TABLE]
+
+
+def test_no_stretch_crosses_a_day(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.catch_up()
+    day = lambda ts: str((ts >> 18) // 1000)  # noqa: E731
+    feed.appetite = Appetite(lambda table: 400, 10_000, day)
+    for i in range(4):
+        store.write(10, [{"id": 60 + i, "v": "d"}])
+        store.now += 400 << 18
+    feed.catch_up()
+    feed.check(10)
+    for stretch in feed.stretches:
+        for segment in stretch.segments:
+            if not segment.snapshot and stretch is not feed.stretches[0]:
+                assert day(segment.first_commit_ts) == day(segment.last_commit_ts)
+
+
+def test_until_ts_ends_there(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.catch_up()
+    ts = store.write(10, [{"id": 70, "v": "in"}])
+    store.write(10, [{"id": 71, "v": "out"}])
+    feed.appetite = Appetite(lambda table: 400, 10_000, lambda t: "day", until_ts=ts)
+    feed.step()
+    assert feed.watermark == ts
+    assert 70 in feed.tables[TableId("db", "t")] and 71 not in feed.tables[TableId("db", "t")]
+
+
+def test_a_replayed_segment_is_equal_after_splits_and_with_other_pages(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.catch_up()
+    for i in range(12):
+        rows = [{"id": i + 7 * k, "v": f"x{i}{k}"} for k in range(6)]
+        store.write(10, rows, delete=[90 + i])
+    store.write(10, [{"id": k, "v": "big"} for k in range(100)])  # larger than a page
+    store.write(10, [{"id": 200, "v": "big"}], delete=list(range(0, 100, 3)))
+    stretch = feed.planner.plan(feed.appetite)
+
+    def read() -> list[object]:
+        found = []
+        for segment in stretch.segments:
+            table = feed.versions[segment.slices[0].table_id, segment.slices[0].version]
+            for rows in read_segment(store, segment, table):  # type: ignore[arg-type]
+                found += rows.batch.to_pylist()
+        return found
+
+    first = read()
+    store.split(2, store.key(10, 4))
+    store.split(3, store.key(10, 40))
+    store.page_rows = 5
+    assert read() == first
+    times = [r["commit_ts"] for r in first]  # type: ignore[index]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("by_range", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_random_histories(seed: int, by_range: bool) -> None:
+    dice = random.Random(seed)
+    store = FakeRanges()
+    store.page_rows, store.part_rows = dice.randint(1, 9), dice.randint(1, 9)
+    store.ddl(DdlKind.CREATE_TABLE, simple_table())
+    store.write(10, [{"id": i, "v": "first"} for i in range(40)])
+    feed = Feed(store, by_range=by_range)
+    feed.appetite = Appetite(
+        lambda table: dice.choice([100, 700]), dice.choice([1, 900, 50_000]), lambda ts: "day"
+    )
+    columns = 0
+
+    def disturb() -> None:
+        nonlocal columns
+        for _ in range(dice.randint(0, 4)):
+            mine = [r for r in store.ranges.values() if r.physical_id == 10 and len(r.data) > 2]
+            match dice.randrange(8):
+                case 0 if mine:
+                    home = dice.choice(mine)
+                    store.split(home.range_id, sorted(home.data)[len(home.data) // 2])
+                case 1 if mine:
+                    store.move_leader(dice.choice(mine).range_id)
+                case 2:
+                    columns += 1
+                    names = tuple(f"c{i}" for i in range(columns))
+                    store.ddl(DdlKind.ADD_COLUMN, simple_table(extra=names))
+                case _:
+                    ids = dice.sample(range(60), dice.randint(1, 6))
+                    row = {f"c{i}": f"n{dice.random()}" for i in range(columns)}
+                    rows = [{"id": i, "v": f"{dice.random()}", **row} for i in ids[1:]]
+                    store.write(10, rows, delete=ids[:1])
+
+    for _ in range(30):
+        disturb()
+        try:
+            feed.step(disturb)
+        except SnapshotGone:
+            feed.planner = feed.open()
+    feed.catch_up()
+    feed.check(10)

