@@ -252,13 +252,6 @@ class TableVersionUnknown(SourceError):
     verdict = Verdict.STOP
 
 
-class RenamedIntoFeed(SourceError):
-    """A table took a captured name, but its earlier rows were never captured."""
-
-    code = "RF-3008"
-    verdict = Verdict.STOP
-
-
 # --- RF-4xxx: sinks ------------------------------------------------------------------------------
 
 

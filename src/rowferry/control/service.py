@@ -23,11 +23,11 @@ from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import open_session
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.feed_options import ERROR_STUCK, TOP
 from rowferry.spec.uri import Uri
 
 LOG = logging.getLogger(__name__)
 LEASE_S = 10.0
-GIVE_UP_AFTER_S = 30 * 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _run_claimed(
         tell_step=listener.on_step,
         tell_fault=listener.on_fault,
         flush_interval_s=prepared.flow.sink.flush_interval_s,
-        give_up_after_s=GIVE_UP_AFTER_S,
+        give_up_after_s=prepared.spec.options(TOP)[ERROR_STUCK].total_seconds(),
     )
     listener.on_phase("running")
     try:

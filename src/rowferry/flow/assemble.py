@@ -47,7 +47,7 @@ class Flow:
             for place, one in enumerate(segment.slices):
                 head = self.encode.file_head(tables[one]) if self.sink.TRAITS.takes_files else b""
                 if head:
-                    yield place, Encoded(pa.array([head], pa.large_binary()))
+                    yield place, Encoded(pa.array([head], pa.large_binary()), rows=0)
             for captured in self.capture.read(segment, tables):  # log     ──▶ Rows
                 for decided in self.decide.rows(captured):  # Rows    ──▶ Rows | dropped
                     for place, rows in self.dispatch.route(segment, decided):  # ──▶ (output, Rows)

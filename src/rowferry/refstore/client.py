@@ -22,7 +22,7 @@ from rowferry.refstore.meta import RangeMeta
 from rowferry.refstore.mutations import OP_INSERT, Writes
 from rowferry.refstore.routing import NotHere, Routing, SchemaMoved
 from rowferry.refstore.rpc import gather
-from rowferry.refstore.schema_change import Catalog, read_catalog
+from rowferry.refstore.tables import Catalog, read_catalog
 from rowferry.refstore.transaction import Transaction
 from rowferry.wire import store_pb2 as wire
 
@@ -166,14 +166,12 @@ class Store:
             writes = Writes.sorted_from(keys, values, np.full(len(keys), OP_INSERT, np.uint8))
             pieces = self._by_range(writes)
             read_ts = self.timestamp()
+            version = schema.version
             jobs = [
-                lambda p=p: Committer(
-                    self.routing, [TableWrites(schema.version, p)], read_ts
-                ).commit()
-                for p in pieces
+                Committer(self.routing, [TableWrites(version, p)], read_ts).commit for p in pieces
             ]
             try:
-                return max(gather(self.routing.pool, jobs))  # type: ignore[arg-type]
+                return max(gather(self.routing.pool, jobs))
             except SchemaMoved:
                 if len(pieces) > 1:
                     raise StoreUnavailable(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rowferry.errors import StoreUnavailable, TransactionAborted
 from rowferry.refstore.meta import RangeMeta
@@ -136,7 +137,7 @@ class Committer:
             self._routing.call(piece.meta, "Prepare", request, wire.EndReply)
 
         try:
-            gather(self._routing.pool, [lambda p=p: one(p) for p in pieces])  # type: ignore[misc]
+            gather(self._routing.pool, [partial(one, piece) for piece in pieces])
         except (NotHere, SchemaMoved, StoreUnavailable, TransactionAborted) as err:
             self._roll_back(pieces)
             if isinstance(err, StoreUnavailable):
@@ -157,12 +158,9 @@ class Committer:
     def _decide(self, pieces: list[Piece]) -> int:
         commit_ts = self._routing.timestamp()
         self.end(pieces[0], commit_ts)
-        rest = pieces[1:]
         try:
-            gather(
-                self._routing.pool,
-                [lambda p=p: self.end(p, commit_ts) for p in rest],  # type: ignore[misc]
-            )
+            jobs = [partial(self.end, piece, commit_ts) for piece in pieces[1:]]
+            gather(self._routing.pool, jobs)
         except (StoreUnavailable, TransactionAborted):
             pass  # it is committed: these ranges will ask the deciding one
         return commit_ts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -75,7 +76,7 @@ class Leaders:
             check_fault(reply.fault, f"range {range_id}")
 
         for range_id in range_ids:
-            retried(lambda r=range_id: ask(r))  # type: ignore[misc]
+            retried(partial(ask, range_id))
 
     def split(self, meta: RangeMeta, key: bytes, new_range_id: int) -> wire.SplitRangeReply:
         """Let a leader write both halves' files."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -115,7 +115,7 @@ def _handler(kind: type[Any], serve: Callable[[Any], Any]) -> Any:
     )
 
 
-def gather(pool: ThreadPoolExecutor, jobs: list[Callable[[], A]]) -> list[A]:
+def gather(pool: ThreadPoolExecutor, jobs: Sequence[Callable[[], A]]) -> list[A]:
     """Run jobs side by side and return their results; all have ended when one's error is raised."""
     if len(jobs) == 1:
         return [jobs[0]()]

@@ -7,39 +7,19 @@ rows with a smaller commit-ts than the DDL's are in the old schema, later ones i
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl import plan_ddl
-from rowferry.change.table import TableId, TableSchema
+from rowferry.change.table import TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.range_log import catalog
 from rowferry.flow.capture.range_log.kv import handle_of
 from rowferry.refstore.kv_encode import table_end, table_prefix
 from rowferry.refstore.leaders import Leaders, retried
+from rowferry.refstore.tables import Catalog, read_catalog
 from rowferry.refstore.topology import Topology
 from rowferry.wire import store_pb2 as wire
-
-
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """The catalog's content: tables by name, databases, and each physical id's version."""
-
-    tables: dict[TableId, TableSchema] = field(default_factory=dict)
-    databases: frozenset[str] = frozenset()
-
-    def version_of(self, physical_id: int) -> int:
-        """Return the version of the table that a physical id belongs to, 0 for none."""
-        found = (t.version for t in self.tables.values() if physical_id in t.physical_ids)
-        return next(found, 0)
-
-
-def read_catalog(rows: list[tuple[bytes, bytes, int]]) -> Catalog:
-    """Return what the catalog's rows (key, value, commit-ts) say."""
-    tables = [t for t in (catalog.read_table(*row) for row in rows) if t is not None]
-    prefix = catalog.database_key("")
-    names = (key[len(prefix) :].decode() for key, _, _ in rows if key.startswith(prefix))
-    return Catalog({t.id: t for t in tables}, frozenset(names))
 
 
 @dataclass(frozen=True, slots=True)

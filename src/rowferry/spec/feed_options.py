@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Final
 
 from rowferry.spec.legacy import parse_protocol
-from rowferry.spec.option import Option, OptionTable, Shape, flag, texts
+from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, texts
 from rowferry.spec.sink_family import Family
 
 CASE_SENSITIVE: Final = Option(
@@ -28,7 +29,13 @@ IGNORE_INELIGIBLE: Final = Option(
     "When false, such tables refuse the creation by name. Tables without a key that are created "
     "later are left out in both cases.",
 )
-TOP: Final = OptionTable("", (CASE_SENSITIVE, FORCE_REPLICATE, IGNORE_INELIGIBLE))
+ERROR_STUCK: Final = Option(
+    "changefeed-error-stuck-duration",
+    duration(timedelta(seconds=1)),
+    timedelta(minutes=30),
+    "How long a failing changefeed is retried before it is given up.",
+)
+TOP: Final = OptionTable("", (CASE_SENSITIVE, FORCE_REPLICATE, IGNORE_INELIGIBLE, ERROR_STUCK))
 
 RULES: Final = Option(
     "rules",

@@ -73,7 +73,6 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     *_idle("", "check-gc-safe-point", "the source's own retention counts", shape=flag()),
     *_idle("", "enable-table-monitor", "there is no table monitor", shape=flag()),
     *_idle("", "sql-mode", "DDL is not parsed with a session's SQL mode"),
-    *_idle("", "changefeed-error-stuck-duration", "the supervisor's own limits hold"),
     *_idle("", "sync-point-interval sync-point-retention", "there are no sync points"),
     *_idle(
         "",

@@ -186,7 +186,10 @@ class Feed:
         )
 
     def note_row(self, row: Delivered) -> None:
-        """Note one row; `note_rows` is the fast way."""
+        """Note one row; `note_rows` is the fast way.
+
+        Where updates come whole, `keys` must name the table's key for moved rows to be noticed.
+        """
         stamp = row.commit_ts if self.facts.carries_commit_ts else 0
         one = ([int(row.op)], [stamp], [row.key], [row.before], [row.after])
         self._hand_on(

@@ -143,6 +143,7 @@ class History:
 
     With a path every note is appended to that file as one JSON line and handed to the operating
     system before the call returns, so a writer killed at any moment leaves what `load` can read.
+    A file that exists is continued; what it holds is not read back here.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -150,7 +151,7 @@ class History:
         self._entries: list[tuple[int, int, int, Entry]] = []  # commit-ts, rank, order of notes
         self._order = count()
         self._in_order = True
-        self._file: TextIO | None = open(path, "a", encoding="utf-8") if path else None  # noqa: SIM115
+        self._file: TextIO | None = _open_at_line(path) if path else None
 
     def note_table(self, table: TableSchema) -> None:
         """Note a table that exists before the first noted change, as of its version."""
@@ -356,6 +357,14 @@ class Versions:
 
 
 # --- JSON lines ----------------------------------------------------------------------------------
+
+
+def _open_at_line(path: Path) -> TextIO:
+    """Open for appending, without the unfinished line that a killed writer may have left."""
+    with open(path, "ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+    return open(path, "a", encoding="utf-8")
 
 
 def _ts(entry: Entry) -> int:

@@ -23,7 +23,7 @@ from rowferry.testing.feed import Delivered
 from rowferry.testing.model import Row
 from rowferry.testing.validators import Oracle
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

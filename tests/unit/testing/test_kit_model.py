@@ -143,6 +143,18 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_one_refused(tmp_path: Path):
         History.load(path)
 
 
+def test_a_new_writer_goes_on_after_a_torn_line(tmp_path: Path):
+    path = tmp_path / "h"
+    bank().save(path)
+    path.write_bytes(path.read_bytes()[:-5])
+    again = History(path)
+    again.note_commit(90, [insert(row(9, "i", 0))])
+    again.close()
+    loaded = History.load(path)
+    assert len(loaded.entries()) == len(bank().entries())
+    assert loaded.rows_at(ACCOUNT, 90)[(9,)] == row(9, "i", 0)
+
+
 def test_a_killed_writer_leaves_every_noted_commit(tmp_path: Path):
     path = tmp_path / "h"
     script = (

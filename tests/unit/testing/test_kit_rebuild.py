@@ -38,7 +38,7 @@ from rowferry.testing.rebuild import Comparison, RebuiltTable, compare, rebuild,
 from rowferry.testing.storage import StorageDecoder, deliver_storage, renamed_from
 from rowferry.testing.validators import AllPromises, Oracle, StorageLayout
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def as_changes(history: History) -> list[Change]:

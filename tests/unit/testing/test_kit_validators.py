@@ -402,6 +402,16 @@ def test_p6_wants_a_ddl_on_all_partitions():
     assert failures_of(RightVersions, both, oracle, parts) == []
 
 
+def test_p6_lets_snapshot_rows_have_a_version_of_their_window():
+    history = evolving("nowhere")[0].history
+    oracle = Oracle(history, FULL, [SnapshotWindow(ACCOUNT, 15, 25)])
+    after = row(1, "a", 1, note="x")
+    shot = Delivered(ACCOUNT, 20, Op.INSERT, 15, (1,), None, after, Where("f", 1))
+    for version, sound in ((5, True), (20, True), (25, True), (26, False), (4, False)):
+        found = failures_of(RightVersions, [shot._replace(version=version)], oracle)
+        assert (found == []) is sound, version
+
+
 # --- P7 and snapshots ----------------------------------------------------------------------------
 
 WINDOW = SnapshotWindow(ACCOUNT, 25, 45)

@@ -171,7 +171,7 @@ def _begin_sqlite(connection: Connection) -> None:
     # A transaction that reads first and writes later fails at once when another one wrote between;
     # one that takes the write lock at its start waits for it.
     writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _is_busy(err: BaseException) -> bool:

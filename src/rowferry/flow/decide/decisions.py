@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from rowferry.change.chunk import DdlKind, Rows, SchemaChange
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import RenamedIntoFeed, TableIneligible
+from rowferry.errors import TableIneligible
 from rowferry.flow.decide.key_split import split_key_changes
 from rowferry.flow.decide.table_filter import TableFilter, is_system_database
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -95,34 +95,18 @@ class Decisions:
 
         One of a database passes when some table of that database could be captured. One of a table
         passes when the table is captured and, after the change, eligible (views always are). A
-        rename passes when the old name is captured, wherever the table goes.
-
-        Raises:
-            RenamedIntoFeed: a table that was not captured takes a name that is: its earlier rows
-                were never sent.
+        rename passes when the old name is captured, wherever the table goes; a table that comes
+        into the feed by a rename is new to it, and the source says so.
         """
         if not change.table.table:
             name = change.table.database
             return not is_system_database(name) and self._filter.matches_database(name)
-        if change.previous is not None:
-            return self._keeps_rename(change, change.previous)
-        return self.keeps_table(change.table) and self._eligible_after(change)
+        return self.keeps_table(change.previous or change.table) and self._eligible_after(change)
 
     def rows(self, rows: Rows) -> Iterator[Rows]:
         """Yield what becomes of a chunk: itself, one with split updates, or nothing."""
         if len(rows) and self.captures(rows.table):
             yield split_key_changes(rows) if self._splits else rows
-
-    def _keeps_rename(self, change: SchemaChange, previous: TableId) -> bool:
-        if not self._eligible_after(change):
-            return False
-        if not self.keeps_table(previous) and self.keeps_table(change.table):
-            raise RenamedIntoFeed(
-                f"{previous} was renamed to {change.table}, which the filter rules capture, but "
-                f"its earlier rows were never sent; add {previous} to filter.rules, or exclude "
-                f"{change.table} from them"
-            )
-        return self.keeps_table(previous)
 
     def _eligible_after(self, change: SchemaChange) -> bool:
         if change.schema is None or change.kind in _VIEWS:

@@ -261,7 +261,7 @@ def read_whole(
 def read_packed(offsets: Ints, data: Bytes, base64: bool) -> tuple[Ints, Bytes, int]:
     """Return offsets and bytes of base64 or hex texts, and -1 or the first malformed row."""
     places, out = np.zeros(len(offsets), np.int64), np.empty(len(data), np.uint8)
-    wrong = (_unbase64 if base64 else _unhex)(offsets, data, places, out)
+    wrong = (_unbase64 if base64 else _unhex)(offsets, frozen(data), places, out)
     return places, out, wrong
 
 

@@ -100,7 +100,7 @@ class RightVersions(Validator):
             return True
         window = self._oracle.windows.get(table)
         # A snapshot row carries `low`, but may have been read after a DDL inside the window.
-        return window is not None and stamp == window.low and version <= window.high
+        return window is not None and stamp == window.low < version <= window.high
 
 
 def _name(change: SchemaChange) -> tuple[int, TableId, str]:

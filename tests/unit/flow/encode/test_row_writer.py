@@ -1,23 +1,17 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
-from encode_cases import INT_TEXT, chunk, inserts, spec, table, text
+from encode_cases import INT_TEXT, chunk, inserts, spec, text
 
 from rowferry.change.chunk import Op, Rows
-from rowferry.change.sqltype import SqlType
 from rowferry.errors import EncodeError
-from rowferry.flow.encode import (
-    canal_json,
-    csv,
-    kernels,
-    kernels_csv,
-    kernels_float,
-    kernels_json,
-    kernels_render,
-    kernels_spans,
-)
+from rowferry.flow.encode import kernels, kernels_render
 from rowferry.flow.encode.canal_json import CanalJson, json_text
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.encode.csv import Csv
@@ -61,24 +55,18 @@ def test_the_buffer_grows_when_escapes_need_it() -> None:
 
 
 def test_text_outside_its_buffer_is_refused() -> None:
-    offsets = pa.py_buffer(np.array([0, 2, 99], np.int64))
+    offsets = pa.py_buffer(np.array([0, 99, 4], np.int64))
     array = pa.LargeStringArray.from_buffers(2, offsets, pa.py_buffer(b"abcd"))
-    with pytest.raises(EncodeError, match="row 1 .* outside its buffer"):
+    with pytest.raises(EncodeError, match="row 0 .* outside its buffer"):
         written(array, kernels.JSON)
 
 
-@pytest.mark.parametrize("offsets", [[0, 99], [-8, 2], [3, 1]])
+@pytest.mark.parametrize("offsets", [[0, 99, 4], [0, -8, 4], [0, 3, 1]])
 def test_renderers_refuse_text_outside_its_buffer(offsets: list[int]) -> None:
     where = pa.py_buffer(np.array(offsets, np.int64))
-    array = pa.Array.from_buffers(pa.large_binary(), 1, [None, where, pa.py_buffer(b"abcd")])
+    array = pa.Array.from_buffers(pa.large_binary(), 2, [None, where, pa.py_buffer(b"abcd")])
     with pytest.raises(EncodeError, match="outside its buffer"):
         kernels_render.base64_text(array)
-
-
-def test_a_column_shorter_than_the_chunk_is_refused() -> None:
-    array = pa.Array.from_buffers(pa.int64(), 9, [None, pa.py_buffer(b"\0" * 16)])
-    with pytest.raises(EncodeError, match="shorter than the chunk"):
-        written(array, kernels.RAW)
 
 
 @pytest.mark.parametrize("size", [*range(20), 200])
@@ -165,37 +153,6 @@ def test_values_of_another_arrow_type_are_cast_or_refused() -> None:
 
 
 def test_warm_compiles_everything() -> None:
-    csv.warm()
-    canal_json.warm()
-    modules = (
-        kernels,
-        kernels_csv,
-        kernels_float,
-        kernels_json,
-        kernels_render,
-        kernels_spans,
-    )
-
-    def compiled() -> dict[str, int]:
-        return {
-            f"{m.__name__}.{n}": len(v.signatures)
-            for m in modules
-            for n, v in vars(m).items()
-            if hasattr(v, "signatures")
-        }
-
-    before = compiled()
-    assert all(before.values()), [n for n, count in before.items() if not count]
-    kinds = ("int", "float", "double", "varbinary", "datetime", "text", "bigint")
-    schema = table(*(SqlType(k) for k in kinds), SqlType("set", elements=("x", "y")))
-    value = (1, 1.5, 2.5, b"\0\xff", "2020-01-01 00:00:00", "é\\", 9, 3)
-    rows = inserts(schema, *[value] * 4)
-    for part in (rows, Rows(schema, rows.batch.slice(1, 2))):
-        for codec in (
-            Csv(spec()),
-            Csv(spec(csv={"quote": "", "binary-encoding-method": "hex"})),
-            CanalJson(spec()),
-        ):
-            data = bytes(codec.encode_rows(part, 5).value_bytes())
-            assert sum(len(p) for p in codec.decode(data, schema)) == len(part)
-    assert compiled() == before
+    script = Path(__file__).with_name("warm_script.py")
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr

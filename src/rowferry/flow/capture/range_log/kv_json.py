@@ -4,9 +4,8 @@ A document is a type byte and a value. An object or array begins with its count 
 entries hold offsets from there, so a damaged one could point anywhere, also at itself: depth and
 length of the text are limited by what a whole document of that size can need.
 
-Shortest texts of floating-point numbers come from Arrow: a first pass collects the numbers and
-finds how much room the text needs, Arrow turns all of them into digits at once, a second pass
-writes.
+Shortest texts of floating-point numbers come from Arrow: the walk over the documents collects the
+numbers, Arrow turns all of them into digits at once, and a second pass puts these in their places.
 """
 
 from __future__ import annotations
@@ -56,93 +55,81 @@ _BASE64 = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8
 )
 _LITERAL_TEXT = np.frombuffer(LITERALS, np.uint8)
+_ESCAPES = np.frombuffer(b"btn_fr", np.uint8)  # of the bytes 8 to 13
 _OPAQUE_TEXT = np.frombuffer(b'"base64:type', np.uint8)
 
 
-import numba
-@numba.njit(inline="always",nogil=True)
-def _put(out: Bytes, q: int, byte: int, writing: bool) -> int:
-    if writing:
-        out[q] = byte
+@compiled
+def _put_string(raw: Bytes, p: int, size: int, out: Bytes, q: int) -> int:
+    """Write a quoted string with JSON's escapes: at most six bytes for each, and two."""
+    out[q] = 34
+    q += 1
+    i, end = p, p + size
+    while i < end:
+        byte = i64(raw[i])
+        i += 1
+        code = -1
+        if byte < 32:
+            code = byte
+        elif byte == 34 or byte == 92:
+            out[q] = 92
+            q += 1
+        elif byte == 0xE2 and i + 1 < end and raw[i] == 0x80 and raw[i + 1] & 0xFE == 0xA8:
+            code = 0x2028 + (i64(raw[i + 1]) & 1)  # separators that JavaScript takes for line ends
+            i += 2
+        if code < 0:
+            out[q] = byte
+            q += 1
+            continue
+        out[q] = 92
+        if 8 <= code <= 13 and code != 11:
+            out[q + 1] = _ESCAPES[code - 8]
+            q += 2
+            continue
+        out[q + 1] = 117
+        for j in range(4):
+            digit = code >> (12 - 4 * j) & 15
+            out[q + 2 + j] = 48 + digit if digit < 10 else 87 + digit
+        q += 6
+    out[q] = 34
     return q + 1
 
 
 @compiled
-def _put_string(raw: Bytes, p: int, size: int, out: Bytes, q: int, writing: bool) -> int:
-    """Write a quoted string with JSON's escapes."""
-    q = _put(out, q, 34, writing)
-    i, end = p, p + size
-    while i < end:
-        byte = i64(raw[i])
-        escape = 0
-        if byte == 34 or byte == 92:
-            escape = byte
-        elif byte == 10:
-            escape = 110
-        elif byte == 13:
-            escape = 114
-        elif byte == 9:
-            escape = 116
-        elif byte == 8:
-            escape = 98
-        elif byte == 12:
-            escape = 102
-        if escape:
-            q = _put(out, q, 92, writing)
-            q = _put(out, q, escape, writing)
-            i += 1
-            continue
-        code = -1
-        if byte < 32:
-            code = byte
-        elif byte == 0xE2 and i + 2 < end and raw[i + 1] == 0x80 and raw[i + 2] & 0xFE == 0xA8:
-            code = 0x2028 + (i64(raw[i + 2]) & 1)
-            i += 2
-        if code < 0:
-            q = _put(out, q, byte, writing)
-        else:
-            q = _put(out, q, 92, writing)
-            q = _put(out, q, 117, writing)
-            for shift in range(12, -4, -4):
-                digit = code >> shift & 15
-                q = _put(out, q, 48 + digit if digit < 10 else 87 + digit, writing)
-        i += 1
-    return _put(out, q, 34, writing)
-
-
-@compiled
-def _put_integer(bits: int, signed: bool, out: Bytes, q: int, writing: bool) -> int:
-    """Write an integer in decimal."""
+def _put_integer(bits: int, signed: bool, out: Bytes, q: int) -> int:
+    """Write the 64 bits of an integer in decimal."""
     if signed and bits >> u64(63):
-        q = _put(out, q, 45, writing)
+        out[q] = 45
+        q += 1
         bits = ~bits + u64(1)
     digits, rest = 1, bits // u64(10)
     while rest:
         digits += 1
         rest //= u64(10)
-    if writing:
-        for i in range(digits - 1, -1, -1):
-            out[q + i] = np.uint8(u64(48) + bits % u64(10))
-            bits //= u64(10)
+    for i in range(digits - 1, -1, -1):
+        out[q + i] = np.uint8(u64(48) + bits % u64(10))
+        bits //= u64(10)
     return q + digits
 
 
 @compiled
-def _put_opaque(raw: Bytes, kind: int, p: int, size: int, out: Bytes, q: int, writing: bool) -> int:
+def _put_opaque(raw: Bytes, kind: int, p: int, size: int, out: Bytes, q: int) -> int:
     """Write bytes as "base64:typeN:..."."""
-    for byte in _OPAQUE_TEXT:
-        q = _put(out, q, byte, writing)
-    q = _put_integer(u64(kind), False, out, q, writing)
-    q = _put(out, q, 58, writing)
+    for i in range(len(_OPAQUE_TEXT)):
+        out[q + i] = _OPAQUE_TEXT[i]
+    q = _put_integer(u64(kind), False, out, q + len(_OPAQUE_TEXT))
+    out[q] = 58
+    q += 1
     for i in range(0, size, 3):
         left = min(size - i, 3)
         word = i64(0)
         for j in range(3):
             word = word << 8 | (i64(raw[p + i + j]) if j < left else 0)
         for j in range(4):
-            sextet = word >> (18 - 6 * j) & 63
-            q = _put(out, q, i64(_BASE64[sextet]) if j <= left else 61, writing)
-    return _put(out, q, 34, writing)
+            out[q + j] = _BASE64[word >> (18 - 6 * j) & 63] if j <= left else 61
+        q += 4
+    out[q] = 34
+    return q + 1
 
 
 @compiled
@@ -160,13 +147,14 @@ def _length(raw: Bytes, p: int, end: int) -> tuple[int, int]:
 
 
 @compiled
-def _put_moment(raw: Bytes, kind: int, p: int, out: Bytes, q: int, writing: bool) -> int:
+def _put_moment(raw: Bytes, kind: int, p: int, out: Bytes, q: int) -> int:
     """Write a date or time inside a document: its fields stand in one 64-bit number."""
-    room = out[q + 1 :] if writing else np.empty(32, np.uint8)
     bits = i64(le64(raw, p))
+    out[q] = 34
+    q += 1
     if kind == DURATION:
-        size = put_duration(room, 0, bits, 6)
-        if size < 0:
+        q = put_duration(out, q, bits, 6)
+        if q < 0:
             return -1
     else:
         year, month, day = bits >> 50 & 0x3FFF, bits >> 46 & 15, bits >> 41 & 31
@@ -176,36 +164,36 @@ def _put_moment(raw: Bytes, kind: int, p: int, out: Bytes, q: int, writing: bool
             return -1
         if micro > 999_999:
             return -1
-        size = put_date(room, 0, year, month, day)
+        q = put_date(out, q, year, month, day)
         if kind != DATE:
-            room[size] = 32
-            size = put_clock(room, size + 1, hour, minute, second, micro, 6)
-    q = _put(out, q, 34, writing) + size
-    return _put(out, q, 34, writing)
+            out[q] = 32
+            q = put_clock(out, q + 1, hour, minute, second, micro, 6)
+    out[q] = 34
+    return q + 1
 
 
 @compiled
-def _put_scalar(raw: Bytes, kind: int, p: int, end: int, out: Bytes, q: int, writing: bool) -> int:
+def _put_scalar(raw: Bytes, kind: int, p: int, end: int, out: Bytes, q: int) -> int:
     """Write any scalar but a double; return the place after it, or -1."""
     if kind == LITERAL:
         if p >= end or raw[p] > 2:
             return -1
-        first = i64(raw[p]) * 4
-        for i in range(first, first + (5 if first == 8 else 4)):
-            q = _put(out, q, i64(_LITERAL_TEXT[i]), writing)
-        return q
+        first, size = i64(raw[p]) * 4, 5 if raw[p] == 2 else 4
+        for i in range(size):
+            out[q + i] = _LITERAL_TEXT[first + i]
+        return q + size
     if kind == STRING:
         size, p = _length(raw, p, end)
-        return -1 if size < 0 else _put_string(raw, p, size, out, q, writing)
+        return -1 if size < 0 else _put_string(raw, p, size, out, q)
     if kind == OPAQUE:
         size, after = _length(raw, p + 1, end)
-        return -1 if size < 0 else _put_opaque(raw, i64(raw[p]), after, size, out, q, writing)
+        return -1 if size < 0 else _put_opaque(raw, i64(raw[p]), after, size, out, q)
     if p > end - (12 if kind == DURATION else 8):
         return -1
     if kind == INT64 or kind == UINT64:
-        return _put_integer(le64(raw, p), kind == INT64, out, q, writing)
+        return _put_integer(le64(raw, p), kind == INT64, out, q)
     if kind == DATE or kind == DATETIME or kind == TIMESTAMP or kind == DURATION:
-        return _put_moment(raw, kind, p, out, q, writing)
+        return _put_moment(raw, kind, p, out, q)
     return -1
 
 
@@ -279,7 +267,7 @@ def _put_float(text: Bytes, begin: int, end: int, exponents: bool, out: Bytes, q
         if scale < 1:
             out[q] = 45
             q += 1
-        q = _put_integer(u64(abs(scale - 1)), False, out, q, True)
+        q = _put_integer(u64(abs(scale - 1)), False, out, q)
     return q
 
 
@@ -290,17 +278,19 @@ def _put_document(
     size: int,
     stack: Longs,
     numbers: npt.NDArray[np.float64],
+    holes: Longs,
     k: int,
-    digits: Bytes,
-    digits_at: Longs,
     out: Bytes,
     q: int,
-    writing: bool,
 ) -> tuple[int, int]:
-    """Write one document; return the places after it in `out` and in `numbers`, or (-reason, k)."""
+    """Write one document; `out` must have `_room(size)` bytes left.
+
+    A double goes to `numbers`, and a byte in the text holds its place. Returns the places after
+    the document in `out` and in `numbers`, or (-reason, k).
+    """
     if size < 2:
         return -BAD_JSON, k
-    limit = q + 12 * size + 64  # no whole document needs more, see the module's words
+    limit = q + 12 * size + 64
     kind, p, end, depth = i64(raw[at]), at + 1, at + size, 0
     while True:
         if kind == OBJECT or kind == ARRAY:
@@ -314,46 +304,54 @@ def _put_document(
             stack[depth, 0], stack[depth, 1], stack[depth, 2] = kind, p, p + length
             stack[depth, 3], stack[depth, 4] = count, 0
             depth += 1
-            q = _put(out, q, 123 if kind == OBJECT else 91, writing)
+            out[q] = 123 if kind == OBJECT else 91
+            q += 1
         elif kind == DOUBLE:
             if p > end - 8 or k >= len(numbers):
                 return -BAD_JSON, k
-            if writing:
-                q = _put_float(digits, digits_at[k], digits_at[k + 1], True, out, q)
-            else:
-                numbers.view(np.uint64)[k] = le64(raw, p)
-                if not np.isfinite(numbers[k]):
-                    return -BAD_JSON, k
-                q += _DOUBLE_ROOM
+            numbers.view(np.uint64)[k] = le64(raw, p)
+            if not np.isfinite(numbers[k]):
+                return -BAD_JSON, k
+            holes[k] = q
             k += 1
+            q += 1
         else:
-            q = _put_scalar(raw, kind, p, end, out, q, writing)
+            q = _put_scalar(raw, kind, p, end, out, q)
             if q < 0:
                 return -BAD_JSON, k
-        if q > limit:
-            return -BAD_JSON, k
         while depth and stack[depth - 1, 4] == stack[depth - 1, 3]:
             depth -= 1
-            q = _put(out, q, 125 if stack[depth, 0] == OBJECT else 93, writing)
+            out[q] = 125 if stack[depth, 0] == OBJECT else 93
+            q += 1
+        if q > limit:
+            return -BAD_JSON, k
         if depth == 0:
             return q, k
         top = depth - 1
         i, base, end = stack[top, 4], stack[top, 1], stack[top, 2]
         stack[top, 4] = i + 1
         if i:
-            q = _put(out, q, 44, writing)
-            q = _put(out, q, 32, writing)
+            out[q], out[q + 1] = 44, 32
+            q += 2
         entry = base + 8 + 5 * i
         if stack[top, 0] == OBJECT:
             name, name_size = base + le32(raw, base + 8 + 6 * i), le16(raw, base + 12 + 6 * i)
             if name + name_size > end:
                 return -BAD_JSON, k
-            q = _put_string(raw, name, name_size, out, q, writing)
-            q = _put(out, q, 58, writing)
-            q = _put(out, q, 32, writing)
+            q = _put_string(raw, name, name_size, out, q)
+            out[q], out[q + 1] = 58, 32
+            q += 2
+            if q > limit:
+                return -BAD_JSON, k
             entry += 6 * stack[top, 3]
         kind = i64(raw[entry])
         p = entry + 1 if kind == LITERAL else base + le32(raw, entry + 1)
+
+
+@compiled
+def _room(size: int) -> int:
+    """Return how many bytes a document may touch: its limit, one more string, and brackets."""
+    return 18 * size + 512
 
 
 @compiled
@@ -363,26 +361,44 @@ def _documents(
     size: Longs,
     form: Bytes,
     numbers: npt.NDArray[np.float64],
-    digits: Bytes,
-    digits_at: Longs,
+    holes: Longs,
     offsets: Longs,
     out: Bytes,
-    writing: bool,
-) -> tuple[int, int]:
-    """Go over one column's documents; return a fault and how many doubles they hold."""
+    row: int,
+    k: int,
+) -> tuple[int, int, int]:
+    """Write documents from `row` on; return a fault, the row where `out` is full, the doubles."""
     stack = np.empty((MAX_DEPTH, 5), np.int64)
-    q, k = i64(0), i64(0)
-    for row in range(len(at)):
+    while row < len(at):
+        q = offsets[row]
+        if form[row] == VALUE:
+            if len(out) - q < _room(size[row]):
+                break
+            q, k = _put_document(raw, at[row], size[row], stack, numbers, holes, k, out, q)
+            if q < 0:
+                return fault(row, -q), row, k
+        row += 1
         offsets[row] = q
-        if form[row] != VALUE:
-            continue
-        q, k = _put_document(
-            raw, at[row], size[row], stack, numbers, k, digits, digits_at, out, q, writing
-        )
-        if q < 0:
-            return fault(row, -q), k
-    offsets[len(at)] = q
-    return 0, k
+    return 0, row, k
+
+
+@compiled
+def _fill_holes(
+    text: Bytes, holes: Longs, digits: Bytes, digits_at: Longs, offsets: Longs, out: Bytes
+) -> None:
+    """Copy the documents, with the doubles' digits in their places; moves `offsets` along."""
+    p, q, row = i64(0), i64(0), 0
+    for k in range(len(holes) + 1):
+        stop = holes[k] if k < len(holes) else i64(len(text))
+        while row < len(offsets) and offsets[row] <= stop:
+            offsets[row] += q - p
+            row += 1
+        for i in range(stop - p):
+            out[q + i] = text[p + i]
+        q += stop - p
+        if k < len(holes):
+            q = _put_float(digits, digits_at[k], digits_at[k + 1], True, out, q)
+            p = stop + 1
 
 
 @compiled
@@ -443,18 +459,26 @@ def json_texts(
     raw: Bytes, at: Longs, size: Longs, form: Bytes, offsets: Longs
 ) -> tuple[int, Bytes]:
     """Return a fault or 0, and the texts that `offsets` then points into."""
-    room = int(size[form == VALUE].sum())
-    numbers = np.empty(room // 5 + 1, np.float64)  # a double inside a document takes 13 bytes
-    no_digits = _shortest(numbers[:0])
-    found, count = _documents(
-        raw, at, size, form, numbers, *no_digits, offsets, np.empty(0, np.uint8), False
-    )
-    if found:
-        return found, np.empty(0, np.uint8)
-    digits = _shortest(numbers[:count])
-    out = np.empty(offsets[-1], np.uint8)
-    found, _ = _documents(raw, at, size, form, numbers, *digits, offsets, out, True)
-    return found, out
+    sizes = size[form == VALUE]
+    total, largest = int(sizes.sum()), int(sizes.max(initial=0))
+    numbers = np.empty(total // 5 + 1, np.float64)  # a double in an array or object takes 13 bytes
+    holes = np.empty(len(numbers), np.int64)
+    out = np.empty(2 * total + _room(largest), np.uint8)
+    offsets[0] = row = count = 0
+    while row < len(at):
+        found, row, count = _documents(
+            raw, at, size, form, numbers, holes, offsets, out, row, count
+        )
+        if found:
+            return found, out
+        if row < len(at):
+            out = np.concatenate((out, np.empty(len(out), np.uint8)))
+    if not count:
+        return 0, out
+    text = out[: offsets[-1]]
+    out = np.empty(len(text) + _DOUBLE_ROOM * count, np.uint8)
+    _fill_holes(text, holes[:count], *_shortest(numbers[:count]), offsets, out)
+    return 0, out
 
 
 def vector_texts(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.ddl import create_sql
 from rowferry.change.plan import Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
@@ -199,8 +200,18 @@ class RangePlanner:
             schema.table_id in state.tables or self._decision.captures(schema)
         )
 
+    def _as_seen(self, state: State, change: SchemaChange) -> SchemaChange:
+        """Return a DDL as the feed sees it: a table renamed into it is a new table."""
+        schema = change.schema
+        if change.previous is None or schema is None or schema.table_id in state.tables:
+            return change
+        if not self._decision.captures(schema):
+            return change
+        query = create_sql(schema)
+        return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
+
     def _apply(self, state: State, change: SchemaChange) -> None:
-        """Bring the captured tables to their definition after a DDL."""
+        """Bring the captured tables to their definition after a DDL (as the source wrote it)."""
         if change.dropped_table_id:
             self._forget(state, change.dropped_table_id)
         schema = change.schema
@@ -425,8 +436,12 @@ class RangePlanner:
         for progress, _, head in active:
             moved = progress.with_(last_log_index=head.index_at_ts)
             state.ranges[progress.range_id] = moved
+        kept: list[SchemaChange] = []
         if following:
             for change in following:
+                seen = self._as_seen(state, change)
+                if self._decision.keeps_schema_change(seen):
+                    kept.append(seen)
                 self._apply(state, change)
             state.resolved_ts = following[0].commit_ts
         else:
@@ -436,10 +451,9 @@ class RangePlanner:
         held = state.resolved_ts < state.hold_until or bool(state.waiting())
         if not held:
             state.hold_until = 0
-        kept = tuple(c for c in following if self._decision.keeps_schema_change(c))
         return Stretch(
             segments=tuple(segments),
-            schema_changes=kept,
+            schema_changes=tuple(kept),
             position={},
             watermark=None if held else state.resolved_ts,
             caught_up=not held and not following and min(ceiling, closed) == closed,

@@ -30,6 +30,7 @@ _FOR_GOOD = frozenset(
         errno.EACCES,
         errno.EPERM,
         errno.EROFS,
+        errno.EEXIST,  # a file in place of a directory
         errno.ENOTDIR,
         errno.EISDIR,
         errno.ENAMETOOLONG,

@@ -1,0 +1,213 @@
+"""Checks over source texts: each takes `{path: text}` and returns one line for each violation.
+
+Paths are relative to `src/`, with slashes. The checks know nothing of the disk, so that the tests
+can plant violations.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+Sources = Mapping[str, str]
+
+# Who may import what of ours: first pattern that fits the importing module decides. Patterns are
+# matched against dotted names below `rowferry`.
+_STAGES = ("capture", "decide", "dispatch", "encode", "sink")
+_CONTRACTS = tuple(f"flow.{stage}.contract" for stage in _STAGES)
+_BELOW_FLOW = ("change*", "spec*", "errors")
+_FLOW = (*_BELOW_FLOW, "registry", "flow*")
+MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("errors", ()),
+    ("change*", ("change*", "errors")),
+    ("spec*", ("spec*", "change*", "errors")),
+    ("registry", ("errors", *_CONTRACTS)),
+    ("flow.assemble", _FLOW),
+    (
+        "flow.capture.range_log*",
+        (*_BELOW_FLOW, "flow.capture*", "wire*", *_CONTRACTS),
+    ),
+    *((f"flow.{s}*", (*_BELOW_FLOW, f"flow.{s}*", *_CONTRACTS)) for s in _STAGES),
+    ("wire*", ("wire*",)),
+    (
+        "refstore*",
+        (
+            "refstore*",
+            "change*",
+            "errors",
+            "wire*",
+            "flow.capture.range_log",  # the package, for `from … import catalog`
+            "flow.capture.range_log.kv*",
+            "flow.capture.range_log.catalog",
+            "flow.capture.range_log.client*",
+        ),
+    ),
+    ("spark*", ("spark*", *_FLOW)),
+    ("control*", ("control*", "spark*", *_FLOW)),
+    ("face*", ("face*", "control*", "refstore*", "testing*", "spark*", *_FLOW)),
+    ("testing*", ("testing*", "refstore*", *_FLOW)),
+    ("warm", ("flow*", "refstore*")),
+    ("flow", ()),
+    ("", ()),  # the package itself
+)
+
+# Which modules own a foreign library; no other may import it.
+OWNERS: dict[str, tuple[str, ...]] = {
+    "pyspark": ("spark*",),
+    "sqlalchemy": ("control.store*",),
+    "alembic": ("control.store*",),
+    "grpc": ("refstore*", "wire*", "flow.capture.range_log.client*"),
+    "sqlglot": ("change.ddl*",),
+    "re2": ("flow.decide.table_filter",),
+    "obstore": ("flow.sink.storage*",),
+    "yaml": ("spec*",),
+    "typer": ("face.cli*",),
+    "rich": ("face.cli*",),
+    "psutil": (),
+    "pandas": (),
+}
+
+EMPTY_WORDS = re.compile(
+    r"^(Base|Abstract|Common)(?=[A-Z]|$)"
+    r"|(Manager|Helper|Utils?|Impl|Processor|Engine|Handler|Info|Data|Context)$"
+)
+EMPTY_MODULES = re.compile(r"^(utils?|helpers?|common|base|misc|manager)$")
+# Prose must stand on its own: nothing about papers that readers do not have, nor about a machine.
+FORBIDDEN_PROSE = re.compile(
+    r"\b(?:[Ss]eeds?|[Ii]ssues?|DESIGN|STYLE)\b|\.\./shared|/(?:work|root)/"
+)
+SECRETS = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|\bAKIA[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{36}\b|\bxox[abpr]-[A-Za-z0-9-]{10,}"
+    r"|://[^\s/:@\"'`*<{]+:(?!\*)[^\s/:@\"'`{$<]+@"
+    r"|(?i:\b(?:password|passwd|secret|token)\b)\s*=\s*[\"'](?!\*{3})[^\"'{}\s]{6,}[\"']"
+)
+
+
+@cache
+def read_sources(folder: str = "src/rowferry") -> dict[str, str]:
+    """Return our Python files below a folder; generated stubs are not ours."""
+    found = sorted((ROOT / folder).rglob("*.py"))
+    return {
+        p.relative_to(ROOT / "src" if folder.startswith("src") else ROOT).as_posix(): p.read_text()
+        for p in found
+        if "_pb2" not in p.name and "__pycache__" not in p.parts
+    }
+
+
+def module_name(path: str) -> str:
+    """Return the dotted name below `rowferry`; empty for the package itself."""
+    parts = path.removesuffix(".py").split("/")[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and full dotted name of every import, at any depth of the file."""
+    package = ["rowferry", *module_name(path).split(".")]
+    if not path.endswith("__init__.py"):
+        package = package[:-1]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{base}:{alias.name}") for alias in node.names)
+
+
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(name, p) if p.endswith("*") else name == p for p in patterns)
+
+
+def _imported_module(target: str, ours: set[str]) -> str:
+    """Return the module below `rowferry` that `module:name` refers to."""
+    base, _, name = target.partition(":")
+    inner = base.removeprefix("rowferry").removeprefix(".")
+    joined = f"{inner}.{name}".strip(".") if name else inner
+    return joined if joined in ours else inner
+
+
+def wrong_layers(sources: Sources) -> list[str]:
+    """Return imports of ours that go up, or across from stage to stage."""
+    found = []
+    ours = {module_name(path) for path in sources}
+    for path, text in sources.items():
+        name = module_name(path)
+        allowed = next((a for p, a in MAY_IMPORT if _fits(name, [p])), None)
+        if allowed is None:
+            found.append(f"{path}: no rule says what {name} may import")
+            continue
+        for line, target in imports(path, text):
+            if target.split(":")[0].split(".")[0] != "rowferry":
+                continue
+            module = _imported_module(target, ours)
+            if module and not _fits(module, allowed):
+                found.append(f"{path}:{line}: {name or 'rowferry'} must not import {module}")
+    return found
+
+
+def wrong_owners(sources: Sources) -> list[str]:
+    """Return imports of foreign libraries outside the modules that own them."""
+    found = []
+    for path, text in sources.items():
+        for line, target in imports(path, text):
+            library = target.split(":")[0].split(".")[0]
+            if library in OWNERS and not _fits(module_name(path), OWNERS[library]):
+                found.append(f"{path}:{line}: only {OWNERS[library]} may import {library}")
+    return found
+
+
+def empty_names(sources: Sources, exempt: Mapping[str, str] | None = None) -> list[str]:
+    """Return classes and modules whose names say nothing."""
+    found = []
+    for path, text in sources.items():
+        stem = path.rsplit("/", 1)[-1].removesuffix(".py")
+        if EMPTY_MODULES.match(stem):
+            found.append(f"{path}: a module called {stem} says nothing")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and EMPTY_WORDS.search(node.name.lstrip("_")):
+                if node.name not in (exempt or {}):
+                    found.append(f"{path}:{node.lineno}: the name {node.name} says nothing")
+    return found
+
+
+def prose(text: str) -> Iterator[tuple[int, str]]:
+    """Yield comments and docstrings with their lines; `code` in back quotes is left out."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], _without_code(token.string)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if ast.get_docstring(node) is not None:
+                first = node.body[0]
+                yield first.lineno, _without_code(ast.get_docstring(node) or "")
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+
+
+def forbidden_prose(sources: Sources) -> list[str]:
+    """Return comments, docstrings and pages that speak of what readers do not have."""
+    found = []
+    for path, text in sources.items():
+        pieces = prose(text) if path.endswith(".py") else [(1, _without_code(text))]
+        for line, piece in pieces:
+            found += [f"{path}:{line}: {m[0]!r}" for m in FORBIDDEN_PROSE.finditer(piece)]
+    return found
+
+
+def secrets(sources: Sources) -> list[str]:
+    """Return what looks like a password, key or token."""
+    found = []
+    for path, text in sources.items():
+        for match in SECRETS.finditer(text):
+            found.append(f"{path}:{text[: match.start()].count(chr(10)) + 1}: looks like a secret")
+    return found

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable
+from rowferry.flow.sink.storage.files import Entry, LocalFiles
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LocalFiles:
+    found = LocalFiles(tmp_path / "root")
+    found.prepare()
+    return found
+
+
+def test_create_is_once_and_for_all(files: LocalFiles) -> None:
+    assert files.create("a/b/c", b"x") is True
+    assert files.create("a/b/c", b"x") is False
+    with pytest.raises(FileConflict, match="a/b/c exists with other content"):
+        files.create("a/b/c", b"y")
+    stored = files.get("a/b/c")
+    assert stored is not None
+    assert stored.data == b"x"
+    assert files.entries("rowferry.tmp") == []
+
+
+def test_swap_needs_what_it_expects(files: LocalFiles) -> None:
+    assert files.swap("f", b"1", None) is True
+    assert files.swap("f", b"2", None) is False
+    first = files.get("f")
+    assert files.swap("f", b"2", first) is True
+    assert files.swap("f", b"3", first) is False
+    second = files.get("f")
+    assert second is not None
+    assert second.data == b"2"
+    files.delete("f")
+    assert files.swap("f", b"3", second) is False
+    assert files.get("f") is None
+
+
+def test_a_rewrite_with_the_same_content_changes_the_tag(files: LocalFiles) -> None:
+    files.create("f", b"1")
+    first = files.get("f")
+    assert files.swap("f", b"1", first) is True
+    assert files.swap("f", b"2", first) is False
+
+
+def test_entries_delete_and_prune(files: LocalFiles) -> None:
+    files.create("d/x", b"")
+    files.create("d/e/y", b"")
+    assert files.entries("d") == [Entry("e", True), Entry("x", False)]
+    assert files.entries("missing") == []
+    files.prune("d/e")
+    files.delete("d/e/y")
+    files.delete("d/e/y")
+    files.prune("d/e")
+    files.prune("d/e")
+    assert files.entries("d") == [Entry("x", False)]
+
+
+def test_staged_content_grows_without_a_name(files: LocalFiles) -> None:
+    staged = files.stage()
+    staged.append(b"ab")
+    staged.append(memoryview(bytearray(b"cd")))
+    assert len(files.entries("rowferry.tmp")) == 1
+    assert staged.create("f") is True
+    staged.abandon()
+    stored = files.get("f")
+    assert stored is not None
+    assert stored.data == b"abcd"
+    assert files.entries("rowferry.tmp") == []
+
+
+def test_many_staged_files_hold_no_handles(files: LocalFiles) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    staged = [files.stage() for _ in range(50)]
+    for one in staged:
+        one.append(b"x")
+    assert len(os.listdir("/proc/self/fd")) <= before
+    for one in staged:
+        one.abandon()
+
+
+def test_staged_content_that_was_swept_away_does_not_come_back_torn(files: LocalFiles) -> None:
+    staged = files.stage()
+    staged.append(b"first half")
+    files.sweep()
+    with pytest.raises(SinkUnavailable, match="No such file"):
+        staged.append(b"second half")
+    with pytest.raises(SinkUnavailable):
+        staged.create("f")
+    staged.abandon()
+    assert not files.exists("f")
+
+
+def test_content_is_on_disk_before_it_has_its_name(
+    files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, bool]] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        seen.append((os.readlink(f"/proc/self/fd/{handle}"), files.exists("a/f")))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files.create("a/f", b"x")
+    root = str(files.root)
+    assert [(path.removeprefix(root).split("/")[1:2], there) for path, there in seen] == [
+        (["rowferry.tmp"], False),
+        ([], False),  # the prefix, for the new directory's entry
+        (["a"], True),
+    ]
+    seen.clear()
+    LocalFiles(files.root, fsync=False).create("a/g", b"x")
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.ENOSPC, SinkUnavailable),
+        (errno.EIO, SinkUnavailable),
+        (errno.EDQUOT, SinkUnavailable),
+        (errno.EROFS, SinkUnwritable),
+        (errno.EACCES, SinkUnwritable),
+        (errno.ENAMETOOLONG, SinkUnwritable),
+    ],
+)
+def test_errors_of_the_system_get_their_verdict(
+    files: LocalFiles, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+) -> None:
+    def write(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(error, match=os.strerror(number)):
+        files.create("f", b"x")
+    monkeypatch.undo()
+    assert files.entries("rowferry.tmp") == []
+    assert files.create("f", b"x") is True
+
+
+def test_a_file_in_place_of_a_directory(files: LocalFiles) -> None:
+    files.create("d", b"")
+    with pytest.raises(SinkUnwritable):
+        files.create("d/f", b"x")
+    with pytest.raises(SinkUnwritable):
+        files.get("d/f")
+
+
+def test_too_long_a_name(files: LocalFiles) -> None:
+    with pytest.raises(SinkUnwritable, match="too long"):
+        files.create("x" * 300, b"x")
