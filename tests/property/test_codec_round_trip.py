@@ -1,10 +1,9 @@
-"""decode(encode(rows)) gives the rows, for every column type and every option that changes the form."""
+"""decode(encode(rows)) gives the rows, for every column type and option that changes the form."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.errors import DecodeError
 from rowferry.flow.encode.canal_json import CanalJson
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.encode.csv import Csv
@@ -157,8 +157,6 @@ def test_any_slice_is_written_like_the_whole(changes: Any, data: st.DataObject) 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200), st.data())
 def test_damaged_files_are_errors_or_rows(junk: bytes, data: st.DataObject) -> None:
-    from rowferry.errors import DecodeError
-
     rows = chunk([(Op.INSERT, None, {c.name: None for c in TABLE.columns})] * 2)
     codecs: list[Codec] = [Csv(spec({})), CanalJson(spec({}))]
     for codec in codecs:
@@ -166,6 +164,6 @@ def test_damaged_files_are_errors_or_rows(junk: bytes, data: st.DataObject) -> N
         at = data.draw(st.integers(0, len(whole)))
         for content in (junk, whole[:at] + junk + whole[at:], whole[:at] + junk + whole[at + 9 :]):
             try:
-                assert all(np.all(p.op >= 0) for p in codec.decode(content, TABLE))  # type: ignore[union-attr]
+                list(codec.decode(content, TABLE))
             except DecodeError as err:
                 assert "row " in str(err)

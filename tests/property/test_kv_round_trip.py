@@ -19,7 +19,7 @@ from rowferry.refstore.kv_encode import encode_keys, encode_rows
 
 BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def decimals(column_type: SqlType) -> st.SearchStrategy[str]:
@@ -218,11 +218,10 @@ def round_trip(definition: TableSchema, image: pa.StructArray) -> pa.StructArray
 
 
 @pytest.mark.parametrize("column_type", TYPES, ids=lambda t: t.sql[:24])
-@pytest.mark.parametrize("first_id", [1, 256])
 @SLOW
 @given(data=st.data())
-def test_every_type_round_trips(column_type: SqlType, first_id: int, data: st.DataObject) -> None:
-    definition = table(column_type, first_id=first_id)
+def test_every_type_round_trips(column_type: SqlType, data: st.DataObject) -> None:
+    definition = table(column_type, first_id=data.draw(st.sampled_from((1, 256))))
     rows = data.draw(st.lists(st.none() | values_of(column_type), max_size=12))
     image = pa.array([{"c0": v} for v in rows], definition.image)
     assert round_trip(definition, image).to_pylist() == image.to_pylist()
@@ -270,10 +269,8 @@ def test_keys_sort_as_their_values(column_type: SqlType, data: st.DataObject) ->
     )
     image = pa.array([{"c0": v, "c1": n} for v, n in rows], definition.image)
     keys = encode_keys(definition, 5, image).to_pylist()
-    exact = [
-        (v, n) for v, n in zip(image.field(0).to_pylist(), image.field(1).to_pylist(), strict=True)
-    ]
-    by_value = sorted(range(len(rows)), key=lambda i: (rank(column_type, exact[i][0]), exact[i][1]))
+    exact = [(rank(column_type, row["c0"]), row["c1"]) for row in image.to_pylist()]
+    by_value = sorted(range(len(rows)), key=lambda i: exact[i])
     assert sorted(keys) == [keys[i] for i in by_value]
 
 
@@ -283,12 +280,8 @@ def test_integer_handles_sort_as_their_values(numbers: list[int]) -> None:
     definition = table(SqlType("bigint"), key=("c0",))
     image = pa.array([{"c0": n} for n in numbers], definition.image)
     keys = encode_keys(definition, 5, image).to_pylist()
-    assert sorted(keys) == [
-        k.as_py()
-        for k in encode_keys(
-            definition, 5, pa.array([{"c0": n} for n in sorted(numbers)], definition.image)
-        )
-    ]
+    by_value = sorted(range(len(numbers)), key=lambda i: numbers[i])
+    assert sorted(keys) == [keys[i] for i in by_value]
 
 
 @SLOW

@@ -124,7 +124,9 @@ def canal_of(given: dict[str, Any]) -> CanalJson:
 
 @by_id("canal-type")
 def test_canal_type(case: dict[str, Any]) -> None:
-    kind = parse_create(f"create table t (a {case['input']['column_type']})", "test").columns[0].type
+    kind = (
+        parse_create(f"create table t (a {case['input']['column_type']})", "test").columns[0].type
+    )
     message = json.loads(one_value(canal_of({}), kind, case["input"]["value"]))
     assert message["sqlType"]["a"] == case["expected"]["sqlType"]
     assert message["data"][0]["a"] == case["expected"]["data"]

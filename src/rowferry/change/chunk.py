@@ -25,7 +25,7 @@ class Op(IntEnum):
 class Rows:
     """A chunk: changes of one table version (and one table partition), in log order, as columns.
 
-    `batch` has the fields `op` int8, `commit_ts` uint64, `seq` int64, `before` struct, `after` struct.
+    `batch` has the fields `op` int8, `commit_ts` uint64, `seq` int64, `before` and `after` structs.
     An insert's `before` and a delete's `after` are null. A struct holds the columns that the image
     has, named as in the table; a column that is missing from the struct is *absent* (partial row
     image), which is not the same as NULL. All rows of a chunk have the same columns present.
@@ -84,7 +84,7 @@ def make_rows(
 
 
 class DdlKind(IntEnum):
-    """What a schema change does; TiDB's action numbers, as schema files and protocols write them."""
+    """What a schema change does: TiDB's action numbers, which schema files and protocols write."""
 
     NONE = 0
     CREATE_DATABASE = 1

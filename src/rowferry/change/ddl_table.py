@@ -221,7 +221,7 @@ def _column_sql(column: Column, table_charset: str) -> str:
     if column.generated:
         text += f" GENERATED ALWAYS AS ({column.expression or 'NULL'}) {column.generated.upper()}"
     text += "" if column.nullable else " NOT NULL"
-    if not column.generated and column.default is not None:
+    if not column.generated and (column.default is not None or column.expression):
         text += f" DEFAULT {_default_sql(column)}"
     text += " AUTO_INCREMENT" if column.auto_increment else ""
     text += " INVISIBLE" if column.invisible else ""

@@ -199,11 +199,10 @@ def read_default(cursor: Cursor, kind: SqlType, column: str) -> tuple[Any, str]:
     """Consume the value after DEFAULT.
 
     Returns:
-        The value as `Column.default` keeps it, and the text of an expression (else empty).
+        The value as `Column.default` keeps it, or None and the text of an expression.
     """
     if cursor.at("("):
-        text = cursor.parenthesised()
-        return text, text
+        return None, cursor.parenthesised()
     if cursor.accept("NULL"):
         return None, ""
     token = cursor.peek()
@@ -217,17 +216,16 @@ def read_default(cursor: Cursor, kind: SqlType, column: str) -> tuple[Any, str]:
     return _typed(cursor, kind, column), ""
 
 
-def _function(cursor: Cursor, kind: SqlType) -> tuple[str, str]:
+def _function(cursor: Cursor, kind: SqlType) -> tuple[str | None, str]:
     word = cursor.peek().word
     if word not in _NOW and cursor.peek(1).word != "(":
         cursor.fail("expected a default value")
     name = cursor.take().text
     arguments = cursor.parenthesised() if cursor.at("(") else ""
     if word not in _NOW:
-        text = f"{name}({arguments})"
-        return text, text
+        return None, f"{name}({arguments})"
     text = "CURRENT_TIMESTAMP" + (f"({arguments})" if arguments not in ("", "0") else "")
-    return text, "" if kind.kind in _TIMES else text
+    return (text, "") if kind.kind in _TIMES else (None, text)
 
 
 def _typed(cursor: Cursor, kind: SqlType, column: str) -> Any:

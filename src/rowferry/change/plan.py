@@ -133,7 +133,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a sink assigned to one slice of one segment, e.g. a storage file's directory and number."""
+    """What a sink assigned to one slice of one segment, e.g. a file's directory and number."""
 
     segment: int
     slice: int

@@ -1,7 +1,8 @@
 """Tables as they were at one moment: names, columns, keys, partitions.
 
-A `TableSchema` is one version of one table and never changes; a DDL makes the next version. `version`
-is the commit-ts of the DDL that made it (or of the moment when the feed first met the table).
+A `TableSchema` is one version of one table and never changes; a DDL makes the next version.
+`version` is the commit-ts of the DDL that made it (or of the moment when the feed first met the
+table).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Column:
 
     Attributes:
         id: stable number of the column inside its table (never reused after DROP COLUMN).
-        default: the default's value (int, float or text); None: no default or NULL.
+        default: the default's value (int, float or text; `CURRENT_TIMESTAMP` of a time); None: no
+            default, NULL, or an expression.
         generated: "virtual", "stored", or "" for an ordinary column.
         expression: how a generated column, or a default that is computed, gets its value.
     """

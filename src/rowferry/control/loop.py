@@ -88,6 +88,8 @@ class Loop:
         self._versions: dict[tuple[int, int], TableSchema] = {}
         self._fresh_versions: list[TableSchema] = []  # met, but not yet stored
         self._opened = False
+        self._published = 0  # number of the last published micro-batch
+        self._spec_version = 0
         self.watermark = 0
 
     def step(self, publish_idle: bool = True) -> Step:
@@ -142,6 +144,7 @@ class Loop:
     def _open(self) -> None:
         state = self._store.state(self._id)
         self._flow.sink.open(Owner(self._id, self._claim.epoch), state.sink_state)
+        self._published, self._spec_version = state.micro_batch, state.spec_version
         self.watermark = state.watermark
         self._opened = True
 
@@ -169,10 +172,9 @@ class Loop:
         return not (moved and publish_idle)
 
     def _make_plan(self, stretch: Stretch) -> Plan:
-        state = self._store.state(self._id)
         bare = Plan(
-            micro_batch=state.micro_batch + 1,
-            spec_version=state.spec_version,
+            micro_batch=self._published + 1,
+            spec_version=self._spec_version,
             planned_at_ms=self._now_ms(),
             stretch=stretch,
         )
@@ -187,6 +189,7 @@ class Loop:
         receipts = self._run(plan, tables)
         self._flow.sink.publish(plan, receipts, tables)
         self._store.publish(self._claim, plan)
+        self._published = plan.micro_batch
         if plan.stretch.watermark is not None:
             self.watermark = max(self.watermark, plan.stretch.watermark)
         return self._step(plan, receipts, replayed)

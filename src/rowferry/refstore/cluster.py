@@ -52,9 +52,12 @@ class _Process:
         """Whether the process runs."""
         return self._child.poll() is None
 
-    def end(self, how: signal.Signals | None = None) -> None:
-        """Send a signal, if any, and wait for the end; a process that ignores it is killed."""
-        if how is not None and self.alive:
+    def end(self, how: signal.Signals) -> int:
+        """Send a signal and wait for the end; a process that ignores it is killed.
+
+        Returns the exit code.
+        """
+        if self.alive:
             self._child.send_signal(how)
         try:
             self._child.wait(10)
@@ -63,6 +66,7 @@ class _Process:
             self._child.wait()
         if self._child.stdout is not None:
             self._child.stdout.close()
+        return self._child.returncode
 
 
 class LocalCluster:
@@ -79,7 +83,7 @@ class LocalCluster:
         cluster_id: int | None = None,
         data_options: tuple[str, ...] = (),
     ) -> None:
-        self._dir = data_dir
+        self.data_dir = data_dir
         self._count = data_servers
         self._cluster_id = cluster_id
         self._data_options = data_options
@@ -87,7 +91,7 @@ class LocalCluster:
         self._servers: list[_Process] = []
 
     def __enter__(self) -> LocalCluster:
-        self._dir.mkdir(parents=True, exist_ok=True)
+        self.data_dir.mkdir(parents=True, exist_ok=True)
         try:
             self._master = self._start_master("127.0.0.1:0")
             self._master.wait_ready()
@@ -120,13 +124,13 @@ class LocalCluster:
 
     def _start_master(self, listen: str) -> _Process:
         more = ["--cluster-id", str(self._cluster_id)] if self._cluster_id is not None else []
-        arguments = ["master", "--listen", listen, "--data-dir", str(self._dir), *more]
-        return _Process(arguments, self._dir / "master.stderr")
+        arguments = ["master", "--listen", listen, "--data-dir", str(self.data_dir), *more]
+        return _Process(arguments, self.data_dir / "master.stderr")
 
     def _start_server(self, number: int, listen: str) -> _Process:
         arguments = ["data", "--listen", listen, "--master", self.master_address]
-        arguments += ["--data-dir", str(self._dir), *self._data_options]
-        return _Process(arguments, self._dir / f"data-{number}.stderr")
+        arguments += ["--data-dir", str(self.data_dir), *self._data_options]
+        return _Process(arguments, self.data_dir / f"data-{number}.stderr")
 
     @property
     def master_address(self) -> str:
@@ -156,6 +160,10 @@ class LocalCluster:
     def kill(self, number: int) -> None:
         """Kill a data server at once (SIGKILL)."""
         self._servers[number].end(signal.SIGKILL)
+
+    def stop_server(self, number: int, how: signal.Signals = signal.SIGTERM) -> int:
+        """End a data server with a signal; returns its exit code."""
+        return self._servers[number].end(how)
 
     def restart(self, number: int) -> None:
         """Start a data server again at its address, stopping it first if it runs."""

@@ -376,6 +376,13 @@ def _pack_each(encode: Callable[[str], bytes], values: pa.Array) -> tuple[_Packe
     return _strings(pa.array(found, pa.large_binary())), -1
 
 
+def _pack_vectors(values: pa.Array, column_type: SqlType) -> tuple[_Packed, int]:
+    packed, bad = _pack_each(encode_vector, values)
+    if bad < 0 and column_type.length is not None:
+        bad = _first(packed.size != 4 + 4 * column_type.length, packed.size)
+    return packed, bad
+
+
 _PACKERS: Final[dict[Kind, Callable[[pa.Array, SqlType], tuple[_Packed, int]]]] = {
     Kind.INTEGER: _pack_integers,
     Kind.YEAR: _pack_integers,
@@ -392,7 +399,7 @@ _PACKERS: Final[dict[Kind, Callable[[pa.Array, SqlType], tuple[_Packed, int]]]] 
     Kind.TEXT: _pack_strings,
     Kind.BINARY: _pack_strings,
     Kind.JSON: lambda values, _: _pack_each(encode_json, values),
-    Kind.VECTOR: lambda values, _: _pack_each(encode_vector, values),
+    Kind.VECTOR: _pack_vectors,
 }
 
 

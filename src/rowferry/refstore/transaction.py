@@ -46,7 +46,7 @@ class Transaction:
         self.ended = False
         self._rows: dict[TableId, dict[bytes, tuple[int, Row]]] = {}
         self._images: list[tuple[TableId, pa.StructArray]] = []
-        self._has_read = False
+        self._seen: dict[bytes, dict[str, Any] | None] = {}  # rows read, as of read_ts
 
     # --- writes ----------------------------------------------------------------------------------
 
@@ -106,15 +106,16 @@ class Transaction:
             TransactionAborted: one of them was changed after this transaction's start.
         """
         schema = self._tables.table(table)
-        self._has_read = True
         wanted = keys_of(schema, keys)
         kept = self._rows.get(table, {})
-        missing = sorted({k for k in wanted if k not in kept})
-        values = self._routing.patiently(lambda: self._fetch(missing))
-        found = {k: v for k, v in zip(missing, values, strict=True) if v is not None}
-        rows = dict(zip(found, decoded(schema, list(found.items())), strict=True))
-        own = {k: self._own(schema, *kept[k]) for k in wanted if k in kept}
-        return [own[k] if k in own else rows.get(k) for k in wanted]
+        missing = sorted({k for k in wanted if k not in kept and k not in self._seen})
+        if missing:
+            values = self._routing.patiently(lambda: self._fetch(missing))
+            found = [(k, v) for k, v in zip(missing, values, strict=True) if v is not None]
+            self._seen.update(dict.fromkeys(missing))
+            rows = decoded(schema, found) if found else []
+            self._seen.update((k, row) for (k, _), row in zip(found, rows, strict=True))
+        return [self._own(schema, *kept[k]) if k in kept else self._seen[k] for k in wanted]
 
     @staticmethod
     def _own(schema: TableSchema, op: int, row: Row) -> dict[str, Any] | None:
@@ -155,7 +156,7 @@ class Transaction:
                 return Committer(self._routing, parts, self.read_ts).commit()
             except SchemaMoved as err:
                 self._tables.refresh()
-                if self._has_read:
+                if self._seen:
                     raise TransactionAborted(f"{err}; run the transaction again") from None
         raise StoreUnavailable("the table changes faster than rows can be written; try again")
 

@@ -17,6 +17,7 @@ from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.flow.assemble import Flow, assemble
 from rowferry.spark.failure import as_error
+from rowferry.spark.session import close_session
 from rowferry.spec.changefeed import ChangefeedSpec
 
 _RECEIPT = pa.schema(
@@ -117,8 +118,8 @@ class SparkRunner:
         ]
 
     def close(self) -> None:
-        """Stop Spark."""
-        self._session.stop()
+        """Stop Spark and its Java process."""
+        close_session(self._session)
 
 
 class InProcessRunner:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from rowferry.errors import NoJava
@@ -67,38 +70,42 @@ def open_session(
         "spark.sql.warehouse.dir": str(log_dir / "warehouse"),
         "spark.log.level": "WARN",
     }
-    builder = SparkSession.builder.appName(name).master(master)
+    conf = SparkConf(loadDefaults=False).setAppName(name).setMaster(master)
     for key, value in {**ours, **(settings or {})}.items():
         if value:
-            builder = builder.config(key, value)
-    with _output_to(log_dir / "spark-process.log"), warnings.catch_warnings():
+            conf.set(key, value)
+    if SparkContext._gateway is None:
+        _start_java(conf, log_dir / "spark-process.log")
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        return SparkSession(SparkContext.getOrCreate(conf))
+
+
+def _start_java(conf: SparkConf, output: Path) -> None:
+    """Start Spark's Java process: output to a file, out of reach of the terminal's Ctrl-C."""
+    with open(output, "ab") as target:
+        popen = {"stdout": target, "stderr": target, "start_new_session": True}
         try:
-            return builder.getOrCreate()
-        except Exception as err:
-            if "JAVA_GATEWAY_EXITED" in str(err) or isinstance(err, FileNotFoundError):
-                raise NoJava(
-                    "Spark's Java process did not start; install Java 17 or newer (or set "
-                    f"JAVA_HOME); details are in {log_dir / 'spark-process.log'}"
-                ) from None
-            raise
+            gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=gateway)
+        except (PySparkRuntimeError, OSError) as err:
+            raise NoJava(
+                "Spark's Java process did not start; install Java 17 or newer (or set JAVA_HOME); "
+                f"details are in {output} ({type(err).__name__})"
+            ) from None
 
 
-@contextmanager
-def _output_to(file: Path) -> Iterator[None]:
-    """Let child processes that start now inherit a file as their output instead of the terminal."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
-    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.dup2(target, 1)
-        os.dup2(target, 2)
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, old in zip((1, 2), kept, strict=True):
-            os.dup2(old, number)
-            os.close(old)
-        os.close(target)
+def close_session(session: SparkSession) -> None:
+    """Stop Spark and end its Java process."""
+    session.stop()
+    gateway = SparkContext._gateway
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # its end tells the process to go
+        try:
+            gateway.proc.wait(10)
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import ColumnElement, and_, delete, exists, insert, or_, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
@@ -29,12 +29,15 @@ from rowferry.control.store.tables import (
     ProgressRow,
     SpecRow,
     SubscribeRow,
+    Table,
     TableVersionRow,
 )
 from rowferry.errors import PlanRefused
 
 T = TypeVar("T")
 
+# A changefeed may have thousands of ranges: read and written as plain rows, not as objects.
+_PROGRESS = Table.metadata.tables["progress"]
 _BLIND = {"synchronize_session": False}  # nothing that was loaded is looked at again
 _AT_ONCE = 300  # values in one IN (…): databases limit the parameters of a statement
 
@@ -163,27 +166,33 @@ def versions_to_go_on(session: Session, feed: FeedRow) -> tuple[TableSchema, ...
     published count as captured.
     """
     row, newer, table = TableVersionRow, aliased(TableVersionRow), SubscribeRow
+    same_name = and_(newer.db_name == row.db_name, newer.table_name == row.table_name)
     overtaken = exists().where(
         newer.changefeed == row.changefeed,
-        _same_table(newer, row),
+        newer.table_id == row.table_id,
+        or_(row.table_id != 0, same_name),  # an id survives a rename; without one the name counts
         newer.version > row.version,
         newer.version <= feed.watermark,
     )
-    captured = exists().where(table.subscribe_name == row.changefeed, _same_table(table, row))
     wanted = (
-        select(row.definition)
+        select(row.table_id, row.db_name, row.table_name, row.micro_batch, row.definition)
         .where(row.changefeed == feed.id, ~overtaken)
-        .where(or_(row.micro_batch > feed.micro_batch, captured))
         .order_by(row.db_name, row.table_name, row.version)
     )
+    subscribed = select(table.table_id, table.db_name, table.table_name).where(
+        table.subscribe_name == feed.id
+    )
+    captured = {_identity(*found) for found in session.execute(subscribed)}
     what = f"table versions of changefeed {feed.id}"
-    return tuple(read(d, TableSchema.from_json, what) for d in session.scalars(wanted))
+    return tuple(
+        read(definition, TableSchema.from_json, what)
+        for table_id, database, name, recorded, definition in session.execute(wanted)
+        if recorded > feed.micro_batch or _identity(table_id, database, name) in captured
+    )
 
 
-def _same_table(one: Any, other: Any) -> ColumnElement[bool]:
-    """Match by id, which survives a rename; tables without one (0) by name."""
-    same_name = and_(one.db_name == other.db_name, one.table_name == other.table_name)
-    return and_(one.table_id == other.table_id, or_(other.table_id != 0, same_name))
+def _identity(table_id: int, database: str, table: str) -> int | TableId:
+    return table_id or TableId(database, table)
 
 
 # --- progress and subscribe ----------------------------------------------------------------------
@@ -192,28 +201,32 @@ def _same_table(one: Any, other: Any) -> ColumnElement[bool]:
 def progress_of(session: Session, feed: FeedRow) -> tuple[RangeProgress, ...]:
     """Return the progress of every range, by table and start key."""
     row = ProgressRow
-    wanted = select(row).where(row.subscribe_name == feed.id, row.cluster_id == feed.cluster_id)
+    wanted = select(_PROGRESS).where(_progress_of(feed))
     by_key = wanted.order_by(row.db_name, row.table_name, row.physical_id, row.start_key)
-    return tuple(to_progress(found) for found in session.scalars(by_key))
+    return tuple(to_progress(found) for found in session.execute(by_key))
 
 
 def _move_progress(
     session: Session, feed: FeedRow, ranges: Sequence[RangeProgress], gone: Sequence[int]
 ) -> None:
     """Write the ranges that differ from what is stored, and delete those that are gone."""
-    row = ProgressRow
-    mine = and_(row.subscribe_name == feed.id, row.cluster_id == feed.cluster_id)
+    mine, range_id = _progress_of(feed), ProgressRow.range_id
     ended = set(gone)
     changed = {r.range_id: r for r in ranges if r.range_id not in ended}
     for some in _chunks(list(changed)):
-        for stored in session.scalars(select(row).where(mine, row.range_id.in_(some))):
+        for stored in session.execute(select(_PROGRESS).where(mine, range_id.in_(some))):
             if to_progress(stored) == changed[stored.range_id]:
                 del changed[stored.range_id]
     # A range may have moved to another table name, which is part of the key: the old row goes.
     for some in _chunks([*changed, *ended]):
-        session.execute(delete(row).where(mine, row.range_id.in_(some)), execution_options=_BLIND)
+        session.execute(delete(_PROGRESS).where(mine, range_id.in_(some)))
     if changed:
-        session.execute(insert(row), [from_progress(r, feed) for r in changed.values()])
+        session.execute(insert(_PROGRESS), [from_progress(r, feed) for r in changed.values()])
+
+
+def _progress_of(feed: FeedRow) -> ColumnElement[bool]:
+    row = ProgressRow
+    return and_(row.subscribe_name == feed.id, row.cluster_id == feed.cluster_id)
 
 
 def _move_subscriptions(session: Session, feed: FeedRow, plan: Plan, owner: str) -> None:

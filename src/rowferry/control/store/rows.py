@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from sqlalchemy import Row
+
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.control.lease import Holder
 from rowferry.control.lifecycle import State
 from rowferry.control.store.contract import Feed, Lease, Note, Server
-from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, ProgressRow, ServerRow
+from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, ServerRow
 from rowferry.errors import BadInput, MetaDamaged
 from rowferry.spec.changefeed import ChangefeedSpec
 
@@ -117,8 +119,8 @@ def from_progress(progress: RangeProgress, feed: FeedRow) -> dict[str, Any]:
     return {**row, "cluster_id": feed.cluster_id, "subscribe_name": feed.id}
 
 
-def to_progress(row: ProgressRow) -> RangeProgress:
-    """Return the progress of one range."""
+def to_progress(row: Row[Any]) -> RangeProgress:
+    """Return the progress of one range, from a whole row of `progress`."""
     values = {name: getattr(row, column) for name, column in _PROGRESS_COLUMNS.items()}
     try:
         return RangeProgress(**{**values, "stage": Stage(values["stage"])})

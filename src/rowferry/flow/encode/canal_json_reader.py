@@ -21,7 +21,7 @@ from rowferry.flow.encode.read_back import Spans, Style, read_column
 
 _ROOM = 1 << 20  # values in a block
 _MOST, _LEAST = 65536, 256  # messages in a block
-_STYLE: Final = Style(text=kernels_spans.JSON, binary=kernels_spans.JSON_BYTES)
+_CANAL: Final = Style(text=kernels_spans.JSON, binary=kernels_spans.JSON_BYTES)
 # A message's type says less than the kind that it was made from: these stand for their families.
 _DDL_KIND: Final = {
     "CREATE": DdlKind.CREATE_TABLE,
@@ -169,7 +169,7 @@ class _Block:
             starts = np.where(have, image.starts[i, part], kernels_spans.NULL)
             ends = np.ascontiguousarray(image.ends[i, part])
             spans = Spans(self.data, starts, ends, self.first_row + part.start)
-            arrays.append(read_column(spans, column, _STYLE))
+            arrays.append(read_column(spans, column, _CANAL))
             kinds.append(pa.field(column.name, column.type.arrow))
         return pa.StructArray.from_arrays(arrays, fields=kinds, mask=pa.array(~have))
 

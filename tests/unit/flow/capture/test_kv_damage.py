@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +18,9 @@ from rowferry.refstore.kv_encode import encode_rows
 PREFIX = "748000000000000001" + "5f72"
 ROW_1 = PREFIX + "8000000000000001"
 TYPES = [
-    SqlType(name, length=20, scale=3, elements=("a", "b"))
-    if name not in ("datetime", "timestamp", "time")
-    else SqlType(name, scale=3)
+    SqlType(name, scale=3)
+    if name in ("datetime", "timestamp", "time", "vector")
+    else SqlType(name, length=20, scale=3, elements=("a", "b"))
     for name in FACTS
 ]
 VALUES = {
@@ -176,16 +177,18 @@ def test_json_that_points_at_itself() -> None:
     refused(table(SqlType("json")), ROW_1, small(many))
 
 
-def test_json_that_shows_one_string_many_times() -> None:
-    text = "61" * 80
-    entries = "0c" + "3a000000"
-    shared = "03" + "0a000000" + "8b000000" + entries * 10 + "50" + text
-    found = decode(
-        table(SqlType("json")), bytes.fromhex(ROW_1), bytes.fromhex(small(shared).replace(" ", ""))
-    )
-    assert len(found[0]["c0"].as_py()) < 12 * 140 + 64
-    names = "00010101" * 2
-    assert names  # the limit itself is exercised by the random damage below
+@pytest.mark.parametrize("count", [1, 30])
+def test_json_that_shows_one_string_again_and_again(count: int) -> None:
+    # Thirty elements, all of them one string of 200 bytes: more text than such a document can hold.
+    start = 8 + 5 * count
+    elements = struct.pack("<BI", 0x0C, start) * count
+    body = struct.pack("<BII", 3, count, start + 202) + elements + b"\xc8\x01" + b"a" * 200
+    value = bytes.fromhex("80000100000001") + struct.pack("<H", len(body)) + body
+    if count == 1:
+        found = decode(table(SqlType("json")), bytes.fromhex(ROW_1), value)
+        assert found.to_pylist() == [{"c0": '["' + "a" * 200 + '"]'}]
+    else:
+        assert "binary JSON" in refused(table(SqlType("json")), ROW_1, value.hex())
 
 
 def test_places_outside_the_bytes() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -271,3 +274,52 @@ def test_dropped_columns_are_passed_over() -> None:
     definition = table(Column(2, "w", SqlType("int")))
     value = "80 00 0300 0100 01 02 03 04 0100 0200 0300 050607".replace(" ", "")
     assert decode(definition, [(ROW_1, value)]).to_pylist() == [{"w": 6}]
+
+
+COMPILED_LATER = """
+import numpy as np, pyarrow as pa
+from numba.core.registry import CPUDispatcher
+from rowferry.flow.capture.range_log import kv, kv_float, kv_json, kv_locate, kv_numbers, kv_text
+from rowferry.flow.capture.range_log import kv_time
+from rowferry.refstore import kv_encode, kv_encode_kernels
+from rowferry.change.sqltype import FACTS, SqlType
+from rowferry.change.table import Column, Index, TableId, TableSchema
+
+MODULES = (kv_float, kv_json, kv_locate, kv_numbers, kv_text, kv_time, kv_encode_kernels)
+
+def compiled():
+    found = {}
+    for module in MODULES:
+        for name, kernel in vars(module).items():
+            if isinstance(kernel, CPUDispatcher):
+                found[module.__name__, name] = len(kernel.signatures)
+    return found
+
+kv.warm()
+kv_encode.warm()
+before = compiled()
+words = {"date": "2020-01-01", "datetime": "2020-01-01 00:00:00", "time": "00:00:00",
+         "timestamp": "2020-01-01 00:00:00", "json": "[1.5]", "vector": "[1.5]", "decimal": "1"}
+columns = tuple(Column(i + 1, n, SqlType(n, elements=("a",))) for i, n in enumerate(FACTS))
+for key in ("int", "varchar", "decimal"):
+    index = Index(1, "PRIMARY", (key,), unique=True, primary=True)
+    table = TableSchema(TableId("d", "t"), 1, 1, columns, (index,))
+    row = {}
+    for c in columns:
+        plain = b"x" if pa.types.is_large_binary(c.type.arrow) else "x"
+        row[c.name] = words.get(c.name, 1 if pa.types.is_primitive(c.type.arrow) else plain)
+        row["year"] = 2000
+    image = pa.array([row, row], table.image)[1:]
+    key, value = (array[0].as_py() for array in kv_encode.encode_rows(table, 1, image))
+    places = [np.array([n]) for n in (0, len(key), len(key), len(value))]
+    found = kv.RowDecoder(table).decode(np.frombuffer(key + value, np.uint8), *places)
+    assert found.to_pylist()[0]["json"] == "[1.5]", found
+print(sorted(name for name, count in compiled().items() if count != before[name]))
+"""
+
+
+def test_warm_leaves_nothing_to_compile() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED_LATER], capture_output=True, text=True, check=False
+    )
+    assert (done.stderr, done.stdout) == ("", "[]\n")

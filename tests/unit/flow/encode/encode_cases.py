@@ -28,7 +28,9 @@ def table(*kinds: SqlType, nullable: bool = True) -> TableSchema:
     columns = tuple(
         Column(i, chr(97 + i), kind, nullable=nullable and i > 0) for i, kind in enumerate(kinds)
     )
-    return TableSchema(TableId("test", "t"), 1, 1, columns, (Index(1, "PRIMARY", ("a",), True, True),))
+    return TableSchema(
+        TableId("test", "t"), 1, 1, columns, (Index(1, "PRIMARY", ("a",), True, True),)
+    )
 
 
 INT_TEXT = table(SqlType("int"), SqlType("varchar", length=20))

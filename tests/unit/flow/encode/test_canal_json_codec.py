@@ -32,7 +32,9 @@ def message(**changes: Any) -> dict[str, Any]:
     }
 
 
-def read(codec: CanalJson, *messages: dict[str, Any] | bytes, schema: TableSchema = INT_TEXT) -> Any:
+def read(
+    codec: CanalJson, *messages: dict[str, Any] | bytes, schema: TableSchema = INT_TEXT
+) -> Any:
     lines = (m if isinstance(m, bytes) else json.dumps(m).encode() + b"\r\n" for m in messages)
     return list(codec.decode(b"".join(lines), schema))
 

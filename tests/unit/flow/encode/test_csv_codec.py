@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, table, text
 
@@ -41,7 +42,10 @@ def images(parts: list[Rows]) -> list[tuple[int, Any, Any]]:
         ({"quote": "''"}, "sink.csv.quote = \"''\": csv config quote contains more than one"),
         ({"quote": "é"}, "csv config quote contains more than one character"),
         ({"quote": "\r"}, "csv config quote cannot be line break character"),
-        ({"quote": "|", "delimiter": "[|]"}, "csv config quote and delimiter has common characters"),
+        (
+            {"quote": "|", "delimiter": "[|]"},
+            "csv config quote and delimiter has common characters",
+        ),
         ({"quote": "", "delimiter": "\\"}, "sink.csv.delimiter may not hold a backslash"),
         ({"binary-encoding-method": "oct"}, "csv config binary-encoding-method can only be hex"),
         ({"include-commit-ts": "maybe"}, "sink.csv.include-commit-ts = 'maybe'"),
@@ -91,8 +95,6 @@ def test_old_values_need_old_rows() -> None:
 
 
 def test_an_absent_column_is_refused() -> None:
-    import pyarrow as pa
-
     rows = chunk(INT_TEXT, (Op.INSERT, None, {"a": 1}), kind=pa.struct([pa.field("a", pa.int64())]))
     with pytest.raises(EncodeError, match="csv cannot leave columns out; missing: b"):
         Csv(spec()).encode_rows(rows, 5)
@@ -125,7 +127,7 @@ def test_a_value_without_an_element_is_refused(kind: SqlType, value: int) -> Non
 def test_more_types(kind: SqlType, value: Any, shown: str | None) -> None:
     schema, codec = table(SqlType("int"), kind), Csv(spec())
     line = text(codec.encode_rows(inserts(schema, (1, value)), 5))
-    assert line == f'{HEAD}1,{shown or chr(34) + value + chr(34)}\r\n'
+    assert line == f"{HEAD}1,{shown or chr(34) + value + chr(34)}\r\n"
     assert images(read(codec, line, schema)) == [(Op.INSERT, None, {"a": 1, "b": value})]
 
 

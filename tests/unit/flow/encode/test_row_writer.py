@@ -10,7 +10,7 @@ import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, text
 
 from rowferry.change.chunk import Op, Rows
-from rowferry.errors import EncodeError
+from rowferry.errors import DecodeError, EncodeError
 from rowferry.flow.encode import kernels, kernels_render
 from rowferry.flow.encode.canal_json import CanalJson, json_text
 from rowferry.flow.encode.contract import Codec
@@ -70,7 +70,9 @@ def test_renderers_refuse_text_outside_its_buffer(offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize("size", [*range(20), 200])
-@pytest.mark.parametrize("char", ['"', "\\", "<", ">", "&", "\x00", "\x1f", "\n", "é", "\u2028", "😀"])
+@pytest.mark.parametrize(
+    "char", ['"', "\\", "<", ">", "&", "\x00", "\x1f", "\n", "é", "\u2028", "😀"]
+)
 def test_json_escapes_at_every_place(char: str, size: int) -> None:
     values = ["a" * i + char + "b" * (size - i) for i in range(size + 1)]
     wanted = [json_text(v) for v in values]
@@ -156,3 +158,13 @@ def test_warm_compiles_everything() -> None:
     script = Path(__file__).with_name("warm_script.py")
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_reading_never_looks_past_the_end(kind: type[Codec]) -> None:
+    # in memory the terminator stands right behind what is given: a read past the end would find it
+    codec = kind(spec())
+    data = memoryview(bytes(codec.encode_rows(inserts(INT_TEXT, (1, "x")), 5).value_bytes()))
+    for cut in (1, 2):
+        with pytest.raises(DecodeError, match="row 1: "):
+            list(codec.decode(data[:-cut], INT_TEXT))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from rowferry.errors import (
     SinkUnwritable,
 )
 from rowferry.flow.sink.contract import Owner
-from rowferry.flow.sink.storage.files import LocalFiles
+from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.flow.sink.storage.schema_file import of_table
 
 SLICE = slice_of(EMPLOYEE)
@@ -112,7 +112,7 @@ def test_a_fenced_owner_publishes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         zombie.sink.discard(plan)
     with pytest.raises(Fenced):
-        zombie.sink._advance_index(DAY, 1)
+        zombie.sink._advance_indexes({DAY: 1})
     with pytest.raises(Fenced):
         zombie.sink._advance_metadata(NOON)
     assert tree(tmp_path) == before

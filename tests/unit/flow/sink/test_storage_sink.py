@@ -33,6 +33,7 @@ from rowferry.errors import FileConflict, PlanDiscarded, SinkDamaged, SinkError,
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.flow.sink.contract import Sink
+from rowferry.flow.sink.storage.local_files import LocalStaged
 from rowferry.flow.sink.storage.schema_file import of_change, of_table
 from rowferry.flow.sink.storage.sink import Storage
 
@@ -294,7 +295,7 @@ class Crash(Exception):
     pass
 
 
-def crash_after(feed: Feed, survived: int, patch: pytest.MonkeyPatch) -> None:
+def crash_after(survived: int, patch: pytest.MonkeyPatch) -> None:
     """Let this many files be created or replaced, then fail before the next one."""
     left = [survived]
 
@@ -308,7 +309,7 @@ def crash_after(feed: Feed, survived: int, patch: pytest.MonkeyPatch) -> None:
         return call
 
     for step in ("create", "swap"):
-        patch.setattr(feed.sink._files, step, counted(getattr(feed.sink._files, step)))
+        patch.setattr(LocalStaged, step, counted(getattr(LocalStaged, step)))
 
 
 # Two versions' schema files, two indexes, one DDL, metadata.
@@ -327,7 +328,7 @@ def test_a_crash_between_any_two_steps_is_repaired_by_publishing_again(
     plan = feed.plan(parts, changes=[change])
     receipts = feed.write(plan)
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_after(feed, survived, patch)
+        crash_after(survived, patch)
         feed.publish(plan, receipts)
     half = files_in(root)
     assert len(half) == 2 + survived
@@ -446,8 +447,8 @@ def test_discarding_spares_what_an_index_names(tmp_path: Path) -> None:
     feed = opened(tmp_path, EMPLOYEE, other)
     plan = feed.plan(segment(0, SLICE, slice_of(other)), segment(1, SLICE))
     feed.write(plan)
-    feed.sink._show_table_version(EMPLOYEE)
-    feed.sink._advance_index(DAY, 2)
+    feed.sink._show_table_versions([EMPLOYEE])
+    feed.sink._advance_indexes({DAY: 2})
     feed.sink.discard(plan)
     feed.sink.discard(plan)
     assert set(files_in(tmp_path)) == {SCHEMA, INDEX, f"{DAY}/{name(1)}", f"{DAY}/{name(2)}"}

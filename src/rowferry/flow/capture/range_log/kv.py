@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 from rowferry.change.sqltype import FACTS, Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadInput, CorruptLog
-from rowferry.flow.capture.range_log import kv_json, kv_locate, kv_numbers, kv_text, kv_time
+from rowferry.flow.capture.range_log import (
+    kv_float,
+    kv_json,
+    kv_locate,
+    kv_numbers,
+    kv_text,
+    kv_time,
+)
 from rowferry.flow.capture.range_log.kv_bytes import (
     ABSENT,
     BYTES_FLAG,
@@ -295,7 +302,7 @@ def _texts(column: Column, found: _Found) -> tuple[Longs, Bytes]:
             fault, out = kv_json.json_texts(raw, at, size, form, offsets)
             _check(fault)
         case Kind.VECTOR:
-            fault, out = kv_json.vector_texts(raw, at, size, form, offsets)
+            fault, out = kv_float.vector_texts(raw, at, size, form, offsets)
             _check(fault)
         case _:
             kv_text.string_offsets(raw, at, size, form, offsets)
@@ -328,3 +335,4 @@ def warm() -> None:
         index = (Index(1, "PRIMARY", key, unique=True, primary=True),) if key else ()
         decoder = RowDecoder(TableSchema(TableId("", ""), 1, 1, columns, index))
         decoder.decode(np.zeros(0, np.uint8), nothing, nothing, nothing, nothing)
+    kv_json.warm()

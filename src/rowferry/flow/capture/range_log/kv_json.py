@@ -1,4 +1,4 @@
-"""Binary JSON and vectors as text.
+"""Binary JSON as text.
 
 A document is a type byte and a value. An object or array begins with its count and size; its
 entries hold offsets from there, so a damaged one could point anywhere, also at itself: depth and
@@ -10,15 +10,13 @@ numbers, Arrow turns all of them into digits at once, and a second pass puts the
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from rowferry.flow.capture.range_log.kv_bytes import (
     BAD_JSON,
-    BAD_VECTOR,
     JSON_TOO_DEEP,
     VALUE,
     Bytes,
@@ -32,6 +30,7 @@ from rowferry.flow.capture.range_log.kv_bytes import (
     le64,
     u64,
 )
+from rowferry.flow.capture.range_log.kv_float import DOUBLE_ROOM, put_float, put_integer, shortest
 from rowferry.flow.capture.range_log.kv_time import put_clock, put_date, put_duration
 
 OBJECT: Final = 0x01
@@ -49,8 +48,6 @@ DURATION: Final = 0x11
 LITERALS: Final = b"nulltruefalse"
 
 MAX_DEPTH: Final = 100
-_DOUBLE_ROOM: Final = 40
-_FLOAT_ROOM: Final = 64
 _BASE64 = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8
 )
@@ -96,28 +93,11 @@ def _put_string(raw: Bytes, p: int, size: int, out: Bytes, q: int) -> int:
 
 
 @compiled
-def _put_integer(bits: int, signed: bool, out: Bytes, q: int) -> int:
-    """Write the 64 bits of an integer in decimal."""
-    if signed and bits >> u64(63):
-        out[q] = 45
-        q += 1
-        bits = ~bits + u64(1)
-    digits, rest = 1, bits // u64(10)
-    while rest:
-        digits += 1
-        rest //= u64(10)
-    for i in range(digits - 1, -1, -1):
-        out[q + i] = np.uint8(u64(48) + bits % u64(10))
-        bits //= u64(10)
-    return q + digits
-
-
-@compiled
 def _put_opaque(raw: Bytes, kind: int, p: int, size: int, out: Bytes, q: int) -> int:
     """Write bytes as "base64:typeN:..."."""
     for i in range(len(_OPAQUE_TEXT)):
         out[q + i] = _OPAQUE_TEXT[i]
-    q = _put_integer(u64(kind), False, out, q + len(_OPAQUE_TEXT))
+    q = put_integer(u64(kind), False, out, q + len(_OPAQUE_TEXT))
     out[q] = 58
     q += 1
     for i in range(0, size, 3):
@@ -191,84 +171,10 @@ def _put_scalar(raw: Bytes, kind: int, p: int, end: int, out: Bytes, q: int) -> 
     if p > end - (12 if kind == DURATION else 8):
         return -1
     if kind == INT64 or kind == UINT64:
-        return _put_integer(le64(raw, p), kind == INT64, out, q)
+        return put_integer(le64(raw, p), kind == INT64, out, q)
     if kind == DATE or kind == DATETIME or kind == TIMESTAMP or kind == DURATION:
         return _put_moment(raw, kind, p, out, q)
     return -1
-
-
-@compiled
-def _put_float(text: Bytes, begin: int, end: int, exponents: bool, out: Bytes, q: int) -> int:
-    """Write a number, given its shortest digits in any notation.
-
-    With `exponents` as MySQL writes a JSON double (an exponent below 1e-15 and from 1e15, else at
-    least one digit after the point), without as a plain number.
-    """
-    if text[begin] == 45:
-        out[q] = 45
-        begin, q = begin + 1, q + 1
-    point, exponent, stop = -1, 0, end
-    for i in range(begin, end):
-        if text[i] == 46:
-            point = i
-        elif text[i] == 101:
-            stop = i
-            for j in range(i + 1, end):
-                if text[j] >= 48:
-                    exponent = exponent * 10 + i64(text[j]) - 48
-            if text[i + 1] == 45:
-                exponent = -exponent
-    whole = (stop if point < 0 else point) - begin
-    first = begin
-    while first < stop and (text[first] == 48 or text[first] == 46):
-        first += 1
-    last = stop
-    while last > first and (text[last - 1] == 48 or text[last - 1] == 46):
-        last -= 1
-    # The number is 0.DIGITS * 10**scale, DIGITS being text[first:last] without the point.
-    count = last - first
-    scale = whole + exponent - (first - begin)
-    if point >= 0 and first > point:
-        scale += 1
-    if first < point < last:
-        count -= 1
-    if count == 0:
-        scale = 1
-    scientific = exponents and count > 0 and (scale > 15 or scale < -14)
-    before = 1 if scientific else max(scale, 1)  # digits before the point
-    taken = first
-    for _ in range(before):
-        digit = 48
-        if scale > 0 or scientific:
-            if taken == point:
-                taken += 1
-            if taken < last:
-                digit = i64(text[taken])
-                taken += 1
-        out[q] = digit
-        q += 1
-    if taken < last or (exponents and not scientific):
-        out[q] = 46
-        q += 1
-        if taken >= last:
-            out[q] = 48
-            q += 1
-        if not scientific:
-            for _ in range(-scale):
-                out[q] = 48
-                q += 1
-        for i in range(taken, last):
-            if i != point:
-                out[q] = text[i]
-                q += 1
-    if scientific:
-        out[q] = 101
-        q += 1
-        if scale < 1:
-            out[q] = 45
-            q += 1
-        q = _put_integer(u64(abs(scale - 1)), False, out, q)
-    return q
 
 
 @compiled
@@ -397,62 +303,8 @@ def _fill_holes(
             out[q + i] = text[p + i]
         q += stop - p
         if k < len(holes):
-            q = _put_float(digits, digits_at[k], digits_at[k + 1], True, out, q)
+            q = put_float(digits, digits_at[k], digits_at[k + 1], True, out, q)
             p = stop + 1
-
-
-@compiled
-def _vector_numbers(
-    raw: Bytes, at: Longs, size: Longs, form: Bytes, out: npt.NDArray[np.uint32]
-) -> tuple[int, int]:
-    """Collect all vectors' elements; return a fault and how many they are."""
-    k = i64(0)
-    for row in range(len(at)):
-        if form[row] != VALUE:
-            continue
-        p = at[row]
-        if size[row] < 4 or size[row] != 4 + 4 * le32(raw, p):
-            return fault(row, BAD_VECTOR), k
-        for i in range(4, size[row], 4):
-            bits = le32(raw, p + i)
-            if bits >> 23 & 0xFF == 0xFF:
-                return fault(row, BAD_VECTOR), k
-            out[k] = bits
-            k += 1
-    return 0, k
-
-
-@compiled
-def _vectors(
-    size: Longs, form: Bytes, digits: Bytes, digits_at: Longs, offsets: Longs, out: Bytes
-) -> None:
-    """Write the vectors' texts from their elements' digits."""
-    q, k = i64(0), i64(0)
-    for row in range(len(size)):
-        offsets[row] = q
-        if form[row] != VALUE:
-            continue
-        out[q] = 91
-        q += 1
-        for i in range(size[row] // 4 - 1):
-            if i:
-                out[q] = 44
-                q += 1
-            q = _put_float(digits, digits_at[k], digits_at[k + 1], False, out, q)
-            k += 1
-        out[q] = 93
-        q += 1
-    offsets[len(size)] = q
-
-
-def _shortest(numbers: npt.NDArray[Any]) -> tuple[Bytes, Longs]:
-    """Return the numbers' shortest digits: the texts' bytes and where each begins."""
-    text = pa.array(numbers).cast(pa.large_string())
-    _, offsets, digits = text.buffers()
-    return (
-        frozen(np.frombuffer(digits or b"", np.uint8)),
-        frozen(np.frombuffer(offsets, np.int64, len(numbers) + 1)),
-    )
 
 
 def json_texts(
@@ -476,20 +328,13 @@ def json_texts(
     if not count:
         return 0, out
     text = out[: offsets[-1]]
-    out = np.empty(len(text) + _DOUBLE_ROOM * count, np.uint8)
-    _fill_holes(text, holes[:count], *_shortest(numbers[:count]), offsets, out)
+    out = np.empty(len(text) + DOUBLE_ROOM * count, np.uint8)
+    _fill_holes(text, holes[:count], *shortest(numbers[:count]), offsets, out)
     return 0, out
 
 
-def vector_texts(
-    raw: Bytes, at: Longs, size: Longs, form: Bytes, offsets: Longs
-) -> tuple[int, Bytes]:
-    """Return a fault or 0, and the texts that `offsets` then points into."""
-    numbers = np.empty(int(size[form == VALUE].sum()) // 4 + 1, np.uint32)
-    found, count = _vector_numbers(raw, at, size, form, numbers)
-    if found:
-        return found, np.empty(0, np.uint8)
-    digits = _shortest(numbers[:count].view(np.float32))
-    out = np.empty(int(count) * _FLOAT_ROOM + 2 * len(at), np.uint8)
-    _vectors(size, form, *digits, offsets, out)
-    return 0, out
+def warm() -> None:
+    """Compile every kernel: one document that is a double takes all the ways."""
+    raw = frozen(np.array([DOUBLE, 0, 0, 0, 0, 0, 0, 0, 0], np.uint8))
+    at, size = np.zeros(1, np.int64), np.full(1, len(raw))
+    json_texts(raw, at, size, np.full(1, VALUE, np.uint8), np.empty(2, np.int64))

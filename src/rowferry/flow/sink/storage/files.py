@@ -1,43 +1,15 @@
-"""Access to the storage itself: a few operations on named objects, and the local directory's.
+"""What the sink needs of any storage: a few operations on named objects.
 
-What the sink needs of any storage: create if absent, compare and swap, read, list, delete, and one
-exclusive section per prefix. `LocalFiles` gives them on a directory; nothing else in this package
-touches the file system, and every OSError becomes an error of ours here, once.
+Create if absent, compare and swap, read, list, delete, and one lock per prefix. Everything else in
+this package reaches the storage through these only.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
-import time
-import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
-
-from rowferry.errors import BadUri, FileConflict, SinkUnavailable, SinkUnwritable
-from rowferry.flow.sink.storage.paths import LOCK, STAGING
-from rowferry.spec.uri import Uri
-
-_PIECE = 1 << 20
-_LOCK_WAIT_S = 30.0
-# Nothing that a later try would change.
-_FOR_GOOD = frozenset(
-    {
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.EEXIST,  # a file in place of a directory
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.ENAMETOOLONG,
-        errno.EMLINK,
-        errno.ENOTSUP,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +34,26 @@ class Staged(Protocol):
     def append(self, data: bytes | memoryview) -> None:
         """Add bytes at the end; they are not kept in memory."""
 
-    def finish(self) -> None:
-        """Make the content durable; `create` does it too, where this was not called."""
-
     def create(self, path: str) -> bool:
-        """Give the content its name, whole and durable; False: the same bytes were there already.
+        """Give the content its name; False: the same bytes were there already.
 
         Raises:
             FileConflict: other bytes are there.
         """
 
+    def swap(self, path: str, expected: Stored | None) -> bool:
+        """Replace an object if it is still as expected (None: absent); False: it is not."""
+
     def abandon(self) -> None:
-        """Remove what was staged; harmless after `create`."""
+        """Remove what was staged; harmless after `create` and `swap`."""
 
 
 class Files(Protocol):
-    """Objects below one prefix; paths are relative to it, with `/` between segments."""
+    """Objects below one prefix; paths are relative to it, with `/` between segments.
+
+    Many objects become durable in four steps: stage each, `flush` all, name each, `settle`. An
+    object is never seen under its name before its content is durable.
+    """
 
     def shown(self, path: str) -> str:
         """Return the path as users know it, for errors."""
@@ -107,8 +83,14 @@ class Files(Protocol):
     def prune(self, directory: str) -> None:
         """Remove a directory if nothing is in it (where directories exist at all)."""
 
-    def stage(self) -> Staged:
+    def stage(self, data: bytes = b"") -> Staged:
         """Begin content whose name comes later."""
+
+    def flush(self, staged: Collection[Staged]) -> None:
+        """Make the content of all of these durable, at once."""
+
+    def settle(self) -> None:
+        """Make the names given since the last call durable, at once."""
 
     def sweep(self) -> None:
         """Remove staged content that nobody finished."""
@@ -121,278 +103,3 @@ class Files(Protocol):
 
     def prepare(self) -> None:
         """Make the prefix."""
-
-
-def local_root(uri: Uri) -> Path:
-    """Return the directory that a file:// URI names.
-
-    Raises:
-        BadUri: no path, or a host: `file://tmp/x` is not `file:///tmp/x`.
-    """
-    if uri.address not in ("", "localhost"):
-        raise BadUri(
-            f"the sink URI {uri} has the host {uri.address!r}; for a directory write three "
-            f"slashes: file:///{uri.address}{uri.path}"
-        )
-    if not uri.path.strip("/"):
-        raise BadUri("the sink URI names no directory; write file:///path/to/directory")
-    return Path(uri.path)
-
-
-class LocalFiles:
-    """A directory on a local or network file system that has hard links and flock."""
-
-    def __init__(self, root: Path, fsync: bool = True, lock_wait_s: float = _LOCK_WAIT_S) -> None:
-        self.root = root
-        self.fsync = fsync
-        self.lock_wait_s = lock_wait_s
-
-    def shown(self, path: str) -> str:
-        """Return the whole path."""
-        return str(self._place(path))
-
-    def get(self, path: str) -> Stored | None:
-        """Return a file's content; its tag is its identity on disk."""
-        with _owned(self.shown(path)):
-            try:
-                with open(self._place(path), "rb") as file:
-                    return Stored(file.read(), _tag(os.fstat(file.fileno())))
-            except FileNotFoundError:
-                return None
-
-    def exists(self, path: str) -> bool:
-        """Return whether there is such a file."""
-        with _owned(self.shown(path)):
-            return self._place(path).is_file()
-
-    def entries(self, directory: str) -> list[Entry]:
-        """Return the names in a directory, sorted; a missing directory has none."""
-        with _owned(self.shown(directory)):
-            try:
-                with os.scandir(self._place(directory)) as found:
-                    names = [Entry(e.name, e.is_dir(follow_symlinks=True)) for e in found]
-            except FileNotFoundError:
-                return []
-        return sorted(names, key=lambda e: e.name)
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Create a file under a temporary name, then link it to its own."""
-        staged = self.stage()
-        try:
-            staged.append(data)
-            return staged.create(path)
-        finally:
-            staged.abandon()
-
-    def swap(self, path: str, data: bytes, expected: Stored | None) -> bool:
-        """Replace a file by rename; call it inside `locked`, which makes the comparison hold."""
-        now = self.get(path)
-        if (now.tag if now else None) != (expected.tag if expected else None):
-            return False
-        staged = self.stage()
-        try:
-            staged.append(data)
-            staged.replace(path)
-        finally:
-            staged.abandon()
-        return True
-
-    def delete(self, path: str) -> None:
-        """Remove a file; a missing one is fine."""
-        with _owned(self.shown(path)):
-            self._place(path).unlink(missing_ok=True)
-
-    def prune(self, directory: str) -> None:
-        """Remove a directory if nothing is in it."""
-        with _owned(self.shown(directory)):
-            try:
-                self._place(directory).rmdir()
-            except OSError as err:
-                if err.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-                    raise
-
-    def stage(self) -> LocalStaged:
-        """Begin a file in the staging directory."""
-        return LocalStaged(self)
-
-    def sweep(self) -> None:
-        """Remove staged files that nobody finished."""
-        for entry in self.entries(STAGING):
-            with _owned(self.shown(STAGING)):
-                self._place(f"{STAGING}/{entry.name}").unlink(missing_ok=True)
-
-    @contextmanager
-    def locked(self, shared: bool = False) -> Iterator[None]:
-        """Hold the prefix's lock file.
-
-        Raises:
-            SinkUnavailable: somebody held it for too long (a stopped process, perhaps).
-        """
-        with _owned(self.shown(LOCK)):
-            handle = os.open(self._place(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            self._lock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)  # lets the lock go, too
-
-    def check_writable(self) -> None:
-        """Raise SinkUnwritable unless the directory can be written or made; writes nothing."""
-        with _owned(self.shown("")):
-            nearest = self.root
-            while not os.path.lexists(nearest):
-                nearest = nearest.parent
-            if not nearest.is_dir():
-                raise SinkUnwritable(f"{nearest} is not a directory; choose another sink URI")
-            if not os.access(nearest, os.W_OK | os.X_OK):
-                raise SinkUnwritable(
-                    f"{nearest} cannot be written by this user; "
-                    "change its permissions or choose another sink URI"
-                )
-
-    def prepare(self) -> None:
-        """Make the directory, and the one for staged files."""
-        with _owned(self.shown("")):
-            self._place(STAGING).mkdir(parents=True, exist_ok=True)
-
-    def _place(self, path: str) -> Path:
-        return self.root / path
-
-    def _lock(self, handle: int, how: int) -> None:
-        deadline = time.monotonic() + self.lock_wait_s
-        while True:
-            try:
-                fcntl.flock(handle, how | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise SinkUnavailable(
-                        f"{self.shown(LOCK)} has been locked by another process for "
-                        f"{self.lock_wait_s:g} s"
-                    ) from None
-                time.sleep(0.002)
-            except OSError as err:
-                raise _ours(err, self.shown(LOCK)) from err
-
-
-class LocalStaged:
-    """A file in the staging directory, opened only while bytes are added.
-
-    No handle is held between two calls, so a segment may stage thousands of files at once.
-    """
-
-    def __init__(self, files: LocalFiles) -> None:
-        self._files = files
-        self._place = files.root / STAGING / f"{uuid.uuid4().hex}.part"
-        self._made = False
-        self._finished = False
-
-    def append(self, data: bytes | memoryview) -> None:
-        """Add bytes at the end of the staged file."""
-        with _owned(str(self._place)):
-            self._open(os.O_APPEND, data)
-
-    def finish(self) -> None:
-        """Bring the staged file to disk."""
-        with _owned(str(self._place)):
-            if not self._made:
-                self._open(0, b"")
-            if self._files.fsync and not self._finished:
-                _sync(self._place)
-            self._finished = True
-
-    def create(self, path: str) -> bool:
-        """Link the staged file to its name; compare where that name is taken."""
-        target = self._target(path)
-        with _owned(self._files.shown(path)):
-            try:
-                os.link(self._place, target)
-            except FileExistsError:
-                if not _same_bytes(self._place, target):
-                    raise FileConflict(
-                        f"{target} exists with other content; a file above CDC.index is seen by no "
-                        "reader: move it away, then resume"
-                    ) from None
-                return False
-            self._sync_directory(target.parent)
-        return True
-
-    def replace(self, path: str) -> None:
-        """Rename the staged file to its name, in place of what is there."""
-        target = self._target(path)
-        with _owned(self._files.shown(path)):
-            os.replace(self._place, target)
-            self._sync_directory(target.parent)
-
-    def abandon(self) -> None:
-        """Remove the staged file."""
-        if self._made:
-            with _owned(str(self._place)):
-                self._place.unlink(missing_ok=True)
-
-    def _open(self, flags: int, data: bytes | memoryview) -> None:
-        # Only the first call creates: a file that a new owner swept away must not come back torn.
-        once = 0 if self._made else os.O_CREAT | os.O_EXCL
-        handle = os.open(self._place, os.O_WRONLY | os.O_CLOEXEC | flags | once, 0o666)
-        self._made = True
-        try:
-            view = memoryview(data).cast("B")
-            while len(view):
-                view = view[os.write(handle, view) :]
-        finally:
-            os.close(handle)
-
-    def _target(self, path: str) -> Path:
-        self.finish()
-        target = self._files.root / path
-        with _owned(self._files.shown(path)):
-            self._make_directory(target.parent)
-        return target
-
-    def _make_directory(self, directory: Path) -> None:
-        if directory.is_dir():
-            return
-        self._make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
-        self._sync_directory(directory.parent)
-
-    def _sync_directory(self, directory: Path) -> None:
-        if self._files.fsync:
-            _sync(directory)
-
-
-def _sync(place: Path) -> None:
-    handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _tag(stat: os.stat_result) -> str:
-    return f"{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_size}"
-
-
-def _same_bytes(one: Path, other: Path) -> bool:
-    with open(one, "rb") as left, open(other, "rb") as right:
-        if os.fstat(left.fileno()).st_size != os.fstat(right.fileno()).st_size:
-            return False
-        while True:
-            piece = left.read(_PIECE)
-            if piece != right.read(_PIECE):
-                return False
-            if not piece:
-                return True
-
-
-@contextmanager
-def _owned(shown: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as err:
-        raise _ours(err, shown) from err
-
-
-def _ours(err: OSError, shown: str) -> SinkUnwritable | SinkUnavailable:
-    words = f"{shown}: {err.strerror or err}"
-    return SinkUnwritable(words) if err.errno in _FOR_GOOD else SinkUnavailable(words)

@@ -10,8 +10,9 @@ from typing import TypeAlias
 from rowferry.change.chunk import Watermark
 from rowferry.change.table import TableSchema
 from rowferry.errors import SinkDamaged
-from rowferry.flow.sink.storage.files import Files, LocalFiles
+from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
+from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.flow.sink.storage.paths import (
     METADATA,
     Directory,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -13,8 +13,9 @@ from rowferry.errors import SinkError, SinkUnavailable
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.storage.expire import expire
-from rowferry.flow.sink.storage.files import Files, LocalFiles, Stored, local_root
+from rowferry.flow.sink.storage.files import Files, Staged, Stored
 from rowferry.flow.sink.storage.index_file import Naming, metadata_content, read_metadata
+from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
 from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE, read_settings
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import (
@@ -97,10 +98,10 @@ class Storage:
         self._ownership.claim(owner)
         with self._ownership.fenced():
             stored = self._files.get(METADATA)
+            self._checkpoint_in(stored)
             if stored is not None:
                 # An older owner that read it before us now finds it changed, wherever tags decide.
-                read_metadata(stored.data, self._files.shown(METADATA))
-                self._swap(METADATA, stored.data, stored)
+                self._files.swap(METADATA, stored.data, stored)
         self._files.sweep()
         self._state = dict(state["last"]) if state else {}
         self._last, self._shown = {}, set()
@@ -186,12 +187,12 @@ class Storage:
                     staged[place].append(frame.value_bytes())
                 rows[place] += frame.row_count
                 size[place] += length
-            for content in staged.values():
-                content.finish()
+            self._files.flush(staged.values())
             with self._ownership.admit(outputs[0].target["discards"] if outputs else 0):
                 for output in outputs:
                     created = staged[output.slice].create(output.target["path"])
                     already[output.slice] = not created
+            self._files.settle()
         finally:
             for content in staged.values():
                 content.abandon()
@@ -223,13 +224,10 @@ class Storage:
             SinkError: a file of the plan was not written.
         """
         self._require_written(plan, receipts)
-        for segment in plan.stretch.segments:
-            for piece in segment.slices:
-                self._show_table_version(tables[piece].at(piece.version))
-        for directory, number in _last_numbers(plan).items():
-            self._advance_index(directory, number)
-        for change in plan.stretch.schema_changes:
-            self._show_schema_change(change)
+        pieces = (p for s in plan.stretch.segments for p in s.slices)
+        self._show_table_versions(tables[p].at(p.version) for p in pieces)
+        self._advance_indexes(_last_numbers(plan))
+        self._show_schema_changes(plan.stretch.schema_changes)
         if plan.stretch.watermark is not None:
             self._advance_metadata(plan.stretch.watermark)
             self._expire_if_due(plan.stretch.watermark)
@@ -266,40 +264,68 @@ class Storage:
                     f"{self._files.shown(path)} of micro-batch {plan.micro_batch} was not written"
                 )
 
-    def _show_table_version(self, schema: TableSchema) -> None:
-        key = (schema.id, schema.version)
-        if key in self._shown:
-            return
-        document = of_table(schema, self.settings.output_column_id)
-        with self._ownership.fenced():
-            # A DDL's own file of this version says more; it stays.
-            if not self._files.exists(document.path):
-                self._files.create(document.path, document.content())
-        self._shown.add(key)
+    def _show_table_versions(self, schemas: Iterable[TableSchema]) -> None:
+        new = {(s.id, s.version): s for s in schemas if (s.id, s.version) not in self._shown}
+        found = (of_table(s, self.settings.output_column_id) for s in new.values())
+        # Where a DDL's own file of a version is there, it says more; it stays.
+        contents = {d.path: d.content() for d in found if not self._files.exists(d.path)}
 
-    def _show_schema_change(self, change: SchemaChange) -> None:
-        document = of_change(change, self.settings.output_column_id)
-        content = document.content()
-        with self._ownership.fenced():
-            stored = self._files.get(document.path)
-            if stored is None or stored.data != content:
-                self._swap(document.path, content, stored)
+        def show(path: str, content: Staged) -> None:
+            if not self._files.exists(path):
+                content.create(path)
 
-    def _advance_index(self, directory: str, number: int) -> None:
-        path = index_path(directory)
-        with self._ownership.fenced():
+        self._put(contents, show)
+        self._shown.update(new)
+
+    def _show_schema_changes(self, changes: Sequence[SchemaChange]) -> None:
+        documents = [of_change(c, self.settings.output_column_id) for c in changes]
+        contents = {d.path: d.content() for d in documents}
+
+        def show(path: str, content: Staged) -> None:
             stored = self._files.get(path)
-            if self._number_in(stored, path) < number:
-                self._swap(path, self._naming.index_content(number), stored)
+            if stored is None or stored.data != contents[path]:
+                self._swap(path, content, stored)
+
+        self._put(contents, show)
+
+    def _advance_indexes(self, numbers: Mapping[str, int]) -> None:
+        last = {index_path(directory): number for directory, number in numbers.items()}
+
+        def advance(path: str, content: Staged) -> None:
+            stored = self._files.get(path)
+            if self._number_in(stored, path) < last[path]:
+                self._swap(path, content, stored)
+
+        self._put({p: self._naming.index_content(n) for p, n in last.items()}, advance)
 
     def _advance_metadata(self, watermark: int) -> None:
-        with self._ownership.fenced():
-            stored = self._files.get(METADATA)
+        def advance(path: str, content: Staged) -> None:
+            stored = self._files.get(path)
             if self._checkpoint_in(stored) < watermark:
-                self._swap(METADATA, metadata_content(watermark), stored)
+                self._swap(path, content, stored)
 
-    def _swap(self, path: str, content: bytes, expected: Stored | None) -> None:
-        if not self._files.swap(path, content, expected):
+        self._put({METADATA: metadata_content(watermark)}, advance)
+
+    def _put(self, contents: Mapping[str, bytes], put: Callable[[str, Staged], None]) -> None:
+        """Stage all contents, then let `put` name each, in order and as the owner.
+
+        On return all of them are durable.
+        """
+        staged: dict[str, Staged] = {}
+        try:
+            for path, content in contents.items():
+                staged[path] = self._files.stage(content)
+            self._files.flush(staged.values())
+            for path, ready in staged.items():
+                with self._ownership.fenced():
+                    put(path, ready)
+            self._files.settle()
+        finally:
+            for ready in staged.values():
+                ready.abandon()
+
+    def _swap(self, path: str, content: Staged, expected: Stored | None) -> None:
+        if not content.swap(path, expected):
             raise SinkUnavailable(
                 f"{self._files.shown(path)} was changed by somebody else meanwhile"
             )

@@ -1,0 +1,5 @@
+"""`python -m rowferry` is the `rowferry` command."""
+
+from rowferry.face.cli.main import main
+
+main()

@@ -1,0 +1,344 @@
+"""A directory as storage: hard links create, renames swap, a lock file keeps others out.
+
+Nothing else in this package touches the file system, and every OSError becomes an error of ours
+here, once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rowferry.errors import BadUri, FileConflict, SinkUnavailable, SinkUnwritable
+from rowferry.flow.sink.storage.files import Entry, Staged, Stored
+from rowferry.flow.sink.storage.paths import LOCK, STAGING
+from rowferry.spec.uri import Uri
+
+_PIECE = 1 << 20
+_SYNC_SINGLY = 4
+_LOCK_WAIT_S = 30.0
+# Nothing that a later try would change.
+_FOR_GOOD = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.EEXIST,  # a file in place of a directory
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.EMLINK,
+        errno.ENOTSUP,
+    }
+)
+
+
+def local_root(uri: Uri) -> Path:
+    """Return the directory that a file:// URI names.
+
+    Raises:
+        BadUri: no path, or a host: `file://tmp/x` is not `file:///tmp/x`.
+    """
+    if uri.address not in ("", "localhost"):
+        raise BadUri(
+            f"the sink URI {uri} has the host {uri.address!r}; for a directory write three "
+            f"slashes: file:///{uri.address}{uri.path}"
+        )
+    if not uri.path.strip("/"):
+        raise BadUri("the sink URI names no directory; write file:///path/to/directory")
+    return Path(uri.path)
+
+
+class LocalFiles:
+    """A directory on a local or network file system that has hard links and flock."""
+
+    def __init__(self, root: Path, fsync: bool = True, lock_wait_s: float = _LOCK_WAIT_S) -> None:
+        self.root = root
+        self.fsync = fsync
+        self.lock_wait_s = lock_wait_s
+        self._unsettled: set[Path] = set()  # directories with names that may not be on disk
+
+    def shown(self, path: str) -> str:
+        """Return the whole path."""
+        return f"{self.root}/{path}" if path else str(self.root)
+
+    def get(self, path: str) -> Stored | None:
+        """Return a file's content; its tag is its identity on disk."""
+        with _owned(self.shown(path)):
+            try:
+                with open(self.shown(path), "rb") as file:
+                    return Stored(file.read(), _tag(os.fstat(file.fileno())))
+            except FileNotFoundError:
+                return None
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file."""
+        with _owned(self.shown(path)):
+            return os.path.isfile(self.shown(path))
+
+    def entries(self, directory: str) -> list[Entry]:
+        """Return the names in a directory, sorted; a missing directory has none."""
+        with _owned(self.shown(directory)):
+            try:
+                with os.scandir(self._place(directory)) as found:
+                    names = [Entry(e.name, e.is_dir(follow_symlinks=True)) for e in found]
+            except FileNotFoundError:
+                return []
+        return sorted(names, key=lambda e: e.name)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create a file under a temporary name, then link it to its own."""
+        staged = self.stage(data)
+        try:
+            self.flush([staged])
+            return staged.create(path)
+        finally:
+            staged.abandon()
+            self.settle()
+
+    def swap(self, path: str, data: bytes, expected: Stored | None) -> bool:
+        """Replace a file by rename; call it inside `locked`, which makes the comparison hold."""
+        staged = self.stage(data)
+        try:
+            self.flush([staged])
+            return staged.swap(path, expected)
+        finally:
+            staged.abandon()
+            self.settle()
+
+    def delete(self, path: str) -> None:
+        """Remove a file; a missing one is fine."""
+        with _owned(self.shown(path)):
+            self._place(path).unlink(missing_ok=True)
+
+    def prune(self, directory: str) -> None:
+        """Remove a directory if nothing is in it."""
+        with _owned(self.shown(directory)):
+            try:
+                self._place(directory).rmdir()
+            except OSError as err:
+                if err.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    raise
+
+    def stage(self, data: bytes = b"") -> LocalStaged:
+        """Begin a file in the staging directory."""
+        found = LocalStaged(self)
+        try:
+            found.append(data)
+        except BaseException:
+            found.abandon()
+            raise
+        return found
+
+    def flush(self, staged: Collection[Staged]) -> None:
+        """Bring the staged files to disk; many of them with the whole file system."""
+        self._sync([s.place for s in staged if isinstance(s, LocalStaged)])
+
+    def settle(self) -> None:
+        """Bring the directories of new names to disk."""
+        waiting, self._unsettled = self._unsettled, set()
+        self._sync(waiting)
+
+    def named(self, place: Path) -> None:
+        """Note that a name was given in this directory."""
+        self._unsettled.add(place)
+
+    def sweep(self) -> None:
+        """Remove staged files that nobody finished."""
+        for entry in self.entries(STAGING):
+            with _owned(self.shown(STAGING)):
+                self._place(f"{STAGING}/{entry.name}").unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self, shared: bool = False) -> Iterator[None]:
+        """Hold the prefix's lock file.
+
+        Raises:
+            SinkUnavailable: somebody held it for too long (a stopped process, perhaps).
+        """
+        with _owned(self.shown(LOCK)):
+            handle = os.open(self._place(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._lock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)  # lets the lock go, too
+
+    def check_writable(self) -> None:
+        """Raise SinkUnwritable unless the directory can be written or made; writes nothing."""
+        with _owned(self.shown("")):
+            nearest = self.root
+            while not os.path.lexists(nearest):
+                nearest = nearest.parent
+            if not nearest.is_dir():
+                raise SinkUnwritable(f"{nearest} is not a directory; choose another sink URI")
+            if not os.access(nearest, os.W_OK | os.X_OK):
+                raise SinkUnwritable(
+                    f"{nearest} cannot be written by this user; "
+                    "change its permissions or choose another sink URI"
+                )
+
+    def prepare(self) -> None:
+        """Make the directory, and the one for staged files."""
+        with _owned(self.shown("")):
+            self._place(STAGING).mkdir(parents=True, exist_ok=True)
+
+    def _place(self, path: str) -> Path:
+        return self.root / path
+
+    def _sync(self, places: Collection[Path]) -> None:
+        if not self.fsync or not places:
+            return
+        with _owned(self.shown("")):
+            # Each single fsync waits for the journal; from a few on, one for all is faster.
+            if len(places) > _SYNC_SINGLY:
+                _sync_file_system(self.root)
+                return
+            for place in places:
+                _sync(place)
+
+    def _lock(self, handle: int, how: int) -> None:
+        deadline = time.monotonic() + self.lock_wait_s
+        while True:
+            try:
+                fcntl.flock(handle, how | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise SinkUnavailable(
+                        f"{self.shown(LOCK)} has been locked by another process for "
+                        f"{self.lock_wait_s:g} s"
+                    ) from None
+                time.sleep(0.002)
+            except OSError as err:
+                raise _ours(err, self.shown(LOCK)) from err
+
+
+class LocalStaged:
+    """A file in the staging directory, opened only while bytes are added.
+
+    No handle is held between two calls, so a segment may stage thousands of files at once.
+    """
+
+    def __init__(self, files: LocalFiles) -> None:
+        self._files = files
+        self.place = files.root / STAGING / f"{uuid.uuid4().hex}.part"
+        self._made = False
+
+    def append(self, data: bytes | memoryview) -> None:
+        """Add bytes at the end of the staged file."""
+        # Only the first call creates: a file that a new owner swept away must not come back torn.
+        once = 0 if self._made else os.O_CREAT | os.O_EXCL
+        with _owned(str(self.place)):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | once
+            handle = os.open(self.place, flags, 0o666)
+            self._made = True
+            try:
+                view = memoryview(data).cast("B")
+                while len(view):
+                    view = view[os.write(handle, view) :]
+            finally:
+                os.close(handle)
+
+    def create(self, path: str) -> bool:
+        """Link the staged file to its name; compare where that name is taken."""
+        target = self._target(path)
+        with _owned(self._files.shown(path)):
+            try:
+                os.link(self.place, target)
+            except FileExistsError:
+                if not _same_bytes(self.place, target):
+                    raise FileConflict(
+                        f"{target} exists with other content; a file above CDC.index is seen by no "
+                        "reader: move it away, then resume"
+                    ) from None
+                return False
+        self._files.named(target.parent)
+        return True
+
+    def swap(self, path: str, expected: Stored | None) -> bool:
+        """Rename the staged file to its name, in place of what is there."""
+        now = self._files.get(path)
+        if (now.tag if now else None) != (expected.tag if expected else None):
+            return False
+        target = self._target(path)
+        with _owned(self._files.shown(path)):
+            os.replace(self.place, target)
+        self._files.named(target.parent)
+        return True
+
+    def abandon(self) -> None:
+        """Remove the staged file."""
+        if self._made:
+            with _owned(str(self.place)):
+                self.place.unlink(missing_ok=True)
+
+    def _target(self, path: str) -> Path:
+        target = self._files.root / path
+        with _owned(self._files.shown(path)):
+            self._make_directory(target.parent)
+        return target
+
+    def _make_directory(self, directory: Path) -> None:
+        if directory.is_dir():
+            return
+        self._make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        self._files.named(directory.parent)
+
+
+def _sync(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_file_system(root: Path) -> None:
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:  # not Linux
+        os.sync()
+        return
+    handle = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if syncfs(handle) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(handle)
+
+
+def _tag(stat: os.stat_result) -> str:
+    return f"{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_size}"
+
+
+def _same_bytes(one: Path, other: Path) -> bool:
+    with open(one, "rb") as left, open(other, "rb") as right:
+        if os.fstat(left.fileno()).st_size != os.fstat(right.fileno()).st_size:
+            return False
+        while True:
+            piece = left.read(_PIECE)
+            if piece != right.read(_PIECE):
+                return False
+            if not piece:
+                return True
+
+
+@contextmanager
+def _owned(shown: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as err:
+        raise _ours(err, shown) from err
+
+
+def _ours(err: OSError, shown: str) -> SinkUnwritable | SinkUnavailable:
+    words = f"{shown}: {err.strerror or err}"
+    return SinkUnwritable(words) if err.errno in _FOR_GOOD else SinkUnavailable(words)

@@ -1,0 +1,96 @@
+"""`rowferry run` as a process that tests start, watch and kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class RunProcess:
+    """One `rowferry run` in its own session; killed for good at the end of the block."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.output = folder / "run.out"
+        with open(self.output, "ab") as target:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "rowferry", "run", *arguments],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=target,
+                stderr=target,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._child.poll() is None
+
+    def kill(self) -> None:
+        """End it at once, as a crash would; Spark's Java process follows by itself."""
+        if self.alive:
+            self._child.kill()
+        self._child.wait()
+
+    def interrupt(self) -> None:
+        """Ask it to stop, as Ctrl-C does."""
+        self._child.send_signal(signal.SIGINT)
+
+    def wait(self, timeout_s: float) -> int:
+        """Return its exit code; it is killed, and TimeoutExpired raised, when it takes longer."""
+        try:
+            return self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def said(self) -> str:
+        """Return what it printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+def checkpoint(root: Path) -> int:
+    """Return the checkpoint-ts of a storage directory; 0 before there is one."""
+    try:
+        return int(json.loads((root / "metadata").read_text())["checkpoint-ts"])
+    except FileNotFoundError:
+        return 0
+
+
+def wait_for(done: Callable[[], bool], what: str, timeout_s: float, step_s: float = 0.1) -> None:
+    """Return when `done()` is true.
+
+    Raises:
+        TimeoutError: it was not within `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {timeout_s:.0f} s")
+        time.sleep(step_s)

@@ -1,0 +1,128 @@
+"""Pages do not go stale: generated ones are fresh, links lead somewhere, checklists work."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+from source_tree import ROOT
+
+from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.ddl import parse_create
+from rowferry.errors import DecodeError, UnknownOption
+from rowferry.flow.assemble import assemble, option_tables
+from rowferry.registry import CODECS
+from rowferry.spec import legacy
+from rowferry.spec.build import build_spec
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["errors.md", "options.md"])
+def test_generated_pages_are_fresh(name: str) -> None:
+    written = (ROOT / "docs" / name).read_text()
+    assert written == _generator().PAGES[name](), "run `make docs`"
+
+
+def dead_links(text: str, folder: Path) -> list[str]:
+    """Return links to files that are not there."""
+    targets = re.findall(r"\]\(([^)#\s]+)", text)
+    return [t for t in targets if "://" not in t and not (folder / t).exists()]
+
+
+def dead_paths(text: str) -> list[str]:
+    """Return paths in back quotes that do not exist; those with a <placeholder> may not."""
+    named = re.findall(r"`((?:src|tests|docs|proto|bench)/[^`\s]*|pyproject\.toml|uv\.lock)`", text)
+    return [p for p in named if not (ROOT / p.split("<")[0]).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_and_paths_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    assert dead_links(text, page.parent) == []
+    assert dead_paths(text) == []
+
+
+def test_dead_links_and_paths_are_found() -> None:
+    assert dead_links("[a](docs/nope.md) [b](https://x/y)", ROOT) == ["docs/nope.md"]
+    assert dead_paths("`src/rowferry/nope.py` and `src/rowferry/<name>.py`") == [
+        "src/rowferry/nope.py"
+    ]
+
+
+# --- adding a codec, as the page says ------------------------------------------------------------
+
+
+@pytest.fixture
+def keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Follow `docs/adding-a-codec.md`: the module, the registry's line, the protocol's name."""
+    page = (ROOT / "docs" / "adding-a-codec.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    name, place = re.findall(r'`"([\w-]+)": "([\w.]+:\w+)"`', page)[0]
+    module = place.split(":")[0]
+    (tmp_path / "toy_codec.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(CODECS._places, name, place.replace(module, "toy_codec"))
+    monkeypatch.setattr(legacy, "PROTOCOLS", (*legacy.PROTOCOLS, name))
+    yield
+    sys.modules.pop("toy_codec", None)
+
+
+TABLE = parse_create("CREATE TABLE d.t (id bigint primary key, v varchar(9))")
+
+
+def rows() -> Rows:
+    images = [{"id": 7, "v": "a"}, {"id": 8, "v": None}, {"id": 9, "v": "c"}]
+    chunk = make_rows(
+        TABLE,
+        pa.array([Op.INSERT, Op.UPDATE, Op.DELETE, Op.INSERT], pa.int8()),
+        pa.array([5, 6, 7, 8], pa.uint64()),
+        pa.array(range(4), pa.int64()),
+        pa.array([None, images[1], images[2], None], TABLE.image),
+        pa.array([images[0], images[1], None, images[0]], TABLE.image),
+    )
+    return Rows(chunk.table, chunk.batch.slice(1))
+
+
+@pytest.mark.usefixtures("keys_only")
+def test_a_codec_is_added_by_its_checklist(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/out?protocol=keys-only"
+    spec, _ = build_spec("range://127.0.0.1:1", uri, None, "feed", option_tables)
+    flow = assemble(spec)
+    assert type(flow.encode).__name__ == "KeysOnly"
+    encoded = flow.encode.encode_rows(rows(), planned_at_ms=0)
+    assert bytes(encoded.value_bytes()) == b"1\t6\t8\n2\t7\t9\n0\t8\t7\n"
+    assert encoded.nbytes == len(encoded.value_bytes())
+    (back,) = flow.encode.decode(bytes(encoded.value_bytes()), TABLE)
+    assert isinstance(back, Rows)
+    assert back.batch.column("op").to_pylist() == [1, 2, 0]
+    assert back.after.to_pylist() == [{"id": 8}, None, {"id": 7}]
+    assert bytes(flow.encode.encode_rows(back, 0).value_bytes()) == bytes(encoded.value_bytes())
+
+
+@pytest.mark.usefixtures("keys_only")
+def test_an_added_codec_has_options_and_errors_like_any_other(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/out?protocol=keys-only"
+    config = {"sink": {"keys-only": {"separator": ";"}}}
+    spec, _ = build_spec("range://127.0.0.1:1", uri, config, "feed", option_tables)
+    codec = assemble(spec).encode
+    assert bytes(codec.encode_rows(rows(), 0).value_bytes()).startswith(b"1;6;8\n")
+    with pytest.raises(DecodeError, match=r"table d\.t"):
+        list(codec.decode(b"what;is;this\n", TABLE))
+    wrong = {"sink": {"keys-only": {"seperator": ";"}}}
+    with pytest.raises(UnknownOption, match="did you mean 'separator'"):
+        build_spec("range://127.0.0.1:1", uri, wrong, "feed", option_tables)

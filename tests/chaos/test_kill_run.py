@@ -1,0 +1,95 @@
+"""`rowferry run` killed with -9 twenty times: the files are exactly the source, nothing twice."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rowferry.change.chunk import Rows
+from rowferry.change.table import TableId
+from rowferry.flow.assemble import assemble
+from rowferry.refstore.client import Store
+from rowferry.refstore.cluster import LocalCluster
+from rowferry.spec.build import build_spec
+from rowferry.testing.harness import RunProcess, checkpoint, wait_for
+from rowferry.testing.storage import storage_changes
+from rowferry.testing.verify import verify_storage
+
+KILLS = 20
+SNAPSHOT_ROWS = 100_000
+LOG_ROWS = 100_000
+TABLE = TableId("load", "t")
+
+
+@pytest.mark.timeout(1500)
+def test_twenty_kills(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    out = tmp_path / "out"
+    config = tmp_path / "feed.toml"
+    config.write_text("[sink.csv]\ninclude-commit-ts = true\n")
+    small_parts = ("--part-bytes", str(256 << 10))
+    with LocalCluster(tmp_path / "store", 2, data_options=small_parts) as cluster:
+        with cluster.store() as store:
+            _create(store)
+            source = f"range://{cluster.master_address}"
+            sink = f"file://{out}?protocol=csv&file-size=262144&flush-interval=200ms"
+            arguments = ["--source", source, "--sink-uri", sink, "--config", str(config)]
+            arguments += ["--changefeed-id", "kills"]
+            writer = threading.Thread(target=_write, args=(store, dice.random()))
+            writer.start()
+            for _ in range(KILLS):
+                with RunProcess(arguments, tmp_path / "work") as process:
+                    _until_working(process, out)
+                    time.sleep(dice.uniform(0, 1.5))
+                    assert process.alive, process.said()[-2000:]
+            writer.join()
+            end = store.timestamp()
+            with RunProcess([*arguments, "--until-ts", str(end)], tmp_path / "work") as process:
+                assert process.wait(300) == 0, process.said()[-2000:]
+            assert checkpoint(out) >= end
+            spec, _ = build_spec(source, sink, config, "kills")
+            codec = assemble(spec).encode
+            result = verify_storage(out, codec, store, [TABLE])
+            assert result.same, str(result)
+            assert result.equal > SNAPSHOT_ROWS
+    delivered = sum(len(c) for c in storage_changes(out, codec) if isinstance(c, Rows))
+    # Every row was written once as an insert, and never changed: one line each, none twice.
+    assert delivered == result.equal == SNAPSHOT_ROWS + LOG_ROWS
+
+
+def _until_working(process: RunProcess, out: Path) -> None:
+    """Wait until this run has done something, so that kills fall into work and not into start-up."""
+    before = sum(1 for p in out.rglob("*") if p.is_file()) if out.exists() else 0
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.alive:
+        if out.exists() and sum(1 for p in out.rglob("*") if p.is_file()) != before:
+            return
+        time.sleep(0.05)
+        if time.monotonic() > deadline - 90 and "running" in process.said():
+            return
+
+
+def _create(store: Store) -> None:
+    store.ddl("CREATE DATABASE load")
+    store.ddl(
+        "CREATE TABLE load.t (id bigint PRIMARY KEY, name varchar(40), amount decimal(10,2))",
+        ranges=3,
+        handles=(0, SNAPSHOT_ROWS + LOG_ROWS),
+    )
+    rows = [_row(i) for i in range(SNAPSHOT_ROWS)]
+    store.load(TABLE, rows)
+
+
+def _row(i: int) -> dict[str, object]:
+    return {"id": i, "name": f"name-{i}", "amount": f"{i % 1000}.{i % 100:02d}"}
+
+
+def _write(store: Store, _: float) -> None:
+    for start in range(SNAPSHOT_ROWS, SNAPSHOT_ROWS + LOG_ROWS, 500):
+        with store.transaction() as work:
+            work.insert(TABLE, [_row(i) for i in range(start, start + 500)])
+        time.sleep(0.4)
