@@ -55,6 +55,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("testing*", ("testing*", "refstore*", *_FLOW)),
     ("warm", ("flow*", "refstore*")),
     ("flow", ()),
+    ("__main__", ("face*",)),
     ("", ()),  # the package itself
 )
 

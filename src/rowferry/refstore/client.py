@@ -95,11 +95,7 @@ class Store:
         return self._catalog
 
     def _read_catalog(self) -> Catalog:
-        route = _route(self.routing.at(catalog.START))
-        try:
-            return read_catalog(snapshot_rows(self._reader, route))
-        except (Rerouted, SnapshotGone, SourceUnavailable) as err:
-            raise NotHere(str(err)) from None
+        return read_catalog(snapshot_rows(self.routing.channels, self.routing.at(catalog.START)))
 
     def tables(self) -> dict[TableId, TableSchema]:
         """Return all tables in their present version."""

@@ -5,21 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import accumulate
 from typing import TypeVar
 
-import numpy as np
-import pyarrow as pa
-
-from rowferry.errors import SnapshotGone, StoreUnavailable
-from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
+from rowferry.errors import StoreUnavailable
 from rowferry.refstore.meta import RangeMeta
-from rowferry.refstore.mutations import OP_DELETE, OP_PUT, Writes
 from rowferry.refstore.routing import NotHere, check_fault
 from rowferry.refstore.rpc import Channels
 from rowferry.refstore.timestamps import Oracle
 from rowferry.refstore.topology import CATALOG_RANGE, Topology
+from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 
+_PUT, _DELETE = 0, 3  # of Mutations.ops
 _PATIENCE_S = 15.0
 _PAUSE_S = 0.05
 A = TypeVar("A")
@@ -42,7 +40,6 @@ class Leaders:
 
     def __init__(self, topology: Topology, oracle: Oracle, channels: Channels) -> None:
         self._topology, self._oracle, self._channels = topology, oracle, channels
-        self._reader = RangeClient("", "master")
 
     def nudge(self) -> None:
         """Let all living servers take over their assignments now."""
@@ -92,18 +89,20 @@ class Leaders:
     def write_catalog(self, rows: dict[bytes, bytes | None]) -> int:
         """Write catalog rows in one transaction; returns its commit-ts."""
         keys = sorted(rows)
-        ops = np.array([OP_DELETE if rows[k] is None else OP_PUT for k in keys], np.uint8)
-        writes = Writes(
-            pa.array(keys, pa.large_binary()),
-            pa.array([rows[k] for k in keys], pa.large_binary()),
-            ops,
+        values = [rows[key] for key in keys]
+        mutations = wire.Mutations(
+            keys=b"".join(keys),
+            key_ends=_ends(keys),
+            values=b"".join(v or b"" for v in values),
+            value_ends=_ends([v or b"" for v in values]),
+            ops=bytes(_DELETE if v is None else _PUT for v in values),
         )
 
         def ask() -> int:
             meta = self._leader(CATALOG_RANGE)
             now = self._oracle.next()
             request = wire.WriteRequest(
-                target=meta.target(), start_ts=now, read_ts=now, mutations=writes.form()
+                target=meta.target(), start_ts=now, read_ts=now, mutations=mutations
             )
             reply = self._channels.call(meta.leader, "StoreData/Write", request, wire.WriteReply)
             check_fault(reply.fault, "catalog")
@@ -113,31 +112,42 @@ class Leaders:
 
     def catalog_rows(self) -> list[tuple[bytes, bytes, int]]:
         """Return the catalog's rows: key, value, commit-ts."""
-        return retried(self._catalog_rows)
-
-    def _catalog_rows(self) -> list[tuple[bytes, bytes, int]]:
-        meta = self._leader(CATALOG_RANGE)
-        route = Route(
-            meta.range_id, meta.conf_ver, meta.version, meta.start, meta.end, meta.leader, 0, 0, 0,
-            dropped=False,
-        )  # fmt: skip
-        try:
-            return snapshot_rows(self._reader, route)
-        except (Rerouted, SnapshotGone) as err:
-            raise StoreUnavailable(f"catalog: {err}") from None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._reader.close()
+        return retried(lambda: snapshot_rows(self._channels, self._leader(CATALOG_RANGE)))
 
 
-def snapshot_rows(reader: RangeClient, route: Route) -> list[tuple[bytes, bytes, int]]:
-    """Return a small range's rows: key, value, commit-ts."""
-    version = reader.register(route).version
+def _ends(parts: list[bytes]) -> bytes:
+    return b"".join(end.to_bytes(8, "little") for end in accumulate(map(len, parts)))
+
+
+def snapshot_rows(channels: Channels, meta: RangeMeta) -> list[tuple[bytes, bytes, int]]:
+    """Return a small range's rows: key, value, commit-ts.
+
+    Raises:
+        NotHere, StoreUnavailable: not now; ask again with new routes.
+    """
+    epoch = meta.target().epoch
+    asked = cdc.CdcRegisterRequest(
+        range_id=meta.range_id, range_epoch=epoch, subscriber_name="catalog"
+    )
+    made = channels.call(meta.leader, "RangeData/CdcRegister", asked, cdc.CdcRegisterResponse)
+    _check(made.error)
     rows: list[tuple[bytes, bytes, int]] = []
-    end = False
-    while not end:
-        last = rows[-1][0].hex() if rows else ""
-        page, end = reader.pull_snapshot(route, version, last, "")
-        rows += [(page.key(i), page.value(i), int(page.commit_ts[i])) for i in range(len(page))]
-    return rows
+    while True:
+        request = cdc.CdcPullSnapshotRequest(
+            range_id=meta.range_id,
+            range_epoch=epoch,
+            current_snapshot_version=made.init_snapshot_version,
+            last_key=rows[-1][0].hex() if rows else "",
+        )
+        page = channels.call(
+            meta.leader, "RangeData/CdcPullSnapshot", request, cdc.CdcPullSnapshotResponse
+        )
+        _check(page.error)
+        rows += [(row.key, row.value, row.commit_ts) for row in page.snapshot_data]
+        if page.end:
+            return rows
+
+
+def _check(error: cdc.CDCError) -> None:
+    if error.code:
+        raise NotHere(error.message)

@@ -49,7 +49,6 @@ class Master:
         self._stopping.set()
         self._rounds.join()
         self._server.stop()
-        self._leaders.close()
         self._channels.close()
 
     def _go_round(self) -> None:

@@ -10,16 +10,15 @@ import threading
 from dataclasses import dataclass
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import plan_ddl
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.range_log import catalog
-from rowferry.flow.capture.range_log.kv import handle_of
-from rowferry.refstore.kv_encode import table_end, table_prefix
 from rowferry.refstore.leaders import Leaders, retried
 from rowferry.refstore.tables import Catalog, read_catalog
 from rowferry.refstore.topology import Topology
 from rowferry.wire import store_pb2 as wire
+
+# The parser and the key encoder are imported when a DDL comes: a master starts without them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,8 @@ class SchemaChanges:
         On return every range of its tables knows the new version. On raise nothing was changed,
         except that StoreUnavailable may leave it done.
         """
+        from rowferry.change.ddl import plan_ddl
+
         with self._one_at_a_time:
             known = self._finish()
             changes = plan_ddl(
@@ -136,11 +137,15 @@ def _catalog_rows(
 
 def _bounds(table: TableSchema, physical_id: int, request: wire.DdlRequest) -> list[bytes]:
     """Return the keys between which a new table's ranges lie."""
+    from rowferry.refstore.kv_encode import table_end, table_prefix
+
     start, end = table_prefix(physical_id), table_end(physical_id)
     return [start, *_cuts(table, start, request), end]
 
 
 def _cuts(table: TableSchema, prefix: bytes, request: wire.DdlRequest) -> list[bytes]:
+    from rowferry.flow.capture.range_log.kv import handle_of
+
     parts = max(request.ranges, 1)
     if handle_of(table).is_integer:
         low, span = request.first_handle, request.last_handle - request.first_handle + 1

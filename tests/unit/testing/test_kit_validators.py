@@ -487,6 +487,13 @@ def test_the_window_is_closed_by_the_watermark():
     assert "P5" not in broken_promises(with_row(events, 5, before=None), oracle)
 
 
+def test_log_rows_do_not_settle_before_the_snapshot_does():
+    oracle, events = snapshot_feed()
+    late = [*events[1:3], events[4], Mark(35), events[3], *events[6:]]
+    [words] = failures_of(SnapshotMeetsLog, late, oracle)
+    assert "different: bank.account (3,) at watermark 45" in words
+
+
 def test_p7_says_that_a_snapshot_never_ended():
     oracle, events = snapshot_feed()
     validator = SnapshotMeetsLog(oracle)

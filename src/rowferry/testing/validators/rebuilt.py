@@ -18,14 +18,13 @@ Invariant = Callable[[Tables], str | None]
 
 
 class Difference:
-    """Which keys of the replica differ from the source; only touched keys are looked at."""
+    """Which keys of the replica differ from the source, of those touched since the last look."""
 
     def __init__(self, oracle: Oracle) -> None:
         self.replica = Replica(oracle)
         self._source = oracle.history.replay()
         self._oracle = oracle
         self._unsettled: Touched = {}
-        self._wrong: dict[TableId, set[Key]] = {}
 
     def advance(self, resolved: int) -> list[tuple[TableId, Key, Row | None, Row | None]]:
         """Move both sides to a watermark; return (table, key, source's row, rebuilt row)s."""
@@ -37,7 +36,7 @@ class Difference:
                 else:
                     known |= keys
         found = []
-        for table in self._unsettled.keys() | self._wrong.keys():
+        for table in list(self._unsettled):
             if not self._oracle.keeps(table) or self._awaits(table, resolved):
                 continue
             found += self._compare(table)
@@ -55,14 +54,11 @@ class Difference:
         rebuilt = self.replica.states.rows.get(table, {})
         touched = self._unsettled.pop(table, set())
         keys = source.keys() | rebuilt.keys() if touched is None else touched
-        keys = keys | self._wrong.get(table, set())
-        wrong = [
+        return [
             (table, key, source.get(key), rebuilt.get(key))
             for key in keys
             if source.get(key) != rebuilt.get(key)
         ]
-        self._wrong[table] = {w[1] for w in wrong}
-        return wrong
 
 
 class RebuildMatches(Validator):

@@ -208,6 +208,12 @@ def test_json_that_only_a_database_writes(data: str, text: str) -> None:
     assert decode(one(SqlType("json")), [(ROW_1, small(data))]).to_pylist() == [{"v": text}]
 
 
+def test_decimal_zero_has_no_sign() -> None:
+    definition = one(SqlType("decimal", length=3, scale=1))
+    found = decode(definition, [(ROW_1, small("0301" + "7fff"))])
+    assert found.to_pylist() == [{"v": "0.0"}]
+
+
 def test_null_image_and_null_value() -> None:
     definition = table(
         Column(1, "id", SqlType("int"), False), Column(2, "n", SqlType("int")), key=("id",)

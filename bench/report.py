@@ -1,0 +1,74 @@
+"""Measuring and keeping results: best of several tries, ratios side by side, JSON per run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass
+class Figure:
+    """One measured thing."""
+
+    name: str
+    rows_per_s: float = 0.0
+    mb_per_s: float = 0.0
+    baseline: str = ""
+    ratio: float = 0.0
+    other: dict[str, Any] | None = None
+
+
+def best(work: Callable[[], object], tries: int = 5) -> float:
+    """Seconds of the quickest of several tries: on a shared machine the least disturbed one."""
+    found = []
+    for _ in range(tries):
+        began = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def one_core() -> None:
+    """Keep this process on one core, so that figures are per core."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})
+
+
+def keep(kind: str, figures: list[Figure]) -> Path:
+    """Print the figures as a table and write them to bench/results/."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("what", "rows/s", "MB/s", "against", "ratio", "more", title=kind)
+    for f in figures:
+        more = ", ".join(f"{k} {v}" for k, v in (f.other or {}).items())
+        table.add_row(
+            f.name,
+            f"{f.rows_per_s:,.0f}" if f.rows_per_s else "",
+            f"{f.mb_per_s:,.1f}" if f.mb_per_s else "",
+            f.baseline,
+            f"{f.ratio:.1f}×" if f.ratio else "",
+            more,
+        )
+    Console().print(table)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{kind}.json"
+    about = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": sys.version.split()[0],
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load_average": [round(n, 2) for n in os.getloadavg()],
+    }
+    path.write_text(json.dumps({**about, "figures": [asdict(f) for f in figures]}, indent=2) + "\n")
+    print(f"kept in {path.relative_to(Path.cwd())}" if path.is_relative_to(Path.cwd()) else path)
+    return path
