@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit fmt bench docs clean tools
+.PHONY: help lock setup demo test test-unit fmt bench docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -34,20 +34,20 @@ tools:
 
 # --- set-up: each step leaves a stamp, so that the second run is quick ----------------------------
 
-setup: $(VENV)/.warm ## create .venv from uv.lock, generate the gRPC stubs, compile the kernels
+setup: $(VENV)/.warm ## create .venv from requirements.lock, generate the gRPC stubs, compile the kernels
 
 $(BIN)/uv: | tools
 	@echo "== creating $(VENV)"
 	@$(PYTHON_FOUND) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-# The package is installed editable; --inexact leaves pip and uv themselves in place.
-$(VENV)/.installed: pyproject.toml uv.lock hatch_build.py | $(BIN)/uv
-	@echo "== installing what uv.lock names"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv sync --frozen --inexact --quiet --python $(BIN)/python
+# The package is installed editable and built with the locked tools, so that stubs fit the runtime.
+$(VENV)/.installed: pyproject.toml requirements.lock hatch_build.py | $(BIN)/uv
+	@echo "== installing what requirements.lock names"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The build made stubs too, but with whatever generator was newest: ours must fit the locked runtime.
 $(VENV)/.stubs: $(VENV)/.installed $(wildcard proto/rowferry/wire/*.proto) proto/generate.py
 	@echo "== generating the gRPC stubs"
 	@$(BIN)/python proto/generate.py
@@ -56,7 +56,11 @@ $(VENV)/.stubs: $(VENV)/.installed $(wildcard proto/rowferry/wire/*.proto) proto
 $(STUBS): $(VENV)/.stubs
 	@[ -f $@ ] || $(BIN)/python proto/generate.py
 
-$(VENV)/.warm: $(VENV)/.stubs $(STUBS) src/rowferry/warm.py | tools
+KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/flow/encode/kernels*.py \
+	src/rowferry/flow/capture/range_log/kv*.py src/rowferry/flow/capture/range_log/page.py \
+	src/rowferry/refstore/kernels.py src/rowferry/refstore/kv_encode*.py)
+
+$(VENV)/.warm: $(VENV)/.stubs $(STUBS) $(KERNELS) | tools
 	@echo "== compiling the kernels"
 	@$(BIN)/python -m rowferry.warm
 	@touch $@
@@ -88,6 +92,10 @@ bench: setup ## run the benchmarks in bench/
 	@for file in bench/*.py; do \
 		[ -f "$$file" ] || { echo "bench/ holds no benchmark"; exit 1; }; \
 		echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
+	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \
+		--generate-hashes --no-header --no-annotate --no-emit-index-url -o requirements.lock
 
 docs: setup ## write the generated pages in docs/ anew
 	@$(BIN)/python docs/generate.py

@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from report import Figure, best, keep, one_core
 
 from rowferry.change.chunk import Rows, make_rows
 from rowferry.change.ddl import parse_create
-from rowferry.change.plan import Output, Segment, TableSlice
+from rowferry.change.plan import Segment, Stretch, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.flow.assemble import assemble
 from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.flow.capture.range_log.page import read_page
+from rowferry.flow.sink.contract import Owner
 from rowferry.refstore.kv_encode import encode_rows
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -45,8 +47,9 @@ def image(count: int) -> pa.StructArray:
     ids = np.arange(count, dtype=np.uint64)
     digits = pa.array([f"{i * 2654435761 % 10**11:011d}" for i in range(count)], pa.large_utf8())
     parts = [digits] * 10
-    c = pa.compute.binary_join_element_wise(*parts, "-")
-    pad = pa.compute.binary_join_element_wise(*([digits] * 5), "-")
+    dash = pa.scalar("-", pa.large_utf8())
+    c = pc.binary_join_element_wise(*parts, dash)
+    pad = pc.binary_join_element_wise(*parts[:5], dash)
     columns = [pa.array(ids), pa.array(ids % 5000), c, pad]
     return pa.StructArray.from_arrays(columns, fields=list(table().image))
 
@@ -184,16 +187,19 @@ def sink_figures() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         flow = assemble(spec("csv", folder))
         encoded = flow.encode.encode_rows(rows(ROWS), 0)
-        one = TableSlice(table().id, 0, 1)
+        schema = table().at(1)
+        one = TableSlice(schema.id, 0, 1)
         segment = Segment(0, {}, (one,), TS, TS)
-        number = 0
+        flow.sink.open(Owner("bench", 1), None)
+        stretches = [Stretch((segment,), (), {})] * 3
+        state, outputs = None, []
+        for stretch in stretches:
+            made, state = flow.sink.allocate(stretch, {one: schema})
+            outputs.append(made)
+        waiting = iter(outputs)
 
         def write() -> None:
-            nonlocal number
-            number += 1
-            path = f"bench/t/1/CDC{number:020d}.csv"
-            target = {"directory": "bench/t/1", "number": number, "path": path}
-            list(flow.sink.write(segment, [Output(0, 0, target)], iter([(0, encoded)])))
+            list(flow.sink.write(segment, next(waiting), iter([(0, encoded)])))
 
         seconds = best(write, 3)
         plain = best(lambda: Path(folder, "plain").write_bytes(encoded.value_bytes()), 3)

@@ -13,7 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """The number that decides everything random in a chaos test; printed, so that it can be replayed."""
+    """The number that decides all that is random in a chaos test; printed for a replay."""
     chosen = request.config.getoption("--seed")
     number = int(chosen) if chosen is not None else random.SystemRandom().randrange(1 << 32)
     print(f"seed {number}; replay with --seed {number}")

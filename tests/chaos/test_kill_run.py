@@ -15,7 +15,7 @@ from rowferry.flow.assemble import assemble
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.spec.build import build_spec
-from rowferry.testing.harness import RunProcess, checkpoint, wait_for
+from rowferry.testing.harness import RunProcess, checkpoint
 from rowferry.testing.storage import storage_changes
 from rowferry.testing.verify import verify_storage
 
@@ -62,7 +62,7 @@ def test_twenty_kills(tmp_path: Path, seed: int) -> None:
 
 
 def _until_working(process: RunProcess, out: Path) -> None:
-    """Wait until this run has done something, so that kills fall into work and not into start-up."""
+    """Wait until this run has done something: kills should fall into work, not into start-up."""
     before = sum(1 for p in out.rglob("*") if p.is_file()) if out.exists() else 0
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.alive:

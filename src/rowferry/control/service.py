@@ -28,6 +28,7 @@ from rowferry.spec.uri import Uri
 
 LOG = logging.getLogger(__name__)
 LEASE_S = 10.0
+_EPOCH_TO_COME = (1 << 62) - 1  # the claim comes later; it will be above every epoch so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def prepare(
     tables = flow.capture.probe(flow.decide)
     notices += flow.decide.check_tables(tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
-    flow.sink.probe(Owner(spec.changefeed_id, 0))
+    flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME))
     if not captured:
         notices.append("no table matches the filter yet; new ones are picked up when created")
     return Prepared(spec, flow, captured, tuple(notices))

@@ -111,8 +111,8 @@ class Leaders:
         return retried(ask)
 
     def catalog_rows(self) -> list[tuple[bytes, bytes, int]]:
-        """Return the catalog's rows: key, value, commit-ts."""
-        return retried(lambda: snapshot_rows(self._channels, self._leader(CATALOG_RANGE)))
+        """Return the catalog's rows (key, value, commit-ts), or raise if that cannot be done now."""
+        return snapshot_rows(self._channels, self._leader(CATALOG_RANGE))
 
 
 def _ends(parts: list[bytes]) -> bytes:

@@ -57,7 +57,7 @@ class Master:
             self._topology.give_out(patience)
             try:
                 self._schemas.tidy()
-            except StoreUnavailable as err:
+            except (StoreUnavailable, NotHere) as err:
                 _LOG.debug("the catalog cannot be read yet", extra={"error": str(err)})
 
     # --- what CDC readers ask --------------------------------------------------------------------

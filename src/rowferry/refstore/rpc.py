@@ -16,6 +16,10 @@ OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
     ("grpc.so_reuseport", 0),
+    # A server that was restarted is found again at once.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 300),
 )
 _THREADS = 32
 A = TypeVar("A")

@@ -59,10 +59,13 @@ class SchemaChanges:
             return self._run(changes, known, request) if changes else 0
 
     def tidy(self) -> None:
-        """Read the catalog after a start, and finish what a DDL could not; waits for no DDL."""
+        """Read the catalog after a start, and finish what a DDL could not.
+
+        Waits for nothing: where that is not possible now, StoreUnavailable or NotHere says so.
+        """
         if (self.current is None or self._unfinished) and self._one_at_a_time.acquire(False):
             try:
-                self._finish()
+                self._finish(patient=False)
             finally:
                 self._one_at_a_time.release()
 
@@ -82,11 +85,12 @@ class SchemaChanges:
         finally:
             self._finish()
 
-    def _finish(self) -> Catalog:
+    def _finish(self, patient: bool = True) -> Catalog:
         """Make the ranges follow the catalog; done by whoever comes next if it fails."""
         if self.current is not None and self._unfinished is None:
             return self.current
-        found = read_catalog(self._leaders.catalog_rows())
+        ask = self._leaders.catalog_rows
+        found = read_catalog(retried(ask) if patient else ask())
         alive = {i for t in found.tables.values() for i in t.physical_ids}
         touched = self._unfinished or _Touched([], set(), {})
         self._topology.remove_tables(set(touched.new) - alive)

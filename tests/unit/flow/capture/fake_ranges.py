@@ -1,4 +1,4 @@
-"""A range store in memory that answers like `RangeClient`: for planner and reader tests without processes."""
+"""A range store in memory that answers like `RangeClient`: planner tests without processes."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ class FakeRanges:
     def _put(self, commit_ts: int, changes: list[tuple[bytes, bytes | None]]) -> None:
         grouped: dict[int, list[pb.CdcChangeData]] = {}
         for key, value in sorted(changes):
-            home = next(
-                r for r in self.ranges.values() if r.start <= key < r.end and not r.dropped
-            )
+            home = next(r for r in self.ranges.values() if r.start <= key < r.end and not r.dropped)
             old = home.data.get(key)
             if value is None and old is None:
                 continue
@@ -104,7 +102,9 @@ class FakeRanges:
                 one.dropped |= one.physical_id == change.dropped_table_id
         self.tables[schema.table_id] = schema.at(ts)
         if not any(r.physical_id == schema.table_id for r in self.ranges.values()):
-            self._add_range(table_prefix(schema.table_id), table_end(schema.table_id), schema.table_id)
+            self._add_range(
+                table_prefix(schema.table_id), table_end(schema.table_id), schema.table_id
+            )
         self._put(ts, rows)
         return ts
 
@@ -125,7 +125,9 @@ class FakeRanges:
 
     def write(self, table_id: int, rows: list[dict[str, object]], delete: list[int] = []) -> int:  # noqa: B006
         ts = self.tick()
-        changes: list[tuple[bytes, bytes | None]] = list(self._encode(table_id, rows)) if rows else []
+        changes: list[tuple[bytes, bytes | None]] = (
+            list(self._encode(table_id, rows)) if rows else []
+        )
         changes += [(self.key(table_id, i), None) for i in delete]
         self._put(ts, changes)
         return ts
@@ -133,7 +135,11 @@ class FakeRanges:
     def split(self, range_id: int, at: bytes) -> int:
         left = self.ranges[range_id]
         right = self._add_range(at, left.end, left.physical_id)
-        right.parent, right.split_index, right.last_index = range_id, left.last_index, left.last_index
+        right.parent, right.split_index, right.last_index = (
+            range_id,
+            left.last_index,
+            left.last_index,
+        )
         right.first_index = left.first_index
         left.end, left.version = at, left.version + 1
         for index, ts, entries in left.log:
@@ -157,7 +163,9 @@ class FakeRanges:
 
     def content(self, table_id: int) -> dict[bytes, bytes]:
         return {
-            k: v for r in self.ranges.values() if r.physical_id == table_id and not r.dropped
+            k: v
+            for r in self.ranges.values()
+            if r.physical_id == table_id and not r.dropped
             for k, (v, _) in r.data.items()
         }
 
@@ -165,8 +173,18 @@ class FakeRanges:
 
     def routes(self, start_key: bytes = b"", end_key: bytes = b"") -> list[Route]:
         found = [
-            Route(r.range_id, r.conf_ver, r.version, r.start, r.end, "x:1", r.parent,
-                  r.split_index, r.physical_id, r.dropped)
+            Route(
+                r.range_id,
+                r.conf_ver,
+                r.version,
+                r.start,
+                r.end,
+                "x:1",
+                r.parent,
+                r.split_index,
+                r.physical_id,
+                r.dropped,
+            )
             for r in self.ranges.values()
             if r.end > start_key and (not end_key or r.start < end_key)
         ]

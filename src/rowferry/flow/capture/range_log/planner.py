@@ -27,7 +27,6 @@ from rowferry.flow.decide.contract import Decision
 
 PART_BYTES = 8 << 20  # what a leader's split_keys aim at
 MARK_BYTES = 4 << 20
-_FAR = (1 << 63) - 1
 
 Active = tuple[RangeProgress, Route, Head]
 
@@ -49,6 +48,7 @@ class RangePlanner:
         self._by_range = by_range
         self._resnapshot = resnapshot
         self._state = state
+        self._first: State | None = None
         self._known = {(v.table_id, v.version): v for v in versions}
         self._new: list[TableSchema] = []
         self._unchecked = True  # snapshot versions may have gone since they were stored
@@ -73,6 +73,7 @@ class RangePlanner:
     def rewind(self, position: dict[str, Any], ranges: tuple[RangeProgress, ...]) -> None:
         """Forget everything planned after this published state."""
         self._state = State.from_position(position, ranges, self._known) if position else None
+        self._first = None
         self._unchecked = True
 
     def table_versions(self) -> tuple[TableSchema, ...]:
@@ -109,7 +110,12 @@ class RangePlanner:
 
     def _attempt(self, appetite: Appetite) -> tuple[State, Stretch]:
         routes = {r.range_id: r for r in self._client.routes(b"t", b"u")}
-        state = self._state.copy() if self._state else self._begin()
+        if self._first is None and self._state is None:
+            # Kept between attempts: snapshots must be newer than the catalog, and they become so.
+            self._first = self._begin()
+        known = self._state or self._first
+        assert known is not None
+        state = known.copy()
         self._client.cluster_id = state.cluster_id
         self._follow_splits(state, routes)
         if state.waiting():
@@ -419,7 +425,9 @@ class RangePlanner:
         behind = [
             (p, r) for (p, r), h in zip(logs, heads, strict=True) if h.last_index > p.last_log_index
         ]
-        ceiling = _FAR if self._by_range else closed
+        ceiling = closed
+        if self._by_range:
+            ceiling = max([closed, *(h.last_commit_ts for h in heads)])
         if appetite.until_ts is not None:
             ceiling = min(ceiling, appetite.until_ts)
         following: list[SchemaChange] = []
@@ -429,10 +437,10 @@ class RangePlanner:
             if closed < ceiling:
                 following = []  # by range: rows before the DDL may still be on their way
         whole = ceiling
-        active, ceiling = self._reach(state, behind, ceiling, appetite)
+        active, first, ceiling = self._reach(state, behind, ceiling, appetite)
         if ceiling < whole:
             following = []
-        segments = self._segments(state, active, ceiling, ddls, appetite)
+        segments = self._segments(state, active, (first, ceiling), ddls, appetite)
         for progress, _, head in active:
             moved = progress.with_(last_log_index=head.index_at_ts)
             state.ranges[progress.range_id] = moved
@@ -465,8 +473,8 @@ class RangePlanner:
         behind: list[tuple[RangeProgress, Route]],
         ceiling: int,
         appetite: Appetite,
-    ) -> tuple[list[Active], int]:
-        """Return the logs with rows up to a ceiling, lowered to one commit date and one size."""
+    ) -> tuple[list[Active], int, int]:
+        """Return the logs with rows, and the first and last commit-ts of one date and size."""
         first = state.resolved_ts + 1
         while True:
             today = min(ceiling, day_end(first, ceiling, appetite.same_day))
@@ -482,17 +490,18 @@ class RangePlanner:
                 if h.index_at_ts > p.last_log_index
             ]
             if active or today >= ceiling:
-                return active, today
+                return active, first, today
             first = today + 1
 
     def _segments(
         self,
         state: State,
         active: list[Active],
-        ceiling: int,
+        bounds: tuple[int, int],
         ddls: list[SchemaChange],
         appetite: Appetite,
     ) -> list[Segment]:
+        first, ceiling = bounds
         groups: dict[tuple[int, int], list[Active]] = {}
         for one in active:
             progress = one[0]
@@ -509,13 +518,10 @@ class RangePlanner:
                 if spans:
                     head = {"kind": "log", "after_ts": after, "until_ts": until, "spans": spans}
                     head["without_old_value"] = state.without_old_value
-                    first, last = max(after, state.resolved_ts) + 1, until
-                    if self._by_range and until == _FAR:
-                        last = max(h.last_commit_ts for _, _, h in group)
                     size = sum(s.pop("bytes") for s in spans)
-                    piece = Segment(len(found), head, (), min(first, last), last, size)
-                    slices = (_slice(table, group[0][0].physical_id),)
-                    found.append(replace(piece, slices=slices))
+                    mine = (_slice(table, group[0][0].physical_id),)
+                    begin = min(max(after + 1, first), until)
+                    found.append(Segment(len(found), head, mine, begin, until, size))
                 after = until
         return found
 
