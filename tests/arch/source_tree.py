@@ -52,6 +52,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("spark*", ("spark*", *_FLOW)),
     ("control*", ("control*", "spark*", *_FLOW)),
     ("face*", ("face*", "control*", "refstore*", "testing*", "spark*", *_FLOW)),
+    ("testing.nemesis*", ("testing*", "refstore*", "control.store*", *_FLOW)),
     ("testing*", ("testing*", "refstore*", *_FLOW)),
     ("warm", ("flow*", "refstore*")),
     ("flow", ()),

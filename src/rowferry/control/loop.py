@@ -7,6 +7,7 @@ next step of the next process continues from what was recorded.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,6 +44,7 @@ class Step:
         published: a micro-batch was published (also one that only moved the watermark).
         replayed: it was recorded by an earlier run.
         caught_up: the source had nothing more when it was planned.
+        seconds: how long carrying out the plan took.
     """
 
     published: bool
@@ -53,6 +55,7 @@ class Step:
     bytes: int = 0
     source_bytes: int = 0
     schema_changes: int = 0
+    seconds: float = 0.0
     watermark: int = 0
     lag_ms: int | None = None
     snapshots: tuple[SnapshotShare, ...] = ()
@@ -101,6 +104,15 @@ class Loop:
         Raises:
             RowferryError: by its verdict the caller repeats `step`, calls `replan`, or stops.
         """
+        try:
+            return self._next(publish_idle)
+        except BaseException:
+            # What was planned may not be recorded, and what was published may not be known here
+            # (only the answer was lost): the next step asks the meta database.
+            self._close_planner()
+            raise
+
+    def _next(self, publish_idle: bool) -> Step:
         if not self._opened:
             self._open()
         pending = self._store.pending(self._id)
@@ -144,12 +156,12 @@ class Loop:
     def _open(self) -> None:
         state = self._store.state(self._id)
         self._flow.sink.open(Owner(self._id, self._claim.epoch), state.sink_state)
-        self._published, self._spec_version = state.micro_batch, state.spec_version
-        self.watermark = state.watermark
+        self._spec_version, self.watermark = state.spec_version, state.watermark
         self._opened = True
 
     def _open_planner(self) -> Planner:
         state = self._store.state(self._id)
+        self._published, self.watermark = state.micro_batch, state.watermark
         self._versions = {(v.table_id, v.version): v for v in state.versions}
         self._fresh_versions.clear()
         self._planner = self._flow.capture.planner(
@@ -185,6 +197,7 @@ class Loop:
         if replayed:
             state = self._store.state(self._id)
             self._versions = {(v.table_id, v.version): v for v in state.versions}
+        began = time.monotonic()
         tables = tables_of(plan, self._versions)
         receipts = self._run(plan, tables)
         self._flow.sink.publish(plan, receipts, tables)
@@ -192,7 +205,7 @@ class Loop:
         self._published = plan.micro_batch
         if plan.stretch.watermark is not None:
             self.watermark = max(self.watermark, plan.stretch.watermark)
-        return self._step(plan, receipts, replayed)
+        return self._step(plan, receipts, replayed, time.monotonic() - began)
 
     def _run(self, plan: Plan, tables: Mapping[TableSlice, TableSchema]) -> Sequence[Receipt]:
         if not plan.stretch.segments:
@@ -200,7 +213,9 @@ class Loop:
         spec = self._store.spec(self._id, plan.spec_version)
         return self._runner.run(spec, plan, tables)
 
-    def _step(self, plan: Plan, receipts: Sequence[Receipt], replayed: bool) -> Step:
+    def _step(
+        self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float
+    ) -> Step:
         return Step(
             published=True,
             replayed=replayed,
@@ -210,6 +225,7 @@ class Loop:
             bytes=sum(r.bytes for r in receipts),
             source_bytes=sum(s.log_bytes for s in plan.stretch.segments),
             schema_changes=len(plan.stretch.schema_changes),
+            seconds=seconds,
             watermark=self.watermark,
             lag_ms=self._planner.lag_ms() if self._planner else None,
             snapshots=self._planner.snapshot_shares() if self._planner else (),

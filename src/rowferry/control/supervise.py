@@ -88,11 +88,14 @@ class Supervisor:
 
     def _on_fault(self, err: RowferryError, stop: threading.Event) -> None:
         """Repair what can be repaired; raise what cannot."""
+        if err.verdict is Verdict.REPLAN:
+            try:
+                self._loop.replan(str(err))
+            except Exception as why:  # the plan is still pending: its next run asks for this again
+                err = _ours(why)
         if err.verdict is Verdict.STOP:
             self._move(Verb.GIVE_UP, err)
             raise err
-        if err.verdict is Verdict.REPLAN:
-            self._loop.replan(str(err))
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now

@@ -19,11 +19,12 @@ from rowferry.refstore.commit import Committer, TableWrites
 from rowferry.refstore.images import Rows, encoded, image_of
 from rowferry.refstore.leaders import snapshot_rows
 from rowferry.refstore.meta import RangeMeta
-from rowferry.refstore.mutations import OP_INSERT, Writes
+from rowferry.refstore.mutations import OP_INSERT
 from rowferry.refstore.routing import NotHere, Routing, SchemaMoved
 from rowferry.refstore.rpc import gather
 from rowferry.refstore.tables import Catalog, read_catalog
 from rowferry.refstore.transaction import Transaction
+from rowferry.refstore.writes import Writes
 from rowferry.wire import store_pb2 as wire
 
 _LOAD_BYTES = 24 << 20

@@ -13,9 +13,9 @@ from functools import partial
 
 from rowferry.errors import StoreUnavailable, TransactionAborted
 from rowferry.refstore.meta import RangeMeta
-from rowferry.refstore.mutations import Writes
 from rowferry.refstore.routing import NotHere, Routing, SchemaMoved
 from rowferry.refstore.rpc import gather
+from rowferry.refstore.writes import Writes
 from rowferry.wire import store_pb2 as wire
 
 _PAUSE_S = 0.02
@@ -111,6 +111,16 @@ class Committer:
             if commit_ts:
                 return commit_ts
             raise NotHere(str(err)) from None
+
+    def outcome(self, patience_s: float) -> int:
+        """Return the commit-ts of a commit that ended in doubt; 0: it can never come true.
+
+        Raises:
+            StoreUnavailable: the deciding range did not answer for so long.
+        """
+        first_key: bytes = self._parts[0].writes.keys[0].as_py()
+        self._end = time.monotonic() + patience_s
+        return self._outcome(first_key, StoreUnavailable("asked what became of it"))
 
     def _outcome(self, key: bytes, err: StoreUnavailable) -> int:
         """Return the commit-ts of a write whose answer was lost; 0: it is rolled back for good."""

@@ -42,6 +42,10 @@ class DataServer:
         self._born: dict[tuple[int, int], Range] = {}  # halves of a split that is not yet real
         self._failures: dict[int, str] = {}
         self._assigning = threading.Lock()  # guards everything about which ranges are led
+        self._news = threading.Condition()  # guards the newest answer to a heartbeat
+        self._answer: wire.HeartbeatReply | None = None
+        self._answer_number = 0
+        self._carried_out = 0
         self._heartbeat = 0
         self._cluster_id = 0
         self._stopping = threading.Event()
@@ -51,6 +55,7 @@ class DataServer:
         self.address = self._server.listen(listen)
         self._threads = [
             threading.Thread(target=self._beat, name="heartbeat", daemon=True),
+            threading.Thread(target=self._follow, name="follow", daemon=True),
             threading.Thread(target=self._resolve, name="resolve", daemon=True),
         ]
         for thread in self._threads:
@@ -59,6 +64,8 @@ class DataServer:
     def stop(self) -> None:
         """Give the ranges back and stop; returns when everything is closed."""
         self._stopping.set()
+        with self._news:
+            self._news.notify_all()
         for thread in self._threads:
             thread.join()
         self._server.stop()
@@ -84,24 +91,46 @@ class DataServer:
         return self._ask_master("GetTimestamp", request, cdc.GetTimestampResponse).timestamp
 
     def _beat(self) -> None:
+        """Say that we live; opening a large range must not keep us from it."""
         while not self._stopping.wait(HEARTBEAT_S):
             try:
-                self._sync()
+                self._ask_for_assignments()
             except StoreUnavailable as err:
                 _LOG.debug("the master does not answer", extra={"error": str(err)})
 
-    def _sync(self) -> None:
-        """Ask for the assignments and carry them out."""
-        with self._assigning:
+    def _ask_for_assignments(self) -> None:
+        with self._news:
             self._heartbeat += 1
             number = self._heartbeat
-            failures = [
-                wire.RangeFailure(range_id=r, message=words) for r, words in self._failures.items()
-            ]
-            request = wire.HeartbeatRequest(address=self.address, failures=failures)
-            reply = self._ask_master("Heartbeat", request, wire.HeartbeatReply)
+        failures = [
+            wire.RangeFailure(range_id=r, message=words)
+            for r, words in list(self._failures.items())
+        ]
+        request = wire.HeartbeatRequest(address=self.address, failures=failures)
+        reply = self._ask_master("Heartbeat", request, wire.HeartbeatReply)
+        with self._news:
+            if number > self._answer_number:
+                self._answer, self._answer_number = reply, number
+                self._news.notify_all()
+
+    def _follow(self) -> None:
+        while not self._stopping.is_set():
+            with self._news:
+                self._news.wait_for(
+                    lambda: self._stopping.is_set() or self._answer_number > self._carried_out
+                )
+            if not self._stopping.is_set():
+                self._carry_out()
+
+    def _carry_out(self) -> None:
+        """Make what we lead follow the newest answer."""
+        with self._assigning:
+            with self._news:
+                reply, number = self._answer, self._answer_number
+            if reply is None or number <= self._carried_out:
+                return
             self._cluster_id = reply.cluster_id
-            wanted = {a.route.range_id: a for a in reply.assignments}
+            wanted = {a.route.range_id for a in reply.assignments}
             for range_id in [r for r in self._ranges if r not in wanted]:
                 self._ranges.pop(range_id).close()
             for range_id in [r for r in self._failures if r not in wanted]:
@@ -109,6 +138,7 @@ class DataServer:
             for assignment in reply.assignments:
                 self._lead(assignment, number)
             self._drop_unborn(number)
+            self._carried_out = number
 
     def _lead(self, assignment: wire.RangeAssignment, number: int) -> None:
         meta = RangeMeta.of(assignment.route)
@@ -264,7 +294,8 @@ class DataServer:
 
     def _nudge(self, request: wire.NudgeRequest) -> wire.NudgeReply:
         try:
-            self._sync()
+            self._ask_for_assignments()
+            self._carry_out()
         except StoreUnavailable:
             pass  # the next heartbeat will do
         return wire.NudgeReply()

@@ -122,6 +122,35 @@ def merge_order(
 
 
 @_compiled
+def sort_order(blob: Bytes, at: Places, length: Places) -> Places:
+    """Return the places in key order; equal keys keep their order."""
+    order = np.arange(at.size)
+    other = np.empty(at.size, np.int64)
+    width = 1
+    while width < at.size:
+        for start in range(0, at.size, 2 * width):
+            i, middle = start, min(start + width, at.size)
+            j, end = middle, min(start + 2 * width, at.size)
+            for k in range(start, end):
+                if j >= end:
+                    left = True
+                elif i >= middle:
+                    left = False
+                else:
+                    a, b = order[i], order[j]
+                    left = _compare(blob, at[a], length[a], blob, at[b], length[b]) <= 0
+                if left:
+                    other[k] = order[i]
+                    i += 1
+                else:
+                    other[k] = order[j]
+                    j += 1
+        order, other = other, order
+        width *= 2
+    return order
+
+
+@_compiled
 def last_of_equal(blob: Bytes, at: Places, length: Places) -> npt.NDArray[np.bool_]:
     """Mark the last of each group of equal neighbours; equal keys must stand side by side."""
     keep = np.ones(at.size, np.bool_)
@@ -338,6 +367,7 @@ def warm() -> None:
     find(blob, key_at, key_len, blob, key_at, key_len)
     merge_order(blob, key_at, key_len, blob, key_at, key_len)
     last_of_equal(blob, key_at, key_len)
+    sort_order(blob, key_at, key_len)
     body = frozen(entry_bodies(key_len, value_len, value_len, ts))
     out = np.empty(int(entry_ends(body)[-1]), np.uint8)
     write_entries(

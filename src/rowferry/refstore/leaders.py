@@ -111,7 +111,7 @@ class Leaders:
         return retried(ask)
 
     def catalog_rows(self) -> list[tuple[bytes, bytes, int]]:
-        """Return the catalog's rows (key, value, commit-ts), or raise if that cannot be done now."""
+        """Return the catalog's rows (key, value, commit-ts); raises if not possible now."""
         return snapshot_rows(self._channels, self._leader(CATALOG_RANGE))
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rowferry.errors import StoreDamaged
 from rowferry.refstore import kernels
@@ -171,16 +169,7 @@ class Run:
     @classmethod
     def sorted_from(cls, pairs: Pairs, commit_ts: Stamps) -> Run:
         """Sort pairs that are in log order; the last one of equal keys wins."""
-        ends = np.cumsum(pairs.key_len)
-        keys = np.empty(int(ends[-1]) if ends.size else 0, np.uint8)
-        kernels.copy_spans(
-            pairs.blob, pairs.key_at, pairs.key_len, keys, frozen(ends - pairs.key_len)
-        )
-        offsets = np.concatenate([np.zeros(1, np.int64), ends])
-        column = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(pairs), [None, pa.py_buffer(offsets), pa.py_buffer(keys)]
-        )
-        order = pc.array_sort_indices(column).to_numpy()  # stable
+        order = kernels.sort_order(pairs.blob, pairs.key_at, pairs.key_len)
         placed = pairs.take(order)
         keep = kernels.last_of_equal(placed.blob, placed.key_at, placed.key_len)
         return cls(placed.take(keep).compact(), frozen(commit_ts[order][keep]))

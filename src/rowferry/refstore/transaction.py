@@ -13,8 +13,9 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import StoreError, StoreUnavailable, TransactionAborted
 from rowferry.refstore.commit import Committer, TableWrites, cut
 from rowferry.refstore.images import Row, Rows, decoded, encoded, image_of, keys_of
-from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE, Writes
+from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.routing import NotHere, Routing, SchemaMoved
+from rowferry.refstore.writes import Writes
 from rowferry.wire import store_pb2 as wire
 
 _SCHEMA_TRIES = 20
@@ -47,6 +48,7 @@ class Transaction:
         self._rows: dict[TableId, dict[bytes, tuple[int, Row]]] = {}
         self._images: list[tuple[TableId, pa.StructArray]] = []
         self._seen: dict[bytes, dict[str, Any] | None] = {}  # rows read, as of read_ts
+        self._committer: Committer | None = None
 
     # --- writes ----------------------------------------------------------------------------------
 
@@ -152,8 +154,9 @@ class Transaction:
             parts = self._parts()
             if not parts:
                 return 0
+            self._committer = Committer(self._routing, parts, self.read_ts)
             try:
-                return Committer(self._routing, parts, self.read_ts).commit()
+                return self._committer.commit()
             except SchemaMoved as err:
                 self._tables.refresh()
                 if self._seen:
@@ -166,9 +169,10 @@ class Transaction:
         With `after_primary` the deciding range's part is committed first; returns the commit-ts.
         """
         self._once()
-        pieces = cut(self._routing, self._parts())
-        committer = Committer(self._routing, [], self.read_ts)
+        parts = self._parts()
+        committer = self._committer = Committer(self._routing, parts, self.read_ts)
         try:
+            pieces = cut(self._routing, parts)
             committer.prepare(pieces)
         except NotHere as err:
             raise StoreUnavailable(str(err)) from None
@@ -177,6 +181,20 @@ class Transaction:
         commit_ts = self._routing.timestamp()
         committer.end(pieces[0], commit_ts)
         return commit_ts
+
+    def outcome(self, patience_s: float = 60.0) -> int:
+        """Ask the store what became of a commit that raised StoreUnavailable.
+
+        Returns its commit-ts; 0: nothing was written, and nothing will be.
+
+        Raises:
+            StoreUnavailable: the store did not answer for so long.
+        """
+        return self._committer.outcome(patience_s) if self._committer else 0
+
+    def written(self) -> list[tuple[TableId, int, dict[str, Any]]]:
+        """Return what `insert`, `update` and `delete` add up to: table, op, row; not images."""
+        return [(t, op, dict(row)) for t, kept in self._rows.items() for op, row in kept.values()]
 
     def roll_back(self) -> None:
         """Forget everything; nothing was sent."""

@@ -31,13 +31,13 @@ def storage_changes(root: Path, codec: Codec) -> Iterator[Change]:
     A schema file comes before its version's rows; one that only describes a version has the kind
     NONE and no query. The checkpoint, if there is one, is the last watermark.
     """
-    for _, change in _placed(root, codec):
+    for _, change in placed_changes(root, codec):
         yield change
 
 
 def deliver_storage(root: Path, codec: Codec, feed: Feed) -> None:
     """Note everything that a directory shows, as a consumer that reads it once."""
-    for where, change in _placed(root, codec):
+    for where, change in placed_changes(root, codec):
         match change:
             case Rows():
                 feed.note_rows(change, where)
@@ -94,7 +94,8 @@ def renamed_from(query: str, to: TableId) -> TableId:
     raise BadInput(f"the rename to {to} cannot be followed: {query}")
 
 
-def _placed(root: Path, codec: Codec) -> Iterator[tuple[Where, Change]]:
+def placed_changes(root: Path, codec: Codec) -> Iterator[tuple[Where, Change]]:
+    """Yield what `storage_changes` does, with the file and line of each."""
     for step in read_storage(root):
         match step:
             case StoredSchema():

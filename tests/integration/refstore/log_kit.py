@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
 from rowferry.flow.capture.range_log.kv import RowDecoder
+from rowferry.flow.capture.range_log.page import DELETE
 from rowferry.refstore.client import Store
 
 
@@ -45,7 +48,8 @@ def pulled(
     while after < last:
         page, after = reader.pull_log(route, after, last)
         raw, at, size = page.raw, page.key_at, page.key_len
-        new = decoder.decode(raw, at, size, page.value_at, page.value_len).to_pylist()
+        stored = np.where(page.kind == DELETE, -1, page.value_len)
+        new = decoder.decode(raw, at, size, page.value_at, stored).to_pylist()
         old = decoder.decode(raw, at, size, page.old_at, page.old_len).to_pylist()
         for i in range(len(page)):
             rows.append(

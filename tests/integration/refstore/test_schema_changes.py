@@ -6,7 +6,7 @@ import struct
 import threading
 
 import pytest
-from log_kit import content, pulled, rebuilt, routes_of, whole_log
+from log_kit import content, eventually, pulled, rebuilt, routes_of, whole_log
 from test_transactions import fill
 
 from rowferry.change.chunk import DdlKind
@@ -42,6 +42,7 @@ def test_rows_around_a_ddl_are_in_their_own_version(
 ) -> None:
     stop = threading.Event()
     errors: list[BaseException] = []
+    wrote: list[int] = []
 
     def write(number: int) -> None:
         n = number
@@ -49,6 +50,7 @@ def test_rows_around_a_ddl_are_in_their_own_version(
             while not stop.is_set():
                 with store.transaction() as work:
                     work.insert(table, [{"id": n % 100 + n * 100, "v": n}, {"id": -n - 1, "v": n}])
+                wrote.append(n)
                 n += 3
         except BaseException as err:
             errors.append(err)
@@ -57,10 +59,13 @@ def test_rows_around_a_ddl_are_in_their_own_version(
     for thread in threads:
         thread.start()
     try:
-        stamps = [
-            store.ddl(f"ALTER TABLE {table} ADD COLUMN c{n} int NOT NULL DEFAULT {n}")
-            for n in range(4)
-        ]
+        stamps = []
+        for n in range(4):
+            wanted = len(wrote) + 4  # rows before, between and after
+            eventually(lambda least=wanted: bool(errors) or len(wrote) >= least)  # type: ignore[misc]
+            stamps.append(
+                store.ddl(f"ALTER TABLE {table} ADD COLUMN c{n} int NOT NULL DEFAULT {n}")
+            )
     finally:
         stop.set()
         for thread in threads:
@@ -72,7 +77,7 @@ def test_rows_around_a_ddl_are_in_their_own_version(
     for row in log:
         assert row.commit_ts not in stamps
         assert stored_columns(row.value) == base + sum(ts < row.commit_ts for ts in stamps)
-    assert len({stored_columns(r.value) for r in log}) > 2
+    assert len({stored_columns(r.value) for r in log}) > 3
     assert rebuilt(log) == content(store, table)
     mine = [ts for ts, _, name in ddl_log(reader) if name == str(table)]
     assert mine[1:] == stamps

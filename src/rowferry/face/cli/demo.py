@@ -47,13 +47,10 @@ class _Meter:
     faults: list[str] = field(default_factory=list)
     phase: str = ""
     error: RowferryError | None = None
-    _at: float = field(default_factory=time.monotonic)
 
     def on_step(self, step: Step) -> None:
-        now = time.monotonic()
         if step.rows:
-            self.busy_s += now - self._at
-        self._at = now
+            self.busy_s += step.seconds
         self.rows += step.rows
         self.bytes += step.bytes
         if step.watermark > self.watermark:
@@ -239,9 +236,9 @@ def _show_files(out: Console, files: Path) -> None:
     _branch(tree, files, depth=0)
     out.print(tree)
     schemas = sorted(files.glob("*/*/meta/schema_*.json"))
-    data = sorted(p for p in files.rglob("CDC*") if p.suffix != ".index" and p.stat().st_size)
+    data = sorted(p for p in files.glob("bank/*/*/**/CDC*") if p.suffix != ".index")
     kinds = [
-        ("data file", data[-1] if data else None),
+        ("data file", next((p for p in reversed(data) if p.stat().st_size), None)),
         ("index file", next(iter(sorted(files.rglob("CDC.index"))), None)),
         ("schema file", schemas[-1] if schemas else None),
         ("metadata", files / "metadata"),
@@ -276,7 +273,8 @@ def _show_figures(out: Console, meter: _Meter, equal: int) -> None:
     table.add_row("delivered", f"{meter.rows:,} rows, {size(meter.bytes)}")
     table.add_row("throughput", f"{rate:,.0f} rows/s, {size(volume)}/s while there were rows")
     if lags:
-        table.add_row("lag", f"median {lags[len(lags) // 2]} ms, longest {lags[-1]} ms")
+        middle = lags[len(lags) // 2]
+        table.add_row("lag", f"median {middle} ms, longest {lags[-1]} ms, at each checkpoint")
     if meter.faults:
         table.add_row("retried", f"{len(meter.faults)} times, last: {meter.faults[-1][:90]}")
     out.print()

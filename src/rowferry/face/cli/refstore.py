@@ -47,8 +47,6 @@ class _Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-
-import faulthandler; faulthandler.register(signal.SIGUSR1)
 def _serve(start: Callable[[], _Stoppable]) -> None:
     """Run a server until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)

@@ -31,11 +31,12 @@ class AllPromises:
         oracle: Oracle,
         invariant: Invariant | None = None,
         partitions: tuple[str, ...] = (),
+        allow_repeats: bool = True,
     ) -> AllPromises:
         """Return P1 to P7 for one feed; P8 watches a directory and is added by whoever has one."""
         return cls(
             (
-                NothingLostOrInvented(oracle),
+                NothingLostOrInvented(oracle, allow_repeats),
                 PerKeyOrder(oracle.facts, oracle),
                 WatermarkHolds(oracle.facts, oracle),
                 RebuildMatches(oracle, invariant),

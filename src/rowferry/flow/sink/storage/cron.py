@@ -43,6 +43,9 @@ class Cron:
         sets = (_field(part, *facts) for part, facts in zip(parts, _FIELDS, strict=True))
         return cls(text, *sets)
 
+    def __str__(self) -> str:
+        return self.text
+
     def after(self, moment: datetime) -> datetime | None:
         """Return the first moment after this one; None: there is none within eight years."""
         day = moment.replace(hour=0, minute=0, second=0, microsecond=0)

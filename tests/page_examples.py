@@ -1,0 +1,60 @@
+"""The examples on README.md and the pages in docs/: fenced blocks, shell commands, tables."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its page, first line, language and text."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: str, text: str) -> list[Block]:
+    """Return a page's fenced blocks; one without a language is taken for a shell's."""
+    return [
+        Block(page, text[: m.start()].count("\n") + 1, m[1].strip() or "sh", m[2])
+        for m in _FENCE.finditer(text)
+    ]
+
+
+def all_blocks(*languages: str) -> list[Block]:
+    """Return the blocks of all pages that have one of these languages (none given: all)."""
+    found = [b for page in PAGES for b in blocks(page.name, page.read_text())]
+    return [b for b in found if not languages or b.language in languages]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Return a shell block's commands as words; comments are left out, continued lines joined."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def table_rows(text: str, heading: str) -> list[list[str]]:
+    """Return the cells of the table whose first line holds these headings."""
+    found: list[list[str]] = []
+    inside = False
+    for line in text.splitlines():
+        cells = [c.strip() for c in line.strip("|").split("|")] if line.startswith("|") else []
+        if not cells:
+            inside = False
+        elif [c.strip() for c in heading.split("|")] == cells:
+            inside = True
+        elif inside and not set("".join(cells)) <= set("-:"):
+            found.append(cells)
+    return found

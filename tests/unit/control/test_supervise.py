@@ -1,0 +1,300 @@
+"""What a supervisor does about each verdict, how long it waits, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rowferry.control import supervise
+from rowferry.control.lifecycle import Verb
+from rowferry.control.loop import Step
+from rowferry.control.supervise import (
+    FIRST_WAIT_S,
+    IDLE_PUBLISH_S,
+    IDLE_WAIT_S,
+    LONGEST_WAIT_S,
+    Supervisor,
+    Until,
+)
+from rowferry.errors import (
+    Fenced,
+    MetaUnavailable,
+    RowferryError,
+    RowRejected,
+    SinkUnavailable,
+    SnapshotGone,
+    TaskFailed,
+    Verdict,
+)
+
+FLUSH_S = 5.0
+BUSY = Step(published=True, rows=10, micro_batch=1, watermark=100)
+DONE = Step(published=True, caught_up=True, rows=10, micro_batch=2, watermark=200)
+IDLE = Step(published=False, caught_up=True, watermark=200)
+
+
+class ScriptedLoop:
+    """Steps that were written down before: what to return, or to raise."""
+
+    def __init__(self, *script: Step | Exception | Callable[[], Step]) -> None:
+        self.script = list(script)
+        self.replanned: list[str] = []
+        self.replan_errors: list[Exception] = []
+        self.publish_idle: list[bool] = []
+
+    def step(self, publish_idle: bool = True) -> Step:
+        self.publish_idle.append(publish_idle)
+        entry = self.script.pop(0)
+        if isinstance(entry, Exception):
+            raise entry
+        return entry() if callable(entry) else entry
+
+    def replan(self, why: str) -> None:
+        self.replanned.append(why)
+        if self.replan_errors:
+            raise self.replan_errors.pop(0)
+
+
+class Watch:
+    """A supervisor over a script, with a clock that moves only while it waits."""
+
+    def __init__(self, loop: ScriptedLoop, patch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        self.waits: list[float] = []
+        self.moves: list[tuple[Verb, str]] = []
+        self.steps: list[Step] = []
+        self.faults: list[tuple[str, float]] = []
+        self.loop = loop
+        self.stop = _Stop(self)
+        self.lost = threading.Event()
+        patch.setattr(supervise, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def run(self, until: Until | None = None, give_up_after_s: float = 1800.0) -> None:
+        loop: Any = self.loop
+        Supervisor(
+            loop,
+            move=lambda verb, error: self.moves.append((verb, _code(error))),
+            tell_step=self.steps.append,
+            tell_fault=lambda error, wait_s: self.faults.append((error.code, wait_s)),
+            flush_interval_s=FLUSH_S,
+            give_up_after_s=give_up_after_s,
+        ).run(until or Until(caught_up=True), self.stop, self.lost)
+
+    def stops(self, step: Step = BUSY) -> Callable[[], Step]:
+        """A step during which the operator asks to stop."""
+
+        def call() -> Step:
+            self.stop.set()
+            return step
+
+        return call
+
+
+class _Stop(threading.Event):
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._watch.waits.append(timeout)
+        self._watch.now += timeout
+        return self.is_set()
+
+
+def _code(error: Exception | None) -> str:
+    return error.code if isinstance(error, RowferryError) else ""
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [RowRejected("row 7"), Fenced("taken over")])
+def test_stop_ends_the_run_at_once(error: RowferryError, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(ScriptedLoop(error), monkeypatch)
+    with pytest.raises(type(error)) as raised:
+        watch.run()
+    assert raised.value is error
+    assert (watch.moves, watch.waits, watch.faults) == ([(Verb.GIVE_UP, error.code)], [], [])
+
+
+def test_retry_steps_again_after_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(ScriptedLoop(SinkUnavailable("down"), DONE), monkeypatch)
+    watch.run()
+    assert watch.waits == [FIRST_WAIT_S]
+    assert watch.faults == [("RF-4001", FIRST_WAIT_S)]
+    assert watch.moves == [(Verb.FAULT, "RF-4001"), (Verb.RECOVER, "")]
+    assert watch.steps == [DONE]
+
+
+def test_an_error_that_nobody_foresaw_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(ScriptedLoop(ZeroDivisionError("1/0"), DONE), monkeypatch)
+    watch.run()
+    assert watch.faults == [(TaskFailed.code, FIRST_WAIT_S)]
+
+
+def test_replan_discards_before_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = SnapshotGone("range 3 no longer has snapshot 9")
+    watch = Watch(ScriptedLoop(error, DONE), monkeypatch)
+    watch.run()
+    assert watch.loop.replanned == [str(error)]
+    assert error.verdict is Verdict.REPLAN
+    assert watch.steps == [DONE]
+
+
+def test_retry_does_not_discard(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(ScriptedLoop(SinkUnavailable("down"), DONE), monkeypatch)
+    watch.run()
+    assert watch.loop.replanned == []
+
+
+def test_a_discard_that_fails_is_tried_again_with_the_next_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = ScriptedLoop(SnapshotGone("gone"), SnapshotGone("gone"), DONE)
+    loop.replan_errors = [MetaUnavailable("locked")]
+    watch = Watch(loop, monkeypatch)
+    watch.run()
+    assert len(loop.replanned) == 2
+    assert watch.faults == [("RF-2001", 0.5), ("RF-3002", 1.0)]
+
+
+def test_a_discard_that_can_never_work_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop(SnapshotGone("gone"))
+    loop.replan_errors = [Fenced("taken over")]
+    watch = Watch(loop, monkeypatch)
+    with pytest.raises(Fenced):
+        watch.run()
+    assert watch.moves == [(Verb.GIVE_UP, "RF-2002")]
+
+
+# --- back-off -------------------------------------------------------------------------------------
+
+
+def test_waits_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [SinkUnavailable("down") for _ in range(9)]
+    watch = Watch(ScriptedLoop(*errors, DONE), monkeypatch)
+    watch.run()
+    assert watch.waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, LONGEST_WAIT_S]
+    assert [m for m, _ in watch.moves] == [Verb.FAULT, Verb.RECOVER]  # told once, not nine times
+
+
+def test_a_published_step_sets_the_wait_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = SinkUnavailable("down")
+    watch = Watch(ScriptedLoop(down, down, BUSY, down, DONE), monkeypatch)
+    watch.run()
+    assert watch.waits == [0.5, 1.0, 0.5]
+    assert [m for m, _ in watch.moves] == [Verb.FAULT, Verb.RECOVER] * 2
+
+
+def test_a_step_that_published_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = SinkUnavailable("down")
+    watch = Watch(ScriptedLoop(down, IDLE, down, DONE), monkeypatch)
+    watch.run()
+    assert [w for _, w in watch.faults] == [0.5, 1.0]
+    assert [m for m, _ in watch.moves] == [Verb.FAULT, Verb.RECOVER]
+
+
+def test_it_gives_up_after_failing_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [SinkUnavailable(f"down {i}") for i in range(9)]
+    watch = Watch(ScriptedLoop(*errors), monkeypatch)
+    with pytest.raises(SinkUnavailable, match="down 4"):
+        watch.run(give_up_after_s=7.0)  # 0.5 + 1 + 2 + 4 > 7
+    assert [m for m, _ in watch.moves] == [Verb.FAULT, Verb.GIVE_UP]
+
+
+# --- when it ends ---------------------------------------------------------------------------------
+
+
+def test_a_stop_is_obeyed_between_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop(BUSY)
+    watch = Watch(loop, monkeypatch)
+    loop.script += [watch.stops(), BUSY]
+    watch.run()
+    assert watch.steps == [BUSY, BUSY]  # the one under way was finished and told
+    assert loop.script == [BUSY]
+
+
+def test_a_stop_during_a_fault_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop()
+    watch = Watch(loop, monkeypatch)
+
+    def failing() -> Step:
+        watch.stop.set()
+        raise SinkUnavailable("down")
+
+    loop.script += [failing, BUSY]
+    watch.run()
+    assert loop.script == [BUSY]
+
+
+def test_a_lost_lease_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop()
+    watch = Watch(loop, monkeypatch)
+
+    def losing() -> Step:
+        watch.lost.set()
+        return BUSY
+
+    loop.script += [losing, BUSY]
+    watch.run()
+    assert loop.script == [BUSY]
+
+
+def test_until_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop(BUSY, DONE, BUSY)
+    watch = Watch(loop, monkeypatch)
+    watch.run(Until(caught_up=True))
+    assert watch.steps == [BUSY, DONE]
+    assert all(loop.publish_idle)
+
+
+def test_until_a_commit_ts(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop(BUSY, DONE, BUSY)
+    watch = Watch(loop, monkeypatch)
+    watch.run(Until(commit_ts=150))
+    assert watch.steps == [BUSY, DONE]
+
+
+def test_a_commit_ts_that_was_passed_before_ends_the_run_with_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(ScriptedLoop(IDLE), monkeypatch)
+    watch.run(Until(commit_ts=200))
+    assert watch.steps == [IDLE]
+
+
+def test_caught_up_is_no_end_of_an_endless_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop(DONE, IDLE, BUSY)
+    watch = Watch(loop, monkeypatch)
+    loop.script.append(watch.stops())
+    watch.run(Until())
+    assert watch.steps == [DONE, IDLE, BUSY, BUSY]
+
+
+# --- how long it rests ----------------------------------------------------------------------------
+
+
+def test_it_rests_only_when_there_is_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop(BUSY, BUSY, DONE, IDLE)
+    watch = Watch(loop, monkeypatch)
+    loop.script.append(watch.stops())
+    watch.run(Until())
+    assert watch.waits == [FLUSH_S, IDLE_WAIT_S]
+
+
+def test_time_alone_is_published_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = ScriptedLoop()
+    watch = Watch(loop, monkeypatch)
+    loop.script += [lambda: replace(IDLE, published=loop.publish_idle[-1])] * 35
+    loop.script.append(watch.stops(IDLE))
+    watch.run(Until())
+    asked = [i for i, wanted in enumerate(loop.publish_idle) if wanted]
+    gaps = {round(IDLE_WAIT_S * (b - a)) for a, b in pairwise(asked)}
+    assert (asked[0], len(asked), gaps) == (0, 4, {IDLE_PUBLISH_S})
