@@ -13,7 +13,8 @@ from rowferry.change.table import TableSchema
 from rowferry.control.lease import Claim, Heartbeat, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.loop import STRETCH_BYTES, Loop, Step
-from rowferry.control.store.contract import MetaStore
+from rowferry.control.store.connection import has_database
+from rowferry.control.store.contract import Feed, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.control.supervise import Supervisor, Until
 from rowferry.errors import Fenced, OptionsConflict, RowferryError, SpecChanged
@@ -62,9 +63,16 @@ class RunSettings:
 
 
 def prepare(
-    source: str, sink: str, config: Path | None = None, changefeed_id: str | None = None
+    source: str,
+    sink: str,
+    config: Path | None = None,
+    changefeed_id: str | None = None,
+    is_known: Callable[[str], bool] = lambda changefeed: False,
 ) -> Prepared:
     """Check what the user asked for, and ask source and sink whether it can be done.
+
+    `is_known` says whether a changefeed of an id was created before. Then it goes on whatever
+    tables have come and gone since; only a new one is refused because of its tables.
 
     Raises:
         RowferryError: one line that says what is wrong. Nothing was written.
@@ -76,13 +84,31 @@ def prepare(
             "transaction-atomicity = table needs a source with closed timestamps: "
             "remove it, or set feed-level = transaction"
         )
+    known = is_known(spec.changefeed_id)
     tables = flow.capture.probe(flow.decide)
-    notices += flow.decide.check_tables(tables)
+    if not known:
+        notices += flow.decide.check_tables(tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
-    flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME))
+    flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if known else 0))
     if not captured:
         notices.append("no table matches the filter yet; new ones are picked up when created")
     return Prepared(spec, flow, captured, tuple(notices))
+
+
+def is_stored(meta_url: str, changefeed: str) -> bool:
+    """Return whether a meta database holds this changefeed; makes none where there is none.
+
+    Raises:
+        BadUri: the URL is not one of a database that can be used.
+        StateError: the database is there, but cannot be read.
+    """
+    if not has_database(meta_url):
+        return False
+    store = open_store(meta_url)
+    try:
+        return store.feed(changefeed) is not None
+    finally:
+        store.close()
 
 
 def _whole_transactions(spec: ChangefeedSpec) -> bool:
@@ -109,9 +135,11 @@ def run(
     store = open_store(settings.meta_url)
     try:
         spec = prepared.spec
-        _create_or_update(store, spec)
+        feed = store.feed(spec.changefeed_id) or store.create_changefeed(spec)
+        _check_alterable(feed.spec, spec)
         claim = store.claim(spec.changefeed_id, Holder.here(), time.time(), LEASE_S)
         try:
+            _bring_up_to_date(store, feed, spec)
             with Heartbeat(store.renew, claim) as heartbeat:
                 _run_claimed(prepared, settings, until, stop, listener, store, claim, heartbeat)
         finally:
@@ -120,14 +148,9 @@ def run(
         store.close()
 
 
-def _create_or_update(store: MetaStore, spec: ChangefeedSpec) -> None:
-    """Store a new changefeed, or the changed settings of a stored one."""
-    feed = store.feed(spec.changefeed_id)
-    if feed is None:
-        store.create_changefeed(spec)
-        return
+def _bring_up_to_date(store: MetaStore, feed: Feed, spec: ChangefeedSpec) -> None:
+    """Store changed settings, and let a changefeed run that was stopped or had failed."""
     if feed.spec.to_json() != spec.to_json():
-        _check_alterable(feed.spec, spec)
         store.update_spec(spec.changefeed_id, spec)
     if not feed.state.runs:
         store.set_state(spec.changefeed_id, State.NORMAL)
@@ -139,11 +162,7 @@ def _check_alterable(old: ChangefeedSpec, new: ChangefeedSpec) -> None:
         ("source", old.source, new.source),
         ("sink", old.sink, new.sink),
     ):
-        if (before.scheme, before.address, before.path) != (
-            after.scheme,
-            after.address,
-            after.path,
-        ):
+        if _place(before) != _place(after):
             raise SpecChanged(
                 f"changefeed {old.changefeed_id!r} has the {what} {before}, not {after}; {cure}"
             )

@@ -70,11 +70,17 @@ def cut(routing: Routing, parts: Sequence[TableWrites]) -> list[Piece]:
 
 
 class Committer:
-    """Commits the writes of one transaction, through leader changes and splits."""
+    """Commits the writes of one transaction, through leader changes and splits.
 
-    def __init__(self, routing: Routing, parts: Sequence[TableWrites], read_ts: int) -> None:
+    An attempt is named by its start-ts. One that was refused is rolled back under that name, so the
+    next has another: `start_ts`, by default `read_ts`, is that of the first.
+    """
+
+    def __init__(
+        self, routing: Routing, parts: Sequence[TableWrites], read_ts: int, start_ts: int = 0
+    ) -> None:
         self._routing, self._parts, self._read_ts = routing, parts, read_ts
-        self._start_ts = read_ts
+        self._start_ts = start_ts or read_ts
         self._end = time.monotonic() + routing.patience_s
 
     def commit(self) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -78,9 +81,20 @@ def open_session(
             conf.set(key, value)
     if SparkContext._gateway is None:
         _start_java(conf, log_dir / "spark-process.log")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _interrupts_left_alone():
         warnings.simplefilter("ignore")
         return SparkSession(SparkContext.getOrCreate(conf))
+
+
+@contextmanager
+def _interrupts_left_alone() -> Iterator[None]:
+    """Keep our answer to Ctrl-C: Spark puts its own in place, which cancels the jobs under way."""
+    ours = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, ours)
 
 
 def _start_java(conf: SparkConf, output: Path) -> None:

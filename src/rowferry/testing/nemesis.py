@@ -89,6 +89,8 @@ EVENTS: Final[Mapping[str, int]] = MappingProxyType(
 )
 _ACCOUNTS: Final = 2000
 _MOST_RANGES: Final = 24
+_IN_SNAPSHOT: Final = ("abandon", "split", "move-leader", "kill-server")
+_FIRST_S: Final = 240.0
 _STOP_S: Final = 90.0
 _FINISH_S: Final = 240.0
 _WRITERS_PATIENCE_S: Final = 1.5  # short, so that killed servers leave outcomes in doubt
@@ -130,10 +132,22 @@ class Report:
             f"checkpoints seen: {len(self.watermarks)}; doubts resolved: {self.doubts}; "
             f"snapshot lost: {'yes' if self.repeats_allowed else 'no'}",
             f"failures: {len(self.failures)}",
-            *self.failures[:40],
+            *_some(self.failures),
             self.hint,
         ]
         return "\n".join(lines)
+
+
+def _some(failures: list[str], most: int = 6) -> list[str]:
+    """Return the first failures of each promise."""
+    shown: Counter[str] = Counter()
+    found = []
+    for words in failures:
+        promise = words.partition(":")[0]
+        shown[promise] += 1
+        if shown[promise] <= most:
+            found.append(words)
+    return found
 
 
 def check_weights(events: Mapping[str, int]) -> None:
@@ -267,8 +281,10 @@ class Nemesis:
                 self._fail(words)
         self._finish(store)
         watch.stop()
+        if not self._windows:
+            self._learn_windows(meta)
         self._report.watermarks = [s.checkpoint_ts for s in watch.sights]
-        self._judge(store, watch, meta)
+        self._judge(store, watch)
 
     def _fail(self, words: str) -> None:
         self._report.failures.append(words)
@@ -323,9 +339,11 @@ class Nemesis:
             "kill-driver": lambda: self._kill_driver(watch),
             "pause": lambda: self._pause(watch),
         }
-        counts, began = self._report.counts, time.monotonic()
-        while self._goes_on(began):
-            self._learn_windows(meta, watch)
+        counts, deadline = self._report.counts, time.monotonic() + _FIRST_S
+        while self._goes_on(deadline):
+            if not self._windows and watch.checkpoint_ts:
+                self._learn_windows(meta)
+                deadline = time.monotonic() + self._seconds
             kind = draw(self._weights, lambda k: self._is_ready(k, watch), counts, self._dice)
             if kind is not None and acts[kind]():
                 counts[kind] += 1
@@ -335,24 +353,26 @@ class Nemesis:
                 return
             time.sleep(self._dice.uniform(0.05, 0.7))
 
-    def _goes_on(self, began: float) -> bool:
-        passed = time.monotonic() - began
-        if passed < self._seconds:
+    def _goes_on(self, deadline: float) -> bool:
+        late = time.monotonic() - deadline
+        if late < 0:
             return True
-        return bool(self._report.missing(self._weights)) and passed < 3 * self._seconds
+        # A kind that has not happened yet gets more time, once the feed has begun.
+        return bool(self._windows and self._report.missing(self._weights)) and (
+            late < 2 * self._seconds
+        )
 
     def _is_ready(self, kind: str, watch: Watch) -> bool:
-        if kind in SCHEMA:  # while snapshots run, only rows change
-            return bool(self._windows)
+        if not self._windows:  # snapshots are under way: some trouble, not so much that none ends
+            return kind in _IN_SNAPSHOT and not self._report.counts[kind]
         if kind in ("kill-driver", "pause"):  # a run that has not worked yet has nothing to lose
             return watch.checkpoint_ts > self._started_at_ts
         return True
 
-    def _learn_windows(self, meta: MetaStore, watch: Watch) -> None:
-        if not self._windows and watch.checkpoint_ts:
-            state = meta.state(CHANGEFEED)
-            self._windows = windows_of(state)
-            self._report.repeats_allowed = lost_a_snapshot(state)
+    def _learn_windows(self, meta: MetaStore) -> None:
+        state = meta.state(CHANGEFEED)
+        self._windows = windows_of(state)
+        self._report.repeats_allowed = lost_a_snapshot(state)
 
     def _abandon(self, store: Store) -> bool:
         """Leave a prepared transfer behind, decided or not."""
@@ -433,7 +453,7 @@ class Nemesis:
         if code:
             self._fail(f"the last run ended with {code}: {_last_words(process)}")
 
-    def _judge(self, store: Store, watch: Watch, meta: MetaStore) -> None:
+    def _judge(self, store: Store, watch: Watch) -> None:
         spec, _ = build_spec(
             self._source, self._sink, self._config, CHANGEFEED, tables=option_tables
         )

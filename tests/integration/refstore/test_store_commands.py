@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rowferry.change.table import TableId
 from rowferry.face.cli.refstore import app as refstore
 from rowferry.face.cli.workload import app as workload
 from rowferry.refstore.client import Store
@@ -23,7 +24,7 @@ def test_administration(cluster: LocalCluster, store: Store) -> None:
     sql = "CREATE TABLE cli.t (id bigint PRIMARY KEY)"
     assert COMMANDS.invoke(refstore, ["ddl", sql, "--ranges", "2", *at]).exit_code == 0
     assert "cli.t\tid" in COMMANDS.invoke(refstore, ["tables", *at]).output
-    found = [r for r in store.ranges() if r.physical_id]
+    found = store.ranges(TableId("cli", "t"))
     key = found[0].start.hex() + "8000000000000005"
     split = COMMANDS.invoke(refstore, ["split", str(found[0].range_id), "--key", key, *at])
     assert "holds the right half" in split.output

@@ -112,6 +112,15 @@ class Database:
         return found
 
 
+def has_database(url: str) -> bool:
+    """Return whether there is a database at this URL; makes none.
+
+    Raises:
+        BadUri: the URL is not one of a database that can be used.
+    """
+    return Path(_parse(url).database or "").exists()
+
+
 def _upgrade(connection: Connection) -> None:
     from alembic import command  # costs 0.2 s, and is needed once in a database's life
     from alembic.config import Config

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from rowferry.control.service import Listener, RunSettings, prepare, run
+from rowferry.control.service import Listener, RunSettings, is_stored, prepare, run
 from rowferry.control.supervise import Until
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import RunView, consoles
@@ -53,17 +53,27 @@ def run_command(
     Ctrl-C stops between micro-batches; the next run goes on where this one ended.
     """
     out, err = consoles()
-    when = _until(until, until_ts)
-    ready = prepare(source, sink_uri, config, changefeed_id)
+    when, spark_settings = _until(until, until_ts), _settings(spark_conf or [])
+    work_dir = WORK_DIR.absolute()
+
+    def meta_url(name: str) -> str:
+        return meta or f"sqlite:///{work_dir / (name + '.db')}"
+
+    ready = prepare(
+        source,
+        sink_uri,
+        config,
+        changefeed_id,
+        is_known=lambda name: is_stored(meta_url(name), name),
+    )
     for notice in ready.notices:
         err.print(f"note: {notice}", markup=False, soft_wrap=True)
     name = ready.spec.changefeed_id
-    work_dir = WORK_DIR.absolute()
     settings = RunSettings(
-        meta_url=meta or f"sqlite:///{work_dir / (name + '.db')}",
+        meta_url=meta_url(name),
         work_dir=work_dir,
         spark_master=spark_master,
-        spark_settings=_settings(spark_conf or []),
+        spark_settings=spark_settings,
     )
     if not meta:
         work_dir.mkdir(parents=True, exist_ok=True)

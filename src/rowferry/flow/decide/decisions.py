@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from rowferry.change.chunk import DdlKind, Rows, SchemaChange
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import TableIneligible
+from rowferry.errors import NoSuchTable, TableIneligible
 from rowferry.flow.decide.key_split import split_key_changes
 from rowferry.flow.decide.table_filter import TableFilter, is_system_database
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -75,10 +75,17 @@ class Decisions:
         """Judge the tables that exist when a changefeed is created; return notices.
 
         Raises:
+            NoSuchTable: a rule names a table without a wildcard, and there is none.
             TableIneligible: some of the captured ones have no usable key, and the user has not said
                 that they may be left out (`ignore-ineligible-table`).
         """
-        keyless = [t for t in tables if self.keeps_table(t.id) and not self._eligible(t)]
+        kept = [t for t in tables if self.keeps_table(t.id)]
+        if missing := self._filter.missing(t.id for t in kept):
+            raise NoSuchTable(
+                f"filter.rules name {', '.join(missing)}, which the source does not have; correct "
+                "the name, create it first, or use a wildcard to capture it once it exists"
+            )
+        keyless = [t for t in kept if not self._eligible(t)]
         if not keyless:
             return []
         names = ", ".join(sorted(str(t.id) for t in keyless))

@@ -72,6 +72,20 @@ class TableFilter:
             self._tables[database, table] = known
         return known
 
+    def missing(self, present: Iterable[tuple[str, str]]) -> list[str]:
+        """Return the tables that a rule names without a wildcard and that are not present.
+
+        Names that a later rule excludes again are not asked for.
+        """
+        there = {(self._name(d), self._name(t)) for d, t in present}
+        named = {
+            (r.database.literal, r.table.literal)
+            for r in self._rules
+            if r.positive and r.database.literal is not None and r.table.literal is not None
+        }
+        lost = [n for n in named - there if self.matches_table(*n)]
+        return sorted(f"{database}.{table}" for database, table in lost)
+
     def matches_database(self, database: str) -> bool:
         """Return whether some table of this database could match.
 

@@ -1,0 +1,48 @@
+"""HARNESSES: how to build each registered source, codec and sink; a name without one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from codec_harness import CODEC_HARNESSES, CodecHarness
+from sink_harness import SINK_HARNESSES, SinkHarness
+from source_harness import SOURCE_HARNESSES, SourceHarness
+
+from rowferry.registry import CODECS, SINKS, SOURCES
+
+
+def _variants(registered: list[str], known: list[str]) -> list[str]:
+    """Return the registered names, and the degraded variants (`name+how`) of each."""
+    more = [k for k in known if "+" in k and k.partition("+")[0] in registered]
+    return sorted([*registered, *more])
+
+
+@pytest.fixture(params=_variants(SINKS.names(), list(SINK_HARNESSES)))
+def sink(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SinkHarness:
+    found = SINK_HARNESSES.get(request.param)
+    if found is None:
+        pytest.fail(f"no harness for sink {request.param!r}: add it to sink_harness.py")
+    return found(tmp_path / "target", monkeypatch)
+
+
+@pytest.fixture(params=CODECS.names())
+def codec(request: pytest.FixtureRequest) -> CodecHarness:
+    found = CODEC_HARNESSES.get(request.param)
+    if found is None:
+        pytest.fail(f"no harness for codec {request.param!r}: add it to codec_harness.py")
+    return found
+
+
+@pytest.fixture(params=_variants(SOURCES.names(), list(SOURCE_HARNESSES)), scope="module")
+def source(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SourceHarness]:
+    found = SOURCE_HARNESSES.get(request.param)
+    if found is None:
+        pytest.fail(f"no harness for source {request.param!r}: add it to source_harness.py")
+    with found(tmp_path_factory.mktemp("source")) as started:
+        yield started

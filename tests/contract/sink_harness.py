@@ -1,0 +1,305 @@
+"""Each sink on something that tests can look into, also a slow and a flaky one."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from rowferry.change.chunk import SchemaChange
+from rowferry.change.plan import Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.errors import SinkUnavailable
+from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.sink.contract import Owner, Sink
+from rowferry.flow.sink.storage import local_files
+from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
+from rowferry.registry import SINKS
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
+
+T = TypeVar("T")
+TRAITS = CodecTraits(".csv", "nowhere", carries_before_image=False, can_omit_columns=False)
+NOON = 1_683_633_600_000 << 18  # 2023-05-09 12:00 UTC
+FEED = "feed"
+
+
+def table(name: str = "orders", version: int = 100, table_id: int = 1) -> TableSchema:
+    columns = (
+        Column(1, "id", SqlType("bigint"), nullable=False),
+        Column(2, "note", SqlType("varchar", length=20)),
+    )
+    primary = Index(1, "PRIMARY", ("id",), unique=True, primary=True)
+    return TableSchema(TableId("shop", name), table_id, version, columns, (primary,))
+
+
+ORDERS, ITEMS = table(), table("items", table_id=2)
+Frames = list[tuple[int, list[bytes]]]
+
+
+def slice_of(schema: TableSchema) -> TableSlice:
+    return TableSlice(schema.id, schema.table_id, schema.version)
+
+
+def segment(ordinal: int, *schemas: TableSchema) -> Segment:
+    return Segment(ordinal, {}, tuple(slice_of(s) for s in schemas), NOON, NOON, 1000)
+
+
+def encoded(values: list[bytes]) -> Encoded:
+    return Encoded(pa.array(values, pa.large_binary()))
+
+
+class Writer(Protocol):
+    """Calls a sink; a flaky sink's caller calls again, as the supervisor does."""
+
+    def __call__(self, call: Callable[[], T]) -> T: ...
+
+
+def once(call: Callable[[], T]) -> T:
+    return call()
+
+
+def patiently(call: Callable[[], T]) -> T:
+    for _ in range(200):
+        try:
+            return call()
+        except SinkUnavailable:
+            continue
+    raise AssertionError("it never worked")
+
+
+class SinkHarness(ABC):
+    """One target, and what its readers see.
+
+    Attributes:
+        scheme: the registered name.
+        keeps: whether anything can be read back; without it, the suite looks at receipts only.
+    """
+
+    scheme: ClassVar[str]
+    keeps: ClassVar[bool]
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        self.place = place
+        self.patch = patch
+        self.asks: Writer = once
+
+    @abstractmethod
+    def uri(self) -> str:
+        """The sink URI of the target."""
+
+    @abstractmethod
+    def visible_rows(self) -> list[bytes]:
+        """What readers see, each written value once, in their order."""
+
+    @abstractmethod
+    def visible_changes(self) -> list[str]:
+        """The texts of the schema changes that readers see, in their order."""
+
+    @abstractmethod
+    def watermark(self) -> int | None:
+        """The watermark that readers see."""
+
+    @abstractmethod
+    def traces(self) -> dict[str, bytes]:
+        """Everything that is there by name, also what readers do not look at."""
+
+    @abstractmethod
+    def break_for_now(self) -> None:
+        """Make the target fail in a way that passes."""
+
+    @abstractmethod
+    def break_for_good(self) -> None:
+        """Make the target fail in a way that no repetition cures."""
+
+    def spec(self, changefeed: str = FEED) -> ChangefeedSpec:
+        return ChangefeedSpec(
+            changefeed, Uri.parse("range://127.0.0.1:1", "source"), Uri.parse(self.uri(), "sink")
+        )
+
+    def build(self, changefeed: str = FEED) -> Sink:
+        """A sink as a new process builds it: from the JSON form of the spec, nothing else."""
+        spec = ChangefeedSpec.from_json(self.spec(changefeed).to_json())
+        return SINKS.load(self.scheme)(spec, TRAITS)
+
+    def opened(
+        self, epoch: int = 1, state: dict[str, Any] | None = None, changefeed: str = FEED
+    ) -> Sink:
+        sink = self.build(changefeed)
+        self.asks(lambda: sink.open(Owner(changefeed, epoch), state))
+        return sink
+
+    def plan(
+        self,
+        sink: Sink,
+        number: int,
+        *segments: Segment,
+        changes: Sequence[SchemaChange] = (),
+        watermark: int | None = NOON,
+    ) -> Plan:
+        """A plan through its JSON form: what runs is what was recorded."""
+        stretch = Stretch(segments, tuple(changes), {}, watermark=watermark)
+        outputs, state = self.asks(lambda: sink.allocate(stretch, tables_of(stretch)))
+        return Plan.from_json(Plan(number, 1, 0, stretch, outputs, state).to_json())
+
+    def write(self, sink: Sink, plan: Plan, content: Mapping[int, Frames]) -> list[Receipt]:
+        """Run the plan's segments; `content` is the frames of each segment by ordinal."""
+        found: list[Receipt] = []
+        for part in plan.stretch.segments:
+            frames, outputs = content.get(part.ordinal, []), plan.outputs_of(part.ordinal)
+
+            def run(
+                part: Segment = part, frames: Frames = frames, outputs: Any = outputs
+            ) -> list[Receipt]:
+                given = ((place, encoded(values)) for place, values in frames)
+                return list(sink.write(part, outputs, given))
+
+            found += self.asks(run)
+        return found
+
+    def publish(self, sink: Sink, plan: Plan, receipts: Sequence[Receipt]) -> None:
+        self.asks(lambda: sink.publish(plan, receipts, tables_of(plan.stretch)))
+
+
+def tables_of(stretch: Stretch) -> dict[TableSlice, TableSchema]:
+    known = {ORDERS.id: ORDERS, ITEMS.id: ITEMS}
+    slices = {s for part in stretch.segments for s in part.slices}
+    return {s: known[s.table].at(s.version) for s in slices}
+
+
+class BlackholeHarness(SinkHarness):
+    """Nothing is kept, so nothing can be seen, broken or owned."""
+
+    scheme, keeps = "blackhole", False
+
+    def uri(self) -> str:
+        return "blackhole://"
+
+    def visible_rows(self) -> list[bytes]:
+        return []
+
+    def visible_changes(self) -> list[str]:
+        return []
+
+    def watermark(self) -> int | None:
+        return None
+
+    def traces(self) -> dict[str, bytes]:
+        return {}
+
+    def break_for_now(self) -> None:
+        pass
+
+    def break_for_good(self) -> None:
+        pass
+
+
+class FileHarness(SinkHarness):
+    """A directory."""
+
+    scheme, keeps = "file", True
+
+    def uri(self) -> str:
+        return f"file://{self.place}?protocol=csv&fsync=false"
+
+    def visible_rows(self) -> list[bytes]:
+        steps = (s for s in self._steps() if isinstance(s, StoredData))
+        return [line for s in steps for line in s.content.splitlines(keepends=True)]
+
+    def visible_changes(self) -> list[str]:
+        steps = (s for s in self._steps() if isinstance(s, StoredSchema))
+        return [s.document.query for s in steps if s.document.query]
+
+    def watermark(self) -> int | None:
+        last = list(self._steps())[-1:]
+        marks = [s.commit_ts for s in last if not isinstance(s, StoredData | StoredSchema)]
+        return marks[0] if marks else None
+
+    def _steps(self) -> Iterator[Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            _heal(patch)  # readers are not flaky
+            yield from list(read_storage(self.place))
+
+    def traces(self) -> dict[str, bytes]:
+        own = ("rowferry.owner", "rowferry.lock")  # who writes here, and the lock: not content
+        return {
+            str(p.relative_to(self.place)): p.read_bytes()
+            for p in sorted(self.place.rglob("*"))
+            if p.is_file() and p.name not in own
+        }
+
+    def break_for_now(self) -> None:
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        self.patch.setattr(local_files.os, "write", full)
+
+    def break_for_good(self) -> None:
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+        self.place.write_text("a file where the directory was")
+
+
+_REAL = {name: getattr(local_files.LocalStaged, name) for name in ("append", "create", "swap")}
+
+
+def _heal(patch: pytest.MonkeyPatch) -> None:
+    for name, real in _REAL.items():
+        patch.setattr(local_files.LocalStaged, name, real)
+
+
+class FlakyFileHarness(FileHarness):
+    """Every third step on a file fails: before it was done, or after (the answer is lost)."""
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(place, patch)
+        self.asks = patiently
+        count = [0]
+
+        def flaky(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                count[0] += 1
+                if count[0] % 6 == 3:
+                    raise SinkUnavailable("it did not answer")
+                found = real(*arguments)
+                if count[0] % 6 == 0:
+                    raise SinkUnavailable("its answer was lost")
+                return found
+
+            return call
+
+        for name, real in _REAL.items():
+            patch.setattr(local_files.LocalStaged, name, flaky(real))
+
+
+class SlowFileHarness(FileHarness):
+    """Every step on a file takes its time."""
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(place, patch)
+
+        def slow(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                time.sleep(0.002)
+                return real(*arguments)
+
+            return call
+
+        for name, real in _REAL.items():
+            patch.setattr(local_files.LocalStaged, name, slow(real))
+
+
+SINK_HARNESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], SinkHarness]] = {
+    "blackhole": BlackholeHarness,
+    "file": FileHarness,
+    "file+flaky": FlakyFileHarness,
+    "file+slow": SlowFileHarness,
+}
