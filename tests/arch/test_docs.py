@@ -121,7 +121,8 @@ def test_spark_settings_are_those_of_the_session() -> None:
 
 
 def test_every_verb_of_the_store_is_on_the_page() -> None:
-    named = {name.strip("`") for name, _ in table_rows(read("reference-store.md"), "command|what it does")}
+    rows = table_rows(read("reference-store.md"), "command|what it does")
+    named = {name.strip("`") for name, _ in rows}
     group = typer.main.get_command(cli.app).commands["refstore"]  # type: ignore[attr-defined]
     assert named == {f"rowferry refstore {verb}" for verb in group.commands}
 
@@ -242,7 +243,7 @@ def test_blocks_are_found() -> None:
     ("more", "code", "exit_code"),
     [
         (["--until", "never"], "RF-1002", 2),
-        (["--spark-conf", "x"], "RF-1002", 1),
+        (["--config", "nope.toml"], "RF-1003", 2),
         ([], "RF-3001", 1),
     ],
 )

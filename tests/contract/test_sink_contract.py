@@ -365,9 +365,7 @@ def test_an_error_while_reading_leaves_nothing_visible(sink: SinkHarness) -> Non
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        sink.asks(
-            lambda: list(one.write(plan.stretch.segments[0], plan.outputs_of(0), frames()))
-        )
+        sink.asks(lambda: list(one.write(plan.stretch.segments[0], plan.outputs_of(0), frames())))
     assert sink.traces() == before
     sink.publish(one, plan, sink.write(one, plan, ROWS))
     assert sink.visible_rows() == only_if(sink, values(ROWS))

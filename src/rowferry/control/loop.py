@@ -132,8 +132,12 @@ class Loop:
                 watermark=self.watermark,
                 lag_ms=planner.lag_ms(),
             )
-        plan = self._make_plan(stretch)
-        self._store.record(self._claim, plan, tuple(self._fresh_versions))
+        try:
+            plan = self._make_plan(stretch)
+            self._store.record(self._claim, plan, tuple(self._fresh_versions))
+        except Exception:
+            self._close_planner()  # it has moved on past a stretch that nobody recorded
+            raise
         self._fresh_versions.clear()
         return self._carry_out(plan, replayed=False)
 

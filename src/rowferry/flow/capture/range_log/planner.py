@@ -13,19 +13,19 @@ from typing import Any
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl import create_sql
-from rowferry.change.plan import Segment, Stretch, TableSlice
+from rowferry.change.plan import Segment, Stretch
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
 from rowferry.errors import LogLost, SnapshotGone
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
-from rowferry.flow.capture.range_log import catalog
+from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
 from rowferry.flow.capture.range_log.client import Head, RangeClient, Rerouted, Route
 from rowferry.flow.capture.range_log.cut import day_end, index_window, size_cuts, stretch_end
 from rowferry.flow.capture.range_log.reroute import patiently
+from rowferry.flow.capture.range_log.snapshot import cut_snapshots, shares, slice_of
 from rowferry.flow.capture.range_log.state import Captured, State
 from rowferry.flow.decide.contract import Decision
 
-PART_BYTES = 8 << 20  # what a leader's split_keys aim at
 MARK_BYTES = 4 << 20
 
 Active = tuple[RangeProgress, Route, Head]
@@ -44,6 +44,7 @@ class RangePlanner:
         versions: tuple[TableSchema, ...],
     ) -> None:
         self._client = client
+        self._catalog = CatalogReader(client)
         self._decision = decision
         self._by_range = by_range
         self._resnapshot = resnapshot
@@ -83,18 +84,7 @@ class RangePlanner:
 
     def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
         """Return the tables whose snapshot is under way, with their parts done."""
-        state = self._state
-        if state is None:
-            return ()
-        shares = []
-        for table_id, table in state.tables.items():
-            mine = [r for r in state.ranges.values() if r.table_id == table_id]
-            if all(r.stage is Stage.LOG for r in mine):
-                continue
-            total = sum(len(state.parts.get(r.range_id, ())) + 1 for r in mine)
-            done = sum(_parts_done(r, state.parts.get(r.range_id, [])) for r in mine)
-            shares.append(SnapshotShare(table.schema.id, done, total))
-        return tuple(shares)
+        return shares(self._state) if self._state else ()
 
     def lag_ms(self) -> int | None:
         """Return how far the planned position is behind the source's clock."""
@@ -142,58 +132,26 @@ class RangePlanner:
 
     def named(self) -> tuple[TableSchema, ...]:
         """Return the source's present tables whose names the decision keeps, by name."""
-        tables = self._read_catalog_snapshot()[0].values()
+        tables = self._catalog.snapshot().tables.values()
         kept = [t for t in tables if self._decision.keeps_table(t.id)]
         return tuple(sorted(kept, key=lambda t: t.id))
 
     # --- the catalog -----------------------------------------------------------------------------
 
-    def _catalog_route(self) -> Route:
-        return self._client.routes(catalog.START, catalog.END)[0]
-
     def _begin(self) -> State:
         """Read the catalog's present content: the captured tables, none of which has joined."""
-        tables, index, snapshot_ts, without_old_value = self._read_catalog_snapshot()
-        kept = [t for t in tables.values() if self._decision.captures(t)]
+        found = self._catalog.snapshot()
+        kept = [t for t in found.tables.values() if self._decision.captures(t)]
         return State(
             cluster_id=self._client.cluster_id,
-            resolved_ts=snapshot_ts,
-            catalog_index=index,
+            resolved_ts=found.snapshot_ts,
+            catalog_index=found.index,
             tables={t.table_id: Captured(t) for t in kept},
-            without_old_value=without_old_value,
+            without_old_value=found.without_old_value,
         )
 
-    def _read_catalog_snapshot(self) -> tuple[dict[int, TableSchema], int, int, bool]:
-        route = self._catalog_route()
-        made = self._client.register(route)
-        tables: dict[int, TableSchema] = {}
-        last, ended = "", False
-        try:
-            while not ended:
-                page, ended = self._client.pull_snapshot(route, made.version, last, "")
-                for place in range(len(page)):
-                    ts = int(page.commit_ts[place])
-                    table = catalog.read_table(page.key(place), page.value(place), ts)
-                    if table is not None:
-                        tables[table.table_id] = table
-                    last = page.key(place).hex()
-        except SnapshotGone as gone:
-            raise Rerouted(str(gone)) from None
-        return tables, made.version, made.snapshot_ts, made.without_old_value
-
-    def _read_ddls(self, state: State) -> tuple[list[SchemaChange], int, int]:
-        """Return the DDLs after the resolved commit-ts, the catalog's closed-ts and last index."""
-        route = self._catalog_route()
-        head = self._client.heads([(route, state.catalog_index)])[0]
-        found: list[SchemaChange] = []
-        index = state.catalog_index
-        while index < head.last_index:
-            page, index = self._client.pull_log(route, index, head.last_index)
-            for place in range(len(page)):
-                ts = int(page.commit_ts[place])
-                if ts > state.resolved_ts:
-                    found += catalog.read_ddl(page.key(place), page.value(place), ts)
-        return found, head.closed_ts, head.last_index
+    def _read_ddls(self, state: State) -> CatalogLog:
+        return self._catalog.log(state.catalog_index, state.resolved_ts)
 
     def _concerns(self, state: State, change: SchemaChange) -> bool:
         """Return whether a DDL touches what is captured, or goes downstream anyway."""
@@ -298,10 +256,11 @@ class RangePlanner:
         if stamps and min(stamps) <= state.resolved_ts:
             raise Rerouted("a snapshot is older than what was already delivered")
         newest = max(stamps, default=state.resolved_ts)
-        ddls, closed, _ = self._read_ddls(state)
-        while closed < newest:
+        log = self._read_ddls(state)
+        while log.closed_ts < newest:
             time.sleep(0.02)
-            ddls, closed, _ = self._read_ddls(state)
+            log = self._read_ddls(state)
+        ddls = log.changes
         touched = {c.schema.table_id for c in ddls if c.schema and c.commit_ts <= newest}
         touched |= {c.dropped_table_id for c in ddls if c.commit_ts <= newest}
         if touched & set(waiting):
@@ -326,38 +285,7 @@ class RangePlanner:
     def _plan_snapshot(self, state: State, routes: dict[int, Route], appetite: Appetite) -> Stretch:
         if self._unchecked:
             self._renew_lost_snapshots(state, routes)
-        segments: list[Segment] = []
-        left = appetite.stretch_bytes
-        for progress in state.in_snapshot():
-            if progress.end_key and progress.last_snapshot_key >= progress.end_key:
-                # A split cut it off behind what was delivered: nothing of it is left.
-                state.ranges[progress.range_id] = _snapshot_done(progress)
-                continue
-            table = state.tables[progress.table_id]
-            wish = max(1, appetite.segment_bytes(table.schema.id) // PART_BYTES)
-            bounds = [b for b in state.parts.get(progress.range_id, []) if _inside(b, progress)]
-            while left > 0:
-                taken, bounds = bounds[:wish], bounds[wish:]
-                last = taken[-1] if bounds else ""  # empty: up to the end of the range
-                part = {
-                    "range_id": progress.range_id,
-                    "version": progress.current_snapshot_version,
-                    "start": progress.start_key,
-                    "last": progress.last_snapshot_key,
-                    "end": last + "00" if last else progress.end_key,
-                }
-                _add_part(segments, part, table, progress.physical_id, state, wish)
-                left -= max(1, len(taken)) * PART_BYTES
-                if not last:
-                    state.ranges[progress.range_id] = _snapshot_done(progress)
-                    break
-                progress = progress.with_(last_snapshot_key=last)
-                state.ranges[progress.range_id] = progress
-            if left <= 0:
-                break
-        if not state.in_snapshot():
-            state.parts.clear()
-        return Stretch(tuple(segments), (), {})
+        return Stretch(tuple(cut_snapshots(state, appetite)), (), {})
 
     def _renew_lost_snapshots(self, state: State, routes: dict[int, Route]) -> None:
         """Make a new version where a leader no longer has the one that we were reading."""
@@ -379,15 +307,15 @@ class RangePlanner:
 
     def _start_again(self, state: State, routes: dict[int, Route], lost: LogLost) -> Stretch:
         """Restart the tables whose log was compacted: TRUNCATE, then a new snapshot."""
-        tables, _, catalog_ts, _ = self._read_catalog_snapshot()
+        present = self._catalog.snapshot()
         changes: list[SchemaChange] = []
         for table_id in self._tables_without_log(state, routes):
-            now = tables.get(table_id)
+            now = present.tables.get(table_id)
             self._forget(state, table_id)
             if now is None:
                 continue  # dropped since; its DROP TABLE follows in the catalog's log
             state.tables[table_id] = Captured(now)
-            state.ddl_seen[table_id] = catalog_ts
+            state.ddl_seen[table_id] = present.snapshot_ts
         if not state.waiting():
             raise lost
         self._join(state, routes)
@@ -418,9 +346,9 @@ class RangePlanner:
         logs = [(p, _route_of(p, routes)) for p in state.ranges.values()]
         heads = self._client.heads([(r, p.last_log_index) for p, r in logs])
         # The catalog after the heads: a row's DDL is in the catalog before the row is in a log.
-        ddls, closed, catalog_last = self._read_ddls(state)
-        ddls = [c for c in ddls if self._concerns(state, c)]
-        closed = min([closed, *(h.closed_ts for h in heads)])
+        log = self._read_ddls(state)
+        ddls = [c for c in log.changes if self._concerns(state, c)]
+        closed = min([log.closed_ts, *(h.closed_ts for h in heads)])
         self._source_ms = max(self._source_ms, physical_ms(closed))
         behind = [
             (p, r) for (p, r), h in zip(logs, heads, strict=True) if h.last_index > p.last_log_index
@@ -455,7 +383,7 @@ class RangePlanner:
         else:
             state.resolved_ts = max(state.resolved_ts, min(ceiling, closed))
         if all(c.commit_ts <= state.resolved_ts for c in ddls):
-            state.catalog_index = catalog_last
+            state.catalog_index = log.last_index
         held = state.resolved_ts < state.hold_until or bool(state.waiting())
         if not held:
             state.hold_until = 0
@@ -519,7 +447,7 @@ class RangePlanner:
                     head = {"kind": "log", "after_ts": after, "until_ts": until, "spans": spans}
                     head["without_old_value"] = state.without_old_value
                     size = sum(s.pop("bytes") for s in spans)
-                    mine = (_slice(table, group[0][0].physical_id),)
+                    mine = (slice_of(table, group[0][0].physical_id),)
                     begin = min(max(after + 1, first), until)
                     found.append(Segment(len(found), head, mine, begin, until, size))
                 after = until
@@ -571,10 +499,6 @@ def _new_range(route: Route, schema: TableSchema, stage: Stage) -> RangeProgress
     )
 
 
-def _snapshot_done(progress: RangeProgress) -> RangeProgress:
-    return progress.with_(stage=Stage.LOG, last_log_index=progress.init_snapshot_version)
-
-
 def _is_of(progress: RangeProgress, table: Captured) -> bool:
     return progress.table_id == table.schema.table_id
 
@@ -584,45 +508,3 @@ def _route_of(progress: RangeProgress, routes: dict[int, Route]) -> Route:
     if route is None:
         raise Rerouted(f"range {progress.range_id} has no route")
     return route
-
-
-def _inside(bound: str, progress: RangeProgress) -> bool:
-    """Return whether a cut lies in what is left of a range's snapshot."""
-    after = max(progress.last_snapshot_key, progress.start_key)
-    return after < bound and (not progress.end_key or bound < progress.end_key)
-
-
-def _parts_done(progress: RangeProgress, bounds: list[str]) -> int:
-    if progress.stage is Stage.LOG:
-        return len(bounds) + 1
-    return sum(1 for b in bounds if b <= progress.last_snapshot_key)
-
-
-def _slice(table: Captured, physical_id: int) -> TableSlice:
-    schema = table.schema
-    own = physical_id if schema.partitioning is not None else None
-    return TableSlice(schema.id, schema.table_id, schema.version, own)
-
-
-def _add_part(
-    segments: list[Segment],
-    part: dict[str, Any],
-    table: Captured,
-    physical_id: int,
-    state: State,
-    most: int,
-) -> None:
-    """Add a snapshot part, to the last segment if it is the same table's and still small."""
-    mine = _slice(table, physical_id)
-    if segments and segments[-1].slices == (mine,) and len(segments[-1].read["parts"]) < most:
-        segments[-1].read["parts"].append(part)
-        return
-    read = {
-        "kind": "snapshot",
-        "commit_ts": table.low,
-        "parts": [part],
-        "without_old_value": state.without_old_value,
-    }
-    segments.append(
-        Segment(len(segments), read, (mine,), table.low, table.low, PART_BYTES, snapshot=True)
-    )
