@@ -62,7 +62,7 @@ KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/flow/encode/kernels*.py 
 
 $(VENV)/.warm: $(VENV)/.stubs $(STUBS) $(KERNELS) | tools
 	@echo "== compiling the kernels"
-	@$(BIN)/python -m rowferry.warm
+	@$(BIN)/python -m rowferry.warm --fresh
 	@touch $@
 
 # --- daily work ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Compiles every kernel once, so that the on-disk cache holds it: `python -m rowferry.warm`.
+"""Compiles every kernel once, so that the on-disk cache holds it: `python -m rowferry.warm [--fresh]`.
 
 A worker then loads machine code instead of compiling for seconds in front of the first rows.
 """
@@ -38,7 +38,8 @@ def forget() -> None:
 def main() -> int:
     """Warm everything; prints one line with the time it took."""
     began = time.monotonic()
-    forget()
+    if "--fresh" in sys.argv[1:]:
+        forget()
     names = kernel_modules()
     for name in names:
         importlib.import_module(name).warm()

@@ -19,14 +19,26 @@ def _variants(registered: list[str], known: list[str]) -> list[str]:
     return sorted([*registered, *more])
 
 
+def _sink(name: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> SinkHarness:
+    found = SINK_HARNESSES.get(name)
+    if found is None:
+        pytest.fail(f"no harness for sink {name!r}: add it to sink_harness.py")
+    return found(tmp_path / "target", patch)
+
+
 @pytest.fixture(params=_variants(SINKS.names(), list(SINK_HARNESSES)))
 def sink(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SinkHarness:
-    found = SINK_HARNESSES.get(request.param)
-    if found is None:
-        pytest.fail(f"no harness for sink {request.param!r}: add it to sink_harness.py")
-    return found(tmp_path / "target", monkeypatch)
+    return _sink(request.param, tmp_path, monkeypatch)
+
+
+@pytest.fixture(params=SINKS.names())
+def healthy_sink(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SinkHarness:
+    """For tests in which child processes build sinks of their own, which nothing degrades."""
+    return _sink(request.param, tmp_path, monkeypatch)
 
 
 @pytest.fixture(params=CODECS.names())

@@ -67,15 +67,6 @@ def once(call: Callable[[], T]) -> T:
     return call()
 
 
-def patiently(call: Callable[[], T]) -> T:
-    for _ in range(200):
-        try:
-            return call()
-        except SinkUnavailable:
-            continue
-    raise AssertionError("it never worked")
-
-
 class SinkHarness(ABC):
     """One target, and what its readers see.
 
@@ -257,27 +248,42 @@ def _heal(patch: pytest.MonkeyPatch) -> None:
 
 
 class FlakyFileHarness(FileHarness):
-    """Every third step on a file fails: before it was done, or after (the answer is lost)."""
+    """Every call fails once, each at another step: before it was done, or after (a lost answer).
+
+    The caller does what the supervisor does about SinkUnavailable: it calls again.
+    """
 
     def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
         super().__init__(place, patch)
-        self.asks = patiently
-        count = [0]
-
-        def flaky(real: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*arguments: Any) -> Any:
-                count[0] += 1
-                if count[0] % 6 == 3:
-                    raise SinkUnavailable("it did not answer")
-                found = real(*arguments)
-                if count[0] % 6 == 0:
-                    raise SinkUnavailable("its answer was lost")
-                return found
-
-            return call
-
+        self.asks = self._ask_twice
+        self._calls = 0
+        self._countdown: int | None = None
         for name, real in _REAL.items():
-            patch.setattr(local_files.LocalStaged, name, flaky(real))
+            patch.setattr(local_files.LocalStaged, name, self._flaky(real))
+
+    def _ask_twice(self, call: Callable[[], T]) -> T:
+        self._calls += 1
+        self._countdown = self._calls % 5
+        try:
+            return call()
+        except SinkUnavailable:
+            assert self._countdown is None
+            return call()
+        finally:
+            self._countdown = None
+
+    def _flaky(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if self._countdown is None or self._countdown > 0:
+                self._countdown = self._countdown and self._countdown - 1
+                return real(*arguments)
+            self._countdown = None
+            if self._calls % 2:
+                raise SinkUnavailable("it did not answer")
+            real(*arguments)
+            raise SinkUnavailable("its answer was lost")
+
+        return call
 
 
 class SlowFileHarness(FileHarness):

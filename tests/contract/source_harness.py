@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -66,8 +66,9 @@ class SourceHarness(ABC):
     def content(self, table: TableId) -> list[dict[str, Any]]:
         """Return the rows that the table has now, by id."""
 
+    @abstractmethod
     def disturb(self, table: TableId) -> None:
-        """Do what may happen to the source between planning and reading; by default nothing."""
+        """Do what may happen to the source between planning and reading; nothing, if it is calm."""
 
     def spec(self, table: TableId, uri: str = "", changefeed: str = "feed") -> ChangefeedSpec:
         """A changefeed of one database."""
@@ -136,6 +137,9 @@ class RangeHarness(SourceHarness):
     def delete(self, table: TableId, ids: Sequence[int]) -> None:
         with self.store.transaction() as work:
             work.delete(table, [{"id": i} for i in ids])
+
+    def disturb(self, table: TableId) -> None:
+        pass
 
     def content(self, table: TableId) -> list[dict[str, Any]]:
         return sorted(self.store.scan(table).to_pylist(), key=lambda row: int(row["id"]))

@@ -201,7 +201,8 @@ def _write_in_a_child(
     answers.put(counts(list(sink.write(Segment.from_json(part), given, frames))))
 
 
-def test_two_processes_write_the_same_segment_at_once(sink: SinkHarness) -> None:
+def test_two_processes_write_the_same_segment_at_once(healthy_sink: SinkHarness) -> None:
+    sink = healthy_sink
     one = sink.opened()
     plan = sink.plan(one, 1, segment(0, ORDERS))
     together, answers = PROCESSES.Barrier(2), PROCESSES.Queue()

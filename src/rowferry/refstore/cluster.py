@@ -165,11 +165,13 @@ class LocalCluster:
         """End a data server with a signal; returns its exit code."""
         return self._servers[number].end(how)
 
-    def restart(self, number: int) -> None:
-        """Start a data server again at its address, stopping it first if it runs."""
-        self._servers[number].end(signal.SIGTERM)
-        self._servers[number] = self._start_server(number, self._servers[number].address)
-        self._servers[number].wait_ready()
+    def restart(self, *numbers: int) -> None:
+        """Start data servers again at their addresses, stopping those that run."""
+        for number in numbers:
+            self._servers[number].end(signal.SIGTERM)
+            self._servers[number] = self._start_server(number, self._servers[number].address)
+        for number in numbers:
+            self._servers[number].wait_ready()
 
     def kill_master(self) -> None:
         """Kill the master at once (SIGKILL)."""

@@ -16,7 +16,7 @@ from rowferry.refstore.cluster import LocalCluster
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("store")
-    with LocalCluster(folder, 2, data_options=("--abandoned-after-ms", "600")) as running:
+    with LocalCluster(folder, 2) as running:
         yield running
 
 

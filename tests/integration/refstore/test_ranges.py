@@ -30,8 +30,7 @@ def test_writes_survive_kill_and_a_torn_tail(
         path = cluster.data_dir / "ranges" / meta.folder / "log"
         with open(path, "ab") as log:
             log.write(path.read_bytes()[-50:-7])
-    for number in (0, 1):
-        cluster.restart(number)
+    cluster.restart(0, 1)
     cluster.wait_ready()
     assert content(store, table) == before
     with store.transaction() as work:
@@ -48,8 +47,7 @@ def test_a_prepared_transaction_survives_a_restart(
     work.abandon(after_primary=True)
     for number in (0, 1):
         cluster.kill(number)
-    for number in (0, 1):
-        cluster.restart(number)
+    cluster.restart(0, 1)
     cluster.wait_ready()
     assert {content(store, table)[n]["v"] for n in (1, 30, 60, 90)} == {5}
 
