@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+
 from page_examples import (
     PAGES,
     ROOT,
@@ -18,7 +19,6 @@ from page_examples import (
     commands,
     table_rows,
 )
-
 from rowferry.control.store.tables import VERSION_TABLE, Table
 from rowferry.errors import BY_CODE, RowferryError
 from rowferry.face.cli import main as cli

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -231,7 +232,7 @@ class FileHarness(SinkHarness):
         def full(*_: object) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        self.patch.setattr(local_files.os, "write", full)
+        self.patch.setattr(os, "write", full)
 
     def break_for_good(self) -> None:
         shutil.rmtree(self.place, ignore_errors=True)

@@ -95,30 +95,34 @@ class Reader:
         if stretch.watermark is not None:
             self.marks.append(stretch.watermark)
 
-    def step(self) -> Stretch:
-        stretch = self.plan()
-        found = self.read(stretch)
-        self.publish(stretch)
-        self.chunks += found
-        self.changes += stretch.schema_changes
-        return stretch
-
     def catch_up(self, reopen: bool = False, disturb: bool = False) -> None:
-        """Step until everything that is in the source now was delivered."""
+        """Deliver everything that is in the source now; `reopen`: a new process for each step."""
+        self.open()
         end = time.monotonic() + PATIENCE_S
-        quiet = 0
-        while quiet < 2:  # twice: a commit may still have been on its way to a closed timestamp
-            if reopen:
-                self.open()
-            stretch = self.plan()
-            if disturb and any(not s.snapshot for s in stretch.segments):
-                self.source.disturb(self.table)
-            self.chunks += self.read(stretch)
-            self.changes += stretch.schema_changes
-            self.publish(stretch)
-            idle = stretch.caught_up and not stretch.segments and not stretch.schema_changes
-            quiet = quiet + 1 if idle else 0
+        while not self._go_on(reopen, disturb).caught_up:
             assert time.monotonic() < end, "it never caught up"
+
+    def deliver_all(self, appetite: Appetite = APPETITE) -> list[Stretch]:
+        """Go on with the planner that is open until the table is as it is in the source."""
+        wanted, found = self.source.content(self.table), []
+        end = time.monotonic() + PATIENCE_S
+        while self.rebuilt() != wanted:
+            found.append(self._go_on(appetite=appetite))
+            assert time.monotonic() < end, "it never caught up"
+        return found
+
+    def _go_on(
+        self, reopen: bool = False, disturb: bool = False, appetite: Appetite = APPETITE
+    ) -> Stretch:
+        stretch = self.plan(appetite)
+        if disturb and any(not s.snapshot for s in stretch.segments):
+            self.source.disturb(self.table)
+        self.chunks += self.read(stretch)
+        self.changes += stretch.schema_changes
+        self.publish(stretch)
+        if reopen:
+            self.open()
+        return stretch
 
     def delivered(self) -> list[dict[str, Any]]:
         return [row for chunk in self.chunks for row in chunk.batch.to_pylist()]
@@ -195,8 +199,7 @@ def test_snapshot_and_log_give_the_table(reader: Reader) -> None:
     work(source, table, "second")
     reader.catch_up(disturb=True)
     work(source, table, "third")
-    reader.catch_up()
-    assert reader.rebuilt() == source.content(table)
+    reader.deliver_all()
     ops = [row["op"] for row in reader.delivered()]
     assert set(ops) == {Op.INSERT, Op.UPDATE, Op.DELETE}
 
@@ -360,8 +363,7 @@ def test_a_discarded_stretch_comes_again(reader: Reader, how: str) -> None:
     else:
         reader.open()
     work(source, table, "third")
-    reader.catch_up()
-    assert reader.rebuilt() == source.content(table)
+    reader.deliver_all()
 
 
 def test_a_snapshot_that_was_discarded_begins_again(reader: Reader) -> None:
@@ -393,13 +395,7 @@ def test_small_wishes_cut_many_segments_with_the_same_rows(reader: Reader) -> No
     reader.catch_up()
     for i in range(20):
         source.insert(table, rows([100 + i], "x" * 30))
-    tiny = Appetite(lambda name: 1, 1, lambda ts: "")
-    end = time.monotonic() + PATIENCE_S
-    while reader.rebuilt() != source.content(table):
-        stretch = reader.plan(tiny)
-        reader.chunks += reader.read(stretch)
-        reader.publish(stretch)
-        assert time.monotonic() < end
+    reader.deliver_all(Appetite(lambda name: 1, 1, lambda ts: ""))
 
 
 def test_a_day_is_never_crossed(reader: Reader) -> None:
@@ -412,14 +408,9 @@ def test_a_day_is_never_crossed(reader: Reader) -> None:
     by_ms = Appetite(
         APPETITE.segment_bytes, APPETITE.stretch_bytes, same_day=lambda ts: str((ts >> 18) // 4)
     )
-    end = time.monotonic() + PATIENCE_S
-    while reader.rebuilt() != source.content(table):
-        stretch = reader.plan(by_ms)
+    for stretch in reader.deliver_all(by_ms):
         for part in stretch.segments:
             assert by_ms.same_day(part.first_commit_ts) == by_ms.same_day(part.last_commit_ts)
-        reader.chunks += reader.read(stretch)
-        reader.publish(stretch)
-        assert time.monotonic() < end
 
 
 # --- schema changes -------------------------------------------------------------------------------

@@ -248,12 +248,13 @@ class Range:
     def _admit(self, request: wire.WriteRequest, change: Change) -> None:
         """Refuse a transaction that cannot be prepared now."""
         self._usable()
+        # First of all: a master that has just started freezes tables whose version it must learn.
+        if self.frozen:
+            raise Refused(Fault.BUSY, f"range {self.meta.range_id} takes no writes for a moment")
         if self.meta.dropped or (
             self.meta.physical_id and request.schema_version != self.schema_version
         ):
             raise Refused(Fault.SCHEMA_CHANGED, f"the table of range {self.meta.range_id} changed")
-        if self.frozen:
-            raise Refused(Fault.BUSY, f"range {self.meta.range_id} takes no writes for a moment")
         if self.journal.refuses(request.start_ts):
             raise Refused(Fault.ROLLED_BACK, f"transaction {request.start_ts} was rolled back")
         for other in [*self._open.values(), *(t for _, t in self._held)]:

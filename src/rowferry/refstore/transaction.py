@@ -150,15 +150,17 @@ class Transaction:
             StoreUnavailable: the text says if the outcome is unknown.
         """
         self._once()
+        start_ts = self.read_ts
         for _ in range(_SCHEMA_TRIES):
             parts = self._parts()
             if not parts:
                 return 0
-            self._committer = Committer(self._routing, parts, self.read_ts)
+            self._committer = Committer(self._routing, parts, self.read_ts, start_ts)
             try:
                 return self._committer.commit()
             except SchemaMoved as err:
                 self._tables.refresh()
+                start_ts = self._routing.timestamp()  # the refused attempt's name is used up
                 if self._seen:
                     raise TransactionAborted(f"{err}; run the transaction again") from None
         raise StoreUnavailable("the table changes faster than rows can be written; try again")
@@ -174,6 +176,9 @@ class Transaction:
         try:
             pieces = cut(self._routing, parts)
             committer.prepare(pieces)
+        except SchemaMoved as err:
+            self._tables.refresh()
+            raise TransactionAborted(f"{err}; run the transaction again") from None
         except NotHere as err:
             raise StoreUnavailable(str(err)) from None
         if not after_primary:

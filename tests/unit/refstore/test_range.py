@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from range_kit import Timer, head_of, log_of, open_range, request, snapshot_of
+from range_kit import META, Timer, head_of, log_of, open_range, request, snapshot_of
 
 from rowferry.errors import StoreDamaged
 from rowferry.refstore import cdc as cdc_half
@@ -337,6 +338,21 @@ def test_freezing_ends_only_by_a_later_heartbeat(tmp_path: Path) -> None:
         held.write(request(timer.next(), {b"a": b"1"}))
     held.assign(held.meta, 0, frozen=False, heartbeat=6)
     held.write(request(timer.next(), {b"a": b"1"}))
+
+
+def test_a_frozen_table_is_waited_for_before_its_version_matters(tmp_path: Path) -> None:
+    meta = replace(META, physical_id=9)
+    held = open_range(tmp_path, timer := Timer(), meta=meta)
+    held.assign(meta, schema_version=0, frozen=True, heartbeat=1)
+    asked = request(timer.next(), {b"a": b"1"})
+    asked.schema_version = 4
+    with refused(Fault.BUSY):
+        held.write(asked)
+    held.assign(meta, schema_version=5, frozen=False, heartbeat=2)
+    with refused(Fault.SCHEMA_CHANGED):
+        held.write(asked)
+    held.assign(meta, schema_version=4, frozen=False, heartbeat=3)
+    held.write(asked)
 
 
 def test_reads_see_the_state_at_their_time(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ class RangePlanner:
         self._new: list[TableSchema] = []
         self._unchecked = True  # snapshot versions may have gone since they were stored
         self._source_ms = 0
+        self._present_ts = 0  # all that was committed before the first plan lies below; 0: unknown
 
     # --- the contract ----------------------------------------------------------------------------
 
@@ -105,6 +106,8 @@ class RangePlanner:
             self._first = self._begin()
         known = self._state or self._first
         assert known is not None
+        if not self._present_ts:
+            self._present_ts = self._client.timestamp()
         state = known.copy()
         self._client.cluster_id = state.cluster_id
         self._follow_splits(state, routes)
@@ -392,7 +395,11 @@ class RangePlanner:
             schema_changes=tuple(kept),
             position={},
             watermark=None if held else state.resolved_ts,
-            caught_up=not held and not following and min(ceiling, closed) == closed,
+            # A transaction that hangs keeps the closed-ts below changes that were there before.
+            caught_up=not held
+            and not following
+            and min(ceiling, closed) == closed
+            and state.resolved_ts >= self._present_ts,
         )
 
     def _reach(

@@ -1,0 +1,114 @@
+"""What a task is given and gives back, without Spark."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.spark import job
+from rowferry.spark.job import InProcessRunner, SegmentTask
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
+
+SPEC = ChangefeedSpec(
+    "feed",
+    Uri.parse("range://127.0.0.1:1", "source"),
+    Uri.parse("blackhole://?protocol=csv", "sink"),
+    {"sink": {"csv": {"null": "∅"}}},
+)
+TABLE = TableSchema(
+    TableId("shop", "naïve"), 7, 100, (Column(1, "id", SqlType("enum", elements=("é",))),)
+)
+SLICES = (TableSlice(TABLE.id, 7, 100, 8), TableSlice(TABLE.id, 7, 100, 9))
+SEGMENTS = tuple(
+    Segment(i, {"from": i}, SLICES[: 1 + i % 2], 5, 6, 100, bool(i), b"\x00\xff") for i in range(3)
+)
+OUTPUTS = (
+    Output(0, 0, {"number": 1}),
+    Output(1, 0, {"number": 2}),
+    Output(1, 1, {"number": 3}),
+    Output(2, 0, {"number": 4}),
+)
+PLAN = Plan(4, 2, 12345, Stretch(SEGMENTS, (), {}), OUTPUTS, {"x": 1})
+TABLES = dict.fromkeys(SLICES, TABLE)
+
+
+class Recorder:
+    """Stands for a flow: notes what it is given, gives one receipt for each output."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def run_segment(
+        self, segment: Segment, outputs: Any, tables: Any, planned_at_ms: int
+    ) -> Iterator[Receipt]:
+        self.given.append((segment, outputs, tables, planned_at_ms))
+        for output in outputs:
+            yield Receipt(segment.ordinal, output.slice, 10, 20, 30, output.target)
+
+
+@pytest.fixture
+def flow(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found = Recorder()
+    specs: list[str] = []
+
+    def flow_of(spec: str) -> Recorder:
+        assert ChangefeedSpec.from_json(json.loads(spec)) == SPEC
+        specs.append(spec)
+        return found
+
+    monkeypatch.setattr(job, "_flow_of", flow_of)
+    return found
+
+
+def test_a_task_gets_its_segment_as_it_was_planned(flow: Recorder) -> None:
+    task: SegmentTask = pickle.loads(pickle.dumps(SegmentTask(SPEC, PLAN, TABLES)))
+    receipts = list(task.run(1))
+    assert flow.given == [(SEGMENTS[1], OUTPUTS[1:3], TABLES, 12345)]
+    assert receipts == [
+        Receipt(1, 0, 10, 20, 30, {"number": 2}),
+        Receipt(1, 1, 10, 20, 30, {"number": 3}),
+    ]
+
+
+def test_receipts_come_back_as_columns(flow: Recorder) -> None:
+    batches = [pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())}) for ids in ([2], [1])]
+    found = list(SegmentTask(SPEC, PLAN, TABLES)(iter(batches)))
+    assert [b.num_rows for b in found] == [1, 2]
+    assert found[1].to_pylist()[1] == {
+        "segment": 1,
+        "slice": 1,
+        "rows": 10,
+        "bytes": 20,
+        "source_bytes": 30,
+        "note": '{"number": 3}',
+    }
+
+
+def test_a_receipt_may_come_without_a_note(flow: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = [Receipt(0, 0, 1, 2)]
+    monkeypatch.setattr(flow, "run_segment", lambda *given: iter(bare))
+    batch = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
+    (found,) = SegmentTask(SPEC, PLAN, TABLES)(iter([batch]))
+    assert found.to_pylist()[0]["note"] == "null"
+
+
+def test_running_in_process_runs_all_segments_in_order(flow: Recorder) -> None:
+    receipts = InProcessRunner().run(SPEC, PLAN, TABLES)
+    assert [given[0].ordinal for given in flow.given] == [0, 1, 2]
+    assert [(r.segment, r.slice) for r in receipts] == [(o.segment, o.slice) for o in OUTPUTS]
+
+
+def test_a_worker_builds_its_stages_once_for_a_spec() -> None:
+    text = json.dumps(SPEC.to_json())
+    assert job._flow_of(text) is job._flow_of(text)
+    other = json.dumps({**SPEC.to_json(), "changefeed_id": "other"})
+    assert job._flow_of(other) is not job._flow_of(text)
