@@ -23,10 +23,10 @@ class _Process:
         self._log = log
         with open(log, "ab") as errors:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, *arguments],
+                [sys.executable, "-m", _MODULE, *arguments, "--with-parent"],
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # held open by us: its end is the end of the server
                 start_new_session=True,  # an interrupt at the terminal is ours to hand on
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
@@ -64,8 +64,9 @@ class _Process:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        if self._child.stdout is not None:
-            self._child.stdout.close()
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()
         return self._child.returncode
 
 

@@ -38,6 +38,10 @@ Fsync = Annotated[
         "process, but not that of the machine.",
     ),
 ]
+WithParent = Annotated[
+    bool,
+    typer.Option("--with-parent", hidden=True, help="End when standard input is closed."),
+]
 RangeId = Annotated[int, typer.Argument(help="The range's id, see `ranges`.")]
 
 
@@ -47,18 +51,25 @@ class _Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-def _serve(start: Callable[[], _Stoppable]) -> None:
-    """Run a server until SIGTERM or SIGINT."""
+def _serve(start: Callable[[], _Stoppable], with_parent: bool) -> None:
+    """Run a server until SIGTERM or SIGINT, or until the parent that holds its input is gone."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    if with_parent:
+        threading.Thread(target=_wait_for_end_of_input, args=(stopping,), daemon=True).start()
     with _errors():
         server = start()
     print(f"listening on {server.address}", flush=True)
     while not stopping.wait(60):
         pass
     server.stop()
+
+
+def _wait_for_end_of_input(then: threading.Event) -> None:
+    sys.stdin.read()
+    then.set()
 
 
 @contextmanager
@@ -87,11 +98,12 @@ def master(
         int | None, typer.Option(min=1, help="Checked by CDC readers; 1 for a new store.")
     ] = None,
     fsync: Fsync = False,
+    with_parent: WithParent = False,
 ) -> None:
     """Run the master: timestamps, routes, DDL, assignment of ranges to data servers."""
     from rowferry.refstore.master_server import Master as MasterServer
 
-    _serve(lambda: MasterServer(listen, data_dir, cluster_id, fsync))
+    _serve(lambda: MasterServer(listen, data_dir, cluster_id, fsync), with_parent)
 
 
 @app.command()
@@ -110,6 +122,7 @@ def data(
         int, typer.Option(min=1024, help="About this much of a snapshot between split keys.")
     ] = 8 << 20,
     fsync: Fsync = False,
+    with_parent: WithParent = False,
 ) -> None:
     """Run a data server: it leads the ranges that the master gives it."""
     from rowferry.refstore import kernels
@@ -118,7 +131,7 @@ def data(
 
     kernels.warm()
     options = RangeOptions(fsync, without_old_value, abandoned_after_ms / 1000, part_bytes)
-    _serve(lambda: DataServer(listen, master, data_dir, options))
+    _serve(lambda: DataServer(listen, master, data_dir, options), with_parent)
 
 
 @app.command()
