@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Asked, str, list[str]]] = {
     "a URI without a scheme": (
         Asked("", sink="{folder}/out?protocol=csv"),
         "RF-1004",
-        ["sink", "file://"],
+        ["sink", "scheme://"],
     ),
     "an unknown kind of sink": (
         Asked("", sink="ftp://host/out?protocol=csv"),

@@ -20,8 +20,6 @@ from rowferry.control.supervise import Supervisor, Until
 from rowferry.errors import Fenced, OptionsConflict, RowferryError, SpecChanged
 from rowferry.flow.assemble import Flow, assemble, option_tables
 from rowferry.flow.sink.contract import Owner
-from rowferry.spark.job import SparkRunner
-from rowferry.spark.session import open_session
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import ERROR_STUCK, TOP
@@ -197,6 +195,10 @@ def _run_claimed(
     claim: Claim,
     heartbeat: Heartbeat,
 ) -> None:
+    # Imported here: a wrong word on the command line should not wait for Spark's libraries.
+    from rowferry.spark.job import SparkRunner
+    from rowferry.spark.session import open_session
+
     listener.on_phase("starting Spark")
     session = open_session(
         f"rowferry {claim.changefeed}",

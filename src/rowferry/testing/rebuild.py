@@ -194,7 +194,7 @@ def _table(
     query: str = "",
 ) -> _Growing:
     """Return the table, made or brought to this version where it is not there yet."""
-    key = tuple((keys or {}).get(schema.id) or schema.handle_key)
+    key = schema.handle_key or tuple((keys or {}).get(schema.id, ()))
     found = tables.get(schema.id)
     if found is None:
         empty = _row_schema(schema).empty_table()
