@@ -16,14 +16,14 @@ from run_kit import Result, call, tree
 
 from rowferry.change.chunk import Op, Rows, SchemaChange
 from rowferry.change.table import TableId
-from rowferry.control import service
 from rowferry.control.lifecycle import State
 from rowferry.control.store.sql_store import SqlStore, open_store
-from rowferry.flow.assemble import assemble
+from rowferry.flow.assemble import assemble, option_tables
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.sink import Storage
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
+from rowferry.spark import session as spark_session
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import close_session, open_session
 from rowferry.spec.build import build_spec
@@ -129,7 +129,7 @@ class Ferry:
     def run(self, *more: str, sink: str = "", source: str = "") -> Result:
         """Run in this process, on the Spark that all tests here share."""
         with self.patch.context() as here:
-            here.setattr(service, "open_session", lambda *_: self.session)
+            here.setattr(spark_session, "open_session", lambda *_: self.session)
             here.setattr(SparkRunner, "close", lambda _: None)
             arguments = self.arguments(*more, sink=sink, source=source)
             return call(self.folder, self.capfd, self.patch, ["run", *arguments])
@@ -142,7 +142,7 @@ class Ferry:
     # --- the files --------------------------------------------------------------------------------
 
     def codec(self) -> Codec:
-        spec, _ = build_spec(self.source, self.sink, self.config_file, "feed")
+        spec, _ = build_spec(self.source, self.sink, self.config_file, "feed", tables=option_tables)
         return assemble(spec).encode
 
     def verify(self, *tables: TableId) -> None:

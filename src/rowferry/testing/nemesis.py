@@ -279,7 +279,7 @@ class Nemesis:
             self._report.doubts = self._notes.resolved_doubts
             for words in (*writers.failures, *schema.failures):
                 self._fail(words)
-        self._finish(store)
+        self._finish(store, watch)
         watch.stop()
         if not self._windows:
             self._learn_windows(meta)
@@ -444,10 +444,13 @@ class Nemesis:
 
     # --- after -----------------------------------------------------------------------------------
 
-    def _finish(self, store: Store) -> None:
+    def _finish(self, store: Store, watch: Watch) -> None:
         """Let the feed deliver everything that was written."""
         self._cluster.wait_ready()
-        self._stop_gently()
+        if self._process is not None and watch.checkpoint_ts > self._started_at_ts:
+            self._stop_gently()
+        elif self._process is not None:  # it is still starting and does not know Ctrl-C yet
+            self._process.kill()
         process = self._start("--until-ts", str(store.timestamp()))
         code = process.wait(_FINISH_S)
         if code:

@@ -127,7 +127,8 @@ def _log_to(folder: Path, name: str) -> None:
         level=logging.INFO,
         force=True,
     )
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for chatty in ("py4j", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 @contextmanager
