@@ -65,12 +65,12 @@ def prepare(
     sink: str,
     config: Path | None = None,
     changefeed_id: str | None = None,
-    is_known: Callable[[str], bool] = lambda changefeed: False,
+    stored: Callable[[str], ChangefeedSpec | None] = lambda changefeed: None,
 ) -> Prepared:
     """Check what the user asked for, and ask source and sink whether it can be done.
 
-    `is_known` says whether a changefeed of an id was created before. Then it goes on whatever
-    tables have come and gone since; only a new one is refused because of its tables.
+    `stored` returns the settings of a changefeed that was created before. It goes on whatever
+    tables have come and gone since: only a new one is refused because of its tables.
 
     Raises:
         RowferryError: one line that says what is wrong. Nothing was written.
@@ -82,29 +82,32 @@ def prepare(
             "transaction-atomicity = table needs a source with closed timestamps: "
             "remove it, or set feed-level = transaction"
         )
-    known = is_known(spec.changefeed_id)
+    before = stored(spec.changefeed_id)
+    if before is not None:
+        _check_alterable(before, spec)
     tables = flow.capture.probe(flow.decide)
-    if not known:
+    if before is None:
         notices += flow.decide.check_tables(tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
-    flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if known else 0))
+    flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
     if not captured:
         notices.append("no table matches the filter yet; new ones are picked up when created")
     return Prepared(spec, flow, captured, tuple(notices))
 
 
-def is_stored(meta_url: str, changefeed: str) -> bool:
-    """Return whether a meta database holds this changefeed; makes none where there is none.
+def stored_spec(meta_url: str, changefeed: str) -> ChangefeedSpec | None:
+    """Return the settings of a changefeed; None: it, or its meta database, was never made.
 
     Raises:
         BadUri: the URL is not one of a database that can be used.
         StateError: the database is there, but cannot be read.
     """
     if not has_database(meta_url):
-        return False
+        return None
     store = open_store(meta_url)
     try:
-        return store.feed(changefeed) is not None
+        feed = store.feed(changefeed)
+        return feed.spec if feed else None
     finally:
         store.close()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit_scenario import ACCOUNT, FULL, account, add_column, row
+from kit_scenario import ACCOUNT, FULL, account, add_column, chunk, insert, row
 
-from rowferry.change.chunk import Op
+from rowferry.change.chunk import Op, SchemaChange
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId
 from rowferry.errors import (
@@ -21,10 +21,13 @@ from rowferry.errors import (
     StoreUnavailable,
     TransactionAborted,
 )
+from rowferry.flow.assemble import assemble, option_tables
 from rowferry.flow.sink.storage.index_file import metadata_content
+from rowferry.flow.sink.storage.schema_file import of_change, of_table
 from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.workload import START_BALANCE, Bank
-from rowferry.testing.feed import Feed
+from rowferry.spec.build import build_spec
+from rowferry.testing.feed import DeliveredRows, Feed, Where
 from rowferry.testing.nemesis import EVENTS, Report, check_weights, draw
 from rowferry.testing.nemesis_judge import lost_a_snapshot, total_stays, windows_of
 from rowferry.testing.nemesis_notes import Notebook, Write, settle
@@ -217,28 +220,58 @@ def test_a_watch_that_cannot_read_says_so(tmp_path: Path) -> None:
     assert "the watch ended" in watch.failures[0]
 
 
-def test_checkpoints_are_delivered_in_their_order(tmp_path: Path) -> None:
-    class Marks:
-        def __init__(self) -> None:
-            self.failures: list[str] = []
-            self.marks: list[int] = []
+class Diary:
+    """A consumer that writes down what comes."""
 
-        def note_rows(self, rows: Any) -> None: ...
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+        self.lines: list[str] = []
 
-        def note_schema_change(self, change: Any, where: Any) -> None: ...
+    def note_rows(self, rows: DeliveredRows) -> None:
+        self.lines += [f"row {key[0]}" for key in rows.keys]
 
-        def note_watermark(self, commit_ts: int, where: Any) -> None:
-            self.marks.append(commit_ts)
+    def note_schema_change(self, change: SchemaChange, where: Where) -> None:
+        self.lines.append(change.query)
 
-        def note_resolved(self, commit_ts: int) -> None: ...
+    def note_watermark(self, commit_ts: int, where: Where) -> None:
+        self.lines.append(f"mark {commit_ts}")
 
-        def finish(self) -> None: ...
+    def note_resolved(self, commit_ts: int) -> None: ...
 
-    (tmp_path / "metadata").write_bytes(metadata_content(9))
-    sights = [Sight(ts, {}, frozenset()) for ts in (3, 8)]
-    marks = Marks()
-    deliver_sights(tmp_path, None, sights, Feed(FULL, [marks]))  # type: ignore[arg-type]
-    assert marks.marks == [3, 8, 9]
+    def finish(self) -> None: ...
+
+
+def put(root: Path, path: str, content: bytes) -> str:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(content)
+    return path
+
+
+def test_files_come_with_the_first_sight_that_shows_them(tmp_path: Path) -> None:
+    spec, _ = build_spec(
+        "range://127.0.0.1:1",
+        f"file://{tmp_path}?protocol=csv",
+        {"sink": {"csv": {"include-commit-ts": True}}},
+        tables=option_tables,
+    )
+    codec = assemble(spec).encode
+    documents = [of_table(account(1)), of_change(add_column(25))]
+    schema_files = [put(tmp_path, d.path, d.content()) for d in documents]
+    home = "bank/account/1/2026-01-01"
+    for number in (1, 2, 3):
+        rows = chunk(account(1), [(number * 5, insert(row(number, "ann", 5)))])
+        content = bytes(codec.encode_rows(rows, 0).value_bytes())
+        put(tmp_path, f"{home}/CDC{number:020d}.csv", content)
+    put(tmp_path, f"{home}/meta/CDC.index", f"CDC{3:020d}.csv\n".encode())
+    put(tmp_path, "metadata", metadata_content(30))
+    sights = [
+        Sight(3, {home: 1}, frozenset(schema_files[:1])),
+        Sight(12, {home: 2}, frozenset(schema_files)),
+    ]
+    diary = Diary()
+    deliver_sights(tmp_path, codec, sights, Feed(FULL, [diary]))
+    ddl = add_column(25).query
+    assert diary.lines == ["row 1", "mark 3", "row 2", ddl, "mark 12", "row 3", "mark 30"]
 
 
 # --- what is checked -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from rowferry.control.service import Listener, RunSettings, is_stored, prepare, run
+from rowferry.control.service import Listener, RunSettings, prepare, run, stored_spec
 from rowferry.control.supervise import Until
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import RunView, consoles
@@ -64,7 +64,7 @@ def run_command(
         sink_uri,
         config,
         changefeed_id,
-        is_known=lambda name: is_stored(meta_url(name), name),
+        stored=lambda name: stored_spec(meta_url(name), name),
     )
     for notice in ready.notices:
         err.print(f"note: {notice}", markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ from fake_ranges import FakeRanges, simple_table
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange
 from rowferry.change.plan import Stretch
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import LogLost, SnapshotGone
+from rowferry.errors import BadOption, LogLost, SnapshotGone
 from rowferry.flow.capture.contract import Appetite
 from rowferry.flow.capture.range_log.planner import RangePlanner
 from rowferry.flow.capture.range_log.read import read_segment
@@ -312,6 +312,13 @@ def test_until_ts_ends_there(store: FakeRanges) -> None:
     feed.step()
     assert feed.watermark == ts
     assert 70 in feed.tables[TableId("db", "t")] and 71 not in feed.tables[TableId("db", "t")]
+
+
+def test_until_ts_before_the_snapshot_is_refused(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.appetite = Appetite(lambda table: 400, 10_000, lambda t: "day", until_ts=5)
+    with pytest.raises(BadOption, match="commit-ts 5, lies before the snapshot"):
+        feed.step()
 
 
 def test_a_replayed_segment_is_equal_after_splits_and_with_other_pages(store: FakeRanges) -> None:

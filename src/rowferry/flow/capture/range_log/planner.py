@@ -16,7 +16,7 @@ from rowferry.change.ddl import create_sql
 from rowferry.change.plan import Segment, Stretch
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
-from rowferry.errors import LogLost, SnapshotGone
+from rowferry.errors import BadOption, LogLost, SnapshotGone
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
 from rowferry.flow.capture.range_log.client import Head, RangeClient, Rerouted, Route
@@ -113,6 +113,11 @@ class RangePlanner:
         self._follow_splits(state, routes)
         if state.waiting():
             self._join(state, routes)
+        if appetite.until_ts is not None and appetite.until_ts < state.hold_until:
+            raise BadOption(
+                f"the end asked for, commit-ts {appetite.until_ts}, lies before the snapshot: the "
+                f"first commit-ts at which everything is delivered is {state.hold_until}"
+            )
         if state.in_snapshot():
             stretch = self._plan_snapshot(state, routes, appetite)
         else:
