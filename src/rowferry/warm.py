@@ -1,4 +1,4 @@
-"""Compiles every kernel once, so that the on-disk cache holds it: `python -m rowferry.warm [--fresh]`.
+"""Compiles every kernel once for the on-disk cache: `python -m rowferry.warm [--fresh]`.
 
 A worker then loads machine code instead of compiling for seconds in front of the first rows.
 """

@@ -227,7 +227,8 @@ def test_two_processes_write_the_same_segment_at_once(healthy_sink: SinkHarness)
 
 def test_micro_batch_after_micro_batch_through_restarts(sink: SinkHarness) -> None:
     """The state of the last published plan is all that a new process gets."""
-    state, wanted = None, []
+    state: dict[str, Any] | None = None
+    wanted: list[bytes] = []
     for number in range(1, 5):
         one = sink.opened(epoch=number, state=state)
         content = {0: [(0, [b"%d\n" % number])]}

@@ -86,7 +86,7 @@ class Draft:
     def add(self, column: Column) -> _Slot:
         """Append a new column, with an id that no column of this table ever had."""
         used = max([self.dropped_column_id, *(s.column.id for s in self.slots)])
-        slot = _Slot("", replace(column, id=used + 1))
+        slot = _Slot("", replace(column, id=used + 1, filled=column.default))
         self.slots.append(slot)
         return slot
 
@@ -331,7 +331,7 @@ def _redefine(cursor: Cursor, draft: Draft, name: str, unless: bool) -> None:
         cursor.skip_to_comma()
         return
     slot = draft.slot(name)
-    slot.column = replace(column, id=slot.column.id)
+    slot.column = replace(column, id=slot.column.id, filled=slot.column.filled)
     draft.keys += keys
     draft.move(slot, cursor)
     draft.kinds.append(DdlKind.MODIFY_COLUMN)

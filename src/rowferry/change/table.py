@@ -37,6 +37,8 @@ class Column:
             default, NULL, or an expression.
         generated: "virtual", "stored", or "" for an ordinary column.
         expression: how a generated column, or a default that is computed, gets its value.
+        filled: what rows from before the column was added have in it: its default of that time,
+            whatever became of the default since; None: NULL.
     """
 
     id: int
@@ -49,6 +51,7 @@ class Column:
     invisible: bool = False
     auto_increment: bool = False
     expression: str = ""
+    filled: Any = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; `from_json` reads it back."""
@@ -57,6 +60,8 @@ class Column:
             found["nullable"] = False
         if self.default is not None:
             found["default"] = self.default
+        if self.filled is not None:
+            found["filled"] = self.filled
         for key in ("generated", "comment", "invisible", "auto_increment", "expression"):
             if getattr(self, key):
                 found[key] = getattr(self, key)

@@ -136,7 +136,9 @@ def run(
     store = open_store(settings.meta_url)
     try:
         spec = prepared.spec
-        feed = store.feed(spec.changefeed_id) or store.create_changefeed(spec)
+        feed = store.feed(spec.changefeed_id) or store.create_changefeed(
+            spec, prepared.flow.capture.cluster_id()
+        )
         _check_alterable(feed.spec, spec)
         claim = store.claim(spec.changefeed_id, Holder.here(), time.time(), LEASE_S)
         try:
@@ -220,11 +222,21 @@ def _run_claimed(
         until_ts=until.commit_ts,
         stretch_bytes=settings.stretch_bytes,
     )
+    cancel = _CancelWatch(store, claim.changefeed, stop)
+
+    def tell_step(step: Step) -> None:
+        listener.on_step(step)
+        cancel.look()
+
+    def tell_fault(error: RowferryError, wait_s: float) -> None:
+        listener.on_fault(error, wait_s)
+        cancel.look()
+
     supervisor = Supervisor(
         loop,
         move=lambda verb, error: _move(store, claim, verb, error),
-        tell_step=listener.on_step,
-        tell_fault=listener.on_fault,
+        tell_step=tell_step,
+        tell_fault=tell_fault,
         flush_interval_s=prepared.flow.sink.flush_interval_s,
         give_up_after_s=prepared.spec.options(TOP)[ERROR_STUCK].total_seconds(),
     )
@@ -234,12 +246,35 @@ def _run_claimed(
         if heartbeat.lost.is_set():
             why = heartbeat.error
             raise why if isinstance(why, RowferryError) else Fenced(f"the lease was lost: {why}")
-        if until.commit_ts is not None and loop.watermark >= until.commit_ts:
+        if cancel.asked:
+            store.remove(claim)
+            listener.on_phase("removed")
+        elif until.commit_ts is not None and loop.watermark >= until.commit_ts:
             _move(store, claim, Verb.REACH_TARGET, None)
     finally:
         listener.on_phase("stopping")
         loop.close()
         runner.close()
+
+
+class _CancelWatch:
+    """Sees that removal was asked for, also by `cancel = 1` set by hand, and stops the run."""
+
+    EVERY_S = 1.0
+
+    def __init__(self, store: MetaStore, changefeed: str, stop: threading.Event) -> None:
+        self._store, self._id, self._stop = store, changefeed, stop
+        self._looked_at = time.monotonic()
+        self.asked = False
+
+    def look(self) -> None:
+        """Ask the meta database, at most once in a while."""
+        now = time.monotonic()
+        if now - self._looked_at >= self.EVERY_S:
+            self._looked_at = now
+            self.asked = self._store.cancel_requested(self._id)
+            if self.asked:
+                self._stop.set()
 
 
 def _move(store: MetaStore, claim: Claim, verb: Verb, error: Exception | None) -> None:

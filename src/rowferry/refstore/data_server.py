@@ -19,7 +19,7 @@ from rowferry.refstore.cdc import CdcRefused, cdc_error
 from rowferry.refstore.meta import Fault, RangeMeta, Refused
 from rowferry.refstore.range import Open, Range, RangeOptions
 from rowferry.refstore.rpc import Channels, Server
-from rowferry.refstore.split import split
+from rowferry.refstore.split import require_whole, split
 from rowferry.refstore.timestamps import Clock
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
@@ -158,6 +158,7 @@ class DataServer:
             return None
         try:
             self._clock.now()  # everything that a former leader closed lies below
+            require_whole(self._folder / meta.folder, meta)
             return Range(self._folder / meta.folder, meta, self._clock, self._options)
         except BlockingIOError:
             return None  # its former leader has not let go yet; the next heartbeat tries again
@@ -171,11 +172,16 @@ class DataServer:
     def _drop_unborn(self, number: int) -> None:
         """Throw away the halves of a split that the master did not make real."""
         for key, half in list(self._born.items()):
-            parent = self._ranges.get(half.meta.parent_range_id or half.meta.range_id)
-            if parent is None or (not parent.frozen and number > parent.frozen_at):
-                half.close()
+            # The left half has the id of the whole; its parent's id may be of an earlier split.
+            whole = self._ranges.get(half.meta.range_id)
+            whole = whole or self._ranges.get(half.meta.parent_range_id)
+            if whole is not None and (whole.frozen or number <= whole.frozen_at):
+                continue
+            half.close()
+            if whole is not None:
                 shutil.rmtree(half.folder, ignore_errors=True)
-                del self._born[key]
+            # Else it is led elsewhere now, perhaps as this half: its files are not ours to judge.
+            del self._born[key]
 
     # --- abandoned transactions ------------------------------------------------------------------
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
+from rowferry.errors import StoreDamaged
+from rowferry.refstore.checkpoint import NAME as CHECKPOINT
 from rowferry.refstore.checkpoint import Checkpoint
 from rowferry.refstore.meta import Fault, RangeMeta, Refused
 from rowferry.refstore.range import Range
@@ -31,6 +34,15 @@ def middle(kept: Checkpoint, meta: RangeMeta) -> bytes:
     if len(kept.run) < 2:
         raise Refused(Fault.BAD_REQUEST, f"range {meta.range_id} has too few rows; give a key")
     return kept.run.pairs.key(len(kept.run) // 2)
+
+
+def require_whole(folder: Path, meta: RangeMeta) -> None:
+    """Raise StoreDamaged if a split made this range and its files are gone: it is not empty."""
+    if meta.version > 1 and not (folder / CHECKPOINT).exists():
+        raise StoreDamaged(
+            f"range {meta.range_id} was made by a split, but its files in {meta.folder} are gone; "
+            "restore them from a copy"
+        )
 
 
 def _half(held: Range, meta: RangeMeta, kept: Checkpoint) -> Range:

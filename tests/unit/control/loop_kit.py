@@ -134,7 +134,7 @@ class ScriptedPlanner:
             change = entry if isinstance(entry, SchemaChange) else None
             end += change is None
         self.next = end + (change is not None)
-        segments = ()
+        segments: tuple[Segment, ...] = ()
         if end > start:
             table = script.version_at(start)
             self._meet(table)
@@ -224,9 +224,7 @@ class Bench:
 
     def __init__(self, root: Path, store: MetaStore) -> None:
         self.root, self.store = root, store
-        self.script = SCRIPTS.setdefault(str(root), Script())
-        # The address of a URI cannot hold a path, so the script goes by the folder's name.
-        SCRIPTS[root.name] = self.script
+        self.script = SCRIPTS.setdefault(root.name, Script())
         self.spec = ChangefeedSpec(
             "feed",
             Uri.parse(f"scripted://{root.name}", "source"),

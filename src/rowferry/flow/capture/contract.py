@@ -99,6 +99,9 @@ class Source(Protocol):
         Raises an error of RF-1xxx or RF-3xxx with the cure in its words.
         """
 
+    def cluster_id(self) -> int:
+        """Return the source's own number, as the last probe saw it; 0 where it has none."""
+
     def planner(
         self,
         decision: Decision,

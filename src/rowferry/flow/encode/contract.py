@@ -30,8 +30,8 @@ class Encoded:
     """Messages as two columns of bytes; one message per row change (or as the codec batches them).
 
     `values` is a large_binary array whose data buffer is contiguous: a file of these messages is
-    that buffer. `keys` is None where the format has no keys. `rows` is how many row changes are in it,
-    where that is not one for each value (0 for a file's head).
+    that buffer. `keys` is None where the format has no keys. `rows` is how many row changes are in
+    it, where that is not one for each value (0 for a file's head).
     """
 
     values: pa.LargeBinaryArray

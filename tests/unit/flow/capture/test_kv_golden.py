@@ -270,7 +270,7 @@ def test_keys_of_a_table_without_one() -> None:
     ],
 )
 def test_column_added_later(column_type: SqlType, default: object, value: object) -> None:
-    definition = table(Column(1, "v", SqlType("int")), Column(2, "w", column_type, default=default))
+    definition = table(Column(1, "v", SqlType("int")), Column(2, "w", column_type, filled=default))
     null = "80 00 0000 0200 01 02".replace(" ", "")
     rows = decode(definition, [(ROW_1, small("05")), (ROW_1, null)])
     assert rows.to_pylist() == [{"v": 5, "w": value}, {"v": None, "w": None}]

@@ -134,8 +134,9 @@ class RowDecoder:
     ) -> pa.StructArray:
         """Return row images of type `table.image`; null where `value_len` is below 0.
 
-        A column is taken from the value, else from the key, else it is the column's default, else
-        NULL. Raises CorruptLog, naming row, column and key, on bytes that are not such a row.
+        A column is taken from the value, else from the key, else it is the default that the column
+        was added with, else NULL. Raises CorruptLog, naming row, column and key, on bytes that are
+        not such a row.
         """
         raw, key_at, key_len = frozen(raw), frozen(key_at), frozen(key_len)
         at, size, form = self._places(len(key_at))

@@ -14,11 +14,11 @@ _CLOCK = re.compile(r"(.*\d)(?:\.(\d+))?")
 
 
 def default_of(column: Column) -> Any:
-    """Return the column's default in its canonical form; None: it has none, or none that is fixed.
+    """Return the default that the column was added with, in its canonical form; None: no fixed one.
 
     A default that is an expression (CURRENT_TIMESTAMP) has no value of its own.
     """
-    given = column.default
+    given = column.filled
     if given is None or column.generated == "virtual":
         return None
     try:

@@ -138,6 +138,11 @@ class RangePlanner:
         gone = tuple(sorted(set(before) - set(state.ranges)))
         return replace(stretch, position=state.to_position(), ranges=changed, gone_ranges=gone)
 
+    @property
+    def cluster_id(self) -> int:
+        """The cluster that answered; 0 before the first answer."""
+        return self._client.cluster_id
+
     def named(self) -> tuple[TableSchema, ...]:
         """Return the source's present tables whose names the decision keeps, by name."""
         tables = self._catalog.snapshot().tables.values()

@@ -52,6 +52,7 @@ class RangeSource:
             raise BadUri(f"{spec.source} is no range source; write range://HOST:PORT")
         self._subscriber = spec.changefeed_id
         self._options = spec.options(RANGE_OPTIONS, spec.source)
+        self._cluster_id = 0
         self._client: RangeClient | None = None  # of `read`: kept between a worker's segments
 
     def traits(self) -> SourceTraits:
@@ -66,9 +67,15 @@ class RangeSource:
         """Ask the master and the catalog; returns the tables that the decision keeps by name."""
         planner = self._planner(decision, None, ())
         try:
-            return patiently(planner.named, f"asking the master at {self._master}")
+            found = patiently(planner.named, f"asking the master at {self._master}")
+            self._cluster_id = planner.cluster_id
+            return found
         finally:
             planner.close()
+
+    def cluster_id(self) -> int:
+        """Return the cluster's number, as the last probe saw it."""
+        return self._cluster_id
 
     def planner(
         self,
