@@ -35,15 +35,21 @@ def forget() -> None:
                 cached.unlink()
 
 
+def load_kernels() -> int:
+    """Load (or compile) every kernel into this process; returns the number of modules."""
+    names = kernel_modules()
+    for name in names:
+        importlib.import_module(name).warm()
+    return len(names)
+
+
 def main() -> int:
     """Warm everything; prints one line with the time it took."""
     began = time.monotonic()
     if "--fresh" in sys.argv[1:]:
         forget()
-    names = kernel_modules()
-    for name in names:
-        importlib.import_module(name).warm()
-    print(f"kernels of {len(names)} modules are compiled ({time.monotonic() - began:.1f} s)")
+    count = load_kernels()
+    print(f"kernels of {count} modules are compiled ({time.monotonic() - began:.1f} s)")
     return 0
 
 

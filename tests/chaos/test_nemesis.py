@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from rowferry.refstore.cluster import LocalCluster
-from rowferry.testing.nemesis import EVENTS, Nemesis, Report
+from rowferry.testing.nemesis import Nemesis
+from rowferry.testing.nemesis_events import EVENTS, Report
 
 # Starting Spark again takes long; one kind of it is enough where the other run has both.
 FEWER = {k: w for k, w in EVENTS.items() if k not in ("pause", "kill-master")}
@@ -16,7 +17,7 @@ FEWER = {k: w for k, w in EVENTS.items() if k not in ("pause", "kill-master")}
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    small_parts = ("--part-bytes", str(16 << 10))
+    small_parts = ("--part-bytes", "1024")  # so that a snapshot takes several micro-batches
     with LocalCluster(tmp_path / "store", 2, data_options=small_parts) as running:
         yield running
 

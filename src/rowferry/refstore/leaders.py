@@ -87,7 +87,11 @@ class Leaders:
         return reply
 
     def write_catalog(self, rows: dict[bytes, bytes | None]) -> int:
-        """Write catalog rows in one transaction; returns its commit-ts."""
+        """Write catalog rows in one transaction; returns its commit-ts.
+
+        Raises:
+            StoreUnavailable: not now; it may have been written all the same, but never twice.
+        """
         keys = sorted(rows)
         values = [rows[key] for key in keys]
         mutations = wire.Mutations(
@@ -98,17 +102,35 @@ class Leaders:
             ops=bytes(_DELETE if v is None else _PUT for v in values),
         )
 
+        unanswered: list[int] = []
+
         def ask() -> int:
             meta = self._leader(CATALOG_RANGE)
+            while unanswered:  # its answer was lost: the write itself perhaps was not
+                commit_ts = self._outcome(meta, keys[0], unanswered[-1])
+                if commit_ts:
+                    return commit_ts
+                unanswered.pop()
             now = self._oracle.next()
             request = wire.WriteRequest(
                 target=meta.target(), start_ts=now, read_ts=now, mutations=mutations
             )
+            unanswered.append(now)
             reply = self._channels.call(meta.leader, "StoreData/Write", request, wire.WriteReply)
+            unanswered.pop()
             check_fault(reply.fault, "catalog")
             return int(reply.commit_ts)
 
         return retried(ask)
+
+    def _outcome(self, meta: RangeMeta, key: bytes, start_ts: int) -> int:
+        """Return the commit-ts of a write whose answer was lost; 0: it is rolled back for good."""
+        request = wire.StatusRequest(key=key, start_ts=start_ts)
+        reply = self._channels.call(meta.leader, "StoreData/Status", request, wire.StatusReply)
+        check_fault(reply.fault, "catalog")
+        if reply.status == wire.StatusReply.PENDING:
+            raise StoreUnavailable("the last write to the catalog has not ended yet")
+        return int(reply.commit_ts)
 
     def catalog_rows(self) -> list[tuple[bytes, bytes, int]]:
         """Return the catalog's rows (key, value, commit-ts); raises if not possible now."""

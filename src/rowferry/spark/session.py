@@ -65,7 +65,12 @@ def open_session(
         "spark.driver.memory": "768m",
         "spark.driver.host": "127.0.0.1" if master.startswith("local") else "",
         "spark.driver.bindAddress": "127.0.0.1" if master.startswith("local") else "",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC",
+        # Rows never enter Java: what counts is a quick start, not its compilers.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j} -XX:+UseSerialGC "
+        "-XX:TieredStopAtLevel=1",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.python.daemon.module": "rowferry.spark.daemon",
         "spark.speculation": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.python.unix.domain.socket.enabled": "true",

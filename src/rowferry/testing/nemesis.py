@@ -9,12 +9,9 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from rowferry.change.position import Stage
@@ -30,6 +27,14 @@ from rowferry.refstore.workload import START_BALANCE, Bank, Mixed
 from rowferry.spec.build import build_spec
 from rowferry.testing.harness import RunProcess
 from rowferry.testing.model import History
+from rowferry.testing.nemesis_events import (
+    EVENTS,
+    SCHEMA,
+    WRITES,
+    Report,
+    check_weights,
+    draw,
+)
 from rowferry.testing.nemesis_judge import (
     FACTS,
     compare_with_store,
@@ -44,154 +49,23 @@ from rowferry.testing.nemesis_watch import Watch
 from rowferry.testing.validators import SnapshotWindow
 
 CHANGEFEED: Final = "nemesis"
-WRITES: Final = ("transfer", "mixed", "made")
-SCHEMA: Final = (
-    "add-column",
-    "drop-column",
-    "modify-column",
-    "create-table",
-    "truncate",
-    "rename",
-    "drop-table",
-)
-DISTURBANCES: Final = (
-    "abandon",
-    "split",
-    "move-leader",
-    "compact",
-    "kill-server",
-    "kill-master",
-    "kill-driver",
-    "pause",
-)
-# How often each is chosen. The last four take seconds, so a few of them fill a run.
-EVENTS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "transfer": 4,
-        "mixed": 2,
-        "made": 3,
-        "add-column": 5,
-        "drop-column": 4,
-        "modify-column": 4,
-        "create-table": 4,
-        "truncate": 3,
-        "rename": 3,
-        "drop-table": 2,
-        "abandon": 8,
-        "split": 5,
-        "move-leader": 6,
-        "compact": 5,
-        "kill-server": 3,
-        "kill-master": 1,
-        "kill-driver": 2,
-        "pause": 1,
-    }
-)
 _ACCOUNTS: Final = 2000
 _MOST_RANGES: Final = 24
-_IN_SNAPSHOT: Final = ("abandon", "split", "move-leader", "kill-server")
+_IN_SNAPSHOT: Final = ("abandon", "split", "move-leader", "kill-server", "kill-driver")
 _FIRST_S: Final = 240.0
 _STOP_S: Final = 90.0
 _FINISH_S: Final = 240.0
 _WRITERS_PATIENCE_S: Final = 1.5  # short, so that killed servers leave outcomes in doubt
 
 
-@dataclass
-class Report:
-    """What a run did and what was wrong with it.
-
-    Attributes:
-        counts: how often each event happened; writes count committed transactions.
-        watermarks: the checkpoints that were seen, ascending.
-        doubts: outcomes that were unknown at first and asked for.
-        repeats_allowed: a snapshot was lost, so rows may have come twice.
-        failures: broken promises, and whatever else should not have happened.
-    """
-
-    seed: int
-    protocol: str
-    counts: Counter[str] = field(default_factory=Counter)
-    watermarks: list[int] = field(default_factory=list)
-    doubts: int = 0
-    repeats_allowed: bool = False
-    failures: list[str] = field(default_factory=list)
-
-    @property
-    def hint(self) -> str:
-        """How to repeat the run, in one line."""
-        return f"repeat with --seed {self.seed} (protocol {self.protocol})"
-
-    def missing(self, kinds: Mapping[str, int]) -> list[str]:
-        """Return the kinds with a weight that never happened."""
-        return [k for k, weight in kinds.items() if weight and not self.counts[k]]
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{k} {self.counts[k]}" for k in EVENTS if self.counts[k])
-        lines = [
-            f"events: {counts}",
-            f"checkpoints seen: {len(self.watermarks)}; doubts resolved: {self.doubts}; "
-            f"snapshot lost: {'yes' if self.repeats_allowed else 'no'}",
-            f"failures: {len(self.failures)}",
-            *_some(self.failures),
-            self.hint,
-        ]
-        return "\n".join(lines)
-
-
-def _some(failures: list[str], most: int = 6) -> list[str]:
-    """Return the first failures of each promise."""
-    shown: Counter[str] = Counter()
-    found = []
-    for words in failures:
-        promise = words.partition(":")[0]
-        shown[promise] += 1
-        if shown[promise] <= most:
-            found.append(words)
-    return found
-
-
-def check_weights(events: Mapping[str, int]) -> None:
-    """Refuse weights that cannot be used.
-
-    Raises:
-        BadInput: an unknown event, a negative weight, or nothing that writes.
-    """
-    unknown = sorted(events.keys() - EVENTS.keys())
-    if unknown:
-        raise BadInput(f"unknown event {unknown[0]!r}; known: {', '.join(EVENTS)}")
-    negative = sorted(k for k, w in events.items() if w < 0)
-    if negative:
-        raise BadInput(f"the weight of {negative[0]!r} is negative")
-    if not any(events.get(k) for k in WRITES):
-        raise BadInput(f"nothing writes: give one of {', '.join(WRITES)} a weight")
-
-
-def draw(
-    weights: Mapping[str, int],
-    ready: Callable[[str], bool],
-    done: Counter[str],
-    dice: random.Random,
-) -> str | None:
-    """Return the next event: every second time one that has not happened yet, else by weight.
-
-    None: nothing is ready.
-    """
-    open_now = [k for k, weight in weights.items() if weight and ready(k)]
-    if not open_now:
-        return None
-    fresh = [k for k in open_now if not done[k]]
-    if fresh and dice.random() < 0.5:
-        return dice.choice(fresh)
-    return dice.choices(open_now, [weights[k] for k in open_now])[0]
-
-
 class Nemesis:
     """One disturbed run of one changefeed from a reference store to files.
+
+    The number `seed` decides every choice.
 
     Args:
         cluster: a running store without tables; it stays the caller's to stop.
         folder: an empty folder for everything that the run leaves.
-        seed: decides every choice.
         protocol: "canal-json" or "csv".
         events: the weight of each kind of event; kinds without one do not happen.
         seconds: how long the disturbance lasts; up to three times as long where a kind of event
@@ -344,7 +218,7 @@ class Nemesis:
             if not self._windows and watch.checkpoint_ts:
                 self._learn_windows(meta)
                 deadline = time.monotonic() + self._seconds
-            kind = draw(self._weights, lambda k: self._is_ready(k, watch), counts, self._dice)
+            kind = draw(self._weights, lambda k: self._is_ready(k, meta, watch), counts, self._dice)
             if kind is not None and acts[kind]():
                 counts[kind] += 1
             if self._process is None or not self._process.alive:
@@ -362,9 +236,10 @@ class Nemesis:
             late < 2 * self._seconds
         )
 
-    def _is_ready(self, kind: str, watch: Watch) -> bool:
-        if not self._windows:  # snapshots are under way: some trouble, not so much that none ends
-            return kind in _IN_SNAPSHOT and not self._report.counts[kind]
+    def _is_ready(self, kind: str, meta: MetaStore, watch: Watch) -> bool:
+        if not self._windows:  # some trouble for the snapshots, not so much that none ends
+            fresh = kind in _IN_SNAPSHOT and not self._report.counts[kind]
+            return fresh and _has_begun(meta)
         if kind in ("kill-driver", "pause"):  # a run that has not worked yet has nothing to lose
             return watch.checkpoint_ts > self._started_at_ts
         return True
@@ -488,6 +363,12 @@ class Nemesis:
             return None
         found.save(self._folder / "history.jsonl")
         return found
+
+
+def _has_begun(meta: MetaStore) -> bool:
+    """Return whether the changefeed has work under way, or done."""
+    feed = meta.feed(CHANGEFEED)
+    return feed is not None and (feed.micro_batch > 0 or meta.pending(CHANGEFEED) is not None)
 
 
 def _tried(act: Callable[[], object]) -> bool:

@@ -28,7 +28,7 @@ from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.workload import START_BALANCE, Bank
 from rowferry.spec.build import build_spec
 from rowferry.testing.feed import DeliveredRows, Feed, Where
-from rowferry.testing.nemesis import EVENTS, Report, check_weights, draw
+from rowferry.testing.nemesis_events import EVENTS, Report, check_weights, draw
 from rowferry.testing.nemesis_judge import lost_a_snapshot, total_stays, windows_of
 from rowferry.testing.nemesis_notes import Notebook, Write, settle
 from rowferry.testing.nemesis_source import MadeTables, random_value
