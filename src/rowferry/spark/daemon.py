@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pyspark import daemon
 
-from rowferry.warm import load_kernels
+from rowferry.flow.warm import load_kernels
 
 
 def main() -> None:
