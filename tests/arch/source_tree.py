@@ -30,6 +30,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("spec*", ("spec*", "change*", "errors")),
     ("registry", ("errors", *_CONTRACTS)),
     ("flow.assemble", _FLOW),
+    ("flow.warm", _FLOW),
     (
         "flow.capture.range_log*",
         (*_BELOW_FLOW, "flow.capture*", "wire*", *_CONTRACTS),

@@ -1,4 +1,4 @@
-"""Finds and loads compiled kernels: every module with a `warm()` compiles its own on small input."""
+"""Finds and loads compiled kernels: each module with a `warm()` compiles its own on tiny input."""
 
 from __future__ import annotations
 
