@@ -39,14 +39,14 @@ def test_twenty_kills(tmp_path: Path, seed: int) -> None:
             sink = f"file://{out}?protocol=csv&file-size=262144&flush-interval=200ms"
             arguments = ["--source", source, "--sink-uri", sink, "--config", str(config)]
             arguments += ["--changefeed-id", "kills"]
-            writer = threading.Thread(target=_write, args=(store,))
-            writer.start()
-            for _ in range(KILLS):
+            for turn in range(KILLS):
+                writer = threading.Thread(target=_write, args=(store, turn))
                 with RunProcess(arguments, tmp_path / "work") as process:
+                    writer.start()
                     _until_working(process, out)
                     time.sleep(dice.uniform(0, 1.5))
                     assert process.alive, process.said()[-2000:]
-            writer.join()
+                writer.join()
             end = store.timestamp()
             with RunProcess([*arguments, "--until-ts", str(end)], tmp_path / "work") as process:
                 assert process.wait(300) == 0, process.said()[-2000:]
@@ -86,8 +86,11 @@ def _row(i: int) -> dict[str, object]:
     return {"id": i, "name": f"name-{i}", "amount": f"{i % 1000}.{i % 100:02d}"}
 
 
-def _write(store: Store) -> None:
-    for start in range(SNAPSHOT_ROWS, SNAPSHOT_ROWS + LOG_ROWS, 400):
+def _write(store: Store, turn: int) -> None:
+    """Write one kill's share of the load, in small transactions over some seconds."""
+    share = LOG_ROWS // KILLS
+    first = SNAPSHOT_ROWS + turn * share
+    for start in range(first, first + share, 250):
         with store.transaction() as work:
-            work.insert(TABLE, [_row(i) for i in range(start, start + 400)])
-        time.sleep(0.8)  # the load lasts about as long as the kills
+            work.insert(TABLE, [_row(i) for i in range(start, start + 250)])
+        time.sleep(0.3)

@@ -246,7 +246,9 @@ class Nemesis:
         if not self._windows:  # some trouble for the snapshots, not so much that none ends
             kinds = _IN_SNAPSHOT[_parts_done(meta)]
             return kind in kinds and not self._report.counts[kind]
-        if kind in ("kill-driver", "pause"):  # a run that has not worked yet has nothing to lose
+        if kind in ("kill-driver", "pause", "kill-master"):
+            # A run that has not worked yet has nothing to lose, and without a master it rightly
+            # refuses to start.
             return watch.checkpoint_ts > self._started_at_ts
         return True
 
