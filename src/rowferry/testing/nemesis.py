@@ -58,7 +58,7 @@ _IN_SNAPSHOT: Final = {
     "first": ("abandon", "split", "kill-server"),
     "some": ("move-leader", "kill-driver"),
 }
-_FIRST_S: Final = 240.0
+_FIRST_S: Final = 400.0
 _STOP_S: Final = 90.0
 _FINISH_S: Final = 240.0
 _WRITERS_PATIENCE_S: Final = 1.5  # short, so that killed servers leave outcomes in doubt
@@ -232,6 +232,8 @@ class Nemesis:
                 self._fail(f"the run ended by itself after {kind}: {said}")
                 return
             time.sleep(self._dice.uniform(0.05, 0.7 if self._windows else 0.1))
+        if not self._windows:
+            self._fail(f"the snapshots did not end within {_FIRST_S:.0f} s")
 
     def _goes_on(self, deadline: float) -> bool:
         late = time.monotonic() - deadline
