@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup demo test test-unit fmt bench docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt bench docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -65,12 +65,22 @@ $(VENV)/.warm: $(VENV)/.stubs $(STUBS) $(KERNELS) | tools
 	@$(BIN)/python -m rowferry.warm --fresh
 	@touch $@
 
+# The servers that tests run against; the stamp is beside them, wherever they are kept.
+SERVERS := $(or $(ROWFERRY_SERVERS),.cache/servers)
+
+services: $(SERVERS)/.fetched ## fetch the database servers that the tests start
+
+$(SERVERS)/.fetched: $(wildcard src/rowferry/testing/servers/*.py) | $(VENV)/.installed
+	@echo "== fetching database servers"
+	@$(BIN)/python -m rowferry.testing.servers
+	@touch $@
+
 # --- daily work ----------------------------------------------------------------------------------
 
 demo: setup ## run the demonstration: a store, a changefeed, files, a check
 	@$(BIN)/rowferry demo
 
-test: setup ## check style and types, then run every test
+test: setup services ## check style and types, then run every test
 	@echo "== ruff check"
 	@$(BIN)/ruff check .
 	@echo "== ruff format --check"
@@ -101,6 +111,6 @@ docs: setup ## write the generated pages in docs/ anew
 	@$(BIN)/python docs/generate.py
 
 clean: ## remove .venv, generated stubs and all caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .rowferry spark-warehouse dist
+	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .rowferry spark-warehouse dist
 	@rm -f src/rowferry/wire/*_pb2*
 	@find src tests bench docs proto -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null; true

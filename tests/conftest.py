@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
+
+from rowferry.testing.servers import MariaDb, MySql, Server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,3 +21,24 @@ def seed(request: pytest.FixtureRequest) -> int:
     number = int(chosen) if chosen is not None else random.SystemRandom().randrange(1 << 32)
     print(f"seed {number}; replay with --seed {number}")
     return number
+
+
+@pytest.fixture(scope="session")
+def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySql]:
+    """A MySQL server for all tests: make a database of your own in it, and change no settings."""
+    with MySql.start(tmp_path_factory.mktemp("mysql"), server_id=101) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    """A MariaDB server for all tests, as `mysql_server`."""
+    with MariaDb.start(tmp_path_factory.mktemp("mariadb"), server_id=102) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["mysql", "mariadb"])
+def source_server(request: pytest.FixtureRequest) -> Server:
+    """One of the two servers above: a test that asks for it runs on both."""
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    return server

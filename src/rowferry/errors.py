@@ -252,6 +252,41 @@ class TableVersionUnknown(SourceError):
     verdict = Verdict.STOP
 
 
+class LoginRefused(SourceError):
+    """The source does not let this user in, or does not let it do what is needed."""
+
+    code = "RF-3008"
+    verdict = Verdict.STOP
+
+
+class ReplicaIdTaken(SourceError):
+    """Another replica reads the source's log with the same server id."""
+
+    code = "RF-3009"
+    verdict = Verdict.STOP
+
+
+class EventUnknown(SourceError):
+    """The log holds an event, or a form of one, that is not understood; the text names it."""
+
+    code = "RF-3010"
+    verdict = Verdict.STOP
+
+
+class SnapshotOutdated(SourceError):
+    """A table was altered while its snapshot was read; the snapshot is planned anew."""
+
+    code = "RF-3011"
+    verdict = Verdict.REPLAN
+
+
+class SourceMoved(SourceError):
+    """Another server answers at the source's address; the stretch is planned anew by GTID."""
+
+    code = "RF-3012"
+    verdict = Verdict.REPLAN
+
+
 # --- RF-4xxx: sinks ------------------------------------------------------------------------------
 
 

@@ -47,6 +47,8 @@ class Registry(Generic[T]):
 SOURCES: Registry[Source] = Registry(
     "source",
     {
+        "mariadb": "rowferry.flow.capture.binlog.source:BinlogSource",
+        "mysql": "rowferry.flow.capture.binlog.source:BinlogSource",
         "range": "rowferry.flow.capture.range_log.source:RangeSource",
     },
 )

@@ -70,6 +70,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "sqlglot": ("change.ddl*",),
     "re2": ("flow.decide.table_filter",),
     "obstore": ("flow.sink.storage*",),
+    "pymysql": ("flow.capture.binlog.session", "testing.servers*"),
     "yaml": ("spec*",),
     "typer": ("face.cli*",),
     "rich": ("face.cli*",),

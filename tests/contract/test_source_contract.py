@@ -343,8 +343,7 @@ def test_positions_survive_json_at_every_step(reader: Reader) -> None:
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("how", ["rewind", "reopen"])
-def test_a_discarded_stretch_comes_again(reader: Reader, how: str) -> None:
+def test_a_discarded_stretch_comes_again(reader: Reader) -> None:
     source, table = reader.source, reader.table
     source.insert(table, rows([40]))
     reader.catch_up()
@@ -356,12 +355,7 @@ def test_a_discarded_stretch_comes_again(reader: Reader, how: str) -> None:
         reader.publish(lost)
     wanted = _rows(reader.read(lost))
     assert wanted
-    if how == "rewind":
-        ranges = tuple(RangeProgress.from_json(json.loads(r)) for r in reader.ranges.values())
-        assert reader.planner is not None
-        reader.planner.rewind(json.loads(reader.position), ranges)
-    else:
-        reader.open()
+    reader.open()
     work(source, table, "third")
     reader.deliver_all()
 

@@ -57,8 +57,11 @@ class Draft:
     can swap names); new positions and new keys speak of them as they are after it.
     """
 
-    def __init__(self, table: TableSchema, next_id: Callable[[], int]) -> None:
+    def __init__(
+        self, table: TableSchema, next_id: Callable[[], int], as_mysql: bool = False
+    ) -> None:
         self.table = table
+        self.as_mysql = as_mysql  # new keys over prefixes name no rows
         self.name: TableId = table.id
         self.kinds: list[DdlKind] = []
         self.slots = [_Slot(c.name.lower(), c) for c in table.columns]
@@ -153,7 +156,8 @@ class Draft:
             names = tuple(now[c.lower()] for c in index.columns if c.lower() in now)
             if names or not index.columns:
                 kept.append(replace(index, columns=names))
-        columns, indexes = settle(self.name, [s.column for s in self.slots], kept, self.keys)
+        now_there = [s.column for s in self.slots]
+        columns, indexes = settle(self.name, now_there, kept, self.keys, self.as_mysql)
         parts = self.partitioning
         if parts is not None:
             parts = replace(parts, column=now[parts.column.lower()])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rowferry.change.ddl_cursor import Cursor
@@ -14,12 +14,17 @@ from rowferry.errors import BadStatement
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as the text gives it, before its columns and name are settled."""
+    """A key as the text gives it, before its columns and name are settled.
+
+    Attributes:
+        prefixes: how much of each column is in the key, 0 for all of it; empty: all of all.
+    """
 
     columns: tuple[str, ...]
     name: str = ""
     unique: bool = False
     primary: bool = False
+    prefixes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -149,6 +154,7 @@ def _references(cursor: Cursor) -> None:
 
 # --- keys ----------------------------------------------------------------------------------------
 
+_LIMITED = frozenset({"char", "varchar", "binary", "varbinary"})
 _KEY_STARTS = ("CONSTRAINT", "PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "FOREIGN")
 
 
@@ -200,6 +206,7 @@ def key_parts(cursor: Cursor, name: str, unique: bool = False, primary: bool = F
     A key over expressions cannot name rows, so it counts as not unique.
     """
     columns: list[str] = []
+    prefixes: list[int] = []
     cursor.expect("(")
     while True:
         if cursor.at("("):
@@ -207,22 +214,49 @@ def key_parts(cursor: Cursor, name: str, unique: bool = False, primary: bool = F
             unique = False
         else:
             columns.append(cursor.name())
-            if cursor.at("("):
-                cursor.parenthesised()
+            prefixes.append(_prefix(cursor))
         cursor.accept_any("ASC", "DESC")
         if not cursor.accept(","):
             break
     cursor.expect(")")
     cursor.skip_to_comma()
-    return Key(tuple(columns), name, unique, primary)
+    return Key(tuple(columns), name, unique, primary, tuple(prefixes))
+
+
+def _prefix(cursor: Cursor) -> int:
+    if not cursor.accept("("):
+        return 0
+    length = cursor.whole()
+    cursor.expect(")")
+    return length
+
+
+def _names_rows(key: Key, by_name: Mapping[str, Column]) -> bool:
+    """Return whether a unique key tells rows apart by the whole values of its columns."""
+    if key.primary or not key.unique:
+        return key.unique
+    return not any(
+        length and not _holds_all(by_name[name.lower()].type, length)
+        for name, length in zip(key.columns, key.prefixes, strict=False)
+    )
+
+
+def _holds_all(kind: SqlType, length: int) -> bool:
+    """Return whether a prefix is as long as the column itself, which servers take as no prefix."""
+    return kind.name in _LIMITED and kind.length is not None and length >= kind.length
 
 
 def settle(
-    table: TableId, columns: Sequence[Column], indexes: Sequence[Index], keys: Iterable[Key]
+    table: TableId,
+    columns: Sequence[Column],
+    indexes: Sequence[Index],
+    keys: Iterable[Key],
+    whole_values: bool = False,
 ) -> tuple[tuple[Column, ...], tuple[Index, ...]]:
     """Add keys to a table's indexes: real column names, names and ids for all, one PRIMARY.
 
-    Columns of the primary key become NOT NULL.
+    Columns of the primary key become NOT NULL. With `whole_values`, a unique key over prefixes of
+    columns counts as not unique, like one over expressions.
 
     Raises:
         BadStatement: duplicate columns or key names, unknown columns, or two primary keys.
@@ -245,9 +279,9 @@ def settle(
         name = "PRIMARY" if key.primary else key.name or _free_name(names, taken)
         if name.lower() in taken:
             raise BadStatement(f"table {table}: key {name!r} is defined twice")
-        found.append(
-            Index(max((i.id for i in found), default=0) + 1, name, names, key.unique, key.primary)
-        )
+        number = max((i.id for i in found), default=0) + 1
+        unique = _names_rows(key, by_name) if whole_values else key.unique
+        found.append(Index(number, name, names, unique, key.primary))
     primary = {c.lower() for i in found if i.primary for c in i.columns}
     solid = (replace(c, nullable=False) if c.name.lower() in primary else c for c in columns)
     return tuple(solid), tuple(found)

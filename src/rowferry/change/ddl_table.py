@@ -43,10 +43,22 @@ def read_options(cursor: Cursor, found: TableOptions) -> None:
             cursor.take()
 
 
-def read_definition(cursor: Cursor, table: TableId, next_id: Callable[[], int]) -> TableSchema:
+def read_definition(
+    cursor: Cursor,
+    table: TableId,
+    next_id: Callable[[], int],
+    charset: str = _DEFAULT_CHARSET,
+    as_mysql: bool = False,
+) -> TableSchema:
     """Consume what follows the name in CREATE TABLE: columns, keys, options, partitions.
 
-    `next_id` gives the table's id, then one for each partition.
+    Args:
+        cursor: stands after the name.
+        table: the table's name.
+        next_id: gives the table's id, then one for each partition.
+        charset: of the table, where the text names none.
+        as_mysql: keys are numbered in the order of the text and those over prefixes name no rows;
+            else keys of the table come before those of its columns, as in TiDB.
     """
     if not cursor.at("("):
         cursor.fail("expected ( and the columns")
@@ -58,10 +70,10 @@ def read_definition(cursor: Cursor, table: TableId, next_id: Callable[[], int]) 
         read_options(cursor, options)
         cursor.accept(",")
     after, cursor.place = cursor.place, body
-    charset = options.charset or _DEFAULT_CHARSET
-    columns, keys = _read_body(cursor, charset)
+    charset = options.charset or charset
+    columns, keys = _read_body(cursor, charset, as_mysql)
     cursor.place = after
-    settled, indexes = settle(table, columns, (), keys)
+    settled, indexes = settle(table, columns, (), keys, whole_values=as_mysql)
     found = TableSchema(
         table, next_id(), 0, settled, indexes, charset=charset, comment=options.comment or ""
     )
@@ -71,11 +83,11 @@ def read_definition(cursor: Cursor, table: TableId, next_id: Callable[[], int]) 
     return found
 
 
-def _read_body(cursor: Cursor, charset: str) -> tuple[list[Column], list[Key]]:
+def _read_body(cursor: Cursor, charset: str, as_mysql: bool) -> tuple[list[Column], list[Key]]:
     """Consume the parenthesised list of columns and keys."""
     columns: list[Column] = []
     keys: list[Key] = []
-    inline: list[Key] = []
+    inline: list[Key] = keys if as_mysql else []
     cursor.expect("(")
     while True:
         if at_key(cursor):
@@ -88,9 +100,8 @@ def _read_body(cursor: Cursor, charset: str) -> tuple[list[Column], list[Key]]:
         if not cursor.accept(","):
             break
     cursor.expect(")")
-    # Keys of the table are numbered before those of its columns, as in TiDB: the numbers decide
-    # between two unique keys that could both name a row.
-    return columns, keys + inline
+    # The numbers of keys decide between two unique keys that could both name a row.
+    return columns, keys if as_mysql else keys + inline
 
 
 # --- partitions ----------------------------------------------------------------------------------

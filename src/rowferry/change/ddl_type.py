@@ -69,7 +69,12 @@ _BINARY_TWIN: Final = {
 _TIMES: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _SIGNED: Final = frozenset({Kind.INTEGER, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL})
 _SIZES: Final = (("tiny", 2**8), ("", 2**16), ("medium", 2**24), ("long", 2**32))
-_CHARSET_BYTES: Final = {"utf8mb4": 4, "utf8": 3, "utf8mb3": 3}
+# The most bytes that a character takes; a set that is not here takes one.
+CHARSET_BYTES: Final = {
+    **dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4),
+    **dict.fromkeys(("utf8", "utf8mb3", "ujis", "eucjpms"), 3),
+    **dict.fromkeys(("ucs2", "big5", "gbk", "gb2312", "sjis", "cp932", "euckr"), 2),
+}
 _WIDE: Final = Context(prec=100)  # DECIMAL has up to 65 digits
 _NOW: Final = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"})
 
@@ -150,11 +155,10 @@ def _sized(cursor: Cursor, found: SqlType, charset: str) -> SqlType:
         return replace(found, scale=length or None)
     if found.name == "float" and scale is None:  # FLOAT(p) only chooses between FLOAT and DOUBLE
         return SqlType("float" if length <= 24 else "double")
-    stem = found.name[-4:]
     if found.name in ("text", "blob"):  # TEXT(n) means the smallest type that holds n
-        need = length * (_CHARSET_BYTES.get(charset, 1) if stem == "text" else 1)
+        need = length * (CHARSET_BYTES.get(charset, 1) if found.name == "text" else 1)
         prefix = next((p for p, limit in _SIZES if need < limit), "long")
-        return SqlType(prefix + stem)
+        return SqlType(prefix + found.name)
     return replace(found, length=length, scale=scale)
 
 
@@ -226,6 +230,15 @@ def _function(cursor: Cursor, kind: SqlType) -> tuple[str | None, str]:
         return None, f"{name}({arguments})"
     text = "CURRENT_TIMESTAMP" + (f"({arguments})" if arguments not in ("", "0") else "")
     return (text, "") if kind.kind in _TIMES else (None, text)
+
+
+def typed_default(text: str, kind: SqlType) -> Any:
+    """Return a default that a server prints without quotes as the column's type keeps it.
+
+    Raises:
+        ArithmeticError, ValueError, IndexError: the text is no value of that type.
+    """
+    return _convert(text, kind)
 
 
 def _typed(cursor: Cursor, kind: SqlType, column: str) -> Any:

@@ -8,7 +8,9 @@ restart runs exactly what was stored.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from rowferry.change.chunk import SchemaChange
@@ -35,6 +37,14 @@ class TableSlice:
         return cls(TableId(form[0], form[1]), *form[2:])
 
 
+class Again(Enum):
+    """What reading a segment a second time gives."""
+
+    SAME = "same"  # the same rows
+    AS_GOOD = "as-good"  # rows of a later moment, which fit the plan as well
+    NEVER = "never"  # rows that do not fit the plan any more: it must be made anew
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One stretch of the log (or one part of a snapshot) that one task reads.
@@ -47,6 +57,7 @@ class Segment:
         log_bytes: size of what is read, as far as the planner knows.
         snapshot: rows are the table's initial content, not changes.
         payload: the bytes themselves, only where they are few.
+        again: what a second read gives.
     """
 
     ordinal: int
@@ -57,6 +68,7 @@ class Segment:
     log_bytes: int = 0
     snapshot: bool = False
     payload: bytes = b""
+    again: Again = Again.SAME
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; `from_json` reads it back."""
@@ -68,7 +80,8 @@ class Segment:
             "last_commit_ts": self.last_commit_ts,
             "log_bytes": self.log_bytes,
             "snapshot": self.snapshot,
-            "payload": self.payload.hex(),
+            "payload": b64encode(self.payload).decode(),
+            "again": self.again.value,
         }
 
     @classmethod
@@ -78,7 +91,8 @@ class Segment:
             **{
                 **form,
                 "slices": tuple(TableSlice.from_json(s) for s in form["slices"]),
-                "payload": bytes.fromhex(form["payload"]),
+                "payload": b64decode(form["payload"]),
+                "again": Again(form.get("again", "same")),
             }
         )
 
@@ -95,6 +109,7 @@ class Stretch:
         gone_ranges: range ids whose progress rows end with it.
         watermark: the resolved commit-ts after it; None: it does not move.
         caught_up: nothing more was in the source when this was planned.
+        finished: nothing will follow: what was asked for is complete.
     """
 
     segments: tuple[Segment, ...]
@@ -104,6 +119,7 @@ class Stretch:
     gone_ranges: tuple[int, ...] = ()
     watermark: int | None = None
     caught_up: bool = False
+    finished: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; `from_json` reads it back."""
@@ -115,6 +131,7 @@ class Stretch:
             "gone_ranges": list(self.gone_ranges),
             "watermark": self.watermark,
             "caught_up": self.caught_up,
+            "finished": self.finished,
         }
 
     @classmethod
@@ -128,6 +145,7 @@ class Stretch:
             gone_ranges=tuple(form["gone_ranges"]),
             watermark=form["watermark"],
             caught_up=form["caught_up"],
+            finished=form.get("finished", False),
         )
 
 
@@ -201,3 +219,4 @@ class Receipt:
     bytes: int
     source_bytes: int = 0
     note: dict[str, Any] | None = None  # the sink's own words, e.g. "the file was already there"
+    found: dict[str, Any] | None = None  # the source's own words, e.g. where a snapshot stands

@@ -2,8 +2,8 @@
 
 Canonical values inside a chunk: integers and YEAR int64/uint64, FLOAT float32, DOUBLE float64,
 BIT/ENUM/SET uint64 (element names live in the type), character data utf8, binary data binary, and
-DATE/DATETIME/TIMESTAMP/TIME/DECIMAL/JSON/VECTOR/INET6/UUID as MySQL's canonical text, so that zero
-dates, 838-hour times and 65-digit decimals survive. Strings and bytes use 64-bit offsets.
+DATE/DATETIME/TIMESTAMP/TIME/DECIMAL/JSON/VECTOR/INET4/INET6/UUID as MySQL's canonical text, so that
+zero dates, 838-hour times and 65-digit decimals survive. Strings and bytes use 64-bit offsets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Facts:
 
 
 _LONG = 4294967295
-# name -> facts; GEOMETRY is handled as BLOB and INET6/UUID as TEXT in every codec.
+# name -> facts; GEOMETRY is handled as BLOB and INET4/INET6/UUID as TEXT in every codec.
 FACTS: Final[dict[str, _Facts]] = {
     "tinyint": _Facts(Kind.INTEGER, 1, 4),
     "smallint": _Facts(Kind.INTEGER, 2, 6),
@@ -79,6 +79,7 @@ FACTS: Final[dict[str, _Facts]] = {
     "json": _Facts(Kind.JSON, 245),
     "vector": _Facts(Kind.VECTOR, 225),
     "geometry": _Facts(Kind.BINARY, 255, _LONG),
+    "inet4": _Facts(Kind.TEXT, 254, 15),
     "inet6": _Facts(Kind.TEXT, 254, 39),
     "uuid": _Facts(Kind.TEXT, 254, 36),
 }

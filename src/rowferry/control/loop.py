@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rowferry.change.plan import Plan, Receipt, Stretch, TableSlice
+from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.control.lease import Claim
 from rowferry.control.store.contract import MetaStore
@@ -44,12 +44,14 @@ class Step:
         published: a micro-batch was published (also one that only moved the watermark).
         replayed: it was recorded by an earlier run.
         caught_up: the source had nothing more when it was planned.
+        finished: nothing will follow.
         seconds: how long carrying out the plan took.
     """
 
     published: bool
     replayed: bool = False
     caught_up: bool = False
+    finished: bool = False
     micro_batch: int = 0
     rows: int = 0
     bytes: int = 0
@@ -86,6 +88,7 @@ class Loop:
             stretch_bytes=stretch_bytes,
             same_day=flow.sink.same_day,
             until_ts=until_ts,
+            whole_transactions=flow.sink.whole_transactions,
         )
         self._planner: Planner | None = None
         self._versions: dict[tuple[int, int], TableSchema] = {}
@@ -117,6 +120,9 @@ class Loop:
             self._open()
         pending = self._store.pending(self._id)
         if pending is not None:
+            if any(s.again is Again.NEVER for s in pending.stretch.segments):
+                self.replan("a part of it can be read only once")
+                return Step(published=False, watermark=self.watermark)
             done = self._carry_out(pending, replayed=True)
             self._close_planner()  # it must start from what was just published
             return done
@@ -182,6 +188,8 @@ class Loop:
         """Return whether a stretch can wait: the next one will cover all that it says."""
         if stretch.segments or stretch.schema_changes or self._fresh_versions:
             return False
+        if stretch.finished:
+            return False
         if stretch.ranges or stretch.gone_ranges:
             return False
         moved = stretch.watermark is not None and stretch.watermark > self.watermark
@@ -205,7 +213,10 @@ class Loop:
         tables = tables_of(plan, self._versions)
         receipts = self._run(plan, tables)
         self._flow.sink.publish(plan, receipts, tables)
-        self._store.publish(self._claim, plan)
+        position = self._flow.capture.settle(plan.stretch, receipts)
+        self._store.publish(self._claim, plan, position)
+        if position != plan.stretch.position:
+            self._close_planner()  # it must start from what was just published
         self._published = plan.micro_batch
         if plan.stretch.watermark is not None:
             self.watermark = max(self.watermark, plan.stretch.watermark)
@@ -224,6 +235,7 @@ class Loop:
             published=True,
             replayed=replayed,
             caught_up=plan.stretch.caught_up and not replayed,
+            finished=plan.stretch.finished,
             micro_batch=plan.micro_batch,
             rows=sum(r.rows for r in receipts),
             bytes=sum(r.bytes for r in receipts),

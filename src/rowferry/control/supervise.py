@@ -28,6 +28,8 @@ class Until:
 
     def reached(self, step: Step) -> bool:
         """Return whether this step was the last one wanted."""
+        if step.finished:
+            return True
         if self.commit_ts is not None:
             return step.watermark >= self.commit_ts
         return self.caught_up and step.caught_up and step.published

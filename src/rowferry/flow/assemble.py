@@ -6,7 +6,7 @@ log ──▶ capture ──▶ decide ──▶ dispatch ──▶ encode ─�
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -53,7 +53,9 @@ class Flow:
                     for place, rows in self.dispatch.route(segment, decided):  # ──▶ (output, Rows)
                         yield place, self.encode.encode_rows(rows, planned_at_ms)  # ──▶ Encoded
 
-        return self.sink.write(segment, outputs, frames())  # Encoded ──▶ durable, receipts
+        receipts = list(self.sink.write(segment, outputs, frames()))  # ──▶ durable, receipts
+        found = self.capture.found(segment)
+        return iter([replace(r, found=found) for r in receipts] if found else receipts)
 
 
 def codec_name(spec: ChangefeedSpec) -> str:

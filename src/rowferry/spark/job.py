@@ -28,9 +28,12 @@ _RECEIPT = pa.schema(
         ("bytes", pa.int64()),
         ("source_bytes", pa.int64()),
         ("note", pa.string()),
+        ("found", pa.string()),
     ]
 )
-_RECEIPT_DDL = "segment int, slice int, rows long, bytes long, source_bytes long, note string"
+_RECEIPT_DDL = (
+    "segment int, slice int, rows long, bytes long, source_bytes long, note string, found string"
+)
 
 
 @lru_cache(maxsize=8)
@@ -71,6 +74,7 @@ class SegmentTask:
                     "bytes": [r.bytes for r in receipts],
                     "source_bytes": [r.source_bytes for r in receipts],
                     "note": [json.dumps(r.note) for r in receipts],
+                    "found": [json.dumps(r.found) for r in receipts],
                 }
                 yield pa.RecordBatch.from_pydict(columns, schema=_RECEIPT)
 
@@ -113,7 +117,15 @@ class SparkRunner:
         except Exception as err:
             raise as_error(err) from err
         return [
-            Receipt(r.segment, r.slice, r.rows, r.bytes, r.source_bytes, json.loads(r.note))
+            Receipt(
+                r.segment,
+                r.slice,
+                r.rows,
+                r.bytes,
+                r.source_bytes,
+                json.loads(r.note),
+                json.loads(r.found),
+            )
             for r in rows
         ]
 

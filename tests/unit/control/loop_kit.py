@@ -160,9 +160,6 @@ class ScriptedPlanner:
             self._known.add(table.version)
             self._met.append(table)
 
-    def rewind(self, position: dict[str, Any], ranges: tuple[RangeProgress, ...]) -> None:
-        self.next = position.get("next", 0)
-
     def table_versions(self) -> tuple[TableSchema, ...]:
         found, self._met = tuple(self._met), []
         return found

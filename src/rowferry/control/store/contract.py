@@ -184,9 +184,10 @@ class MetaStore(Protocol):
     def pending(self, changefeed: str) -> Plan | None:
         """Return the plan that was recorded and neither published nor discarded."""
 
-    def publish(self, claim: Claim, plan: Plan) -> None:
+    def publish(self, claim: Claim, plan: Plan, position: dict[str, Any] | None = None) -> None:
         """Make the pending plan's end the changefeed's state, and clear it.
 
+        `position` stands for the plan's own where tasks have found more than was planned.
         Position, changed progress rows, watermark (never back), micro-batch number, the rows of
         `subscribe`, and the sink's state (None keeps the earlier one) move together.
         On repeat with the plan published last: nothing changes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, and_, delete, exists, insert, or_, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
@@ -75,7 +75,9 @@ def record_plan(
     )
 
 
-def publish_plan(session: Session, claim: Claim, plan: Plan) -> None:
+def publish_plan(
+    session: Session, claim: Claim, plan: Plan, position: dict[str, Any] | None = None
+) -> None:
     """Move everything to the plan's end, unless this plan was the last one published."""
     feed = locked(session, claim)
     _, digest = plan_text(plan)
@@ -91,7 +93,7 @@ def publish_plan(session: Session, claim: Claim, plan: Plan) -> None:
         )
     _move_progress(session, feed, plan.stretch.ranges, plan.stretch.gone_ranges)
     _move_subscriptions(session, feed, plan, str(claim.holder))
-    feed.position = to_text(plan.stretch.position)
+    feed.position = to_text(plan.stretch.position if position is None else position)
     feed.watermark = max(feed.watermark, plan.stretch.watermark or 0)
     feed.micro_batch = plan.micro_batch
     feed.published = digest

@@ -253,10 +253,10 @@ class SqlStore:
                 return None
             return read(row.plan, Plan.from_json, f"pending plan of changefeed {changefeed}")
 
-    def publish(self, claim: Claim, plan: Plan) -> None:
+    def publish(self, claim: Claim, plan: Plan, position: dict[str, Any] | None = None) -> None:
         """Make the pending plan's end the changefeed's state."""
         with self.database.writing(f"publish a plan of {claim.changefeed}") as session:
-            publishing.publish_plan(session, claim, plan)
+            publishing.publish_plan(session, claim, plan, position)
 
     def discard(self, claim: Claim, micro_batch: int, why: str) -> None:
         """Forget the pending plan of this number and note it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from rowferry.change.chunk import Rows
-from rowferry.change.plan import Segment, Stretch, TableSlice
+from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.decide.contract import Decision
@@ -22,6 +22,7 @@ class SourceTraits:
     carries_before_image: bool
     has_closed_timestamps: bool
     has_partition_ids: bool
+    movable: bool = False  # positions hold at another address too (a replica that was promoted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class Appetite:
         stretch_bytes: about this much log per micro-batch.
         same_day: returns a text that differs when two commit-ts must not share a segment.
         until_ts: nothing after this commit-ts is planned; None: no end.
+        whole_transactions: no segment may end inside a transaction.
     """
 
     segment_bytes: Callable[[TableId], int]
     stretch_bytes: int
     same_day: Callable[[int], str]
     until_ts: int | None = None
+    whole_transactions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,6 @@ class Planner(Protocol):
         higher watermark. A stretch ends at a transaction border. Deterministic only through being
         recorded: two calls may cut differently.
         """
-
-    def rewind(self, position: dict[str, Any], ranges: tuple[RangeProgress, ...]) -> None:
-        """Forget everything planned after this published state (a plan was discarded)."""
 
     def table_versions(self) -> tuple[TableSchema, ...]:
         """Return the table versions that were met for the first time since the last call."""
@@ -116,3 +116,9 @@ class Source(Protocol):
 
         `seq` of the rows starts at `segment.ordinal << 40`.
         """
+
+    def found(self, segment: Segment) -> dict[str, Any] | None:
+        """Return what reading a segment to its end told besides its rows, for `settle`."""
+
+    def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        """Return the position behind a stretch, once tasks have told what only they could find."""

@@ -33,6 +33,8 @@ class Blackhole:
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """There is nothing to claim: repeats do no harm where nothing is kept."""
 
+    whole_transactions = False
+
     def segment_bytes(self, table: TableId) -> int:
         """Return the size at which reading is fastest."""
         return _SEGMENT_BYTES

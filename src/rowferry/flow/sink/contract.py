@@ -55,6 +55,10 @@ class Sink(Protocol):
         write of an older epoch that would change published content fail with Fenced.
         """
 
+    @property
+    def whole_transactions(self) -> bool:
+        """Whether no segment may end inside a transaction."""
+
     def segment_bytes(self, table: TableId) -> int:
         """Return how much log one segment of this table should hold."""
 

@@ -72,12 +72,6 @@ class RangePlanner:
                 self._new.append(schema)
         return stretch
 
-    def rewind(self, position: dict[str, Any], ranges: tuple[RangeProgress, ...]) -> None:
-        """Forget everything planned after this published state."""
-        self._state = State.from_position(position, ranges, self._known) if position else None
-        self._first = None
-        self._unchecked = True
-
     def table_versions(self) -> tuple[TableSchema, ...]:
         """Return the table versions that were met for the first time since the last call."""
         found, self._new = tuple(self._new), []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rowferry.change.chunk import Rows
-from rowferry.change.plan import Segment, TableSlice
+from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadUri
@@ -106,3 +106,10 @@ class RangeSource:
         if self._client is None:
             self._client = RangeClient(self._master, self._subscriber)
         return read_segment(self._client, segment, tables[segment.slices[0]])
+
+    def found(self, segment: Segment) -> None:
+        """Nothing: a range's snapshots and logs are planned completely."""
+
+    def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        """Return the planned position."""
+        return stretch.position

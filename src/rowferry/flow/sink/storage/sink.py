@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from rowferry.change.chunk import SchemaChange
-from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import SinkError, SinkUnavailable
+from rowferry.errors import FileConflict, SinkError, SinkUnavailable, SnapshotGone
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.storage.expire import expire
@@ -110,6 +110,11 @@ class Storage:
 
     # --- planning --------------------------------------------------------------------------------
 
+    @property
+    def whole_transactions(self) -> bool:
+        """Whether `transaction-atomicity` keeps a transaction's rows of a table in one file."""
+        return self.settings.atomicity == "table"
+
     def segment_bytes(self, table: TableId) -> int:
         """Return how much log makes about `file-size` bytes, as the table's last files measured."""
         wanted = self.settings.file_size_bytes / self._expansion.get(table, 1.0)
@@ -190,8 +195,7 @@ class Storage:
             self._files.flush(staged.values())
             with self._ownership.admit(outputs[0].target["discards"] if outputs else 0):
                 for output in outputs:
-                    created = staged[output.slice].create(output.target["path"])
-                    already[output.slice] = not created
+                    already[output.slice] = not _create(staged[output.slice], output, segment)
             self._files.settle()
         finally:
             for content in staged.values():
@@ -349,6 +353,25 @@ class Storage:
         if plan.sink_state:
             self._state = _moved_on(self._state, plan.sink_state["last"], _KEPT_IN_STATE)
         self._expansion.update(_expansions(plan, receipts))
+
+
+def _create(content: Staged, output: Output, segment: Segment) -> bool:
+    """Give a file its final name; False: the name has content that stands for it.
+
+    Raises:
+        FileConflict: it has other content than it must.
+        SnapshotGone: an earlier try wrote it, and what it read cannot be read again.
+    """
+    try:
+        return content.create(output.target["path"])
+    except FileConflict:
+        if segment.again is Again.AS_GOOD:
+            return False  # an earlier try's rows, of an earlier moment: they fit the plan as well
+        if segment.again is Again.NEVER:
+            raise SnapshotGone(
+                f"{output.target['path']} holds an earlier try of a snapshot that has no key"
+            ) from None
+        raise
 
 
 def _last_numbers(plan: Plan) -> dict[str, int]:

@@ -1,0 +1,266 @@
+"""The captured tables while the log is framed: which version a TABLE_MAP has, what DDL changes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.ddl import create_sql
+from rowferry.change.position import Stage
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import SourceUnsupported
+from rowferry.flow.capture.binlog.events import Query
+from rowferry.flow.capture.binlog.scanner import Statement
+from rowferry.flow.capture.binlog.server import Server
+from rowferry.flow.capture.binlog.state import State
+from rowferry.flow.capture.binlog.statements import Effects, effects
+from rowferry.flow.capture.binlog.table_map import MappedTable, infer_schema, mismatch
+from rowferry.flow.capture.binlog.unseen import altered_since
+from rowferry.flow.decide.contract import Decision
+
+LOG = logging.getLogger(__name__)
+
+
+class Book:
+    """Answers a scanner's questions from the state, and changes the state by statements."""
+
+    def __init__(
+        self, state: State, server: Server, decision: Decision, snapshots: bool, follow_swaps: bool
+    ) -> None:
+        self._state = state
+        self._server = server
+        self._decision = decision
+        self._snapshots = snapshots
+        self._follow_swaps = follow_swaps
+
+    # --- what a scanner asks ---------------------------------------------------------------------
+
+    def source_ms(self) -> int:
+        """Ask the source's clock."""
+        return self._server.clock_ms()
+
+    def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
+        """Return the version that the rows after a TABLE_MAP have; None: not captured.
+
+        A table whose columns are not those of its version gets a new version with this commit-ts:
+        read from the server where it is like that now, else made from the log's own description.
+
+        Raises:
+            SourceUnsupported: the log does not describe the table's columns.
+        """
+        name = self._name(mapped.table)
+        table = self._state.by_name().get(name)
+        if table is None:
+            if not self._decision.keeps_table(name):
+                return None
+            return self._met_without_statement(mapped, name, commit_ts)
+        if table.progress.stage is Stage.REGISTERED:
+            return None
+        self._require_metadata(mapped)
+        words = mismatch(mapped, table.schema)
+        if not words:
+            return table.schema
+        found = self._now_or_inferred(mapped, name, table.schema).at(commit_ts)
+        LOG.warning(
+            "a table's columns changed without a statement that says so",
+            extra={"table": str(name), "difference": words, "inferred": found.inferred},
+        )
+        if not self._decision.captures(found):
+            self._state.forget(table.schema.table_id)
+            return None
+        table.schema = found
+        return found
+
+    def effects(self, query: Query, excluded: set[int]) -> Effects | None:
+        """Return what a statement does to captured tables; None: nothing."""
+        known = {
+            name: t.schema
+            for name, t in self._state.by_name().items()
+            if t.schema.table_id not in excluded
+        }
+        hidden = {t.schema.id for t in self._state.tables.values() if t.schema.table_id in excluded}
+
+        def keeps(name: TableId) -> bool:
+            return name not in hidden and self._decision.keeps_table(name)
+
+        found = effects(
+            query.sql,
+            query.database,
+            known,
+            keeps,
+            self._state.take_id,
+            self._server.facts,
+            self._server.settings,
+            query.sql_mode,
+        )
+        if found is None or not self._concerns(found):
+            return None
+        return found
+
+    def named(self, query: Query) -> str:
+        """Return the captured table that a statement names, for an error; empty: none."""
+        text = query.sql.lower()
+        for name in self._state.by_name():
+            here = name.database.lower() in text or query.database.lower() == name.database.lower()
+            if name.table.lower() in text and here:
+                return str(name)
+        return ""
+
+    def _concerns(self, found: Effects) -> bool:
+        """Return whether something of the effects reaches the feed."""
+        if found.unread or found.swapped:
+            return True
+        return any(self._reaches(change) for change in found.changes)
+
+    def _reaches(self, change: SchemaChange) -> bool:
+        tables = self._state.tables
+        if change.dropped_table_id in tables or self._decision.keeps_schema_change(change):
+            return True
+        schema = change.schema
+        if schema is None:
+            return False
+        return schema.table_id in tables or self._decision.captures(schema)
+
+    def _name(self, written: TableId) -> TableId:
+        """Return the name under which a table is captured, whatever case the log writes it in."""
+        known = self._state.by_name()
+        if not self._server.settings.lower_case or written in known:
+            return written
+        small = (written.database.lower(), written.table.lower())
+        for name in known:
+            if (name.database.lower(), name.table.lower()) == small:
+                return name
+        return self._server.settings.kept(written)
+
+    def _met_without_statement(
+        self, mapped: MappedTable, name: TableId, commit_ts: int
+    ) -> TableSchema | None:
+        """Take up a table that no statement has announced."""
+        table_id = self._state.take_id()
+        now = self._server.table(name, table_id)
+        if now is not None and not self._decision.captures(now):
+            return None
+        self._require_metadata(mapped)
+        if now is None or mismatch(mapped, now):
+            now = replace(infer_schema(mapped, now), id=name, table_id=table_id)
+        found = now.at(commit_ts)
+        if not self._decision.captures(found):
+            return None
+        self._state.put(found, Stage.LOG)
+        return found
+
+    def _now_or_inferred(
+        self, mapped: MappedTable, name: TableId, before: TableSchema
+    ) -> TableSchema:
+        now = self._server.table(name, before.table_id)
+        if now is not None and not mismatch(mapped, now):
+            return now
+        return replace(infer_schema(mapped, before), id=name, table_id=before.table_id)
+
+    def _require_metadata(self, mapped: MappedTable) -> None:
+        if not mapped.has_metadata:
+            raise SourceUnsupported(
+                f"the log does not name the columns of {mapped.table}; run: "
+                "SET GLOBAL binlog_row_metadata = FULL (it holds for what is written after it)"
+            )
+
+    # --- statements ------------------------------------------------------------------------------
+
+    def apply(self, statement: Statement) -> tuple[SchemaChange, ...]:
+        """Change the state by a statement; returns what goes downstream, in order."""
+        self._server.renew_settings()
+        told: list[SchemaChange] = []
+        swapped = {name for name, _ in statement.effects.swapped}
+        for change in statement.effects.changes:
+            whole = self._completed(change, statement)
+            if whole is not None:
+                told += self._apply_one(whole, statement.commit_ts)
+        for name in swapped:
+            told += self._swap(name, statement)
+        listed = {c.table for c in statement.effects.changes} | swapped
+        for name in statement.effects.unread:
+            if name not in listed:
+                change = SchemaChange(0, DdlKind.NONE, statement.query.sql.strip(), name)
+                whole = self._completed(change, statement)
+                if whole is not None:
+                    told += self._apply_one(whole, statement.commit_ts)
+        return tuple(told)
+
+    def _completed(self, change: SchemaChange, statement: Statement) -> SchemaChange | None:
+        """Return a change with the definition that its text did not tell; None: no table is left.
+
+        What the server says now holds if nothing altered the table since; else the old facts are
+        carried over and the log's own description corrects them with the next row.
+        """
+        if change.table not in statement.effects.unread or change.schema is not None:
+            return change
+        name = change.table
+        old = self._state.by_name().get(change.previous or name)
+        table_id = old.schema.table_id if old else self._state.take_id()
+        now = self._server.table(name, table_id)
+        fresh = now is not None and not altered_since(
+            self._server, self._state.log, statement, name
+        )
+        if old is not None and not fresh:
+            now = replace(old.schema, id=name, inferred=True)
+        elif now is not None and not fresh:
+            now = replace(now, inferred=True)
+        if now is None:
+            LOG.warning("a table is gone before its definition could be read", extra={"t": name})
+            return None
+        kind = change.kind if change.kind is not DdlKind.NONE else DdlKind.MULTI_SCHEMA_CHANGE
+        if old is None and kind is DdlKind.MULTI_SCHEMA_CHANGE:
+            kind = DdlKind.RENAME_TABLE  # whatever it was, its rows may be there already
+        query = change.query or create_sql(now)
+        return replace(change, kind=kind, query=query, schema=now)
+
+    def _apply_one(self, change: SchemaChange, commit_ts: int) -> list[SchemaChange]:
+        schema = change.schema.at(commit_ts) if change.schema is not None else None
+        change = replace(change, commit_ts=commit_ts, schema=schema)
+        seen = self._as_seen(change)
+        told = [seen] if self._decision.keeps_schema_change(seen) else []
+        if change.dropped_table_id:
+            self._state.forget(change.dropped_table_id)
+        if schema is None:
+            return told
+        known = schema.table_id in self._state.tables
+        if not self._decision.captures(schema):
+            self._state.forget(schema.table_id)
+        elif known or change.kind in (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE):
+            self._state.put(schema, Stage.LOG)
+        else:
+            self._state.put(schema, Stage.REGISTERED if self._snapshots else Stage.LOG)
+        return told
+
+    def _as_seen(self, change: SchemaChange) -> SchemaChange:
+        """Return a change as the feed sees it: a table renamed into it is a new table."""
+        schema = change.schema
+        if schema is None or schema.table_id in self._state.tables:
+            return change
+        if change.kind is DdlKind.CREATE_TABLE or not self._decision.captures(schema):
+            return change
+        if change.kind is DdlKind.TRUNCATE_TABLE:
+            return change
+        query = create_sql(schema)
+        return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
+
+    def _swap(self, name: TableId, statement: Statement) -> list[SchemaChange]:
+        """Let a captured table go on as the copy that took its name."""
+        old = self._state.by_name().get(name)
+        table_id = old.schema.table_id if old else self._state.take_id()
+        now = self._server.table(name, table_id)
+        if now is None:
+            return []
+        if altered_since(self._server, self._state.log, statement, name):
+            now = replace(now, inferred=True)
+        if old is None or not self._follow_swaps:
+            if old is not None:
+                self._state.forget(table_id)
+                now = replace(now, table_id=self._state.take_id())
+            kind = DdlKind.RENAME_TABLE
+        else:
+            kind = DdlKind.MULTI_SCHEMA_CHANGE
+        query = statement.query.sql.strip()
+        change = SchemaChange(0, kind, query, name, now, dropped_table_id=0)
+        return self._apply_one(change, statement.commit_ts)

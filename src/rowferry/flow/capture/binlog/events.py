@@ -1,0 +1,189 @@
+"""Events of the binary log: their codes, and the few that are read one by one.
+
+Row events are decoded elsewhere, in columns. Bodies come without the 19-byte header and without the
+checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from rowferry.errors import CorruptLog
+from rowferry.flow.capture.binlog.compressed import inflate_query
+
+HEADER: Final = 19
+
+QUERY: Final = 2
+STOP: Final = 3
+ROTATE: Final = 4
+FORMAT: Final = 15
+XID: Final = 16
+TABLE_MAP: Final = 19
+INCIDENT: Final = 26
+HEARTBEAT: Final = 27
+GTID: Final = 33
+ANONYMOUS_GTID: Final = 34
+PREVIOUS_GTIDS: Final = 35
+XA_PREPARE: Final = 38
+TRANSACTION_PAYLOAD: Final = 40
+HEARTBEAT_V2: Final = 41
+GTID_TAGGED: Final = 42
+MARIA_GTID: Final = 162
+MARIA_GTID_LIST: Final = 163
+QUERY_COMPRESSED: Final = 165
+
+# What an event that stops a feed is called, for the error's words.
+NAMES: Final[dict[int, str]] = {
+    1: "START_EVENT_V3",
+    2: "QUERY_EVENT",
+    5: "INTVAR_EVENT",
+    6: "LOAD_EVENT",
+    7: "SLAVE_EVENT",
+    8: "CREATE_FILE_EVENT",
+    9: "APPEND_BLOCK_EVENT",
+    10: "EXEC_LOAD_EVENT",
+    11: "DELETE_FILE_EVENT",
+    12: "NEW_LOAD_EVENT",
+    17: "BEGIN_LOAD_QUERY_EVENT",
+    18: "EXECUTE_LOAD_QUERY_EVENT",
+    20: "PRE_GA_WRITE_ROWS_EVENT",
+    21: "PRE_GA_UPDATE_ROWS_EVENT",
+    22: "PRE_GA_DELETE_ROWS_EVENT",
+    26: "INCIDENT_EVENT",
+    38: "XA_PREPARE_LOG_EVENT",
+    40: "TRANSACTION_PAYLOAD_EVENT",
+    42: "GTID_TAGGED_LOG_EVENT",
+}
+
+
+def event_name(code: int) -> str:
+    """Return an event's name for people."""
+    return NAMES.get(code, "an event that is unknown here")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A statement in the log, with the database that was current."""
+
+    database: str
+    sql: str
+    sql_mode: int = 0
+
+
+def parse_query(body: bytes, compressed: bool = False) -> Query:
+    """Read a QUERY event (MariaDB's compressed form too)."""
+    if len(body) < 13:
+        raise CorruptLog(f"a QUERY_EVENT of {len(body)} bytes is too short")
+    name_length, status_length = body[8], struct.unpack_from("<H", body, 11)[0]
+    start = 13 + status_length
+    end = start + name_length
+    if end + 1 > len(body):
+        raise CorruptLog("a QUERY_EVENT ends inside its database name")
+    text = body[end + 1 :]
+    if compressed:
+        text = inflate_query(text)
+    name = body[start:end].decode(errors="replace")
+    return Query(name, text.decode(errors="replace"), _sql_mode(body[13:start]))
+
+
+def _sql_mode(status: bytes) -> int:
+    """Return the session's sql_mode: the second status variable, behind the flags."""
+    at = 5 if status[:1] == b"\0" else 0
+    if status[at : at + 1] != b"\1" or len(status) < at + 9:
+        return 0
+    return int.from_bytes(status[at + 1 : at + 9], "little")
+
+
+def parse_rotate(body: bytes) -> tuple[str, int]:
+    """Return the next file's name and the offset in it."""
+    if len(body) < 9:
+        raise CorruptLog(f"a ROTATE_EVENT of {len(body)} bytes is too short")
+    return body[8:].decode(errors="replace"), int.from_bytes(body[:8], "little")
+
+
+def has_checksums(body: bytes) -> bool:
+    """Return whether events end with a CRC-32, from a FORMAT event (its own checksum included)."""
+    version = body[2:52].split(b"\0")[0].decode("ascii", "replace")
+    if len(body) < 57 + 5:
+        raise CorruptLog(f"a FORMAT_DESCRIPTION_EVENT of {len(body)} bytes ({version}) is short")
+    algorithm = body[-5]
+    if algorithm not in (0, 1):
+        raise CorruptLog(f"the log uses checksum algorithm {algorithm}, which is unknown")
+    return algorithm == 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedGtid:
+    """What a GTID event with a tag says."""
+
+    uuid: bytes
+    tag: str
+    number: int
+    commit_us: int
+
+
+def parse_tagged_gtid(body: bytes) -> TaggedGtid:
+    """Read MySQL's GTID_TAGGED event: fields by number, in the server's serialization format.
+
+    The message is: format version, serialized size, the last field that an old reader must know,
+    then fields; each begins with its number. Integers have a variable length.
+    """
+    reader = _Varlen(body)
+    reader.unsigned()  # format version
+    reader.unsigned()  # size of the message
+    reader.unsigned()  # last field that must not be ignored
+    uuid, tag, number, immediate, original = b"", "", 0, 0, 0
+    while reader.place < len(body):
+        field = reader.unsigned()
+        if field == 0:
+            reader.unsigned()  # flags
+        elif field == 1:
+            uuid = bytes(reader.unsigned() for _ in range(16))
+        elif field == 2:
+            number = reader.signed()
+        elif field == 3:
+            tag = reader.take(reader.unsigned()).decode("ascii", "replace")
+        elif field in (4, 5):
+            reader.signed()  # last committed, sequence number
+        elif field == 6:
+            immediate = reader.unsigned()
+        elif field == 7:
+            original = reader.unsigned()
+        elif field in (8, 9, 10, 11):
+            reader.unsigned()  # transaction length, server versions, commit group ticket
+        else:
+            break
+    if len(uuid) != 16 or number <= 0:
+        raise CorruptLog("a GTID_TAGGED_LOG_EVENT names no transaction")
+    return TaggedGtid(uuid, tag, number, original or immediate)
+
+
+class _Varlen:
+    """Reads MySQL's variable-length integers: the low bits of the first byte give the length."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.place = 0
+
+    def take(self, count: int) -> bytes:
+        found = self._body[self.place : self.place + count]
+        if len(found) < count:
+            raise CorruptLog("a GTID_TAGGED_LOG_EVENT is cut off")
+        self.place += count
+        return found
+
+    def unsigned(self) -> int:
+        first = self.take(1)[0]
+        more = 0
+        while more < 8 and first >> more & 1:
+            more += 1
+        rest = int.from_bytes(self.take(more), "little")
+        if more == 8:
+            return rest
+        return (first >> (more + 1)) | (rest << (7 - more))
+
+    def signed(self) -> int:
+        found = self.unsigned()
+        return (found >> 1) ^ -(found & 1)

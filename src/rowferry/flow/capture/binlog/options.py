@@ -1,0 +1,127 @@
+"""Options of MySQL and MariaDB sources."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from rowferry.spec.option import Option, OptionTable, duration, one_of, text, whole
+
+SERVER_ID = Option(
+    "server-id",
+    whole(0, 2**32 - 1),
+    0,
+    "The replica number of the reader of the log; it must differ from that of every other replica. "
+    "0: a random one from 2147483648 on that no replica uses.",
+    uri=True,
+)
+SNAPSHOT = Option(
+    "snapshot",
+    one_of("initial", "never", "only"),
+    "initial",
+    "`initial`: the rows that are there now, then the log. `never`: only the log. `only`: the rows "
+    "that are there now, and the log until they are consistent; then the feed is finished.",
+    uri=True,
+    alterable=False,
+)
+SNAPSHOT_LOCK = Option(
+    "snapshot-lock",
+    one_of("none", "table"),
+    "none",
+    "For tables without a usable key on MySQL: `table` allows a read lock for the moment in which "
+    "the snapshot is opened, when no quiet moment was found without it.",
+    uri=True,
+)
+PARTIAL_ROW_IMAGE = Option(
+    "partial-row-image",
+    one_of("refuse", "allow"),
+    "refuse",
+    "`allow`: row images that lack columns (`binlog_row_image` is not FULL) are delivered without "
+    "them, where the protocol can leave columns out.",
+    uri=True,
+)
+START_TS = Option(
+    "start-ts",
+    whole(0, 2**63 - 1),
+    0,
+    "Begin with the first transaction whose commit-ts is above this one; no snapshot is made.",
+    uri=True,
+    alterable=False,
+)
+START_POSITION = Option(
+    "start-position",
+    text(),
+    "",
+    "Begin at this place of the log, `FILE:OFFSET`, a border between transactions; no snapshot.",
+    uri=True,
+    alterable=False,
+)
+START_GTID = Option(
+    "start-gtid",
+    text(),
+    "",
+    "Begin after these transactions: a GTID set (MySQL) or position (MariaDB); no snapshot.",
+    uri=True,
+    alterable=False,
+)
+ONLINE_SCHEMA_CHANGE = Option(
+    "online-schema-change",
+    one_of("follow", "snapshot"),
+    "follow",
+    "When gh-ost or pt-online-schema-change swaps a captured table with its copy: `follow` goes on "
+    "with the new definition, `snapshot` reads the table's rows again.",
+    uri=True,
+)
+RETENTION_WARNING = Option(
+    "retention-warning",
+    duration(),
+    timedelta(hours=6),
+    "Warn when the server may remove the log that is still needed within this time.",
+    uri=True,
+)
+CONNECT_TIMEOUT = Option(
+    "connect-timeout",
+    duration(),
+    timedelta(seconds=10),
+    "How long to wait for a connection.",
+    uri=True,
+)
+READ_TIMEOUT = Option(
+    "read-timeout",
+    duration(),
+    timedelta(seconds=60),
+    "How long the server may stay silent before the connection is made anew; the log's connection "
+    "asks for a heartbeat every third of it.",
+    uri=True,
+)
+SSL_MODE = Option(
+    "ssl-mode",
+    one_of("disabled", "preferred", "required", "verify-ca", "verify-identity"),
+    "preferred",
+    "TLS: `preferred` uses it where the server offers it, `required` insists, `verify-ca` checks "
+    "the server's certificate, `verify-identity` also its host name.",
+    uri=True,
+)
+SSL_CA = Option("ssl-ca", text(), "", "File with the authorities' certificates (PEM).", uri=True)
+SSL_CERT = Option("ssl-cert", text(), "", "File with our own certificate (PEM).", uri=True)
+SSL_KEY = Option("ssl-key", text(), "", "File with the key of our own certificate.", uri=True)
+
+BINLOG_OPTIONS = OptionTable(
+    "source",
+    (
+        SERVER_ID,
+        SNAPSHOT,
+        SNAPSHOT_LOCK,
+        PARTIAL_ROW_IMAGE,
+        START_TS,
+        START_POSITION,
+        START_GTID,
+        ONLINE_SCHEMA_CHANGE,
+        RETENTION_WARNING,
+        CONNECT_TIMEOUT,
+        READ_TIMEOUT,
+        SSL_MODE,
+        SSL_CA,
+        SSL_CERT,
+        SSL_KEY,
+    ),
+)

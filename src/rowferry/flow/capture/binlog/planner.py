@@ -1,0 +1,271 @@
+"""The driver's half: which snapshot parts and log stretches come next, and which DDLs follow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from rowferry.change.plan import Stretch
+from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage, physical_ms
+from rowferry.change.table import TableSchema
+from rowferry.errors import BadOption
+from rowferry.flow.capture.binlog.begin import Beginning
+from rowferry.flow.capture.binlog.book import Book
+from rowferry.flow.capture.binlog.gtid import parse_gtids
+from rowferry.flow.capture.binlog.position import LogPosition
+from rowferry.flow.capture.binlog.probe import check_server_id
+from rowferry.flow.capture.binlog.read_ahead import ReadAhead
+from rowferry.flow.capture.binlog.retention import check_reachable, retention_notice
+from rowferry.flow.capture.binlog.scanner import Scanner
+from rowferry.flow.capture.binlog.server import Server, passed
+from rowferry.flow.capture.binlog.session import Login
+from rowferry.flow.capture.binlog.snapshot import (
+    cut_snapshots,
+    join,
+    restart_altered,
+    snapshot_shares,
+)
+from rowferry.flow.capture.binlog.state import State
+from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.flow.capture.contract import Appetite, SnapshotShare
+from rowferry.flow.decide.contract import Decision
+
+LOG = logging.getLogger(__name__)
+ENOUGH_BYTES: Final = 64 << 20  # of log: a stretch this long is worth a job
+WAIT_S: Final = 0.3
+RETENTION_EVERY_S: Final = 60.0
+
+
+class BinlogPlanner:
+    """Plans stretches for one changefeed; see `Planner` for what it promises."""
+
+    def __init__(
+        self,
+        login: Login,
+        decision: Decision,
+        beginning: Beginning,
+        state: State | None,
+        versions: tuple[TableSchema, ...],
+        server_id: int,
+        follow_swaps: bool,
+        retention_warning: timedelta,
+    ) -> None:
+        self._server = Server(login)
+        self._decision = decision
+        self._beginning = beginning
+        self._server_id = server_id
+        self._follow_swaps = follow_swaps
+        self._retention_warning = retention_warning
+        self._retention_at = 0.0
+        self._state = state or State(LogPosition(self._server.flavour, self._server.facts.identity))
+        self._is_new = state is None
+        self._before: dict[int, RangeProgress] = {
+            k: t.progress for k, t in self._state.tables.items()
+        }
+        self._known = {(v.table_id, v.version) for v in versions}
+        self._met: list[TableSchema] = []
+        self._ahead: ReadAhead | None = None
+        self._opened = False
+        self._source_ms = 0
+        self._watermark = 0
+
+    # --- the contract ----------------------------------------------------------------------------
+
+    def plan(self, appetite: Appetite) -> Stretch:
+        """Return what comes next after the last planned stretch."""
+        state = self._state
+        if not self._opened:
+            stretch = self._open()
+            self._opened = True
+            if stretch is not None:
+                return self._completed(stretch)
+        if state.finished:
+            return self._completed(Stretch((), (), {}, finished=True, caught_up=True))
+        if state.in_stage(Stage.REGISTERED):
+            self._close_log()
+            join(state, self._server, self._decision)
+        if appetite.until_ts is not None:
+            self._check_end(appetite.until_ts)
+        if state.in_stage(Stage.SNAPSHOT):
+            segments = cut_snapshots(state, self._server, appetite)
+            return self._completed(Stretch(tuple(segments), (), {}))
+        return self._completed(self._plan_log(appetite))
+
+    def table_versions(self) -> tuple[TableSchema, ...]:
+        """Return the table versions that were met for the first time since the last call."""
+        found, self._met = tuple(self._met), []
+        return found
+
+    def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
+        """Return the tables whose snapshot is under way, in rows."""
+        return snapshot_shares(self._state, self._server)
+
+    def lag_ms(self) -> int | None:
+        """Return how far the last planned watermark is behind the source's clock."""
+        if not self._source_ms or not self._watermark:
+            return None
+        return max(0, self._source_ms - physical_ms(self._watermark))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._close_log()
+        self._server.close()
+
+    # --- beginning -------------------------------------------------------------------------------
+
+    def _open(self) -> Stretch | None:
+        """Bring the state to what the settings ask for; a stretch if something must be told."""
+        state = self._state
+        if self._is_new:
+            self._beginning.start(state, self._server, self._decision)
+            return None
+        self._beginning.follow_filter(state, self._server, self._decision)
+        changes = restart_altered(state, self._server)
+        return Stretch((), tuple(changes), {}) if changes else None
+
+    def _check_end(self, until_ts: int) -> None:
+        """Refuse an end at which the snapshot cannot be consistent."""
+        lows = [t.low_ts for t in self._state.in_stage(Stage.SNAPSHOT)]
+        if lows and until_ts < max(lows):
+            raise BadOption(
+                f"the end asked for, commit-ts {until_ts}, lies before the snapshot: the first "
+                f"commit-ts at which everything is delivered is above {max(lows)}"
+            )
+
+    def _completed(self, stretch: Stretch) -> Stretch:
+        """Add the position and the progress rows that changed; note new table versions."""
+        state = self._state
+        now = {k: t.progress for k, t in state.tables.items()}
+        changed = tuple(p for k, p in now.items() if self._before.get(k) != p)
+        gone = tuple(sorted(set(self._before) - set(now)))
+        self._before = now
+        schemas = [t.schema for t in state.tables.values() if t.schema.version]
+        schemas += [c.schema for c in stretch.schema_changes if c.schema is not None]
+        for schema in schemas:
+            self._meet(schema)
+        return replace(stretch, position=state.to_position(), ranges=changed, gone_ranges=gone)
+
+    def _meet(self, schema: TableSchema) -> None:
+        key = (schema.table_id, schema.version)
+        if key not in self._known:
+            self._known.add(key)
+            self._met.append(schema)
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def _open_log(self, appetite: Appetite) -> ReadAhead:
+        state, server = self._state, self._server
+        log = state.log
+        if log.server != server.facts.identity:
+            LOG.warning(
+                "another server answers; going on by GTID",
+                extra={"before": log.server, "now": server.facts.identity},
+            )
+            log.server, log.file, log.offset = server.facts.identity, "", 4
+        check_reachable(
+            server.connection, server.login, server.facts, log.file, log.offset, log.gtids
+        )
+        # A number that was given was checked when the feed was created: the server may still list
+        # our own reader of a moment ago.
+        number = self._server_id or check_server_id(server.connection, server.login, 0)
+        start = StartAt(log.file, log.offset) if log.file else StartAt(gtids=log.gtids)
+        if server.flavour.value == "mariadb" and log.gtids and not log.txn_ts:
+            if log.offset >= 1 << 32:
+                start = StartAt(gtids=log.gtids)
+        stream = LogStream(server.login, server.flavour, start, number)
+        book = Book(state, server, self._decision, self._beginning.snapshots, self._follow_swaps)
+        self._book = book
+        scanner = Scanner(stream, log, book, appetite)
+        for table_id, low in state.lows.items():
+            scanner.exclude_until(table_id, parse_gtids(low["gtid"], server.flavour))
+        self._ahead = ReadAhead(stream, scanner, appetite.stretch_bytes)
+        return self._ahead
+
+    def _close_log(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _plan_log(self, appetite: Appetite) -> Stretch:
+        ahead = self._ahead or self._open_log(appetite)
+        state = self._state
+        with ahead.changed:
+            scanner = ahead.scanner
+            at_end = self._gather(ahead)
+            self._warn_of_retention()
+            if not (scanner.at_border or scanner.statement):
+                return Stretch((), (), {})  # a long transaction is still being framed
+            clock_ms = self._source_ms
+            segments, state.log = scanner.take()
+            for segment in segments:
+                for one in segment.slices:
+                    table = state.tables.get(one.table_id)
+                    if table is not None:
+                        self._meet(table.schema)
+            changes: tuple[Any, ...] = ()
+            if scanner.statement is not None:
+                changes = self._book.apply(scanner.statement)
+                scanner.go_on()
+                at_end = False
+            elif scanner.ended and appetite.until_ts is not None:
+                scanner.move_clock(appetite.until_ts)
+                state.log = scanner.position()
+            elif at_end and not segments:
+                scanner.move_clock(clock_ms << PHYSICAL_SHIFT)
+                state.log = scanner.position()
+            state.lows = {k: v for k, v in state.lows.items() if k in scanner.waits_for()}
+            if state.hold is not None and passed(state.log, state.hold):
+                state.hold = None
+            ahead.poke()
+        held = state.hold is not None or bool(state.lows) or bool(state.in_stage(Stage.REGISTERED))
+        watermark = None if held else state.log.last_ts - (1 if state.log.txn_ts else 0)
+        self._watermark = watermark or self._watermark
+        if self._beginning.only_snapshot and not held:
+            state.finished = True
+        return Stretch(
+            segments=segments,
+            schema_changes=changes,
+            position={},
+            watermark=watermark,
+            caught_up=at_end and not held,
+            finished=state.finished,
+        )
+
+    def _gather(self, ahead: ReadAhead) -> bool:
+        """Wait until there is something to take; returns whether that is all that there is."""
+        until = time.monotonic() + WAIT_S
+        while True:
+            ahead.wait(ENOUGH_BYTES, until - time.monotonic())
+            scanner = ahead.scanner
+            if scanner.blocked:
+                self._source_ms = self._server.clock_ms()
+                return scanner.ended
+            count, size = scanner.backlog()
+            # The clock before the log's end: all that was committed by then lies before that end.
+            self._source_ms = self._server.clock_ms()
+            at_end = scanner.at_border and self._server.holds_all_of(scanner.position())
+            if at_end or count or time.monotonic() >= until:
+                return at_end
+            ahead.changed.wait(0.01)
+
+    def _warn_of_retention(self) -> None:
+        now = time.monotonic()
+        if now < self._retention_at:
+            return
+        self._retention_at = now + RETENTION_EVERY_S
+        log, server = self._state.log, self._server
+        if not log.file:
+            return
+        words = retention_notice(
+            server.connection,
+            server.login,
+            server.facts,
+            log.file,
+            self._retention_warning,
+            physical_ms(log.last_ts),
+        )
+        if words:
+            LOG.warning(words)

@@ -1,0 +1,62 @@
+"""A place in the log between two stretches: what a stored position says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rowferry.flow.capture.binlog.gtid import GtidPosition, GtidSet, parse_gtids
+from rowferry.flow.capture.binlog.session import Flavour
+
+Gtids = GtidSet | GtidPosition
+
+
+@dataclass(slots=True)
+class LogPosition:
+    """Where the log was read up to.
+
+    Attributes:
+        server: the identity of the server whose file and offset these are; on another one only the
+            GTIDs count.
+        offset: the next event begins here.
+        gtids: all transactions before it, as text; empty where the server keeps none.
+        last_ts: the clock: the last commit-ts that was given, or the last watermark.
+        txn_ts: commit-ts of the transaction that goes on here (behind a CREATE TABLE … SELECT);
+            0: a border.
+        prepared: XA transactions that were prepared and not yet ended: xid to segments' parts.
+    """
+
+    flavour: Flavour
+    server: str
+    file: str = ""
+    offset: int = 4
+    gtids: str = ""
+    last_ts: int = 0
+    txn_ts: int = 0
+    prepared: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def executed(self) -> Gtids:
+        """The GTIDs, parsed."""
+        return parse_gtids(self.gtids, self.flavour)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form; `from_json` reads it back."""
+        return {
+            "flavour": self.flavour.value,
+            "server": self.server,
+            "file": self.file,
+            "offset": self.offset,
+            "gtids": self.gtids,
+            "last_ts": self.last_ts,
+            "txn_ts": self.txn_ts,
+            "prepared": self.prepared,
+        }
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> LogPosition:
+        """Read what `to_json` wrote."""
+        return cls(**{**form, "flavour": Flavour(form["flavour"])})
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}" if self.file else f"GTID {self.gtids}"

@@ -1,0 +1,309 @@
+"""Reads one segment of the log in a task: fetch, find the captured rows, decode them in columns."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rowferry.change.chunk import Rows
+from rowferry.change.plan import Segment, TableSlice
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableSchema
+from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable, TableVersionUnknown
+from rowferry.flow.capture.binlog import events as ev
+from rowferry.flow.capture.binlog import scan_kernels as k
+from rowferry.flow.capture.binlog.compressed import inflate_payload
+from rowferry.flow.capture.binlog.decode import RowEvents, RowsDecoder
+from rowferry.flow.capture.binlog.scan import Found, Maps, Pairs, run_walk
+from rowferry.flow.capture.binlog.session import Flavour, Login
+from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.table_map import parse_table_map
+
+BLOCK_BYTES: Final = 8 << 20  # log bytes that are decoded together
+_ROOM: Final = 1 << 16
+_NEVER: Final = 1 << 62
+
+
+def read_log(
+    login: Login,
+    segment: Segment,
+    tables: Mapping[TableSlice, TableSchema],
+    allow_partial: bool = False,
+) -> Iterator[Rows]:
+    """Yield the captured rows of a log segment, for each table in log order.
+
+    Raises:
+        SourceMoved: another server answers; its files have other offsets.
+        CorruptLog, EventUnknown: the place of what cannot be read.
+    """
+    reader = _Reader(segment, tables, allow_partial)
+    if segment.payload:
+        return reader.carried(np.frombuffer(segment.payload, np.uint8))
+    return reader.fetched(login)
+
+
+class _Reader:
+    """One segment being read."""
+
+    def __init__(
+        self, segment: Segment, tables: Mapping[TableSlice, TableSchema], allow_partial: bool
+    ) -> None:
+        read = segment.read
+        self._read = read
+        self._maria = bool(read["maria"])
+        self._flavour = Flavour.MARIADB if self._maria else Flavour.MYSQL
+        self._tail = int(read["tail"])
+        self._slices = segment.slices
+        self._tables = tables
+        self._partial = allow_partial
+        self._places: dict[tuple[str, str], dict[int, int]] = {}
+        for database, table, partition, place in read["names"]:
+            self._places.setdefault((database, table), {})[partition] = place
+        self._maps, self._pairs, self._found = Maps(), Pairs(), Found(_ROOM)
+        self._decoders: list[tuple[RowsDecoder, int | None]] = []  # by the pairs' places
+        state = np.zeros(k.STATE_SIZE, np.int64)
+        state[k.OFFSET] = read["from"]
+        state[k.LAST_TS] = read["last_ts"]
+        state[k.TXN_TS] = read["txn_ts"]
+        state[k.CLAMP_MS] = read["clamp_ms"]
+        state[k.DAY_END] = state[k.CUT_AT] = state[k.UNTIL_TS] = _NEVER
+        state[k.OPEN] = 1
+        state[k.ROWS_AT] = segment.ordinal << 40
+        self._state, self._border = state, state.copy()
+        for body in read["maps"]:
+            self._meet_table(bytes.fromhex(body))
+
+    def carried(self, data: npt.NDArray[np.uint8]) -> Iterator[Rows]:
+        """Read the bytes that the plan took along."""
+        ended = False
+        while not ended:
+            reason = self._walk(data, len(data), 5, self._tail)
+            if reason in (k.MORE, k.END):
+                ended = True
+            elif reason != k.FULL:
+                yield from self._handle(reason, data)
+                continue
+            yield from self._decode(data)
+        if self._state[k.OFFSET] < self._read["to"]:
+            raise CorruptLog(f"the bytes of {self._where()} end before {self._read['to']}")
+
+    def fetched(self, login: Login) -> Iterator[Rows]:
+        """Ask the server for the segment's bytes."""
+        start = StartAt(self._read["file"], self._read["from"])
+        stream = LogStream(login, self._flavour, start, server=self._read["server"])
+        self._tail = stream.tail  # until the FORMAT event tells the file's own
+        try:
+            yield from self._stream(stream)
+        finally:
+            stream.close()
+
+    def _stream(self, stream: LogStream) -> Iterator[Rows]:
+        state = self._state
+        while True:
+            moved = stream.fill()
+            state[k.AT] -= moved
+            while True:
+                reason = self._walk(stream.data, stream.filled, 5, self._tail)
+                if reason == k.JOIN:
+                    if stream.join_packets(int(state[k.AT])):
+                        continue
+                    reason = k.MORE
+                if reason == k.MORE:
+                    if state[k.OFFSET] >= self._read["to"]:
+                        reason = k.END  # do not wait for an event that nobody needs
+                    else:
+                        if state[k.AT] - stream.start < BLOCK_BYTES:
+                            break
+                        yield from self._decode(stream.data)
+                        stream.start = int(state[k.AT])
+                        break
+                if reason == k.END:
+                    yield from self._decode(stream.data)
+                    if state[k.OFFSET] < self._read["to"]:
+                        raise SourceUnavailable(
+                            f"the log ends at {self._where()}, before {self._read['to']}"
+                        )
+                    return
+                if reason == k.FULL:
+                    yield from self._decode(stream.data)
+                elif reason == k.REFUSED:
+                    begin, end = int(state[k.EVENT_AT]) - 1, int(state[k.EVENT_END])
+                    raise stream.error(stream.data[begin:end].tobytes())
+                else:
+                    yield from self._handle(reason, stream.data)
+
+    def _walk(self, data: npt.NDArray[np.uint8], filled: int, prefix: int, tail: int) -> int:
+        return run_walk(
+            data,
+            filled,
+            prefix,
+            tail,
+            self._maria,
+            int(self._read["to"]),
+            self._state,
+            self._border,
+            self._maps,
+            self._pairs,
+            True,
+            self._found,
+        )
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _decode(self, data: npt.NDArray[np.uint8]) -> Iterator[Rows]:
+        """Decode what was found in a buffer, table by table."""
+        count = int(self._state[k.FOUND])
+        if not count:
+            return
+        self._state[k.FOUND] = 0
+        spans = self._found.spans[:count].copy()
+        commit_ts = self._found.commit_ts[:count].astype(np.uint64)
+        if self._read["fixed_ts"]:
+            commit_ts[:] = self._read["fixed_ts"]
+        places = self._found.place[:count].copy()
+        for place in np.unique(places):
+            mine = np.flatnonzero(places == place)
+            decoder, physical = self._decoders[int(place)]
+            rows = RowEvents(
+                data=data,
+                start=spans[mine, 0],
+                end=spans[mine, 1],
+                code=spans[mine, 2].astype(np.uint8),
+                commit_ts=commit_ts[mine],
+                seq=spans[mine, 3],
+            )
+            for chunk in decoder.decode(rows):
+                yield Rows(chunk.table, chunk.batch, physical)
+
+    # --- single events ---------------------------------------------------------------------------
+
+    def _handle(self, reason: int, data: npt.NDArray[np.uint8]) -> Iterator[Rows]:
+        state = self._state
+        if reason == k.BAD_CRC:
+            raise CorruptLog(f"the checksum of the event at {self._where()} does not fit")
+        if reason == k.NEW_PAIR:
+            raise TableVersionUnknown(f"rows at {self._where()} are of a partition not planned for")
+        if reason != k.SPECIAL:
+            raise CorruptLog(f"the event at {self._where()} cannot be read (reason {reason})")
+        code = int(data[int(state[k.EVENT_AT]) + 4])
+        if code == ev.TABLE_MAP:
+            self._meet_table(self._body(data))
+        elif code == ev.FORMAT:
+            begin, end = int(state[k.EVENT_AT]) + ev.HEADER, int(state[k.EVENT_END])
+            self._tail = 4 if ev.has_checksums(data[begin:end].tobytes()) else 0
+            self._skip(data)
+        elif code in (ev.QUERY, ev.QUERY_COMPRESSED):
+            self._statement(ev.parse_query(self._body(data), code == ev.QUERY_COMPRESSED))
+            self._skip(data)
+        elif code == ev.GTID_TAGGED:
+            gtid = ev.parse_tagged_gtid(self._body(data))
+            state[k.TXN_TS] = state[k.LAST_TS] = max(
+                int(state[k.LAST_TS]) + 1,
+                min(gtid.commit_us // 1000, int(state[k.CLAMP_MS])) << PHYSICAL_SHIFT,
+            )
+            state[k.ALONE] = 1
+            self._skip(data)
+        elif code == ev.MARIA_GTID:
+            state[k.ACCEPT] = 1  # XA: what it holds was decided by the plan
+        elif code == ev.XA_PREPARE:
+            self._skip(data)
+            k.close_transaction(state, self._border)
+        elif code == ev.TRANSACTION_PAYLOAD:
+            yield from self._decode(data)
+            yield from self._payload(data)
+        elif code in (ev.ROTATE, ev.PREVIOUS_GTIDS, ev.MARIA_GTID_LIST):
+            self._skip(data)
+        else:
+            raise EventUnknown(
+                f"{ev.event_name(code)} (code {code}) at {self._where()} is not understood"
+            )
+
+    def _meet_table(self, body: bytes) -> None:
+        mapped = parse_table_map(body, self._flavour)
+        wanted = self._places.get((mapped.table.database, mapped.table.table), {})
+        slot = self._maps.put(body, captured=bool(wanted))
+        for partition, place in wanted.items():
+            one = self._slices[place]
+            decoder = RowsDecoder(mapped, self._tables[one], self._flavour, self._partial)
+            self._pairs.put(slot, partition, len(self._decoders))
+            self._decoders.append((decoder, one.physical_id))
+
+    def _statement(self, query: ev.Query) -> None:
+        """End the transaction where a statement is one: the plan has judged what it does."""
+        state = self._state
+        words = query.sql.upper().split(None, 2)[:2]
+        if words[:1] == ["XA"]:
+            over = words[1:] in (["COMMIT"], ["ROLLBACK"])
+            state[k.ALONE] = 0
+        elif words[:1] == ["ROLLBACK"]:
+            over = words[1:] != ["TO"]
+        elif words[:1] in (["BEGIN"], ["SAVEPOINT"], ["RELEASE"]):
+            over = False
+        else:
+            goes_on = query.sql.rstrip().upper().endswith("START TRANSACTION")
+            over = bool(state[k.ALONE]) and not goes_on
+            if goes_on:
+                state[k.ALONE] = 0
+        if over:
+            k.close_transaction(state, self._border)
+
+    def _payload(self, data: npt.NDArray[np.uint8]) -> Iterator[Rows]:
+        """Decode a compressed transaction block by block."""
+        state = self._state
+        body, end = self._body(data), int(state[k.EVENT_END])
+        for block in inflate_payload([body]):
+            state[k.AT] = 0
+            while True:
+                reason = self._walk(block, len(block), 0, 0)
+                if reason in (k.MORE, k.FULL):
+                    yield from self._decode(block)
+                    if reason == k.MORE:
+                        break
+                    continue
+                begin, stop = int(state[k.EVENT_AT]), int(state[k.EVENT_END])
+                code = int(block[begin + 4])
+                if reason == k.SPECIAL and code == ev.TABLE_MAP:
+                    self._meet_table(block[begin + ev.HEADER : stop].tobytes())
+                elif reason == k.SPECIAL and code == ev.QUERY:
+                    state[k.AT] = stop
+                else:
+                    raise CorruptLog(f"the TRANSACTION_PAYLOAD_EVENT at {self._where()} is damaged")
+        state[k.EVENT_END] = end
+        state[k.EVENT_AT] = end - len(body) - self._tail - ev.HEADER
+        self._skip(data)
+        k.close_transaction(state, self._border)
+
+    # --- small pieces ----------------------------------------------------------------------------
+
+    def _body(self, data: npt.NDArray[np.uint8]) -> bytes:
+        begin, end = int(self._state[k.EVENT_AT]), int(self._state[k.EVENT_END])
+        stop = end - self._tail
+        if self._tail:
+            told = int.from_bytes(data[stop:end].tobytes(), "little")
+            if zlib.crc32(data[begin:stop].data) != told:
+                raise CorruptLog(f"the checksum of the event at {self._where()} does not fit")
+        return data[begin + ev.HEADER : stop].tobytes()
+
+    def _skip(self, data: npt.NDArray[np.uint8]) -> None:
+        skip_event(data, self._state)
+
+    def _where(self) -> str:
+        return f"{self._read['file']}:{int(self._state[k.OFFSET])}"
+
+
+def skip_event(data: npt.NDArray[np.uint8], state: Any) -> None:
+    """Step over the event where a walk stands; the log's offset moves with real events."""
+    header = int(state[k.EVENT_AT])
+    fields = data[header : header + ev.HEADER].tobytes()
+    low, flags = int.from_bytes(fields[13:17], "little"), int.from_bytes(fields[17:19], "little")
+    offset = int(state[k.OFFSET])
+    # A FORMAT event is sent again, with its own place, where a stream begins inside a file.
+    repeated = fields[4] == ev.FORMAT and offset > low
+    if low and not flags & 0x20 and not repeated:
+        behind = (offset & ~0xFFFFFFFF) | low
+        state[k.OFFSET] = behind if behind >= offset else behind + (1 << 32)
+    state[k.AT] = state[k.EVENT_END]

@@ -1,0 +1,95 @@
+"""Frames the log in a thread of its own, so that planning the next stretch costs no time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+from rowferry.flow.capture.binlog.scanner import Scanner
+from rowferry.flow.capture.binlog.stream import LogStream
+
+_MOST_SEGMENTS = 256
+_LOOK_S = 0.2
+
+
+class ReadAhead:
+    """A scanner that works on while nobody asks. Hold `changed` for every use of the scanner."""
+
+    def __init__(self, stream: LogStream, scanner: Scanner, most_bytes: int) -> None:
+        self.scanner = scanner
+        self.changed = threading.Condition()
+        self._stream = stream
+        self._most_bytes = most_bytes
+        self._drained = False
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="binlog", daemon=True)
+        self._thread.start()
+
+    def wait(self, enough_bytes: int, seconds: float) -> None:
+        """Wait (inside `changed`) until there is enough to take, or nothing more comes.
+
+        Raises:
+            RowferryError: what ended the framing.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            if self._error is not None:
+                raise self._error
+            count, size = self.scanner.backlog()
+            if self.scanner.blocked or size >= enough_bytes or count >= _MOST_SEGMENTS:
+                return
+            if self._drained and self.scanner.at_border:
+                return
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            self.changed.wait(left)
+
+    def poke(self) -> None:
+        """Let the framing go on after a take (inside `changed`)."""
+        self.changed.notify_all()
+
+    def close(self) -> None:
+        """Stop the thread and close the stream."""
+        with self.changed:
+            self._stopped = True
+            self.changed.notify_all()
+        self._thread.join(timeout=30)
+        with suppress(Exception):
+            self._stream.close()
+
+    def _run(self) -> None:
+        try:
+            while self._next():
+                pass
+        except BaseException as err:
+            with self.changed:
+                self._error = err
+                self.changed.notify_all()
+
+    def _next(self) -> bool:
+        with self.changed:
+            while not self._stopped and self._full():
+                self.changed.wait()
+                if not self._stopped and not self._full():
+                    self.scanner.frame()  # bytes that had come before it stopped
+            if self._stopped:
+                return False
+        ready = self._stream.wait(0)
+        if not ready:
+            with self.changed:
+                self._drained = True
+                self.changed.notify_all()
+            ready = self._stream.wait(_LOOK_S)
+        if ready:
+            with self.changed:
+                if not self._stopped:
+                    self._drained = False
+                    self.scanner.advance()
+        return True
+
+    def _full(self) -> bool:
+        count, size = self.scanner.backlog()
+        return self.scanner.blocked or size >= self._most_bytes or count >= _MOST_SEGMENTS

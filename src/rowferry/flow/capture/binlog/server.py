@@ -1,0 +1,77 @@
+"""One connection to the source, and the few things that a planner asks through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.capture.binlog import session
+from rowferry.flow.capture.binlog.catalog import read_settings, read_table, read_tables
+from rowferry.flow.capture.binlog.gtid import parse_gtids
+from rowferry.flow.capture.binlog.position import Gtids, LogPosition
+from rowferry.flow.capture.binlog.session import Flavour, Login
+from rowferry.flow.capture.binlog.snapshot_position import Place, executed, log_end
+
+
+class Server:
+    """The source as one planner sees it; not for use from several threads at once."""
+
+    def __init__(self, login: Login) -> None:
+        self.login = login
+        self.connection = session.connect(login)
+        self.facts = session.facts(self.connection, login)
+        self.settings = read_settings(self.connection, login)
+
+    @property
+    def flavour(self) -> Flavour:
+        """Whose server it is."""
+        return self.facts.flavour
+
+    def clock_ms(self) -> int:
+        """Return the server's clock in milliseconds."""
+        sql = "SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)"
+        return int(session.one_row(self.connection, self.login, sql)[0])
+
+    def tables(
+        self, keeps: Callable[[TableId], bool], next_id: Callable[[], int]
+    ) -> tuple[TableSchema, ...]:
+        """Return the present tables whose names `keeps`."""
+        return read_tables(self.connection, self.login, self.facts, keeps, next_id)
+
+    def table(self, name: TableId, table_id: int) -> TableSchema | None:
+        """Return one table as it is now."""
+        return read_table(self.connection, self.login, self.facts, name, table_id)
+
+    def renew_settings(self) -> None:
+        """Ask again what statements mean here: databases may have other defaults now."""
+        self.settings = read_settings(self.connection, self.login)
+
+    def log_end(self) -> tuple[str, int]:
+        """Return the file and offset behind the last event."""
+        return log_end(self.connection, self.login, self.flavour)
+
+    def holds_all_of(self, position: LogPosition) -> bool:
+        """Return whether nothing was committed behind a position."""
+        if self.log_end() == (position.file, position.offset):
+            return True
+        if self.flavour is Flavour.MARIADB or not position.gtids:
+            return False
+        now: Gtids = parse_gtids(executed(self.connection, self.login), self.flavour)
+        return position.executed.contains(now)
+
+    def prepared_xids(self) -> int:
+        """Return how many XA transactions are prepared and not ended."""
+        return len(session.rows(self.connection, self.login, "XA RECOVER"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(Exception):
+            self.connection.close()
+
+
+def passed(position: LogPosition, place: Place) -> bool:
+    """Return whether a position lies at or behind a place of the log."""
+    if place["gtid"] and position.gtids:
+        return position.executed.contains(parse_gtids(place["gtid"], position.flavour))
+    return (position.file, position.offset) >= (place["file"], place["offset"])

@@ -1,0 +1,125 @@
+"""MySQL and MariaDB as sources: `mysql://USER:PASSWORD@HOST:PORT/`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from rowferry.change.chunk import Rows
+from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
+from rowferry.change.position import RangeProgress
+from rowferry.change.table import TableSchema
+from rowferry.flow.capture.binlog import options as opt
+from rowferry.flow.capture.binlog.begin import Beginning
+from rowferry.flow.capture.binlog.chunk_read import read_chunk, read_exact
+from rowferry.flow.capture.binlog.chunks import Chunk
+from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
+from rowferry.flow.capture.binlog.planner import BinlogPlanner
+from rowferry.flow.capture.binlog.probe import preflight
+from rowferry.flow.capture.binlog.read import read_log
+from rowferry.flow.capture.binlog.server import Server
+from rowferry.flow.capture.binlog.session import Flavour, Login, connected, facts
+from rowferry.flow.capture.binlog.state import State
+from rowferry.flow.capture.contract import SourceTraits
+from rowferry.flow.decide.contract import Decision
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+
+
+class BinlogSource:
+    """A server's tables and its binary log; see `Source` for what it promises."""
+
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (BINLOG_OPTIONS,)
+
+    def __init__(self, spec: ChangefeedSpec) -> None:
+        self._options = spec.options(BINLOG_OPTIONS, spec.source)
+        self._login = Login.of(spec.source, self._options)
+        rules = {"filter": spec.section("filter"), "top": spec.section("")}
+        self._beginning = Beginning.of(self._options, json.dumps(rules, sort_keys=True))
+        self._flavour: Flavour | None = None  # of `read`: asked once in a worker
+        self._exact: dict[int, dict[str, Any]] = {}
+        self.notices: tuple[str, ...] = ()
+
+    def traits(self) -> SourceTraits:
+        """Return what these sources can do."""
+        return SourceTraits(
+            carries_before_image=True,
+            has_closed_timestamps=True,
+            has_partition_ids=True,
+            movable=True,
+        )
+
+    def probe(self, decision: Decision) -> tuple[TableSchema, ...]:
+        """Check the server's settings and the user's rights; returns the tables kept by name."""
+        with connected(self._login) as connection:
+            needs_snapshot = self._beginning.snapshots
+            found = preflight(connection, self._login, self._options, needs_snapshot)
+            self.notices = found.notices
+        server = Server(self._login)
+        try:
+            return server.tables(decision.keeps_table, lambda: 0)
+        finally:
+            server.close()
+
+    def cluster_id(self) -> int:
+        """Return 0: these servers have no number that survives a failover."""
+        return 0
+
+    def planner(
+        self,
+        decision: Decision,
+        position: dict[str, Any],
+        ranges: tuple[RangeProgress, ...],
+        versions: tuple[TableSchema, ...],
+    ) -> BinlogPlanner:
+        """Open the driver's half after a published state."""
+        state = State.from_position(position, ranges, versions) if position else None
+        return BinlogPlanner(
+            self._login,
+            decision,
+            self._beginning,
+            state,
+            versions,
+            server_id=self._options[opt.SERVER_ID],
+            follow_swaps=self._options[opt.ONLINE_SCHEMA_CHANGE] == "follow",
+            retention_warning=self._options[opt.RETENTION_WARNING],
+        )
+
+    def read(self, segment: Segment, tables: Mapping[TableSlice, TableSchema]) -> Iterator[Rows]:
+        """Read one segment, in a task."""
+        kind = segment.read["kind"]
+        if kind == "log":
+            partial = self._options[opt.PARTIAL_ROW_IMAGE] == "allow"
+            return read_log(self._login, segment, tables, partial)
+        schema, commit_ts = tables[segment.slices[0]], segment.read["commit_ts"]
+        first = segment.ordinal << 40
+        if kind == "exact":
+            lock = self._options[opt.SNAPSHOT_LOCK] == "table"
+            place, rows = read_exact(self._login, schema, commit_ts, first, self._whose(), lock)
+            self._exact[segment.slices[0].table_id] = place
+            return rows
+        chunk = Chunk.from_json(segment.read["chunk"])
+        return read_chunk(self._login, schema, chunk, commit_ts, first, self._whose())
+
+    def found(self, segment: Segment) -> dict[str, Any] | None:
+        """Return the exact place of a snapshot that only its task could find."""
+        if segment.read["kind"] != "exact":
+            return None
+        table_id = segment.slices[0].table_id
+        return {"table_id": table_id, "place": self._exact.pop(table_id)}
+
+    def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        """Return the position with the exact places that tasks have found."""
+        found = [r.found for r in receipts if r.found]
+        if not found:
+            return stretch.position
+        lows = dict(stretch.position["lows"])
+        lows.update({str(f["table_id"]): f["place"] for f in found})
+        return {**stretch.position, "lows": lows}
+
+    def _whose(self) -> Flavour:
+        if self._flavour is None:
+            with connected(self._login) as connection:
+                self._flavour = facts(connection, self._login).flavour
+        return self._flavour

@@ -1,0 +1,138 @@
+"""What the planner must remember between stretches, and its JSON form (the stored position)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rowferry.change.position import RangeProgress, Stage
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import TableVersionUnknown
+from rowferry.flow.capture.binlog.position import LogPosition
+from rowferry.flow.capture.binlog.snapshot_position import Place
+
+
+@dataclass(slots=True)
+class Captured:
+    """A captured table: its version in force, and how far its snapshot is."""
+
+    schema: TableSchema
+    progress: RangeProgress
+
+    @property
+    def low_ts(self) -> int:
+        """The commit-ts of all its snapshot rows; 0: it was born inside the feed's log."""
+        return self.progress.init_snapshot_ts
+
+
+@dataclass(slots=True)
+class State:
+    """The planner's facts after a stretch.
+
+    Attributes:
+        log: where the log was read up to.
+        started: the log has a beginning; before that no table has joined.
+        tables: captured tables by table id.
+        next_table_id: the next number for a table that is met; servers give none.
+        lows: of tables that joined later than the log's beginning: their snapshot's place, until
+            the log has passed it.
+        hold: the place behind all snapshots; until the log has passed it the watermark stands.
+        rules: the filter in force, as text: when it changes, tables may join.
+        finished: only a snapshot was wanted, and it is complete.
+    """
+
+    log: LogPosition
+    started: bool = False
+    tables: dict[int, Captured] = field(default_factory=dict)
+    next_table_id: int = 1
+    lows: dict[int, Place] = field(default_factory=dict)
+    hold: Place | None = None
+    rules: str = ""
+    finished: bool = False
+
+    def take_id(self) -> int:
+        """Return a table id that was never used."""
+        self.next_table_id += 1
+        return self.next_table_id - 1
+
+    def to_position(self) -> dict[str, Any]:
+        """Return the JSON form, without the progress rows (they have a table of their own)."""
+        return {
+            "log": self.log.to_json(),
+            "started": self.started,
+            "next_table_id": self.next_table_id,
+            "lows": {str(k): v for k, v in self.lows.items()},
+            "hold": self.hold,
+            "rules": self.rules,
+            "finished": self.finished,
+        }
+
+    @classmethod
+    def from_position(
+        cls,
+        position: dict[str, Any],
+        ranges: Iterable[RangeProgress],
+        versions: Iterable[TableSchema],
+    ) -> State:
+        """Read what `to_position` wrote; a table's version in force is its newest one so far."""
+        log = LogPosition.from_json(position["log"])
+        newest: dict[int, TableSchema] = {}
+        for version in sorted(versions, key=lambda v: v.version):
+            if version.version <= log.last_ts:
+                newest[version.table_id] = version
+        state = cls(
+            log=log,
+            started=position["started"],
+            next_table_id=position["next_table_id"],
+            lows={int(k): v for k, v in position["lows"].items()},
+            hold=position["hold"],
+            rules=position["rules"],
+            finished=position["finished"],
+        )
+        for progress in ranges:
+            schema = newest.get(progress.table_id)
+            if schema is None:
+                raise TableVersionUnknown(
+                    f"no version of {progress.database}.{progress.table} is stored"
+                )
+            state.tables[progress.table_id] = Captured(schema, progress)
+        return state
+
+    def put(self, schema: TableSchema, stage: Stage, low_ts: int = 0) -> Captured:
+        """Add a table, or go on with a new definition of one."""
+        known = self.tables.get(schema.table_id)
+        if known is not None:
+            known.schema = schema
+            known.progress = known.progress.with_(
+                database=schema.id.database, table=schema.id.table
+            )
+            return known
+        progress = RangeProgress(
+            database=schema.id.database,
+            table=schema.id.table,
+            table_id=schema.table_id,
+            physical_id=schema.table_id,
+            range_id=schema.table_id,
+            start_key="",
+            end_key="",
+            stage=stage,
+            init_snapshot_ts=low_ts,
+            current_snapshot_ts=low_ts,
+        )
+        self.tables[schema.table_id] = Captured(schema, progress)
+        return self.tables[schema.table_id]
+
+    def forget(self, table_id: int) -> None:
+        """Let a table go."""
+        self.tables.pop(table_id, None)
+        self.lows.pop(table_id, None)
+
+    def in_stage(self, stage: Stage) -> list[Captured]:
+        """Return the tables whose progress is at a stage, by id."""
+        found = [t for t in self.tables.values() if t.progress.stage is stage]
+        return sorted(found, key=lambda t: t.schema.table_id)
+
+    def by_name(self) -> dict[TableId, Captured]:
+        """Return the captured tables by name."""
+        return {t.schema.id: t for t in self.tables.values()}

@@ -1,0 +1,105 @@
+"""The text of one logged statement: comments taken out, and the table names that occur in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from rowferry.change.ddl_cursor import KEYWORDS
+from rowferry.change.table import TableId
+from rowferry.flow.capture.binlog.session import Flavour, ServerFacts
+
+_STRING: Final = r"""'(?:[^'\\]++|\\.|'')*+'"""
+_DOUBLE: Final = r'''"(?:[^"\\]++|\\.|"")*+"'''
+_BACKED: Final = r"`(?:[^`]++|``)*+`"
+_PIECE: Final = re.compile(
+    rf"(?P<text>{_STRING})|(?P<double>{_DOUBLE})|{_BACKED}"
+    r"|(?P<opens>/\*(?P<maria>M?)!(?P<version>\d{5,6})?)"
+    r"|(?P<comment>/\*.*?(?:\*/|\Z)|(?:\#|--(?=\s|\Z))[^\n]*)|(?P<closes>\*/)",
+    re.DOTALL,
+)
+# A name, and the names that follow it after points.
+_NAME: Final = rf"(?:{_BACKED}|{_DOUBLE}|[\w$]+)"
+_NAMES: Final = re.compile(rf"{_STRING}|(?P<names>{_NAME}(?:\s*\.\s*{_NAME})*)", re.DOTALL)
+_ONE_NAME: Final = re.compile(_NAME, re.DOTALL)
+_COMMENT_END: Final = "*/"
+# MariaDB takes comments for MySQL 5.7 up to 9.99 as mere comments.
+_NOT_MARIADB: Final = range(50700, 100000)
+
+
+def plain_text(sql: str, facts: ServerFacts, ansi_quotes: bool = False) -> str:
+    """Return the statement without comments, each place as it was; any text will do.
+
+    What stands in `/*!50100 … */` and `/*M!100100 … */` counts if this server runs it.
+
+    Args:
+        sql: the statement.
+        facts: the server that ran it.
+        ansi_quotes: double quotes enclose names, which get back quotes here.
+    """
+    pieces: list[str] = []
+    done, depth = 0, 0
+    while found := _PIECE.search(sql, done):
+        pieces.append(sql[done : found.start()])
+        piece, done = found[0], found.end()
+        if found["opens"] and not _runs(found, facts):
+            end = sql.find(_COMMENT_END, done)
+            done = end + len(_COMMENT_END) if end >= 0 else len(sql)
+            piece = " " * (done - found.start())
+        elif found["opens"]:
+            depth += 1
+            piece = " " * len(piece)
+        elif found["comment"] or (found["closes"] and depth):
+            depth -= bool(found["closes"])
+            piece = " " * len(piece)
+        elif found["double"] and ansi_quotes and "`" not in piece:
+            piece = f"`{piece[1:-1].replace(chr(34) * 2, chr(34))}`".ljust(len(piece))
+        pieces.append(piece)
+    return "".join(pieces) + sql[done:]
+
+
+def _runs(opening: re.Match[str], facts: ServerFacts) -> bool:
+    maria = facts.flavour is Flavour.MARIADB
+    if opening["maria"] and not maria:
+        return False
+    if not opening["version"]:
+        return True
+    wanted = int(opening["version"])
+    if maria and not opening["maria"] and wanted in _NOT_MARIADB:
+        return False
+    major, minor, patch = facts.version
+    return wanted <= major * 10000 + minor * 100 + patch
+
+
+def mentioned(plain: str, database: str) -> Iterator[tuple[TableId, bool]]:
+    """Yield the tables that the words of a text could mean, in order, some of them twice.
+
+    Args:
+        plain: what `plain_text` returned.
+        database: the current one, for names without one; may be empty.
+
+    Yields:
+        A table, and whether it is surely meant as a name: not a bare word of the language.
+    """
+    for found in _NAMES.finditer(plain):
+        if found["names"] is None:
+            continue
+        written = _ONE_NAME.findall(found["names"])
+        parts = [_unquoted(part) for part in written]
+        if database:
+            bare = len(parts) == 1 and written[0] == parts[0]
+            yield TableId(database, parts[0]), not bare or _is_name(parts[0])
+        for first, second in zip(parts, parts[1:], strict=False):
+            yield TableId(first, second), True
+
+
+def _is_name(word: str) -> bool:
+    return word.upper() not in KEYWORDS and not word.isdigit()
+
+
+def _unquoted(name: str) -> str:
+    quote = name[0]
+    if quote not in '`"':
+        return name
+    return name[1:-1].replace(quote * 2, quote)

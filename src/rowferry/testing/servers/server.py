@@ -1,0 +1,349 @@
+"""MySQL and MariaDB servers as child processes, each with its own data directory and port."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.converters import encoders
+
+from rowferry.errors import SourceUnavailable
+from rowferry.flow.capture.binlog.session import Flavour, Login, wrapped
+from rowferry.testing.servers.packages import Packages, cache, locked
+
+Row = tuple[str | bytes | None, ...]
+
+USER: Final = "rowferry"
+_HOST: Final = "127.0.0.1"
+_START_S: Final = 120.0
+_STOP_S: Final = 60.0
+_PORT_TRIES: Final = 5
+_TO_TEXT: Final[Any] = encoders  # all kinds of values can be sent; what comes back stays text
+
+# A child is killed when the thread that made it ends, so all are made by one that stays.
+_parent = ThreadPoolExecutor(1, thread_name_prefix="servers")
+
+
+class Server(ABC):
+    """A server on 127.0.0.1; it is killed at the end of the block, and dies with this process.
+
+    Call `stop` before the end for a data directory that is to be used again. Statements are run as
+    an administrator with all privileges. Every value that comes back is text, bytes or None.
+
+    Attributes:
+        folder: holds the data directory and the server's messages, `server.err`.
+        login: how to connect as the administrator; its password is made anew for each server.
+    """
+
+    flavour: ClassVar[Flavour]
+    packages: ClassVar[Packages]
+
+    def __init__(self, folder: Path, server_id: int, options: Sequence[str]) -> None:
+        self.folder = folder.absolute()
+        self.datadir = self.folder / "data"
+        self.server_id = server_id
+        self.options = tuple(options)
+        self.host = _HOST
+        self.port = 0
+        self._password = secrets.token_hex(12)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._admin: Connection[Any] | None = None
+        self._lock = threading.RLock()
+
+    # --- what differs ----------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def program(cls) -> list[str]:
+        """Return the start of the server's command line."""
+
+    @classmethod
+    @abstractmethod
+    def initialize(cls, datadir: Path) -> None:
+        """Fill an empty data directory."""
+
+    @abstractmethod
+    def settings(self) -> list[str]:
+        """Return the settings that this flavour adds."""
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @classmethod
+    def start(cls, folder: Path, server_id: int = 1, options: Sequence[str] = ()) -> Self:
+        """Make a server and return when it answers.
+
+        Args:
+            folder: made if it is not there; must hold no server.
+            server_id: the server's id; differs between servers that replicate.
+            options: settings like `--binlog-row-image=MINIMAL`; they win over the defaults.
+
+        Raises:
+            SourceUnavailable: the server cannot be had, or does not start.
+        """
+        server = cls(folder, server_id, options)
+        template = cls.ensure()
+        server.folder.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(template, server.datadir)
+        for _ in range(_PORT_TRIES):
+            server.port = _free_port()
+            try:
+                server._launch(first=True)
+            except _PortTaken:
+                continue
+            return server
+        raise SourceUnavailable(f"no port on {_HOST} stayed free for a server to take it")
+
+    @classmethod
+    def ensure(cls) -> Path:
+        """Return a fresh data directory to copy; fetch the server and make it if need be."""
+        cls.packages.ensure()
+        template = cache() / cls.packages.name / "data"
+        if not template.exists():
+            with locked(cls.packages.name):
+                if not template.exists():
+                    part = template.with_name("data.part")
+                    shutil.rmtree(part, ignore_errors=True)
+                    cls.initialize(part)
+                    part.rename(template)
+        return template
+
+    def stop(self) -> None:
+        """End the server in order. On repeat: nothing."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server at once, as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def restart(self, *more: str) -> None:
+        """Start the server again, at the same port, over the same data; stop it first if it runs.
+
+        Args:
+            more: settings to add, from now on.
+        """
+        self.stop()
+        self.options += more
+        try:
+            self._launch(first=False)
+        except _PortTaken:
+            raise SourceUnavailable(
+                f"port {self.port} was taken while the server was down"
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id.
+
+        Raises:
+            SourceUnavailable: the server is down.
+        """
+        if self._child is None:
+            raise SourceUnavailable(f"the server at port {self.port} is down")
+        return self._child.pid
+
+    # --- access ----------------------------------------------------------------------------------
+
+    @property
+    def login(self) -> Login:
+        """How the product connects."""
+        return Login(self.host, self.port, USER, self._password)
+
+    @property
+    def uri(self) -> str:
+        """The source's URI, with the password."""
+        return f"mysql://{USER}:{self._password}@{self.host}:{self.port}/"
+
+    def connect(self, database: str | None = None) -> Connection[Any]:
+        """Open a connection with autocommit, utf8mb4, UTC and an empty sql_mode; yours to close."""
+        return wrapped(lambda: self._connect(database), self.login)
+
+    def _connect(self, database: str | None = None) -> Connection[Any]:
+        return pymysql.connect(
+            host=self.host,
+            port=self.port,
+            user=USER,
+            password=self._password,
+            database=database,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=10,
+            read_timeout=600,
+            write_timeout=600,
+            max_allowed_packet=1 << 30,
+            init_command="SET time_zone = '+00:00', sql_mode = ''",
+            conv=_TO_TEXT,
+            ssl_disabled=True,
+        )
+
+    def execute(self, sql: str, *values: object) -> list[Row]:
+        """Run one statement on the server's own connection and return its rows.
+
+        That connection stays, so `USE` and `SET` last until the server stops.
+        """
+        with self._lock:
+            if self._admin is None:
+                self._admin = self.connect()
+            return _rows(self._admin, self.login, sql, values)
+
+    def script(self, *statements: str) -> None:
+        """Run statements one after the other, on a connection of their own."""
+        with closing(self.connect()) as connection:
+            for sql in statements:
+                _rows(connection, self.login, sql, ())
+
+    # --- the process -----------------------------------------------------------------------------
+
+    def _launch(self, first: bool) -> None:
+        begin = self._messages.stat().st_size if self._messages.exists() else 0
+        command = [_with_parent(), "--pdeathsig=KILL", "--", *self.program(), *self._arguments()]
+        if first:
+            self._write_first_statements()
+            command.append(f"--init-file={self._first}")
+        with open(self._messages, "ab") as messages:
+            self._child = _parent.submit(
+                lambda: subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=messages,
+                    stderr=messages,
+                    start_new_session=True,  # an interrupt at the terminal is ours to hand on
+                )
+            ).result()
+        try:
+            self._wait_ready(begin)
+        except BaseException:
+            self.kill()
+            raise
+        finally:
+            self._first.unlink(missing_ok=True)
+
+    def _arguments(self) -> list[str]:
+        return [
+            "--no-defaults",
+            f"--datadir={self.datadir}",
+            f"--port={self.port}",
+            f"--bind-address={_HOST}",
+            "--socket=server.sock",  # relative to the data directory: such a path is never too long
+            "--pid-file=server.pid",
+            f"--server-id={self.server_id}",
+            "--log-bin=binlog",
+            "--binlog-row-metadata=FULL",
+            "--binlog-row-image=FULL",
+            "--sync-binlog=0",
+            "--skip-name-resolve",
+            "--secure-file-priv=",
+            "--performance-schema=OFF",
+            "--innodb-buffer-pool-size=96M",
+            "--innodb-flush-log-at-trx-commit=2",
+            "--max-allowed-packet=1G",
+            "--character-set-server=utf8mb4",
+            *self.settings(),
+            *self.options,
+        ]
+
+    @property
+    def _messages(self) -> Path:
+        return self.folder / "server.err"
+
+    @property
+    def _first(self) -> Path:
+        return self.folder / "first.sql"
+
+    def _write_first_statements(self) -> None:
+        """Make the administrator before the port opens, and leave no trace of it in the log."""
+        self._first.touch(0o600)
+        self._first.write_text(
+            "SET sql_log_bin = 0;\n"
+            f"CREATE USER '{USER}'@'%' IDENTIFIED BY '{self._password}';\n"
+            f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'%' WITH GRANT OPTION;\n"
+        )
+
+    def _wait_ready(self, begin: int) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if not self.alive:
+                said = self._messages.read_bytes()[begin:].decode(errors="replace")
+                if "Address already in use" in said or "Bind on TCP/IP port" in said:
+                    raise _PortTaken
+                errors = [line for line in said.splitlines() if "ERROR" in line] or [said[-300:]]
+                raise SourceUnavailable(f"the server did not start: {' '.join(errors[:3])}")
+            try:
+                self._connect().close()
+            except (pymysql.err.MySQLError, OSError):
+                time.sleep(0.05)
+            else:
+                return
+        raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
+
+    def _end(self, how: signal.Signals) -> None:
+        with self._lock:
+            if self._admin is not None:
+                self._admin.close()
+                self._admin = None
+            child, self._child = self._child, None
+        if child is None:
+            return
+        child.send_signal(how)
+        try:
+            child.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+class _PortTaken(Exception):
+    """Somebody else took the port first."""
+
+
+def _rows(
+    connection: Connection[Any], login: Login, sql: str, values: Sequence[object]
+) -> list[Row]:
+    def attempt() -> list[Row]:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, tuple(values) or None)
+            return [tuple(row) for row in cursor.fetchall()]
+
+    return wrapped(attempt, login)
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _with_parent() -> str:
+    found = shutil.which("setpriv")
+    if found is None:
+        raise SourceUnavailable("test servers need setpriv (Debian: apt-get install util-linux)")
+    return found
