@@ -58,6 +58,8 @@ $(STUBS): $(VENV)/.stubs
 
 KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/flow/encode/kernels*.py \
 	src/rowferry/flow/capture/range_log/kv*.py src/rowferry/flow/capture/range_log/page.py \
+	src/rowferry/flow/capture/binlog/*kernels*.py src/rowferry/flow/capture/binlog/json_binary.py \
+	src/rowferry/flow/capture/binlog/compressed.py \
 	src/rowferry/refstore/kernels.py src/rowferry/refstore/kv_encode*.py)
 
 $(VENV)/.warm: $(VENV)/.stubs $(STUBS) $(KERNELS) | tools

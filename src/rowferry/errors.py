@@ -287,6 +287,13 @@ class SourceMoved(SourceError):
     verdict = Verdict.REPLAN
 
 
+class TableAltered(SourceError):
+    """A table was altered, emptied or dropped, and a Spark query on it cannot go on as it is."""
+
+    code = "RF-3013"
+    verdict = Verdict.STOP
+
+
 # --- RF-4xxx: sinks ------------------------------------------------------------------------------
 
 

@@ -1,14 +1,16 @@
-"""Each source on a real database of its own, also one whose ranges move while they are read."""
+"""Each source on a real database of its own, also such as are disturbed while they are read."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from rowferry.change.table import TableId
+from rowferry.errors import RowferryError
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.refstore.client import Store
@@ -16,12 +18,14 @@ from rowferry.refstore.cluster import LocalCluster
 from rowferry.registry import SOURCES
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+from rowferry.testing.servers import MariaDb, MySql, Server
 
 
 class SourceHarness(ABC):
     """A database: tests make tables in databases of their own and write rows."""
 
     scheme: ClassVar[str]
+    breaks_connections: ClassVar[bool] = False  # by `disturb`: a planner may have to be made anew
 
     @abstractmethod
     def __enter__(self) -> Self: ...
@@ -161,7 +165,120 @@ class MovingRangeHarness(RangeHarness):
             self.store.move_leader(one.range_id)
 
 
+class BinlogHarness(SourceHarness):
+    """A server of its own; between planning and reading its log goes on in another file."""
+
+    server_class: ClassVar[type[Server]]
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> Self:
+        self.server = self.server_class.start(self._folder)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.server.kill()
+
+    def uri(self) -> str:
+        return self.server.uri.replace("mysql://", f"{self.scheme}://")
+
+    def dead_uri(self) -> str:
+        return f"{self.scheme}://nobody@127.0.0.1:1/"
+
+    def ddl(self, sql: str) -> None:
+        self.server.execute(sql)
+
+    def create(self, table: TableId) -> None:
+        if not self.server.execute("SHOW DATABASES LIKE %s", table.database.replace("_", r"\_")):
+            self.server.execute(f"CREATE DATABASE {table.database}")  # it is a change in the log
+        self.server.execute(f"CREATE TABLE {_sql(table)} (id bigint PRIMARY KEY, v varchar(40))")
+
+    def insert(self, table: TableId, rows: Sequence[dict[str, Any]]) -> None:
+        self._transaction(
+            (f"INSERT INTO {_sql(table)} ({', '.join(r)}) VALUES ({_marks(r)})", tuple(r.values()))
+            for r in rows
+        )
+
+    def update(self, table: TableId, rows: Sequence[dict[str, Any]]) -> None:
+        self._transaction(
+            (f"UPDATE {_sql(table)} SET v = %s WHERE id = %s", (r["v"], r["id"])) for r in rows
+        )
+
+    def delete(self, table: TableId, ids: Sequence[int]) -> None:
+        self._transaction((f"DELETE FROM {_sql(table)} WHERE id = %s", (i,)) for i in ids)
+
+    def content(self, table: TableId) -> list[dict[str, Any]]:
+        names = [str(row[0]) for row in self.server.execute(f"SHOW COLUMNS FROM {_sql(table)}")]
+        found = self.server.execute(f"SELECT * FROM {_sql(table)} ORDER BY id")
+        rows = [dict(zip(names, row, strict=True)) for row in found]
+        return [{**row, "id": int(str(row["id"]))} for row in rows]
+
+    def disturb(self, table: TableId) -> None:
+        self.server.execute("FLUSH BINARY LOGS")
+
+    def _transaction(self, statements: Iterable[tuple[str, tuple[Any, ...]]]) -> None:
+        with closing(self.server.connect()) as connection, connection.cursor() as cursor:
+            connection.begin()
+            for sql, values in statements:
+                cursor.execute(sql, values)
+            connection.commit()
+
+
+class MySqlHarness(BinlogHarness):
+    """MySQL."""
+
+    scheme = "mysql"
+    server_class = MySql
+
+
+class MariaDbHarness(BinlogHarness):
+    """MariaDB."""
+
+    scheme = "mariadb"
+    server_class = MariaDb
+
+
+class CutBinlogHarness(BinlogHarness):
+    """The same, but every connection is cut as well."""
+
+    breaks_connections = True
+
+    def disturb(self, table: TableId) -> None:
+        super().disturb(table)
+        own = self.server.execute("SELECT CONNECTION_ID()")[0][0]
+        for row in self.server.execute("SHOW PROCESSLIST"):
+            if row[0] != own and row[1] == self.server.login.user:
+                with suppress(RowferryError):  # it may be gone by itself
+                    self.server.execute(f"KILL CONNECTION {row[0]!s}")
+
+
+class CutMySqlHarness(CutBinlogHarness, MySqlHarness):
+    """MySQL whose connections are cut."""
+
+
+class CutMariaDbHarness(CutBinlogHarness, MariaDbHarness):
+    """MariaDB whose connections are cut."""
+
+
+def _sql(table: TableId) -> str:
+    return f"`{table.database}`.`{table.table}`"
+
+
+def _marks(values: Sized) -> str:
+    return ", ".join(["%s"] * len(values))
+
+
 SOURCE_HARNESSES: dict[str, Callable[[Path], SourceHarness]] = {
+    "mariadb": MariaDbHarness,
+    "mariadb+cut": CutMariaDbHarness,
+    "mysql": MySqlHarness,
+    "mysql+cut": CutMySqlHarness,
     "range": RangeHarness,
     "range+moving": MovingRangeHarness,
 }

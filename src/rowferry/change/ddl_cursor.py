@@ -26,9 +26,6 @@ _KINDS: Final = {
     TokenType.HEX_STRING: HEX,
     TokenType.BIT_STRING: BITS,
 }
-KEYWORDS: Final = frozenset(
-    word for phrase in MySQL.Tokenizer.KEYWORDS for word in phrase.split() if word.isalpha()
-)
 # Quoted text is matched only to be left alone: a comment mark inside it is not a comment.
 _VERSIONED = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|(/\*M?!\d*)(.*?)(\*/)""", re.DOTALL

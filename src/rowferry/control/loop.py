@@ -61,6 +61,7 @@ class Step:
     watermark: int = 0
     lag_ms: int | None = None
     snapshots: tuple[SnapshotShare, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class Loop:
@@ -137,6 +138,7 @@ class Loop:
                 caught_up=stretch.caught_up,
                 watermark=self.watermark,
                 lag_ms=planner.lag_ms(),
+                warnings=planner.warnings(),
             )
         try:
             plan = self._make_plan(stretch)
@@ -245,4 +247,5 @@ class Loop:
             watermark=self.watermark,
             lag_ms=self._planner.lag_ms() if self._planner else None,
             snapshots=self._planner.snapshot_shares() if self._planner else (),
+            warnings=self._planner.warnings() if self._planner else (),
         )

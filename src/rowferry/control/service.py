@@ -20,6 +20,7 @@ from rowferry.control.supervise import Supervisor, Until
 from rowferry.errors import Fenced, OptionsConflict, RowferryError, SpecChanged
 from rowferry.flow.assemble import Flow, assemble, option_tables
 from rowferry.flow.sink.contract import Owner
+from rowferry.registry import SOURCES
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import ERROR_STUCK, TOP
@@ -84,8 +85,9 @@ def prepare(
         )
     before = stored(spec.changefeed_id)
     if before is not None:
-        _check_alterable(before, spec)
+        _check_alterable(before, spec, flow)
     tables = flow.capture.probe(flow.decide)
+    notices += flow.capture.notices
     if before is None:
         notices += flow.decide.check_tables(tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
@@ -139,7 +141,7 @@ def run(
         feed = store.feed(spec.changefeed_id) or store.create_changefeed(
             spec, prepared.flow.capture.cluster_id()
         )
-        _check_alterable(feed.spec, spec)
+        _check_alterable(feed.spec, spec, prepared.flow)
         claim = store.claim(spec.changefeed_id, Holder.here(), time.time(), LEASE_S)
         try:
             _bring_up_to_date(store, feed, spec)
@@ -159,13 +161,16 @@ def _bring_up_to_date(store: MetaStore, feed: Feed, spec: ChangefeedSpec) -> Non
         store.set_state(spec.changefeed_id, State.NORMAL)
 
 
-def _check_alterable(old: ChangefeedSpec, new: ChangefeedSpec) -> None:
+def _check_alterable(old: ChangefeedSpec, new: ChangefeedSpec, flow: Flow) -> None:
     cure = "use another --changefeed-id, or another --meta, for a new changefeed"
+    movable = flow.capture.traits().movable and type(flow.capture) is SOURCES.load(
+        old.source.scheme
+    )
     for what, before, after in (
         ("source", old.source, new.source),
         ("sink", old.sink, new.sink),
     ):
-        if _place(before) != _place(after):
+        if _place(before) != _place(after) and not (movable and what == "source"):
             raise SpecChanged(
                 f"changefeed {old.changefeed_id!r} has the {what} {before}, not {after}; {cure}"
             )
@@ -249,12 +254,16 @@ def _run_claimed(
         if cancel.asked:
             store.remove(claim)
             listener.on_phase("removed")
-        elif until.commit_ts is not None and loop.watermark >= until.commit_ts:
+        elif supervisor.finished or _at_end(until, loop):
             _move(store, claim, Verb.REACH_TARGET, None)
     finally:
         listener.on_phase("stopping")
         loop.close()
         runner.close()
+
+
+def _at_end(until: Until, loop: Loop) -> bool:
+    return until.commit_ts is not None and loop.watermark >= until.commit_ts
 
 
 class _CancelWatch:

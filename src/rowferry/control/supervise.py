@@ -55,6 +55,7 @@ class Supervisor:
         self._give_up_after_s = give_up_after_s
         self._failing_since: float | None = None
         self._wait_s = FIRST_WAIT_S
+        self.finished = False  # the source has nothing more to give, ever
 
     def run(self, until: Until, stop: threading.Event, lost: threading.Event) -> None:
         """Step until done. `stop` is obeyed between micro-batches; `lost` says the lease is gone.
@@ -74,6 +75,7 @@ class Supervisor:
             self._on_success(step)
             if step.published:
                 last_idle_publish = began
+            self.finished = step.finished
             if until.reached(step):
                 return
             if step.caught_up or not step.published:

@@ -45,9 +45,7 @@ class Desk:
         return {t.id.table: t for t in found}
 
     def table(self, name: str) -> TableSchema | None:
-        return read_table(
-            self.connection, self.login, self.facts, TableId(self.database, name), 7
-        )
+        return read_table(self.connection, self.login, self.facts, TableId(self.database, name), 7)
 
 
 @contextmanager

@@ -87,6 +87,8 @@ class RunView:
             self._recent.append((now, step.rows, step.bytes))
         while self._recent and now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()
+        for words in step.warnings:
+            self._console.print(f"warning: {words}", soft_wrap=True, markup=False)
         if self._live is None and step.published and now - self._plain_at >= PLAIN_EVERY_S:
             self._plain_at = now
             self._console.print(self._line(), style=None, soft_wrap=True)

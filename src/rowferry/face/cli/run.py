@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -22,7 +23,9 @@ WORK_DIR = Path(".rowferry")
 
 
 def run_command(
-    source: Annotated[str, typer.Option(help="Where to read: range://HOST:PORT")],
+    source: Annotated[
+        str, typer.Option(help="Where to read: mysql://…, mariadb://… or range://HOST:PORT")
+    ],
     sink_uri: Annotated[str, typer.Option(help="Where to write: file:///dir?protocol=csv")],
     config: Annotated[
         Path | None, typer.Option(help="Settings with TiCDC's key names: .toml, .yaml or .json")
@@ -40,6 +43,18 @@ def run_command(
     ] = None,
     until_ts: Annotated[
         int | None, typer.Option(help="End when everything up to this commit-ts was delivered")
+    ] = None,
+    snapshot: Annotated[
+        str | None, typer.Option(help="Of MySQL and MariaDB: `initial`, `never` or `only`")
+    ] = None,
+    start_ts: Annotated[
+        int | None, typer.Option(help="Begin in the log, behind this commit-ts; no snapshot")
+    ] = None,
+    start_position: Annotated[
+        str | None, typer.Option(help="Begin in the log, at FILE:OFFSET; no snapshot")
+    ] = None,
+    start_gtid: Annotated[
+        str | None, typer.Option(help="Begin in the log, behind these GTIDs; no snapshot")
     ] = None,
     spark_master: Annotated[
         str, typer.Option(help="Where Spark runs: local[*], spark://…, yarn, k8s://…")
@@ -59,8 +74,14 @@ def run_command(
     def meta_url(name: str) -> str:
         return meta or f"sqlite:///{work_dir / (name + '.db')}"
 
+    beginning = {
+        "snapshot": snapshot,
+        "start-ts": start_ts,
+        "start-position": start_position,
+        "start-gtid": start_gtid,
+    }
     ready = prepare(
-        source,
+        _with_parameters(source, beginning),
         sink_uri,
         config,
         changefeed_id,
@@ -94,6 +115,14 @@ def run_command(
         )
     done = "stopped" if stop.is_set() else "done"
     out.print(f"{done}: {view.summary()}", markup=False, soft_wrap=True)
+
+
+def _with_parameters(source: str, given: dict[str, str | int | None]) -> str:
+    """Return a source URI with further parameters; one that it has already is refused later."""
+    more = "&".join(f"{key}={quote(str(v), safe='')}" for key, v in given.items() if v is not None)
+    if not more:
+        return source
+    return f"{source}{'&' if '?' in source else '?'}{more}"
 
 
 def _until(until: str | None, until_ts: int | None) -> Until:

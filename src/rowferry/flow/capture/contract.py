@@ -74,6 +74,9 @@ class Planner(Protocol):
     def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
         """Return the tables whose snapshot is under way."""
 
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know and has not been told yet, a line each."""
+
     def lag_ms(self) -> int | None:
         """Return how far the last planned watermark is behind the source's clock, if known."""
 
@@ -85,6 +88,7 @@ class Source(Protocol):
     """A database whose changes can be read. Built from the spec alone, in tasks too."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]]
+    notices: tuple[str, ...]  # what the user should know, from the last probe
 
     def __init__(self, spec: ChangefeedSpec) -> None: ...
 

@@ -71,7 +71,7 @@ _BEYOND: Final = {
     "bigint": (9223372036854775807, 3),
 }
 # GEOMETRY is BLOB, INET6 and UUID are TEXT, as in every codec.
-_WRITTEN_AS: Final = {"geometry": "blob", "inet6": "text", "uuid": "text"}
+_WRITTEN_AS: Final = {"geometry": "blob", "inet4": "text", "inet6": "text", "uuid": "text"}
 _NUMBERS: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET})
 
 _DDL_TYPE: Final = {

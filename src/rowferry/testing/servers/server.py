@@ -255,6 +255,7 @@ class Server(ABC):
             f"--bind-address={_HOST}",
             "--socket=server.sock",  # relative to the data directory: such a path is never too long
             "--pid-file=server.pid",
+            f"--tmpdir={self.folder}",  # another server that starts must not clear ours away
             f"--server-id={self.server_id}",
             "--log-bin=binlog",
             "--binlog-row-metadata=FULL",

@@ -9,12 +9,18 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from rowferry.change.ddl import parse_type
 from rowferry.change.ddl_cursor import Cursor
-from rowferry.change.ddl_type import charset_of_collation, has_charset, read_default, typed_default
-from rowferry.change.ddl_type import with_charset as of_charset
+from rowferry.change.ddl_type import (
+    charset_of_collation,
+    has_charset,
+    read_default,
+    typed_default,
+    with_charset,
+)
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadStatement, RowferryError, SourceUnsupported
@@ -173,14 +179,14 @@ def _columns(
 def _column(table: TableId, row: Sequence[Any], flavour: Flavour, number: int) -> Column:
     name, type_text, charset, nullable, default, extra, generation, comment, _ = row
     try:
-        kind = parse_type(_COMMENT.sub("", type_text))
+        kind = _type(type_text)
     except RowferryError:
         raise SourceUnsupported(
             f"column {name!r} of table {table} has the type {type_text!r}, which is not known; "
             "leave the table out with filter.rules"
         ) from None
     if has_charset(kind):
-        kind = of_charset(kind, plain_charset(charset or "binary"))
+        kind = with_charset(kind, plain_charset(charset or "binary"))
     extra = extra.upper()
     generated = next((w.lower() for w in ("VIRTUAL", "STORED") if f"{w} GENERATED" in extra), "")
     value, expression = None, _unescaped(generation or "", flavour)
@@ -198,6 +204,11 @@ def _column(table: TableId, row: Sequence[Any], flavour: Flavour, number: int) -
         auto_increment="AUTO_INCREMENT" in extra,
         expression=expression,
     )
+
+
+@lru_cache(maxsize=1024)  # tables have many columns and few types
+def _type(text: str) -> SqlType:
+    return parse_type(_COMMENT.sub("", text))
 
 
 def _indexes(found: Iterable[Sequence[Any]]) -> tuple[Index, ...]:
@@ -250,6 +261,7 @@ def _default(text: Any, kind: SqlType, extra: str, flavour: Flavour) -> tuple[An
     return value, expression
 
 
+@lru_cache(maxsize=1024)
 def _printed_default(text: str, kind: SqlType) -> tuple[Any, str]:
     """Read a default that is printed as a statement would write it: values have quotes."""
     try:

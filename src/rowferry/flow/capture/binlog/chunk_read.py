@@ -52,7 +52,7 @@ _SESSION: Final = (
     "sql_select_limit = 18446744073709551615, lock_wait_timeout = 30, "
 )
 _UNLIMITED: Final = {
-    Flavour.MYSQL: "max_execution_time = 0, optimizer_switch = 'use_invisible_indexes=on'",
+    Flavour.MYSQL: "max_execution_time = 0",
     Flavour.MARIADB: "max_statement_time = 0",
 }
 _SIZED: Final = frozenset({Kind.TEXT, Kind.BINARY, Kind.DECIMAL, Kind.BIT, Kind.VECTOR})
@@ -149,6 +149,7 @@ def _prepare(connection: Connection[Any], login: Login, flavour: Flavour) -> Non
     if flavour is Flavour.MARIADB:
         settings = settings.replace("transaction_isolation", "tx_isolation")
     session.rows(connection, login, settings)
+    session.rows(connection, login, chunks.SETTINGS)
 
 
 def _open_view(

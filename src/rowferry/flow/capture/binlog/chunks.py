@@ -19,10 +19,11 @@ Bound: TypeAlias = tuple[str, ...]
 
 _PLAIN_TEXT: Final = frozenset({"uuid", "inet4", "inet6"})  # compared as values, not as strings
 _TUNINGS: Final = 40  # tries to find a range of integers with the wished number of rows
+# MySQL refuses a day like 2024-02-31 in a comparison, although rows may hold it, unless told so.
 # For MySQL only: fresh statistics, and hints may name invisible keys.
-_PREPARE: Final = (
-    "SET /*!80000 SESSION information_schema_stats_expiry = 0, "
-    "optimizer_switch = 'use_invisible_indexes=on', */ time_zone = '+00:00'"
+SETTINGS: Final = (
+    "SET SESSION sql_mode = 'ALLOW_INVALID_DATES' /*!80000 , information_schema_stats_expiry = 0, "
+    "optimizer_switch = 'use_invisible_indexes=on' */"
 )
 
 
@@ -150,12 +151,8 @@ def _literal(column: Column, text: str) -> str:
             return f"x'{text}'"
         case Kind.INTEGER | Kind.YEAR | Kind.BIT | Kind.ENUM | Kind.SET:
             return str(int(text))
-        case Kind.FLOAT | Kind.DOUBLE:
-            return text if "e" in text else f"{text}e0"
-        case Kind.DECIMAL:
+        case Kind.FLOAT | Kind.DOUBLE | Kind.DECIMAL:
             return text
-        case Kind.DATE:  # MySQL refuses a day like 2024-02-31 as text, although a row may hold it
-            return str(int(text.replace("-", "")))
     return f"'{text}'"
 
 
@@ -173,7 +170,7 @@ def row_bytes(connection: Connection[Any], login: Login, schema: TableSchema) ->
 
 
 def _statistics(connection: Connection[Any], login: Login, schema: TableSchema) -> tuple[int, int]:
-    session.rows(connection, login, _PREPARE)
+    session.rows(connection, login, SETTINGS)
     found = session.rows(
         connection,
         login,
@@ -198,13 +195,13 @@ def next_chunks(
     At least one is returned; the last one of the table has no upper bound, so that rows which are
     added behind the end belong to it. Takes no locks. Fewer than `count` only at the table's end.
 
-    `after` is the upper bound of the chunk before; None: from the beginning. Two settings of the
+    `after` is the upper bound of the chunk before; None: from the beginning. Settings of the
     connection's session are changed.
 
     Raises:
         BadInput: the table has no usable key.
     """
-    session.rows(connection, login, _PREPARE)
+    session.rows(connection, login, SETTINGS)
     key = _key(schema)
     table = _Table(connection, login, schema)
     by_number = len(key) == 1 and key[0].type.kind is Kind.INTEGER

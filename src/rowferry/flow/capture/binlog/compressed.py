@@ -68,7 +68,7 @@ def inflate_exactly(part: bytes, size: int, what: str) -> bytes:
     """
     stream = zlib.decompressobj()
     try:
-        plain = stream.decompress(part, size + 1) if size else stream.decompress(part, 1)
+        plain = stream.decompress(part, size + 1)  # one byte more, to see that there is none
     except zlib.error as err:
         raise CorruptLog(f"{what} cannot be decompressed: {err}") from None
     if len(plain) != size or not stream.eof:
@@ -103,12 +103,12 @@ def inflate_payload(pieces: Iterable[bytes]) -> Iterator[npt.NDArray[np.uint8]]:
     for block in _whole_events(stream):
         given += len(block)
         yield block
-    if given != plain_size or source.left or source.read(1):
+    if given != plain_size or source.left or source.has_more():
         raise CorruptLog(f"{_NAME} has not the {plain_size} bytes of events that it announces")
 
 
 class _Pieces(io.RawIOBase):
-    """A file whose bytes arrive in pieces; at most `left` of them are given when that is set."""
+    """A file whose bytes arrive in pieces; it ends after `left` of them, once that is set."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -120,18 +120,25 @@ class _Pieces(io.RawIOBase):
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return at most `size` bytes (at most a piece); nothing: there are no more."""
+        """Return at most `size` bytes (at most a piece); nothing: this is the end."""
+        if not self.has_more() or self.left == 0:
+            return b""
+        here = len(self._piece) - self._at
+        take = min(size if size >= 0 else here, here)
+        if self.left is not None:
+            take = min(take, self.left)
+            self.left -= take
+        self._at += take
+        return self._piece[self._at - take : self._at]
+
+    def has_more(self) -> bool:
+        """Return whether any bytes are there, also beyond the end that is set."""
         while self._at == len(self._piece):
             found = next(self._pieces, None)
             if found is None:
-                return b""
+                return False
             self._piece, self._at = found, 0
-        take = len(self._piece) - self._at if size < 0 else min(size, len(self._piece) - self._at)
-        if self.left is not None:
-            take = min(take, self.left) if self.left else take * (size == 1)
-            self.left -= min(take, self.left)
-        self._at += take
-        return self._piece[self._at - take : self._at]
+        return True
 
 
 def _read_header(source: _Pieces) -> tuple[int, int, int]:

@@ -36,7 +36,6 @@ from rowferry.flow.capture.binlog.decode_kernels_memory import (
 from rowferry.flow.capture.binlog.json_binary import json_texts
 from rowferry.flow.capture.binlog.json_binary_changes import apply_changes
 from rowferry.flow.capture.binlog.table_map import MappedColumn
-from rowferry.flow.capture.range_log.kv_bytes import decimal_bytes
 
 Flags = npt.NDArray[np.bool_]
 _WHOLE: Final = {codes.TINY: 1, codes.SHORT: 2, codes.INT24: 3, codes.LONG: 4, codes.LONGLONG: 8}
@@ -214,7 +213,7 @@ def _reading(found: MappedColumn, kind: SqlType, unsigned: bool) -> tuple[int, i
         return 1, k.YEAR, 0, 0
     if code == codes.NEWDECIMAL:
         digits, scale = meta >> 8, meta & 255
-        size = decimal_bytes(digits - scale) + decimal_bytes(scale)
+        size = sum(n // 9 * 4 + (n % 9 + 1) // 2 for n in (digits - scale, scale))
         return size, k.DECIMAL, digits, scale
     if code in (codes.DATE, codes.NEWDATE):
         return 3, k.DATE, 0, 0

@@ -30,7 +30,6 @@ from rowferry.flow.capture.binlog.decode_kernels_text import put_clock, put_date
 from rowferry.flow.capture.range_log.kv_bytes import decimal_bytes, le16, le32, le64
 from rowferry.flow.capture.range_log.kv_float import DOUBLE_ROOM, put_integer, shortest
 from rowferry.flow.capture.range_log.kv_json import _fill_holes as fill_holes
-from rowferry.flow.capture.range_log.kv_json import _put_opaque as put_base64
 
 SMALL_OBJECT: Final = 0
 LARGE_OBJECT: Final = 1
@@ -52,6 +51,11 @@ MAX_DEPTH: Final = 100
 _TIMESTAMP, _DATE, _TIME, _DATETIME, _DECIMAL = 7, 10, 11, 12, 246
 _LITERALS = np.frombuffer(b"nulltruefalse", np.uint8)
 _ESCAPES = np.frombuffer(b"btn_fr", np.uint8)  # of the bytes 8 to 13
+_OPAQUE = np.frombuffer(b'"base64:type', np.uint8)
+_BASE64 = np.frombuffer(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8
+)
+_LINE: Final = 57  # bytes in a line of base64
 
 
 @compiled
@@ -126,6 +130,29 @@ def _put_moment(raw: Bytes, kind: int, p: int, out: Bytes, q: int) -> int:
 
 
 @compiled
+def _put_base64(raw: Bytes, kind: int, p: int, size: int, out: Bytes, q: int) -> int:
+    """Write bytes as "base64:typeN:…", with an escaped line feed after each 76 characters."""
+    for i in range(len(_OPAQUE)):
+        out[q + i] = _OPAQUE[i]
+    q = put_integer(u64(kind), False, out, q + len(_OPAQUE))
+    out[q] = 58
+    q += 1
+    for i in range(0, size, 3):
+        if i and i % _LINE == 0:
+            out[q], out[q + 1] = 92, 110
+            q += 2
+        left = min(size - i, 3)
+        word = i64(0)
+        for j in range(3):
+            word = word << 8 | (i64(raw[p + i + j]) if j < left else 0)
+        for j in range(4):
+            out[q + j] = _BASE64[word >> (18 - 6 * j) & 63] if j <= left else 61
+        q += 4
+    out[q] = 34
+    return q + 1
+
+
+@compiled
 def _put_opaque(raw: Bytes, p: int, end: int, out: Bytes, q: int) -> int:
     """Write a value of a column type that JSON lacks; return the place after it, or -1."""
     if p >= end:
@@ -147,7 +174,7 @@ def _put_opaque(raw: Bytes, p: int, end: int, out: Bytes, q: int) -> int:
         return after - base if after > 0 else -1
     if kind == _DATE or kind == _TIME or kind == _DATETIME or kind == _TIMESTAMP:
         return _put_moment(raw, kind, p, out, q) if size == 8 else -1
-    return put_base64(raw, kind, p, size, out, q)
+    return _put_base64(raw, kind, p, size, out, q)
 
 
 @compiled
@@ -247,8 +274,6 @@ def _put_document(
             depth -= 1
             out[q] = 125 if stack[depth, 0] <= LARGE_OBJECT else 93
             q += 1
-        if q > limit:
-            return -BAD_JSON, k
         if depth == 0:
             return q, k
         top = depth - 1

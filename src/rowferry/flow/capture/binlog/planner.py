@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -33,7 +32,6 @@ from rowferry.flow.capture.binlog.stream import LogStream, StartAt
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.decide.contract import Decision
 
-LOG = logging.getLogger(__name__)
 ENOUGH_BYTES: Final = 64 << 20  # of log: a stretch this long is worth a job
 WAIT_S: Final = 0.3
 RETENTION_EVERY_S: Final = 60.0
@@ -67,7 +65,9 @@ class BinlogPlanner:
         }
         self._known = {(v.table_id, v.version) for v in versions}
         self._met: list[TableSchema] = []
+        self._warnings: list[str] = []
         self._ahead: ReadAhead | None = None
+        self._appetite: Appetite | None = None
         self._opened = False
         self._source_ms = 0
         self._watermark = 0
@@ -102,6 +102,11 @@ class BinlogPlanner:
     def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
         """Return the tables whose snapshot is under way, in rows."""
         return snapshot_shares(self._state, self._server)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what an operator should know and has not been told yet."""
+        found, self._warnings = tuple(self._warnings), []
+        return found
 
     def lag_ms(self) -> int | None:
         """Return how far the last planned watermark is behind the source's clock."""
@@ -160,9 +165,9 @@ class BinlogPlanner:
         state, server = self._state, self._server
         log = state.log
         if log.server != server.facts.identity:
-            LOG.warning(
-                "another server answers; going on by GTID",
-                extra={"before": log.server, "now": server.facts.identity},
+            self._warnings.append(
+                f"{server.login} is now {server.facts.identity}, before it was {log.server}: "
+                "going on by GTID"
             )
             log.server, log.file, log.offset = server.facts.identity, "", 4
         check_reachable(
@@ -182,6 +187,7 @@ class BinlogPlanner:
         for table_id, low in state.lows.items():
             scanner.exclude_until(table_id, parse_gtids(low["gtid"], server.flavour))
         self._ahead = ReadAhead(stream, scanner, appetite.stretch_bytes)
+        self._appetite = appetite
         return self._ahead
 
     def _close_log(self) -> None:
@@ -190,6 +196,8 @@ class BinlogPlanner:
             self._ahead = None
 
     def _plan_log(self, appetite: Appetite) -> Stretch:
+        if appetite != self._appetite:
+            self._close_log()  # what was framed ahead was cut for another one
         ahead = self._ahead or self._open_log(appetite)
         state = self._state
         with ahead.changed:
@@ -219,6 +227,12 @@ class BinlogPlanner:
             state.lows = {k: v for k, v in state.lows.items() if k in scanner.waits_for()}
             if state.hold is not None and passed(state.log, state.hold):
                 state.hold = None
+            if scanner.clamped:
+                self._warnings.append(
+                    f"{scanner.clamped} transactions have a time more than 60 s ahead of the "
+                    "source's clock (SET timestamp?): they were given the clock's"
+                )
+                scanner.clamped = 0
             ahead.poke()
         held = state.hold is not None or bool(state.lows) or bool(state.in_stage(Stage.REGISTERED))
         watermark = None if held else state.log.last_ts - (1 if state.log.txn_ts else 0)
@@ -243,13 +257,13 @@ class BinlogPlanner:
             if scanner.blocked:
                 self._source_ms = self._server.clock_ms()
                 return scanner.ended
-            count, size = scanner.backlog()
+            _, size = scanner.backlog()
             # The clock before the log's end: all that was committed by then lies before that end.
             self._source_ms = self._server.clock_ms()
             at_end = scanner.at_border and self._server.holds_all_of(scanner.position())
-            if at_end or count or time.monotonic() >= until:
+            if at_end or size >= ENOUGH_BYTES or time.monotonic() >= until:
                 return at_end
-            ahead.changed.wait(0.01)
+            ahead.changed.wait(0.01)  # the server is slower than we are: a fuller stretch is better
 
     def _warn_of_retention(self) -> None:
         now = time.monotonic()
@@ -268,4 +282,4 @@ class BinlogPlanner:
             physical_ms(log.last_ts),
         )
         if words:
-            LOG.warning(words)
+            self._warnings.append(words)

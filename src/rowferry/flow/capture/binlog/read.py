@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Segment, TableSlice
-from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable, TableVersionUnknown
 from rowferry.flow.capture.binlog import events as ev
@@ -106,6 +105,7 @@ class _Reader:
         while True:
             moved = stream.fill()
             state[k.AT] -= moved
+            self._found.spans[: int(state[k.FOUND]), :2] -= moved
             while True:
                 reason = self._walk(stream.data, stream.filled, 5, self._tail)
                 if reason == k.JOIN:
@@ -201,9 +201,8 @@ class _Reader:
             self._skip(data)
         elif code == ev.GTID_TAGGED:
             gtid = ev.parse_tagged_gtid(self._body(data))
-            state[k.TXN_TS] = state[k.LAST_TS] = max(
-                int(state[k.LAST_TS]) + 1,
-                min(gtid.commit_us // 1000, int(state[k.CLAMP_MS])) << PHYSICAL_SHIFT,
+            state[k.TXN_TS] = state[k.LAST_TS] = k.tick(
+                int(state[k.LAST_TS]), gtid.commit_us // 1000, int(state[k.CLAMP_MS])
             )
             state[k.ALONE] = 1
             self._skip(data)

@@ -16,9 +16,10 @@ from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, RowferryError, SourceError, SourceUnavailable
 from rowferry.flow.capture.binlog import resultset_kernels as kernels
 from rowferry.flow.capture.binlog import session
+from rowferry.flow.capture.binlog.charsets import to_utf8
+from rowferry.flow.capture.binlog.decode_kernels_address import vector_texts
 from rowferry.flow.capture.binlog.session import Connection, Login
 from rowferry.flow.capture.range_log.kv_bytes import Bytes, Longs
-from rowferry.flow.capture.range_log.kv_float import shortest
 
 Meanings: TypeAlias = Mapping[int, type[SourceError]]
 
@@ -187,20 +188,26 @@ def _column(kind: SqlType, raw: Bytes, at: Longs, size: Longs) -> pa.Array:
         signed = kind.arrow == pa.int64()
         _check(kernels.integers(raw, at, size, signed, numbers))
         return pa.Array.from_buffers(kind.arrow, rows, [valid, pa.py_buffer(numbers)], nulls)
-    if kind.kind is Kind.VECTOR:
-        offsets, out = _vectors(raw, at, size)
-    else:
-        offsets = np.empty(rows + 1, np.int64)
-        kernels.text_offsets(size, offsets)
-        out = np.empty(int(offsets[rows]), np.uint8)
-        kernels.texts(raw, at, offsets, out)
-    data = [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
-    if kind.kind is Kind.BINARY:
-        return pa.Array.from_buffers(kind.arrow, rows, data, nulls)
-    text = pa.Array.from_buffers(pa.large_utf8(), rows, data, nulls)
+    offsets = np.empty(rows + 1, np.int64)
+    kernels.text_offsets(size, offsets)
+    out: Bytes = np.empty(int(offsets[rows]), np.uint8)
+    kernels.texts(raw, at, offsets, out)
     if kind.kind is Kind.FLOAT or kind.kind is Kind.DOUBLE:
-        return _floats(kind, text)
-    return _checked_text(text) if kind.kind in (Kind.TEXT, Kind.JSON) else text
+        return _floats(kind, _strings(pa.large_utf8(), valid, offsets, out, nulls))
+    if kind.kind is Kind.VECTOR:
+        out, offsets, wrong = vector_texts(out, offsets, size != kernels.NULL)
+        _check(wrong + 1)
+    elif kind.kind is not Kind.BINARY:
+        out, offsets = to_utf8("utf8mb4", out, offsets)  # as the log's rows: stray bytes become `?`
+    return _strings(kind.arrow, valid, offsets, out, nulls)
+
+
+def _strings(
+    kind: pa.DataType, valid: pa.Buffer | None, offsets: Longs, data: Bytes, nulls: int
+) -> pa.Array:
+    used = pa.py_buffer(data).slice(0, int(offsets[-1]))
+    rows = len(offsets) - 1
+    return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(offsets), used], nulls)
 
 
 def _check(wrong: int) -> None:
@@ -212,39 +219,14 @@ def _floats(kind: SqlType, text: pa.Array) -> pa.Array:
     try:
         wide = text.cast(pa.float64())
     except pa.ArrowInvalid:
-        raise _BadValueError(_first_bad(text, float)) from None
+        raise _BadValueError(_first_bad(text)) from None
     return wide.cast(kind.arrow, safe=False)
 
 
-def _checked_text(text: pa.Array) -> pa.Array:
-    """Return UTF-8; where a column holds other bytes, with `?` for them, as servers convert."""
-    try:
-        text.validate(full=True)
-        return text
-    except pa.ArrowInvalid:
-        raw = text.view(pa.large_binary()).to_pylist()
-        return pa.array([None if v is None else _mended(v) for v in raw], pa.large_utf8())
-
-
-def _mended(value: bytes) -> str:
-    return value.decode("utf-8", "replace").replace("\ufffd", "?")
-
-
-def _first_bad(text: pa.Array, read: Any) -> int:
-    for row, value in enumerate(text.to_pylist()):
+def _first_bad(text: pa.Array) -> int:
+    for row, value in enumerate(text.view(pa.large_binary()).to_pylist()):
         try:
-            read(value or 0)
+            float(value or 0)
         except ValueError:
             return row
     return 0
-
-
-def _vectors(raw: Bytes, at: Longs, size: Longs) -> tuple[Longs, Bytes]:
-    count = int(np.maximum(size, 0).sum()) // 4
-    bits = np.empty(count, np.uint64)
-    _check(kernels.vector_numbers(raw, at, size, bits))
-    digits, digits_at = shortest(bits.astype(np.uint32).view(np.float32))
-    offsets = np.empty(len(at) + 1, np.int64)
-    out = np.empty(count * kernels.VECTOR_ROOM + 2 * len(at), np.uint8)
-    kernels.vectors(size, digits, digits_at, offsets, out)
-    return offsets, out[: offsets[-1]]

@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from rowferry.flow.capture.range_log.kv_bytes import Bytes, Longs, Words, compiled, i64, le32, u64
-from rowferry.flow.capture.range_log.kv_float import put_float, shortest
+from rowferry.flow.capture.range_log.kv_bytes import Bytes, Longs, Words, compiled, i64, u64
 
 # --- what `state` holds, by place ----------------------------------------------------------------
 AT: Final = 0  # index in the buffer of the next packet
@@ -30,7 +29,6 @@ BAD: Final = 4  # a packet's number is not the next one, or it is empty
 NULL: Final = -1  # the size of a value that is NULL
 MAX_COLUMNS: Final = 4096  # of a table in either server
 _FULL_PACKET: Final = 0xFFFFFF  # a packet of this size goes on in the next one
-VECTOR_ROOM: Final = 64  # bytes that a float's plain text and a comma can need
 
 
 @compiled
@@ -213,51 +211,6 @@ def texts(raw: Bytes, at: Longs, offsets: Longs, out: Bytes) -> None:
             room[i] = source[i]
 
 
-@compiled
-def vector_numbers(raw: Bytes, at: Longs, size: Longs, out: Words) -> int:
-    """Collect the bits of all vectors' 32-bit floats, one a word.
-
-    Returns 0, or 1 + the row whose bytes are no vector. `out` needs a place for every 4 bytes.
-    """
-    k = i64(0)
-    for row in range(len(at)):
-        if size[row] == NULL:
-            continue
-        if size[row] % 4:
-            return row + 1
-        for p in range(at[row], at[row] + size[row], 4):
-            bits = le32(raw, p)
-            if bits >> 23 & 0xFF == 0xFF:
-                return row + 1
-            out[k] = u64(bits)
-            k += 1
-    return 0
-
-
-@compiled
-def vectors(size: Longs, digits: Bytes, digits_at: Longs, offsets: Longs, out: Bytes) -> None:
-    """Write vectors as text, given their numbers' shortest digits.
-
-    `out` needs `VECTOR_ROOM` bytes for each number and 2 for each row.
-    """
-    q, k = i64(0), i64(0)
-    for row in range(len(size)):
-        offsets[row] = q
-        if size[row] == NULL:
-            continue
-        out[q] = 91
-        q += 1
-        for i in range(size[row] // 4):
-            if i:
-                out[q] = 44
-                q += 1
-            q = put_float(digits, digits_at[k], digits_at[k + 1], False, out, q)
-            k += 1
-        out[q] = 93
-        q += 1
-    offsets[len(size)] = q
-
-
 def warm() -> None:
     """Compile every kernel, so that the first real rows need not wait."""
     raw = np.frombuffer(bytearray(b"\x05\x00\x00\x00\x04\x00\x00\x80\x3f"), np.uint8)
@@ -270,6 +223,3 @@ def warm() -> None:
     integers(raw, at[0], size[0], True, words)
     text_offsets(size[0], offsets)
     texts(raw, at[0], offsets, np.empty(4, np.uint8))
-    vector_numbers(raw, at[0], size[0], words)
-    digits, digits_at = shortest(words.astype(np.uint32).view(np.float32))
-    vectors(size[0], digits, digits_at, offsets, np.empty(VECTOR_ROOM + 2, np.uint8))

@@ -15,11 +15,13 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
+from rowferry.change.position import PHYSICAL_SHIFT
+
 # --- what `state` holds, by place ----------------------------------------------------------------
 AT: Final = 0  # index in the buffer of the next packet
 OFFSET: Final = 1  # log offset behind the last event
 LAST_TS: Final = 2  # the clock: commit-ts of the last transaction (or watermark)
-CLAMP_MS: Final = 3  # times above this one are taken for this one
+CLAMP_MS: Final = 3  # later times are not believed: the source's clock + AHEAD_MS
 TXN_TS: Final = 4  # commit-ts of the transaction that is open; 0: none is
 TXN_AT: Final = 5  # index in the buffer where it began (may be gone: negative)
 TXN_OFFSET: Final = 6  # log offset where it began
@@ -69,6 +71,7 @@ BAD_CRC: Final = 13  # a checksum does not fit
 JOIN: Final = 14  # an event in several packets: the caller joins them, then walks on
 UNTIL: Final = 15  # the next transaction lies behind the end that is wanted
 
+AHEAD_MS: Final = 60_000  # how far ahead of the source's clock a time may be
 JOINED: Final = 1  # first byte of a packet that was joined from several
 
 _NEVER: Final = np.int64(1) << np.int64(62)
@@ -131,6 +134,12 @@ def _number(data: Any, p: Any, size: Any) -> Any:
     for i in range(size):
         found |= np.int64(data[p + i]) << np.int64(8 * i)
     return found
+
+
+def tick(last_ts: int, commit_ms: int, clamp_ms: int) -> int:
+    """Return the next transaction's commit-ts, as the walk gives it."""
+    believed = commit_ms if commit_ms <= clamp_ms else clamp_ms - AHEAD_MS
+    return max(last_ts + 1, believed << PHYSICAL_SHIFT)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -364,7 +373,7 @@ def walk(
             if t > state[CLAMP_MS]:
                 if not collect and state[ACCEPT] != 2:
                     return CLAMP
-                t = state[CLAMP_MS]
+                t = state[CLAMP_MS] - AHEAD_MS
                 state[CLAMPED] += 1
             stamp = max(state[LAST_TS] + 1, t << np.int64(18))
             if stamp > state[UNTIL_TS]:

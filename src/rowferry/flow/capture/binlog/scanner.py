@@ -33,10 +33,10 @@ from rowferry.flow.capture.binlog.xa import prepared_xid, statement_xid
 from rowferry.flow.capture.contract import Appetite
 from rowferry.flow.capture.range_log.cut import day_end
 
-AHEAD_MS: Final = 60_000  # a time further ahead of the source's clock is not believed
 SEGMENT_BYTES: Final = 32 << 20
 CARRY_BYTES: Final = 512 << 10  # segments up to this size take their bytes along
 HUGE_TXN: Final = 2 << 20  # bytes without a border after which part of a transaction is framed
+_CLAMP_STEP_MS: Final = 1_000  # the clock is taken over in steps: each one ends a segment
 _NEVER: Final = 1 << 62
 _TWO_DAYS: Final = (2 * 86_400_000) << PHYSICAL_SHIFT
 _ROW_STATEMENTS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
@@ -127,7 +127,7 @@ class Scanner:
         state[k.UNTIL_TS] = _NEVER if appetite.until_ts is None else appetite.until_ts
         state[k.DAY_END] = state[k.CUT_AT] = _NEVER
         state[k.WHOLE] = appetite.whole_transactions
-        state[k.CLAMP_MS] = book.source_ms() + AHEAD_MS
+        state[k.CLAMP_MS] = book.source_ms() + k.AHEAD_MS
         self._state = state
         self._kept = state.copy()  # where the walk can begin again: the last border, mostly
 
@@ -474,11 +474,11 @@ class Scanner:
 
     def _renew_clamp(self) -> None:
         """Ask the source's clock again; a time that is still far ahead is not believed."""
-        before = int(self._state[k.CLAMP_MS])
-        clamp = max(before, self._book.source_ms() + AHEAD_MS)
-        self._close_segment(self._state)  # a segment is read with one clamp
-        self._both(k.CLAMP_MS, clamp)
-        if clamp - before < AHEAD_MS // 2:
+        clamp = self._book.source_ms() + k.AHEAD_MS
+        if clamp - int(self._state[k.CLAMP_MS]) >= _CLAMP_STEP_MS:
+            self._close_segment(self._state)  # a segment is read with one clamp
+            self._both(k.CLAMP_MS, clamp)
+        else:
             self._state[k.ACCEPT] = 2
             self.clamped += 1
 
@@ -488,10 +488,7 @@ class Scanner:
         gtid = ev.parse_tagged_gtid(self._body())
         self._start_run(-1, -1, gtid.number, gtid.uuid, gtid.tag)
         state[k.RUN_NEXT] = gtid.number + 1
-        stamp = max(
-            int(state[k.LAST_TS]) + 1,
-            min(gtid.commit_us // 1000, int(state[k.CLAMP_MS])) << PHYSICAL_SHIFT,
-        )
+        stamp = k.tick(int(state[k.LAST_TS]), gtid.commit_us // 1000, int(state[k.CLAMP_MS]))
         if stamp > state[k.UNTIL_TS]:
             self.ended = True
             return

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import pymysql
@@ -65,14 +66,14 @@ class Login:
 
     @classmethod
     def of(cls, uri: Uri, options: Options) -> Login:
-        """Read a source URI, `mysql://USER:PASSWORD@HOST:PORT/`.
+        """Read a source URI, `mysql://<user>:<password>@<host>:<port>/`.
 
         Raises:
             BadUri: no user, no host, a port that is no number, or a path.
         """
         host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
         if not host or "," in host or (port and not port.isdecimal()) or not uri.user:
-            raise BadUri(f"{uri} is no MySQL source; write mysql://USER:PASSWORD@HOST:PORT/")
+            raise BadUri(f"{uri} is no MySQL source; write mysql://<user>:<password>@<host>:<port>/")
         if uri.path not in ("", "/"):
             raise BadUri(f"{uri} names a database; choose tables with filter.rules instead")
         return cls(
@@ -119,7 +120,7 @@ def connect(login: Login) -> Connection[Any]:
     """
 
     def attempt() -> Connection[Any]:
-        return pymysql.connect(
+        return _Client(
             host=login.host,
             port=login.port,
             user=login.user,
@@ -144,6 +145,23 @@ def _as_text(value: Any, _: Any = None) -> str:
     return str(value)
 
 
+class _Client(Connection):
+    """The client library's connection; TLS settings are made once, not for every connection."""
+
+    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
+        return sslp if isinstance(sslp, ssl.SSLContext) else _any_certificate()
+
+
+@lru_cache(maxsize=1)
+def _any_certificate() -> ssl.SSLContext:
+    """Return the settings of `preferred`: encrypted where the server can, nothing is checked."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@lru_cache(maxsize=16)
 def _tls(login: Login) -> ssl.SSLContext | None:
     if login.ssl_mode in ("disabled", "preferred") and not (login.ssl_ca or login.ssl_cert):
         return None  # the client uses TLS without checks where the server offers it

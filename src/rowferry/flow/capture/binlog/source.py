@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as sources: `mysql://USER:PASSWORD@HOST:PORT/`."""
+"""MySQL and MariaDB as sources: `mysql://<user>:<password>@<host>:<port>/`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class BinlogSource:
     def __init__(self, spec: ChangefeedSpec) -> None:
         self._options = spec.options(BINLOG_OPTIONS, spec.source)
         self._login = Login.of(spec.source, self._options)
-        rules = {"filter": spec.section("filter"), "top": spec.section("")}
+        words = ("case-sensitive", "force-replicate", "ignore-ineligible-table")
+        rules = [spec.section("filter"), {w: spec.section("").get(w) for w in words}]
         self._beginning = Beginning.of(self._options, json.dumps(rules, sort_keys=True))
         self._flavour: Flavour | None = None  # of `read`: asked once in a worker
         self._exact: dict[int, dict[str, Any]] = {}

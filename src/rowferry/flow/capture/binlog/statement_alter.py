@@ -33,13 +33,9 @@ def alter(reader: Reader) -> None:
         name = reader.database if unnamed else cursor.name()
         reader.of_database(DdlKind.DATABASE_CHARSET, name)
         return
-    start = cursor.place
     while cursor.accept_any("ONLINE", "OFFLINE", "IGNORE"):
         pass
-    if not cursor.accept("TABLE"):
-        cursor.place = start
-        reader.expect_other_object()
-        return
+    cursor.expect("TABLE")
     cursor.accept("IF", "EXISTS")
     _alter_table(reader, reader.table_name())
 

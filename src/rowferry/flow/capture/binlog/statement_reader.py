@@ -21,13 +21,6 @@ _NO_BACKSLASH_ESCAPES: Final = 1 << 20
 # Under these modes (REAL_AS_FLOAT, ORACLE, MSSQL, DB2, MAXDB) column types mean other things.
 _OTHER_TYPES: Final = 1 | 0x200 | 0x400 | 0x800 | 0x1000
 
-# What CREATE, DROP, ALTER and RENAME speak of besides tables, indexes and databases.
-_OTHER_OBJECTS: Final = frozenset(
-    "VIEW TRIGGER PROCEDURE FUNCTION EVENT SEQUENCE USER ROLE SERVER TABLESPACE LOGFILE UNDO "
-    "RESOURCE PACKAGE INSTANCE LIBRARY REFERENCE PREPARE TEMPORARY".split()
-)
-_FAR_ENOUGH: Final = 30  # words: a definer and other attributes may stand before the object
-_SET_STATEMENT: Final = re.compile(r"\s*SET\s+STATEMENT\b", re.IGNORECASE)
 _START_TRANSACTION: Final = re.compile(r"\s+START\s+TRANSACTION\s*$", re.IGNORECASE)
 # Pairs of words by which the server makes more, or other things, of a text than it says.
 _MAKES_MORE: Final = frozenset(
@@ -74,15 +67,12 @@ class Reader:
     """A statement and the place in it; what it does is gathered as it is read.
 
     Attributes:
-        query: the text to hand on: without settings around it, or the mark of a table that is
-            filled by the same transaction.
+        query: the text to hand on: without the mark of a table that is filled by the same
+            transaction.
         changes: see `Effects`, as `unread` and `swapped`.
     """
 
     def __init__(self, sql: str, plain: str, database: str, scope: Scope, sql_mode: int) -> None:
-        if _SET_STATEMENT.match(plain):  # MariaDB: SET STATEMENT settings FOR statement
-            place = _after_settings(plain)
-            sql, plain = sql[place:], plain[place:]
         self.cursor = Cursor(plain)
         self.query = _START_TRANSACTION.sub("", sql.strip().rstrip(";").rstrip())
         self.database = database
@@ -114,17 +104,6 @@ class Reader:
     def database_name(self, written: str) -> str:
         """Return a database's name as the server keeps it."""
         return self.scope.settings.kept(TableId(written, "")).database
-
-    def expect_other_object(self) -> None:
-        """Go on if the statement is about something that is no table.
-
-        Raises:
-            NotUnderstood: it is not known what it is about.
-        """
-        here = self.cursor.place
-        words = {t.word for t in self.cursor.tokens[here : here + _FAR_ENOUGH]}
-        if not words & _OTHER_OBJECTS:
-            raise NotUnderstood
 
     def partitions_start(self) -> int:
         """Return where the clauses about partitions begin, which say nothing about columns."""
@@ -219,15 +198,8 @@ class Reader:
             self._other_types
             or "REFERENCES" in words  # the server makes an index for a foreign key that lacks one
             or "SELECT" in words
+            or "LOCALTIME" in words  # the time of day for newer MariaDB, else the date as well
             or not _MAKES_MORE.isdisjoint(zip(words, words[1:], strict=False))
         ):
             raise Untold
         return server_form(table, before, self.scope.facts, self.scope.settings)
-
-
-def _after_settings(plain: str) -> int:
-    """Return the place after `SET STATEMENT … FOR`."""
-    for token in Cursor(plain).tokens:
-        if token.word == "FOR":
-            return token.end
-    raise NotUnderstood

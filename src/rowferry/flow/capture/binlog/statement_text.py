@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from rowferry.change.ddl_cursor import KEYWORDS
 from rowferry.change.table import TableId
 from rowferry.flow.capture.binlog.session import Flavour, ServerFacts
 
@@ -23,6 +22,9 @@ _PIECE: Final = re.compile(
 _NAME: Final = rf"(?:{_BACKED}|{_DOUBLE}|[\w$]+)"
 _NAMES: Final = re.compile(rf"{_STRING}|(?P<names>{_NAME}(?:\s*\.\s*{_NAME})*)", re.DOTALL)
 _ONE_NAME: Final = re.compile(_NAME, re.DOTALL)
+_WORD: Final = re.compile(rf"{_STRING}|{_DOUBLE}|{_BACKED}|(?P<word>[\w$]+)", re.DOTALL)
+# Words after which a bare word is the name of a table.
+_BEFORE_NAMES: Final = frozenset("TABLE TABLES EXISTS INTO FROM JOIN UPDATE LIKE TO ON".split())
 _COMMENT_END: Final = "*/"
 # MariaDB takes comments for MySQL 5.7 up to 9.99 as mere comments.
 _NOT_MARIADB: Final = range(50700, 100000)
@@ -72,6 +74,13 @@ def _runs(opening: re.Match[str], facts: ServerFacts) -> bool:
     return wanted <= major * 10000 + minor * 100 + patch
 
 
+def words_of(plain: str) -> Iterator[tuple[str, int]]:
+    """Yield the bare words of a text in upper case, each with the place after it."""
+    for found in _WORD.finditer(plain):
+        if found["word"] is not None:
+            yield found["word"].upper(), found.end()
+
+
 def mentioned(plain: str, database: str) -> Iterator[tuple[TableId, bool]]:
     """Yield the tables that the words of a text could mean, in order, some of them twice.
 
@@ -80,22 +89,21 @@ def mentioned(plain: str, database: str) -> Iterator[tuple[TableId, bool]]:
         database: the current one, for names without one; may be empty.
 
     Yields:
-        A table, and whether it is surely meant as a name: not a bare word of the language.
+        A table, and whether it is surely written as a name; a bare word may be anything.
     """
+    before = ""
     for found in _NAMES.finditer(plain):
         if found["names"] is None:
             continue
         written = _ONE_NAME.findall(found["names"])
         parts = [_unquoted(part) for part in written]
         if database:
-            bare = len(parts) == 1 and written[0] == parts[0]
-            yield TableId(database, parts[0]), not bare or _is_name(parts[0])
+            alone = len(parts) == 1
+            named = before in _BEFORE_NAMES or written[0] != parts[0]
+            yield TableId(database, parts[0]), alone and named
         for first, second in zip(parts, parts[1:], strict=False):
             yield TableId(first, second), True
-
-
-def _is_name(word: str) -> bool:
-    return word.upper() not in KEYWORDS and not word.isdigit()
+        before = written[-1].upper()
 
 
 def _unquoted(name: str) -> str:

@@ -14,7 +14,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.binlog.server_form import Untold
 from rowferry.flow.capture.binlog.statement_alter import alter
-from rowferry.flow.capture.binlog.statement_reader import Reader
+from rowferry.flow.capture.binlog.statement_reader import NotUnderstood, Reader
 
 # --- CREATE --------------------------------------------------------------------------------------
 
@@ -29,15 +29,11 @@ def _create(reader: Reader) -> None:
     if cursor.accept("TABLE"):
         _create_table(reader, replacing)
         return
-    start = cursor.place
     cursor.accept_any("ONLINE", "OFFLINE")
     unique = cursor.at("UNIQUE")
     cursor.accept_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
-    if cursor.accept("INDEX"):
-        _create_index(reader, unique, replacing)
-        return
-    cursor.place = start
-    reader.expect_other_object()
+    cursor.expect("INDEX")
+    _create_index(reader, unique, replacing)
 
 
 def _create_table(reader: Reader, replacing: bool) -> None:
@@ -117,13 +113,17 @@ def _drop(reader: Reader) -> None:
         name = reader.table_name()
         reader.redefine(name, lambda d: drop_index(d, index, unless), DdlKind.DROP_INDEX)
         _of_a_stranger(reader, name, DdlKind.DROP_INDEX)
-    elif cursor.accept_any("TABLE", "TABLES"):
+    else:
+        _expect_table(reader)
         cursor.accept("IF", "EXISTS")
         names = reader.table_names()
         for name in names:
             reader.dropped(name, reader.query if len(names) == 1 else None)
-    else:
-        reader.expect_other_object()
+
+
+def _expect_table(reader: Reader) -> None:
+    if not reader.cursor.accept_any("TABLE", "TABLES"):
+        raise NotUnderstood
 
 
 def _truncate(reader: Reader) -> None:
@@ -139,9 +139,7 @@ def _truncate(reader: Reader) -> None:
 
 def _rename(reader: Reader) -> None:
     cursor = reader.cursor
-    if not cursor.accept_any("TABLE", "TABLES"):
-        reader.expect_other_object()
-        return
+    _expect_table(reader)
     cursor.accept("IF", "EXISTS")
     pairs: list[tuple[TableId, TableId]] = []
     while True:
@@ -162,7 +160,7 @@ def _move(reader: Reader, pairs: list[tuple[TableId, TableId]]) -> None:
     ends = {origin: name for name, origin in origins.items()}
     strangers = [(n, o) for n, o in origins.items() if o not in known and keeps(n)]
     reader.swapped += [(n, o) for n, o in strangers if n in known and not keeps(ends.get(n, n))]
-    swapped = {name for name, _ in reader.swapped}
+    swapped = [name for name, _ in reader.swapped]
     reader.unread += swapped
 
     at: dict[TableId, TableId] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
@@ -22,16 +23,22 @@ from rowferry.flow.capture.binlog.statement_reader import (
     Reader,
     Scope,
 )
-from rowferry.flow.capture.binlog.statement_text import mentioned, plain_text
+from rowferry.flow.capture.binlog.statement_text import mentioned, plain_text, words_of
 from rowferry.flow.capture.binlog.statement_verbs import VERBS
 
 # First words of statements that change no definition, and no rows that the log does not show.
 _HARMLESS: Final = frozenset(
     "BEGIN COMMIT ROLLBACK SAVEPOINT RELEASE XA GRANT REVOKE FLUSH ANALYZE OPTIMIZE REPAIR CHECK "
     "CHECKSUM INSTALL UNINSTALL LOCK UNLOCK USE DO KILL RESET PURGE CHANGE START STOP SHOW SELECT "
-    "EXPLAIN PREPARE EXECUTE DEALLOCATE HELP SHUTDOWN CACHE SIGNAL".split()
+    "EXPLAIN PREPARE EXECUTE DEALLOCATE HELP SHUTDOWN CACHE SIGNAL SET".split()
 )
 _FIRST_WORD: Final = re.compile(r"\s*([A-Za-z]+)")
+# What a statement can be about, told by the first of these words in it.
+_OBJECTS: Final = frozenset("TABLE TABLES INDEX DATABASE SCHEMA".split())
+_OTHER_OBJECTS: Final = frozenset(
+    "VIEW TRIGGER PROCEDURE FUNCTION EVENT SEQUENCE USER ROLE SERVER TABLESPACE LOGFILE UNDO "
+    "RESOURCE PACKAGE INSTANCE LIBRARY REFERENCE TEMPORARY".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +88,37 @@ def effects(
         sql_mode: the session's, as the log has it.
     """
     first = _FIRST_WORD.match(sql)
-    if first is not None and first[1].upper() in _HARMLESS:
-        return None
+    if first is not None and first[1].upper() in _HARMLESS and first[1].upper() != "SET":
+        return None  # most statements of a log begin or end transactions
     scope = Scope(known, keeps, next_id, facts, settings or Settings())
     plain = plain_text(sql, facts, bool(sql_mode & ANSI_QUOTES))
+    place = _after_settings(plain)
+    sql, plain = sql[place:], plain[place:]
+    if _is_harmless(plain):
+        return None
     try:
         found = _by_words(Reader(sql, plain, database, scope, sql_mode))
     except Exception:  # whatever is wrong with a text, the feed goes on
         found = _by_mention(sql, plain, database, scope)
     return found if found.changes or found.unread else None
+
+
+def _after_settings(plain: str) -> int:
+    """Return where the statement begins: MariaDB has SET STATEMENT settings FOR statement."""
+    words = words_of(plain)
+    if [word for word, _ in islice(words, 2)] != ["SET", "STATEMENT"]:
+        return 0
+    return next((end for word, end in words if word == "FOR"), 0)
+
+
+def _is_harmless(plain: str) -> bool:
+    """Return whether a statement has nothing to do with tables, told by its first words."""
+    words = (word for word, _ in words_of(plain))
+    verb = next(words, "SET")
+    if verb in VERBS and verb != "TRUNCATE":
+        about = next((w for w in words if w in _OBJECTS or w in _OTHER_OBJECTS), "")
+        return about in _OTHER_OBJECTS
+    return verb in _HARMLESS
 
 
 def _by_words(reader: Reader) -> Effects:
@@ -99,10 +128,9 @@ def _by_words(reader: Reader) -> Effects:
         NotUnderstood, BadStatement: what it does is not known.
     """
     verb = reader.cursor.take().word
-    if verb in VERBS:
-        VERBS[verb](reader)
-    elif verb not in _HARMLESS and verb != "SET":
+    if verb not in VERBS:
         raise NotUnderstood
+    VERBS[verb](reader)
     return Effects(tuple(reader.changes), tuple(reader.unread), tuple(reader.swapped))
 
 

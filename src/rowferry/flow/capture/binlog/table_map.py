@@ -390,26 +390,30 @@ def mismatch(mapped: MappedTable, schema: TableSchema) -> str:
 
 def _fits(found: MappedColumn, known: SqlType, has_metadata: bool) -> bool:
     """Return whether a version's type can be what the log says."""
-    told = _type(found)
+    told, is_string = _type(found), found.code in STRINGS or found.code in BLOBS
     if known.name in ("inet4", "inet6", "uuid"):
         return found.code == STRING and found.meta == {"inet4": 4}.get(known.name, 16)
     if known.kind is Kind.VECTOR and found.code in STRINGS:  # MariaDB's
         return known.length is None or found.meta == 4 * known.length
-    if not has_metadata and (found.code in STRINGS or found.code in BLOBS):
+    if is_string and not (has_metadata and charset_of(found.collation)):
         return _same_bytes(found, known)
-    if told.name != known.name or told.fraction_digits != known.fraction_digits:
-        old_format = found.code in (TIMESTAMP, DATETIME, TIME) and told.name == known.name
-        return told.kind in (Kind.FLOAT, Kind.DOUBLE) and told.name == known.name or old_format
-    if has_metadata and told.unsigned != known.unsigned:
+    if told.name != known.name or (has_metadata and told.unsigned != known.unsigned):
         return False
-    if told.kind in (Kind.ENUM, Kind.SET):
-        same = not has_metadata or told.elements == known.elements
-        return same and (not has_metadata or _same_charset(told, known))
-    if told.kind in (Kind.TEXT, Kind.BINARY) and found.code != GEOMETRY:
-        return _same_charset(told, known) and (found.code in BLOBS or told.length == known.width)
-    if told.kind in (Kind.DECIMAL, Kind.BIT):
-        return told.length == known.width
-    return told.length is None or known.length is None or told.length == known.length
+    if is_string:
+        same_length = found.code in BLOBS or told.length == known.width
+        return same_length and _same_charset(told, known)
+    match told.kind:
+        case Kind.ENUM | Kind.SET:
+            same = told.elements == known.elements and _same_charset(told, known)
+            return same or not has_metadata
+        case Kind.DECIMAL | Kind.BIT:
+            return told.length == known.width and told.fraction_digits == known.fraction_digits
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            is_old = found.code in (TIMESTAMP, DATETIME, TIME)  # these do not tell the fraction
+            return is_old or told.fraction_digits == known.fraction_digits
+        case Kind.VECTOR:
+            return None in (told.length, known.length) or told.length == known.length
+    return True
 
 
 def _same_bytes(found: MappedColumn, known: SqlType) -> bool:

@@ -81,6 +81,10 @@ class RangePlanner:
         """Return the tables whose snapshot is under way, with their parts done."""
         return shares(self._state) if self._state else ()
 
+    def warnings(self) -> tuple[str, ...]:
+        """Nothing: what can go wrong with ranges is an error."""
+        return ()
+
     def lag_ms(self) -> int | None:
         """Return how far the planned position is behind the source's clock."""
         if self._state is None or not self._source_ms:

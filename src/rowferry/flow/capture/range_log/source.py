@@ -53,6 +53,7 @@ class RangeSource:
         self._subscriber = spec.changefeed_id
         self._options = spec.options(RANGE_OPTIONS, spec.source)
         self._cluster_id = 0
+        self.notices: tuple[str, ...] = ()
         self._client: RangeClient | None = None  # of `read`: kept between a worker's segments
 
     def traits(self) -> SourceTraits:

@@ -21,7 +21,7 @@ from rowferry.flow.sink.storage.paths import SchemaFile, schema_path
 
 _VERSION = 1
 # Types that other systems do not know are written as what every codec writes their values as.
-_WRITTEN_AS = {"geometry": "blob", "inet6": "text", "uuid": "text"}
+_WRITTEN_AS = {"geometry": "blob", "inet4": "text", "inet6": "text", "uuid": "text"}
 _READ_AS = {"numeric": "decimal", "var_string": "varchar", "integer": "int"}
 _SECONDS = (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
 _STRINGS = (Kind.TEXT, Kind.BINARY)

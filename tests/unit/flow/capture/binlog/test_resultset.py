@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rowferry.change.sqltype import SqlType
+from rowferry.change.sqltype import FACTS, SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import (
     CorruptLog,
@@ -172,8 +172,7 @@ def test_many_rows_come_in_blocks_and_in_order() -> None:
     result = ResultSet(connection, LOGIN, "SELECT", {})  # type: ignore[arg-type]
     blocks = list(result.read(TWO))
     connection.close()
-    assert len(blocks) > 1
-    assert max(len(b) for b in blocks) <= 1 << 16
+    assert [len(b) for b in blocks] == [1 << 16, 1 << 16, count - (2 << 16)]
     numbers = np.concatenate([b.field(0).to_numpy() for b in blocks])
     assert (numbers == np.arange(count)).all()
 
@@ -223,6 +222,12 @@ def test_packets_out_of_order_are_refused() -> None:
         read(bytes(wire.sent), TWO)
 
 
+def test_a_row_with_too_few_or_too_many_values_is_refused() -> None:
+    for row in ([b"1"], [b"1", b"a", b"b"]):
+        with pytest.raises(CorruptLog, match=r"d\.t, column 'c1', row 1 "):
+            read(bytes(Wire().head(2).rows([[b"1", None], row]).end().sent), TWO)
+
+
 def test_another_number_of_columns_is_refused() -> None:
     with pytest.raises(CorruptLog, match="3 columns for 2"):
         read(bytes(Wire().head(3).end().sent), TWO)
@@ -243,6 +248,19 @@ def test_damaged_rows_never_crash(data: st.DataObject) -> None:
         row_images(schema, buffer, np.array([0]), np.array([cut]))
     except CorruptLog as err:
         assert "d.t, column 'c" in str(err)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.none() | st.binary(max_size=12), min_size=1, max_size=5),
+    st.sampled_from(sorted(FACTS)),
+)
+def test_any_bytes_are_a_value_or_refused(values: list[bytes | None], name: str) -> None:
+    schema = table(SqlType(name, elements=("a",) if name in ("enum", "set") else ()))
+    try:
+        images(schema, [[v] for v in values]).validate(full=True)
+    except CorruptLog as err:
+        assert "d.t, column 'c0', row " in str(err)
 
 
 # --- values --------------------------------------------------------------------------------------

@@ -1,0 +1,202 @@
+"""One table's changes as a DataFrame: `spark.readStream.format("rowferry")` and `spark.read`.
+
+Spark calls these classes by its own names and keeps the offsets in its checkpoint. Planning happens
+in a process that Spark starts beside the driver; each segment is read by a task of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from rowferry.change.plan import Segment
+from rowferry.change.table import TableSchema
+from rowferry.errors import RowferryError, TableAltered, Verdict
+from rowferry.flow.capture.contract import Source
+from rowferry.registry import SOURCES
+from rowferry.spark.table_columns import as_batches, change_schema, same_columns
+from rowferry.spark.table_request import Request, read_request
+from rowferry.spark.table_stretches import Form, Offset, Stretches, plan_all
+from rowferry.spec.changefeed import ChangefeedSpec
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `rowferry` known to a session. On repeat: nothing changes."""
+    spark.dataSource.register(TableSource)
+
+
+class TableSource(DataSource):
+    """The format `rowferry`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "rowferry"
+
+    def schema(self) -> StructType:
+        """Ask the source for the table as it is now.
+
+        Raises:
+            RowferryError: the options are wrong, or the source cannot be read.
+        """
+        request = read_request(self.options, _new_name())
+        return from_arrow_schema(
+            change_schema(request.present(), request.native_times), prefer_timestamp_ntz=True
+        )
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return who reads the table once."""
+        return TableReader(dict(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return who reads the table on and on."""
+        return TableStreamReader(dict(self.options), schema)
+
+
+class SegmentReader:
+    """The part that tasks run. Travels to them as bytes: holds plain values only."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._options = options
+        self._wanted: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one segment: its changes in log order, equal on every call.
+
+        Raises:
+            RowferryError: why it cannot be read.
+        """
+        if partition.value is None:  # Spark's stand-in where there is nothing to read
+            return
+        spec, native_times, segment_form, table_forms = json.loads(partition.value)
+        segment = Segment.from_json(segment_form)
+        definitions = [TableSchema.from_json(form) for form in table_forms]
+        tables = dict(zip(segment.slices, definitions, strict=True))
+        try:
+            for rows in _source_of(json.dumps(spec)).read(segment, tables):
+                yield from as_batches(rows, self._wanted, native_times)
+        except RowferryError as err:
+            if err.verdict is not Verdict.REPLAN:
+                raise
+            raise type(err)(
+                f"{err.words}; what was planned cannot be read any more: read again, or for a "
+                "stream remove the newest file in `offsets` of its checkpoint and start it again"
+            ) from None
+
+    def _request(self, feed: str) -> Request:
+        return read_request(self._options, feed)
+
+    def _fits(self, request: Request, table: TableSchema) -> bool:
+        return same_columns(change_schema(table, request.native_times), self._wanted)
+
+    def _check_columns(self, request: Request) -> None:
+        """Refuse columns that the table has not: altered since, or given by hand."""
+        if not self._fits(request, request.present()):
+            raise TableAltered(
+                f"the query's columns are not those of {request.table} now; load it again, without "
+                ".schema(…)"
+            )
+
+    def _partitions(
+        self, request: Request, planned: Sequence[tuple[Segment, list[TableSchema]]]
+    ) -> list[InputPartition]:
+        spec = request.spec.to_json()
+        return [
+            InputPartition(
+                json.dumps([spec, request.native_times, s.to_json(), [t.to_json() for t in tables]])
+            )
+            for s, tables in planned
+        ]
+
+
+class TableReader(SegmentReader, DataSourceReader):
+    """Everything from the beginning that was asked for until the source has nothing more."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the segments."""
+        request = self._request(_new_name())
+        self._check_columns(request)
+        planned = plan_all(request, lambda table: self._fits(request, table))
+        return self._partitions(request, planned)
+
+
+class TableStreamReader(SegmentReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stretch after stretch; see `Stretches` for what an offset holds."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._first: Form = Offset(_new_name()).to_json()
+        self._bounded = False
+        self._stretches: Stretches | None = None
+        self._asked: Request | None = None
+
+    def initialOffset(self) -> Form:
+        """Return where a new query begins: the same on every call."""
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how much a micro-batch takes."""
+        return ReadMaxBytes(self._request(self._first["feed"]).stretch_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End where the source has nothing more; what is written meanwhile may be read too."""
+        self._bounded = True
+
+    def latestOffset(self, start: Form, limit: ReadLimit) -> Form:
+        """Plan the next stretch; `start` itself: there is nothing new."""
+        _, stretches = self._planning(start)
+        return stretches.follow(start, everything=isinstance(limit, ReadAllAvailable))
+
+    def partitions(self, start: Form, end: Form) -> list[InputPartition]:
+        """Return the segments that were planned between two offsets."""
+        request, stretches = self._planning(end)
+        return self._partitions(request, stretches.between(start, end))
+
+    def stop(self) -> None:
+        """Let connections go."""
+        if self._stretches is not None:
+            self._stretches.close()
+
+    def _planning(self, offset: Form) -> tuple[Request, Stretches]:
+        if self._stretches is None or self._asked is None:
+            request = self._request(offset["feed"])
+            self._check_columns(request)
+            self._asked = request
+            self._stretches = Stretches(request, lambda table: self._fits(request, table))
+            if self._bounded:
+                self._stretches.end_when_caught_up()
+        return self._asked, self._stretches
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stretches": None, "_asked": None}
+
+
+def _new_name() -> str:
+    return f"spark-{secrets.token_hex(8)}"
+
+
+@lru_cache(maxsize=8)
+def _source_of(spec: str) -> Source:
+    """Return a worker process's source; connections in it live from task to task."""
+    found = ChangefeedSpec.from_json(json.loads(spec))
+    return SOURCES.load(found.source.scheme)(found)

@@ -1,0 +1,196 @@
+"""What a Spark user asks of the data source: its options, read and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import BadOption, NoSuchTable, OptionsConflict, UnknownOption
+from rowferry.flow.capture.contract import Source
+from rowferry.flow.decide.decisions import Decisions
+from rowferry.flow.decide.table_filter import is_system_database
+from rowferry.registry import SOURCES
+from rowferry.spec.build import build_spec
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import (
+    Option,
+    OptionTable,
+    one_of,
+    read_options,
+    size,
+    text,
+    unknown_words,
+)
+from rowferry.spec.uri import Uri
+
+SOURCE: Final = Option(
+    "source",
+    text(),
+    "",
+    "The source's URI, as `rowferry run --source` takes it: `mysql://…`, `mariadb://…`, "
+    "`range://…`. Needed.",
+    secret=True,
+)
+TABLE: Final = Option(
+    "table",
+    text(),
+    "",
+    "The table, `database.table`; a part with a point or a backquote in it stands in backquotes. "
+    "Needed.",
+)
+STARTING_POSITION: Final = Option(
+    "startingPosition",
+    one_of("snapshot", "now"),
+    "snapshot",
+    "Where a new query begins. `snapshot`: the rows that are there now as inserts, then every "
+    "change. `now`: only what is changed from now on.",
+)
+TEMPORAL: Final = Option(
+    "temporal",
+    one_of("string", "native"),
+    "string",
+    "DATE, DATETIME and TIMESTAMP as MySQL's text, or as Spark's types; these have no zero dates: "
+    "a date with a year, month or day of zero is NULL then.",
+)
+MAX_BYTES: Final = Option(
+    "maxBytesPerTrigger",
+    size(1),
+    256 << 20,
+    "About how much of the source's log, or of the table, one micro-batch takes.",
+)
+SPARK_OPTIONS: Final = OptionTable("", (SOURCE, TABLE, STARTING_POSITION, TEMPORAL, MAX_BYTES))
+
+_NAME = re.compile(r"(?:`((?:[^`]|``)+)`|([^.`]+))\.(?:`((?:[^`]|``)+)`|([^.`]+))")
+_SNAPSHOT = "snapshot"  # the source's own option for where to begin, where it has one
+
+
+@dataclass(frozen=True)
+class Request:
+    """One table of one source, and how it is wanted.
+
+    Attributes:
+        spec: the source with its options, and a filter that keeps this table alone.
+        starts_now: rows that are there already are not wanted.
+        native_times: dates and times as Spark's types.
+        stretch_bytes: about how much one micro-batch takes.
+    """
+
+    spec: ChangefeedSpec
+    table: TableId
+    starts_now: bool
+    native_times: bool
+    stretch_bytes: int
+
+    def source(self) -> Source:
+        """Return the source; opens nothing."""
+        return SOURCES.load(self.spec.source.scheme)(self.spec)
+
+    def decision(self) -> Decisions:
+        """Return the policy that captures the one table, also without a key."""
+        return Decisions(self.spec)
+
+    def present(self) -> TableSchema:
+        """Ask the source whether it can be read, and for the table as it is now.
+
+        Raises:
+            NoSuchTable: there is none of that name.
+            RowferryError: the source cannot be read; the words say what to do.
+        """
+        if is_system_database(self.table.database):
+            raise NoSuchTable(f"table = {self.table}: system databases are not captured")
+        for found in self.source().probe(self.decision()):
+            if found.id == self.table:
+                return found
+        raise NoSuchTable(
+            f"table = {self.table}: {self.spec.source} has no such table; correct the name (upper "
+            "and lower case count), or create it first"
+        )
+
+
+def read_request(options: Mapping[str, str], feed: str) -> Request:
+    """Return what the options ask for; `feed` names the reader to the source.
+
+    Beside ours every option of the source can be given, as if it stood in the URI. Keys are taken
+    in any case, as Spark does.
+
+    Raises:
+        BadInput: one line that names the option at fault and what is allowed.
+    """
+    ours = {o.key.lower(): o.key for o in SPARK_OPTIONS.options}
+    given = {ours[k.lower()]: v for k, v in options.items() if k.lower() in ours}
+    others = {k.lower(): v for k, v in options.items() if k.lower() not in ours}
+    values = read_options(SPARK_OPTIONS, given)
+    for option, example in ((SOURCE, "mysql://USER@HOST:3306/"), (TABLE, "shop.orders")):
+        if not values[option]:
+            raise BadOption(
+                f"the option {option.key} is missing; add "
+                f'.option("{option.key}", "{example}") with your own'
+            )
+    table = _table_id(values[TABLE])
+    tables = SOURCES.load(Uri.parse(values[SOURCE], "source").scheme).TABLES
+    known = {o.key for t in tables for o in t.options}
+    for key in others:
+        if key not in known:
+            names = {*known, *(o.key for o in SPARK_OPTIONS.options)}
+            raise UnknownOption(unknown_words(key, names))
+    starts_now = values[STARTING_POSITION] == "now"
+    config = _config(table, others)
+    if starts_now and _SNAPSHOT in known:
+        _begin_now(config["source"], Uri.parse(values[SOURCE], "source"))
+    spec, _ = build_spec(values[SOURCE], "blackhole://", config, feed, tables)
+    _check_images(spec)
+    return Request(
+        spec=spec,
+        table=table,
+        starts_now=starts_now,
+        native_times=values[TEMPORAL] == "native",
+        stretch_bytes=values[MAX_BYTES],
+    )
+
+
+def _table_id(written: str) -> TableId:
+    found = _NAME.fullmatch(written.strip())
+    if found is None:
+        raise BadOption(
+            f"table = {written!r} is not database.table; a name with a point or a backquote in it "
+            "stands in backquotes: `my.database`.`my table`"
+        )
+    parts = (found[1] or found[2], found[3] or found[4])
+    quoted = (found[1], found[3])
+    return TableId(*(p.replace("``", "`") if q else p for p, q in zip(parts, quoted, strict=True)))
+
+
+def _config(table: TableId, source: dict[str, str]) -> dict[str, Any]:
+    """Return a configuration that keeps one table, whatever its keys."""
+    rule = ".".join('"' + part.replace('"', '""') + '"' for part in table)
+    return {
+        "filter": {"rules": [rule]},
+        "case-sensitive": True,
+        "force-replicate": True,
+        "source": dict(source),
+    }
+
+
+def _begin_now(source: dict[str, str], uri: Uri) -> None:
+    """Ask the source for no snapshot, unless it was told something else."""
+    asked = uri.parameter(_SNAPSHOT) or source.get(_SNAPSHOT, "never")
+    if asked.lower() != "never":
+        raise OptionsConflict(
+            f"startingPosition = now and snapshot = {asked} contradict each other; give one"
+        )
+    if not uri.parameter(_SNAPSHOT):
+        source[_SNAPSHOT] = "never"
+
+
+def _check_images(spec: ChangefeedSpec) -> None:
+    """Refuse partial row images: a DataFrame has no value for "not known"."""
+    key = "partial-row-image"
+    asked = spec.source.parameter(key) or spec.section("source").get(key, "")
+    if str(asked).lower() == "allow":
+        raise OptionsConflict(
+            f"{key} = allow cannot be used with Spark: a column that the log leaves out would look "
+            "like NULL; set binlog_row_image = FULL on the server and leave the option out"
+        )

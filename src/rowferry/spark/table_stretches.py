@@ -1,0 +1,362 @@
+"""One table's changes, planned stretch by stretch for Spark, which keeps the offsets.
+
+An offset holds everything: the source's state behind a stretch, and the stretch's own segments.
+So a batch that Spark runs again, in another process, reads exactly what was planned the first time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.plan import Again, Segment, Stretch
+from rowferry.change.position import RangeProgress, physical_ms
+from rowferry.change.table import TableSchema
+from rowferry.errors import NoSuchTable, PlanRefused, TableAltered, TableIneligible
+from rowferry.flow.capture.contract import Appetite, Planner
+from rowferry.spark.table_request import Request
+
+SEGMENT_BYTES: Final = 32 << 20
+CARRY_BYTES: Final = 100 << 10  # of a stretch's own bytes, so that offsets stay small
+IDLE_S: Final = 60.0  # an offset that stands still would fall behind what the source keeps
+
+_EMPTYING: Final = frozenset(
+    {
+        DdlKind.TRUNCATE_TABLE,
+        DdlKind.TRUNCATE_PARTITION,
+        DdlKind.DROP_PARTITION,
+        DdlKind.EXCHANGE_PARTITION,
+    }
+)
+
+Form = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Offset:
+    """A place between two stretches, and the stretch before it.
+
+    Attributes:
+        feed: the name under which the source knows this query.
+        after: the digest of the offset that the stretch begins at.
+        position, ranges, versions: what a planner needs to go on; empty: from the beginning.
+        segments: the stretch.
+        stop: why the query that reads the stretch must not go on behind it; empty: it may.
+    """
+
+    feed: str
+    after: str = ""
+    position: Form | None = None
+    ranges: tuple[RangeProgress, ...] = ()
+    versions: tuple[TableSchema, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    stop: str = ""
+
+    def to_json(self) -> Form:
+        """Return the JSON form; `from_json` reads it back."""
+        if self.position is None:
+            return {"feed": self.feed}
+        return {
+            "feed": self.feed,
+            "after": self.after,
+            "position": self.position,
+            "ranges": [r.to_json() for r in self.ranges],
+            "versions": [v.to_json() for v in self.versions],
+            "segments": [s.to_json() for s in self.segments],
+            "stop": self.stop,
+        }
+
+    @classmethod
+    def from_json(cls, form: Form) -> Offset:
+        """Read what `to_json` wrote."""
+        if "position" not in form:
+            return cls(form["feed"])
+        return cls(
+            feed=form["feed"],
+            after=form["after"],
+            position=form["position"],
+            ranges=tuple(RangeProgress.from_json(r) for r in form["ranges"]),
+            versions=tuple(TableSchema.from_json(v) for v in form["versions"]),
+            segments=tuple(Segment.from_json(s) for s in form["segments"]),
+            stop=form["stop"],
+        )
+
+    def tables_of(self, segment: Segment) -> list[TableSchema]:
+        """Return the definitions of a segment's slices, in their order."""
+        by_key = {(v.table_id, v.version): v for v in self.versions}
+        return [by_key[s.table_id, s.version] for s in segment.slices]
+
+
+def digest(form: Form) -> str:
+    """Return a short text that differs between offsets."""
+    text = json.dumps(form, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Stretches:
+    """Plans one table's stretches for one query; not for use from several threads.
+
+    A query has one schema. Where the table gets other columns, the query is stopped behind the
+    stretch before that; begun again, it has the new columns. Rows from before an alteration that a
+    query with the newest columns still has to read are given in these.
+    """
+
+    def __init__(
+        self, request: Request, fits: Callable[[TableSchema], bool], once: bool = False
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            request: what is wanted.
+            fits: whether a version of the table has the columns of the query.
+            once: one stretch is planned and no more.
+        """
+        self._request = request
+        self._fits = fits
+        self._once = once
+        self._appetite = Appetite(
+            segment_bytes=lambda table: SEGMENT_BYTES,
+            stretch_bytes=request.stretch_bytes,
+            same_day=lambda commit_ts: "",
+        )
+        self._planner: Planner | None = None
+        self._at = ""  # digest of the offset that the planner goes on from
+        self._ranges: dict[int, RangeProgress] = {}
+        self._versions: dict[tuple[int, int], TableSchema] = {}
+        self._position: Form | None = None
+        self._answer: tuple[str, Form] | None = None  # digest of a start, and what followed
+        self._answered_at = 0.0
+        self._stopped_at = ""  # digest of an offset behind which this query must not go on
+        self._admitted: set[tuple[int, int]] = set()
+        self._bounded = False
+        self._target_ms: int | None = None
+        self._caught_up = False
+
+    # --- what a query asks -----------------------------------------------------------------------
+
+    def end_when_caught_up(self) -> None:
+        """Let nothing follow once all that is in the source by now was planned."""
+        self._bounded = True
+
+    def follow(self, start: Form, everything: bool = False) -> Form:
+        """Return the offset behind the next stretch; `start` itself: there is nothing new.
+
+        With `everything` the stretch is all that the source holds, whatever its size.
+
+        Raises:
+            TableAltered: the table was altered, and this query's columns are not its columns.
+        """
+        here = digest(start)
+        begin = Offset.from_json(start)
+        if here == self._stopped_at:
+            raise TableAltered(begin.stop)
+        if self._answer is not None and self._answer[0] == here:
+            return self._answer[1]
+        if self._planner is None or self._at != here:
+            self._open(begin)
+        planned = self._plan(everything)
+        if planned is None:
+            return start
+        segments, stop = planned
+        if not segments and not stop and not self._must_move(begin):
+            self._at = here
+            return start
+        end = self._offset(begin.feed, here, segments, stop).to_json()
+        self._at, self._answer, self._answered_at = digest(end), (here, end), time.monotonic()
+        if stop:
+            self._stopped_at = self._at
+        return end
+
+    def between(self, start: Form, end: Form) -> list[tuple[Segment, list[TableSchema]]]:
+        """Return the segments between two offsets of a query, with their tables' definitions.
+
+        Raises:
+            PlanRefused: `end` was not planned from `start`.
+        """
+        if start == end:
+            return []
+        behind = Offset.from_json(end)
+        if behind.after != digest(start):
+            raise PlanRefused("the checkpoint's offsets do not follow one another: it was changed")
+        if behind.stop:
+            self._stopped_at = digest(end)
+        self._admit(version for s in behind.segments for version in behind.tables_of(s))
+        return [(s, behind.tables_of(s)) for s in behind.segments]
+
+    def close(self) -> None:
+        """Let connections go; the next use opens them again."""
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    # --- planning --------------------------------------------------------------------------------
+
+    def _open(self, begin: Offset) -> None:
+        self.close()
+        self._answer = None
+        self._position = begin.position
+        self._ranges = {r.range_id: r for r in begin.ranges}
+        self._versions = {(v.table_id, v.version): v for v in begin.versions}
+        self._answered_at = time.monotonic()
+        request = self._request
+        self._planner = request.source().planner(
+            request.decision(), begin.position or {}, begin.ranges, begin.versions
+        )
+
+    def _plan(self, everything: bool) -> tuple[list[Segment], str] | None:
+        """Return the next segments and why to stop behind them; None: the end is reached."""
+        if self._bounded and self._caught_up:
+            return None
+        if not self._bounded:
+            self._target_ms = None
+        assert self._planner is not None
+        found: list[Segment] = []
+        try:
+            while True:
+                stretch = self._planner.plan(self._appetite)
+                found += self._take(stretch)
+                stop = self._why_stop(stretch)
+                self._caught_up = self._is_caught_up(stretch)
+                enough = bool(found) and not everything
+                if stop or enough or self._caught_up or not (self._bounded or everything):
+                    break
+        except BaseException:
+            self.close()  # it has moved on past what nobody will record
+            raise
+        return [replace(s, ordinal=place) for place, s in enumerate(found)], stop
+
+    def _take(self, stretch: Stretch) -> list[Segment]:
+        """Note what a stretch says of the source's state; return the segments that are wanted."""
+        assert self._planner is not None
+        self._position = stretch.position
+        self._ranges.update({r.range_id: r for r in stretch.ranges})
+        for gone in stretch.gone_ranges:
+            self._ranges.pop(gone, None)
+        for version in self._planner.table_versions():
+            self._versions[version.table_id, version.version] = version
+        wanted = [s for s in stretch.segments if not (self._request.starts_now and s.snapshot)]
+        self._admit(self._versions[x.table_id, x.version] for s in wanted for x in s.slices)
+        if not self._once and any(s.again is Again.NEVER for s in wanted):
+            raise TableIneligible(
+                f"{self._request.table} has no primary key and no unique key of NOT NULL columns, "
+                "so a stream cannot begin with its rows; give it a key, or set "
+                "startingPosition = now"
+            )
+        return wanted
+
+    def _is_caught_up(self, stretch: Stretch) -> bool:
+        """Return whether all was planned that was in the source when the planner was opened."""
+        assert self._planner is not None
+        if stretch.caught_up or stretch.finished:
+            return True
+        if any(s.again is Again.NEVER for s in stretch.segments):
+            return True  # such rows are of one moment, which only their task will know
+        lag_ms = self._planner.lag_ms()
+        if stretch.watermark is None or lag_ms is None:
+            return False
+        now_ms = physical_ms(stretch.watermark)
+        if self._target_ms is None and lag_ms:
+            self._target_ms = now_ms + lag_ms
+        return self._target_ms is not None and now_ms >= self._target_ms
+
+    def _must_move(self, begin: Offset) -> bool:
+        """Return whether an offset without rows is due: the first one, and then now and then."""
+        if begin.position is None:
+            return True
+        idle = time.monotonic() - self._answered_at > IDLE_S
+        return idle and not self._bounded
+
+    def _offset(self, feed: str, after: str, segments: list[Segment], stop: str) -> Offset:
+        size = sum(len(s.payload) for s in segments)
+        if size > CARRY_BYTES:
+            segments = [replace(s, payload=b"") for s in segments]
+        used = {(x.table_id, x.version) for s in segments for x in s.slices}
+        last = max(self._versions.values(), key=lambda v: v.version, default=None)
+        used |= {(last.table_id, last.version)} if last else set()
+        self._versions = {key: v for key, v in self._versions.items() if key in used}
+        return Offset(
+            feed=feed,
+            after=after,
+            position=self._position,
+            ranges=tuple(self._ranges.values()),
+            versions=tuple(self._versions.values()),
+            segments=tuple(segments),
+            stop=stop,
+        )
+
+    # --- alterations -----------------------------------------------------------------------------
+
+    def _admit(self, versions: Iterable[TableSchema]) -> None:
+        """Refuse rows of a version that is newer than the query's columns."""
+        for version in versions:
+            key = (version.table_id, version.version)
+            if key not in self._admitted:
+                if not self._fits(version) and not self._is_newest():
+                    raise TableAltered(self._altered(version.version))
+                self._admitted.add(key)
+
+    def _is_newest(self) -> bool:
+        """Return whether the query has the columns that the table has now."""
+        try:
+            return self._fits(self._request.present())
+        except NoSuchTable:
+            return False
+
+    def _why_stop(self, stretch: Stretch) -> str:
+        for change in stretch.schema_changes:
+            if words := self._concerns(change):
+                return words
+        return ""
+
+    def _concerns(self, change: SchemaChange) -> str:
+        """Return why a query cannot simply go on behind a schema change; empty: it can."""
+        table, at = self._request.table, f"at commit-ts {change.commit_ts}"
+        statement = f"({' '.join(change.query.split())[:100]})"
+        again = "start the query again with the same checkpoint"
+        if change.kind in _EMPTYING:
+            return (
+                f"{table} lost rows {at} {statement}, which no row of a stream can tell; "
+                f"{again}, and it goes on behind that"
+            )
+        if not change.table.table and change.kind is not DdlKind.DROP_DATABASE:
+            return ""  # the database's own settings
+        if change.table != table or change.schema is None:
+            return (
+                f"{table} was dropped or renamed {at} {statement}; once there is a table of that "
+                f"name again, {again}"
+            )
+        if self._fits(change.schema) or self._is_newest():
+            return ""
+        return self._altered(change.commit_ts, statement)
+
+    def _altered(self, commit_ts: int, statement: str = "") -> str:
+        words = f"{self._request.table} was altered at commit-ts {commit_ts} {statement}".rstrip()
+        return (
+            f"{words}, and this query has the columns of before; start it again with the same "
+            "checkpoint, and it goes on with the new ones"
+        )
+
+
+def plan_all(
+    request: Request, fits: Callable[[TableSchema], bool]
+) -> list[tuple[Segment, list[TableSchema]]]:
+    """Return the segments of everything from the beginning until the source has nothing more.
+
+    Raises:
+        TableAltered: the table was altered meanwhile.
+    """
+    stretches = Stretches(request, fits, once=True)
+    stretches.end_when_caught_up()
+    try:
+        start = Offset(request.spec.changefeed_id).to_json()
+        end = stretches.follow(start, everything=True)
+        if words := Offset.from_json(end).stop:
+            raise TableAltered(words)
+        return stretches.between(start, end)
+    finally:
+        stretches.close()

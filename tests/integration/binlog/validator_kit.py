@@ -1,0 +1,189 @@
+"""A feed of one database that runs in this process, as a supervisor would run it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rowferry.change.chunk import Rows
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableId
+from rowferry.control import service
+from rowferry.control.lease import Holder
+from rowferry.control.loop import Loop, Step
+from rowferry.control.store.sql_store import open_store
+from rowferry.errors import RowferryError, Verdict
+from rowferry.spark.job import InProcessRunner
+from rowferry.testing.feed import Consumer, Feed
+from rowferry.testing.harness import checkpoint
+from rowferry.testing.mysql_history import JOURNAL, read_rows
+from rowferry.testing.nemesis_judge import FACTS
+from rowferry.testing.nemesis_watch import Sight, deliver_sights, see
+from rowferry.testing.rebuild import compare, rebuild
+from rowferry.testing.servers import Server
+from rowferry.testing.storage import StorageDecoder, storage_changes
+from rowferry.testing.validators import Oracle, SnapshotWindow, StorageLayout
+
+PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by working code
+NAME = "feed"
+
+
+class Ferry:
+    """The feed, and what a reader of its files saw after each step."""
+
+    def __init__(
+        self, server: Server, folder: Path, database: str, protocol: str = "canal-json"
+    ) -> None:
+        self.server = server
+        self.database = database
+        self.root = folder / "out"
+        self.facts = FACTS[protocol]
+        config = folder / "feed.toml"
+        config.write_text(
+            f'[filter]\nrules = ["{database}.*"]\n[sink.csv]\ninclude-commit-ts = true\n'
+            if protocol == "csv"
+            else f'[filter]\nrules = ["{database}.*"]\n'
+        )
+        extension = "&enable-tidb-extension=true" if protocol == "canal-json" else ""
+        sink = f"file://{self.root}?protocol={protocol}{extension}"
+        uri = server.uri.replace("mysql://", f"{server.flavour.value}://")
+        prepared = service.prepare(uri, sink, config, NAME)
+        self._flow = prepared.flow
+        self.codec = prepared.flow.encode
+        self.schemas = {t.id: t for t in prepared.tables}
+        self.store = open_store(f"sqlite:///{folder}/meta.db")
+        self.store.create_changefeed(prepared.spec, 0)
+        claim = self.store.claim(NAME, Holder.here(), time.time(), 3600)
+        self.loop = Loop(NAME, prepared.flow, self.store, claim, InProcessRunner(), _now_ms)
+        self.layout = StorageLayout(self.root)
+        self.sights: list[Sight] = []
+        self.faults: list[RowferryError] = []
+        self.schema_changes = 0
+        self.first_watermark = 0
+
+    def step(self) -> Step | None:
+        """Do one step; None: it failed in a way that a supervisor repeats.
+
+        Raises:
+            RowferryError: what would stop the feed.
+        """
+        try:
+            step = self.loop.step()
+        except RowferryError as err:
+            self.faults.append(err)
+            if err.verdict is Verdict.STOP:
+                raise
+            if err.verdict is Verdict.REPLAN:
+                self.loop.replan(str(err))
+            time.sleep(0.02)
+            return None
+        self.schema_changes += step.schema_changes
+        self.first_watermark = self.first_watermark or step.watermark
+        self._look()
+        return step
+
+    def run_for(self, seconds: float) -> None:
+        """Step for a while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.step()
+
+    def catch_up(self) -> None:
+        """Step until everything that is in the source now is delivered."""
+        clock = self.server.execute("SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0]
+        wanted = int(str(clock)) << PHYSICAL_SHIFT
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            step = self.step()
+            if step is not None and step.caught_up and step.watermark >= wanted:
+                return
+            assert time.monotonic() < end, f"it never caught up: {self.faults[-1:]}"
+
+    def close(self) -> None:
+        self.loop.close()
+
+    def _look(self) -> None:
+        found = checkpoint(self.root)
+        if not self.sights or found != self.sights[-1].checkpoint_ts:
+            self.sights.append(see(self.root, found))
+        self.layout.observe()
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def windows(self) -> list[SnapshotWindow]:
+        """Return when each table's snapshot was taken."""
+        return [
+            SnapshotWindow(TableId(r.database, r.table), r.init_snapshot_ts, self.first_watermark)
+            for r in self.store.state(NAME).ranges
+            if r.init_snapshot_ts
+        ]
+
+    def commit_ts(self) -> dict[int, int]:
+        """Return the commit-ts that each transaction got, by token, as the journal's rows tell.
+
+        The journal's own snapshot does not tell: its rows have the snapshot's.
+        """
+        found: dict[int, int] = {}
+        lows = {w.low for w in self.windows()}
+        for rows in storage_changes(self.root, self.codec):
+            if isinstance(rows, Rows) and rows.table.id.table == JOURNAL:
+                for token, stamp in zip(
+                    rows.after.field("token").to_pylist(), rows.commit_ts.tolist(), strict=True
+                ):
+                    if stamp not in lows:
+                        assert found.setdefault(token, stamp) == stamp, "it came with two commit-ts"
+        return found
+
+    def judge(self, oracle: Oracle | None, *validators: Consumer) -> list[str]:
+        """Return how the files break a promise, read as they grew."""
+        feed = Feed(self.facts, validators)
+        deliver_sights(self.root, self.codec, self.sights, feed)
+        feed.finish()
+        failures = [f for v in validators for f in v.failures]
+        if oracle is not None:
+            decoder = StorageDecoder(self.root, self.codec)
+            last = StorageLayout(self.root, oracle, decoder, allow_repeats=True)
+            last.finish()
+            failures += last.failures
+        self.layout.finish()
+        return failures + self.layout.failures
+
+    def differences(self) -> str:
+        """Return how the tables rebuilt from the files differ from the source's; empty: not."""
+        schemas = {t.id: t for t in self._flow.capture.probe(self._flow.decide)}
+        keys = {name: t.handle_key for name, t in schemas.items()}
+        found = rebuild(self.root, self.codec, keys)
+        expected = {name: read_rows(self.server, t) for name, t in schemas.items()}
+        result = compare(found, {n: r for n, r in expected.items() if n in found or r})
+        return "" if result.same else str(result)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@contextmanager
+def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Do something again and again, in a thread, while the block runs."""
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not stop.wait(seconds):
+                act()
+        except BaseException as err:
+            failed.append(err)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
