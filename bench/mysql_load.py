@@ -49,14 +49,14 @@ Run = Callable[[str], None]
 
 def make(server: Server, name: str, scale: float) -> Log:
     """Write a workload; the server's log then ends with it."""
-    shape = WORKLOADS[name]
+    shape, database = WORKLOADS[name], name.replace("-", "_")
     with closing(server.connect()) as connection, connection.cursor() as cursor:
 
         def run(sql: str) -> None:
             cursor.execute(sql)
 
-        run(f"CREATE DATABASE `{name}`")
-        run(f"USE `{name}`")
+        run(f"CREATE DATABASE {database}")
+        run(f"USE {database}")
         write = shape(run, scale)
         run("FLUSH BINARY LOGS")
         file, start, gtids = _end(server.login)
@@ -64,7 +64,7 @@ def make(server: Server, name: str, scale: float) -> Log:
         last, end, _ = _end(server.login)
     if last != file:
         raise SystemExit(f"{name}: the log went on in {last}; the server needs a larger file limit")
-    return Log(name, name, changes, images, file, start, end, gtids)
+    return Log(name, database, changes, images, file, start, end, gtids)
 
 
 def make_numbers(server: Server, scale: float) -> None:

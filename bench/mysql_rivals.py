@@ -68,11 +68,13 @@ def python_replication(server: Server, log: Log, most: int) -> Figure:
         log_pos=log.start,
         resume_stream=True,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
-        is_mariadb=server.flavour is Flavour.MARIADB,
+        enable_logging=False,
     )
     rows, place, began = 0, log.start, time.perf_counter()
     try:
         for event in stream:
+            if event.schema != log.database:
+                raise SystemExit(f"python-mysql-replication read {event.schema} first")
             rows += len(event.rows)
             place = stream.log_pos
             if rows >= most:

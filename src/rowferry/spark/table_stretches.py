@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from rowferry.errors import NoSuchTable, PlanRefused, TableAltered, TableIneligi
 from rowferry.flow.capture.contract import Appetite, Planner
 from rowferry.spark.table_request import Request
 
+LOG = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 32 << 20
 CARRY_BYTES: Final = 100 << 10  # of a stretch's own bytes, so that offsets stay small
 IDLE_S: Final = 60.0  # an offset that stands still would fall behind what the source keeps
@@ -233,6 +235,8 @@ class Stretches:
     def _take(self, stretch: Stretch) -> list[Segment]:
         """Note what a stretch says of the source's state; return the segments that are wanted."""
         assert self._planner is not None
+        for words in self._planner.warnings():
+            LOG.warning(words)
         self._position = stretch.position
         self._ranges.update({r.range_id: r for r in stretch.ranges})
         for gone in stretch.gone_ranges:
@@ -276,15 +280,15 @@ class Stretches:
         if size > CARRY_BYTES:
             segments = [replace(s, payload=b"") for s in segments]
         used = {(x.table_id, x.version) for s in segments for x in s.slices}
-        last = max(self._versions.values(), key=lambda v: v.version, default=None)
-        used |= {(last.table_id, last.version)} if last else set()
-        self._versions = {key: v for key, v in self._versions.items() if key in used}
+        # The one in force at the position, and one that was met already in what was read ahead.
+        newest = sorted(self._versions, key=lambda key: key[1])[-2:]
+        versions = [v for key, v in self._versions.items() if key in used or key in newest]
         return Offset(
             feed=feed,
             after=after,
             position=self._position,
             ranges=tuple(self._ranges.values()),
-            versions=tuple(self._versions.values()),
+            versions=tuple(versions),
             segments=tuple(segments),
             stop=stop,
         )

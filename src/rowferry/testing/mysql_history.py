@@ -91,7 +91,7 @@ class Writers:
         while not self._stop.is_set():
             try:
                 with closing(self.server.connect()) as connection:
-                    self.connections.add(connection.thread_id())
+                    self.connections.add(_number(connection))
                     while not self._stop.is_set():
                         token += 1
                         self._transaction(connection, token, dice)
@@ -202,7 +202,7 @@ def make_tables(server: Server, database: str, rows: int) -> None:
         f"CREATE DATABASE {database} CHARACTER SET utf8mb4",
         *(f"CREATE TABLE {database}.{name} ({shape})" for name, shape in SHAPES.items()),
     )
-    columns = {
+    columns: dict[str, Callable[[int], tuple[Any, ...]]] = {
         "numbers": lambda i: (i, i * 7, f"first {i}"),
         "names": lambda i: (f"Name {i}", -i, None),
         "pairs": lambda i: (i // 10, f"b{i % 10}", f"{i}.5000", "first"),
@@ -244,6 +244,13 @@ def read_rows(server: Server, schema: TableSchema) -> dict[Any, Row]:
 def quoted(table: TableId) -> str:
     """Return a table's name as SQL."""
     return f"`{table.database}`.`{table.table}`"
+
+
+def _number(connection: Connection[Any]) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT CONNECTION_ID()")
+        found = cursor.fetchone()
+    return int(found[0]) if found else 0
 
 
 def _key(schema: TableSchema, row: Row) -> Row:

@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pymysql.cursors import Cursor
+from pymysql.err import OperationalError, ProgrammingError
 from validator_kit import Ferry, every
 
+from rowferry.change.chunk import Rows, SchemaChange
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableId
 from rowferry.errors import RowferryError
@@ -28,7 +31,8 @@ from rowferry.testing.mysql_history import (
     settled,
 )
 from rowferry.testing.servers import MariaDb, MySql, Server
-from rowferry.testing.validators import AllPromises, Oracle
+from rowferry.testing.storage import storage_changes
+from rowferry.testing.validators import AllPromises, Oracle, PerKeyOrder, WatermarkHolds
 
 WRITING_S = 3.0
 
@@ -46,13 +50,11 @@ def server(
 class Scene:
     """A database with rows, writers on it, and a feed of it."""
 
-    def __init__(
-        self, server: Server, folder: Path, name: str, rows: int, protocol: str = "canal-json"
-    ) -> None:
+    def __init__(self, server: Server, folder: Path, name: str, rows: int, **settings: Any) -> None:
         self.server = server
         self.database = re.sub(r"\W", "_", name).lower()[:60]
         make_tables(server, self.database, rows)
-        self.ferry = Ferry(server, folder, self.database, protocol)
+        self.ferry = Ferry(server, folder, self.database, **settings)
         self.first_rows: dict[TableId, list[Row]] = {
             t: list(read_rows(server, s).values()) for t, s in self.ferry.schemas.items()
         }
@@ -71,8 +73,8 @@ class Scene:
         oracle = Oracle(history, self.ferry.facts, self.ferry.windows())
         promises = AllPromises.of(oracle)
         assert self.ferry.judge(oracle, promises) == []
-        after = [t for t, _ in transactions if t in commit_ts]
-        assert len(after) > 20, "too little was written to show anything"
+        written = sum(len(changes) for token, changes in transactions if token in commit_ts)
+        assert written > 100, "too little was written to show anything"
         return commit_ts
 
 
@@ -108,7 +110,8 @@ def test_csv_files_too(server: Server, tmp_path: Path, seed: int) -> None:
 
 def test_a_snapshot_under_writes(server: Server, tmp_path: Path, seed: int) -> None:
     """Thousands of rows are read in parts while they change; the log behind them corrects it."""
-    with played(Scene(server, tmp_path, "a_snapshot_under_writes", rows=20_000)) as scene:
+    many = {"rows": 20_000, "stretch_bytes": 200_000}
+    with played(Scene(server, tmp_path, "a_snapshot_under_writes", **many)) as scene:
         scene.writers.start(4, seed)
         scene.ferry.run_for(WRITING_S)
         commit_ts = scene.finish()
@@ -173,7 +176,124 @@ def test_transactions_cut_into_segments(
     monkeypatch.setattr(scanner, "SEGMENT_BYTES", 3_000)
     monkeypatch.setattr(scanner, "HUGE_TXN", 2_000)
     monkeypatch.setattr(scanner, "CARRY_BYTES", 1_000)
-    scene.writers.most_rows = 200
-    scene.writers.start(2, seed)
+    scene.writers.most_rows = 150
+    scene.writers.start(1, seed)
     scene.ferry.run_for(WRITING_S)
     scene.finish()
+
+
+def test_a_storm_of_schema_changes(server: Server, tmp_path: Path, seed: int) -> None:
+    dice, database = random.Random(seed), "a_storm_of_schema_changes"
+    server.script(
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {database}.t (id int PRIMARY KEY, v varchar(40))",
+        f"INSERT INTO {database}.t VALUES {', '.join(f'({i}, {i})' for i in range(200))}",
+    )
+    ferry = Ferry(server, tmp_path, database)
+    storm = Storm(server, database, dice)
+    try:
+        ferry.catch_up()
+        with every(0.002, storm.write), every(0.03, storm.blow):
+            ferry.run_for(2 * WRITING_S)
+        ferry.catch_up()
+        assert ferry.schema_changes >= storm.changes > 20
+        assert ferry.differences() == ""
+        assert wrong_versions(ferry) == []
+        assert ferry.judge(None, PerKeyOrder(ferry.facts), WatermarkHolds(ferry.facts)) == []
+    finally:
+        ferry.close()
+
+
+class Storm:
+    """Statements that change the table `t` and make others, one after the other."""
+
+    def __init__(self, server: Server, database: str, dice: random.Random) -> None:
+        self._schema = server.connect(database)
+        self._rows = server.connect(database)
+        self._dice = dice
+        self._columns: list[str] = []
+        self._made = 0
+        self.changes = 0
+
+    def write(self) -> None:
+        """Change a row of whatever table is there now, in the columns that every version has."""
+        dice, i = random.Random(), self._made * 7919 + time.monotonic_ns()
+        with self._rows.cursor() as cursor, suppress(ProgrammingError, OperationalError):
+            if i % 5 == 0:
+                cursor.execute("DELETE FROM t WHERE id = %s", (dice.randrange(300),))
+            else:
+                cursor.execute(
+                    "INSERT INTO t (id, v) VALUES (%s, %s) ON DUPLICATE KEY UPDATE v = %s",
+                    (dice.randrange(300), f"new {i}", f"changed {i}"),
+                )
+
+    def blow(self) -> None:
+        """Do one more thing."""
+        acts = (self._add, self._add, self._drop, self._modify, self._rename, self._there_and_back)
+        self._dice.choice((*acts, self._truncate, self._swap, self._make_another))()
+
+    def _run(self, *statements: str) -> None:
+        with self._schema.cursor() as cursor:
+            for sql in statements:
+                cursor.execute(sql)
+                self.changes += not sql.startswith(("UPDATE", "INSERT"))
+
+    def _add(self) -> None:
+        self._made += 1
+        name = f"c{self._made}"
+        kind = self._dice.choice(("int DEFAULT 7", "varchar(20) DEFAULT 'it''s'", "decimal(8,2)"))
+        place = self._dice.choice(("", " FIRST", " AFTER id"))
+        self._run(f"ALTER TABLE t ADD COLUMN {name} {kind}{place}")
+        self._columns.append(name)
+        self._run(f"UPDATE t SET {name} = {self._made} WHERE id < 100")
+
+    def _drop(self) -> None:
+        if self._columns:
+            self._run(f"ALTER TABLE t DROP COLUMN {self._columns.pop(0)}")
+
+    def _modify(self) -> None:
+        if self._columns:
+            self._run(f"ALTER TABLE t MODIFY COLUMN {self._columns[-1]} varchar(60)")
+
+    def _rename(self) -> None:
+        if self._columns:
+            self._made += 1
+            old, self._columns[-1] = self._columns[-1], f"r{self._made}"
+            self._run(f"ALTER TABLE t RENAME COLUMN {old} TO r{self._made}")
+
+    def _there_and_back(self) -> None:
+        self._run("RENAME TABLE t TO away", "UPDATE away SET v = 'away' WHERE id < 20")
+        self._run("RENAME TABLE away TO t")
+
+    def _truncate(self) -> None:
+        self._run("TRUNCATE TABLE t")
+
+    def _swap(self) -> None:
+        self._run("CREATE TABLE t_new LIKE t", "INSERT INTO t_new SELECT * FROM t WHERE id < 150")
+        self._run("RENAME TABLE t TO a_old, t_new TO t", "DROP TABLE a_old")
+
+    def _make_another(self) -> None:
+        self._made += 1
+        self._run(f"CREATE TABLE o{self._made} (a bigint PRIMARY KEY, b text)")
+        self._run(f"INSERT INTO o{self._made} VALUES (1, 'x'), (2, 'y')")
+        if self._dice.random() < 0.5:
+            self._run(f"DROP TABLE o{self._made}")
+
+
+def wrong_versions(ferry: Ferry) -> list[str]:
+    """Return the rows that were written with a table version that was not in force."""
+    ends: dict[TableId, list[int]] = {}
+    found = list(storage_changes(ferry.root, ferry.codec))
+    for change in found:
+        if isinstance(change, SchemaChange):
+            ends.setdefault(change.table, []).append(change.commit_ts)
+            if change.previous is not None:
+                ends.setdefault(change.previous, []).append(change.commit_ts)
+    wrong = []
+    for rows in found:
+        if isinstance(rows, Rows) and len(rows):
+            version, stamps = rows.table.version, rows.commit_ts
+            end = min((e for e in ends.get(rows.table.id, []) if e > version), default=1 << 63)
+            if stamps.min() < version or stamps.max() >= end:
+                wrong.append(f"{rows.table.id}: {stamps.min()}-{stamps.max()} in {version}-{end}")
+    return wrong

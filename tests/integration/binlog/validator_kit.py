@@ -13,7 +13,7 @@ from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId
 from rowferry.control import service
 from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Step
+from rowferry.control.loop import STRETCH_BYTES, Loop, Step
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.spark.job import InProcessRunner
@@ -35,7 +35,12 @@ class Ferry:
     """The feed, and what a reader of its files saw after each step."""
 
     def __init__(
-        self, server: Server, folder: Path, database: str, protocol: str = "canal-json"
+        self,
+        server: Server,
+        folder: Path,
+        database: str,
+        protocol: str = "canal-json",
+        stretch_bytes: int = STRETCH_BYTES,
     ) -> None:
         self.server = server
         self.database = database
@@ -57,7 +62,15 @@ class Ferry:
         self.store = open_store(f"sqlite:///{folder}/meta.db")
         self.store.create_changefeed(prepared.spec, 0)
         claim = self.store.claim(NAME, Holder.here(), time.time(), 3600)
-        self.loop = Loop(NAME, prepared.flow, self.store, claim, InProcessRunner(), _now_ms)
+        self.loop = Loop(
+            NAME,
+            prepared.flow,
+            self.store,
+            claim,
+            InProcessRunner(),
+            lambda: time.time_ns() // 1_000_000,
+            stretch_bytes=stretch_bytes,
+        )
         self.layout = StorageLayout(self.root)
         self.sights: list[Sight] = []
         self.faults: list[RowferryError] = []
@@ -159,10 +172,6 @@ class Ferry:
         expected = {name: read_rows(self.server, t) for name, t in schemas.items()}
         result = compare(found, {n: r for n, r in expected.items() if n in found or r})
         return "" if result.same else str(result)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @contextmanager

@@ -33,6 +33,12 @@ class Book:
         self._decision = decision
         self._snapshots = snapshots
         self._follow_swaps = follow_swaps
+        self._made: list[TableSchema] = []
+
+    def made(self) -> tuple[TableSchema, ...]:
+        """Return the versions that rows, not statements, have made since the last call."""
+        found, self._made = tuple(self._made), []
+        return found
 
     # --- what a scanner asks ---------------------------------------------------------------------
 
@@ -70,6 +76,7 @@ class Book:
             self._state.forget(table.schema.table_id)
             return None
         table.schema = found
+        self._made.append(found)
         return found
 
     def effects(self, query: Query, excluded: set[int]) -> Effects | None:
@@ -148,6 +155,7 @@ class Book:
         if not self._decision.captures(found):
             return None
         self._state.put(found, Stage.LOG)
+        self._made.append(found)
         return found
 
     def _now_or_inferred(

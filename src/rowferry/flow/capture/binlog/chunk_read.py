@@ -121,7 +121,7 @@ def _select(schema: TableSchema, chunk: Chunk | None) -> str:
     if chunk is None:
         return f"SELECT {values} FROM {chunks.table_name(schema)}"
     where = chunks.condition(schema, chunk.lower, chunk.upper)
-    table = chunks.keyed_table(schema)
+    table = chunks.keyed_table(schema, partition=chunk.partition)
     return f"SELECT {values} FROM {table}{where} ORDER BY {chunks.key_order(schema)}"
 
 

@@ -6,7 +6,7 @@ So collations, padding and odd types order rows in one way only, that of the tab
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from rowferry.change.sqltype import Kind
@@ -34,11 +34,13 @@ class Chunk:
     Attributes:
         lower: SQL literals of the key's columns, in index order, exact in every type.
         rows: how many there are, estimated.
+        partition: the name of the table partition that it lies in; empty: the whole table.
     """
 
     lower: Bound | None
     upper: Bound | None
     rows: int
+    partition: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; `from_json` reads it back."""
@@ -46,6 +48,7 @@ class Chunk:
             "lower": None if self.lower is None else list(self.lower),
             "upper": None if self.upper is None else list(self.upper),
             "rows": self.rows,
+            "partition": self.partition,
         }
 
     @classmethod
@@ -56,6 +59,7 @@ class Chunk:
             None if lower is None else tuple(lower),
             None if upper is None else tuple(upper),
             form["rows"],
+            form["partition"],
         )
 
 
@@ -67,17 +71,18 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def table_name(schema: TableSchema) -> str:
-    """Return the table's qualified name as SQL."""
-    return f"{quoted(schema.id.database)}.{quoted(schema.id.table)}"
+def table_name(schema: TableSchema, partition: str = "") -> str:
+    """Return the table's qualified name as SQL, or one partition of it."""
+    name = f"{quoted(schema.id.database)}.{quoted(schema.id.table)}"
+    return f"{name} PARTITION ({quoted(partition)})" if partition else name
 
 
-def keyed_table(schema: TableSchema, how: str = "FORCE") -> str:
-    """Return the table as SQL, read through its key."""
+def keyed_table(schema: TableSchema, how: str = "FORCE", partition: str = "") -> str:
+    """Return the table (or one partition of it) as SQL, read through its key."""
     index = schema.handle_index
     if index is None:
         raise BadInput(f"{schema.id} has no usable key and cannot be read in key ranges")
-    return f"{table_name(schema)} {how} INDEX ({quoted(index.name)})"
+    return f"{table_name(schema, partition)} {how} INDEX ({quoted(index.name)})"
 
 
 def key_order(schema: TableSchema) -> str:
@@ -189,11 +194,13 @@ def next_chunks(
     after: Bound | None,
     wish_rows: int,
     count: int,
+    partition: str = "",
 ) -> list[Chunk]:
     """Return the next `count` chunks behind a bound, of about `wish_rows` rows each.
 
-    At least one is returned; the last one of the table has no upper bound, so that rows which are
-    added behind the end belong to it. Takes no locks. Fewer than `count` only at the table's end.
+    At least one is returned; the last one of the table (or of the given partition) has no upper
+    bound, so that rows which are added behind the end belong to it. Takes no locks. Fewer than
+    `count` only at the end.
 
     `after` is the upper bound of the chunk before; None: from the beginning. Settings of the
     connection's session are changed.
@@ -203,22 +210,25 @@ def next_chunks(
     """
     session.rows(connection, login, SETTINGS)
     key = _key(schema)
-    table = _Table(connection, login, schema)
+    table = _Table(connection, login, schema, partition)
     by_number = len(key) == 1 and key[0].type.kind is Kind.INTEGER
     cut = _Arithmetic(table, wish_rows) if by_number else _Walk(table, wish_rows)
     found: list[Chunk] = []
     while len(found) < count and (not found or found[-1].upper is not None):
         found.append(cut.behind(found[-1].upper if found else after))
-    return found
+    return [replace(chunk, partition=partition) for chunk in found]
 
 
 class _Table:
     """A table on its server."""
 
-    def __init__(self, connection: Connection[Any], login: Login, schema: TableSchema) -> None:
+    def __init__(
+        self, connection: Connection[Any], login: Login, schema: TableSchema, partition: str
+    ) -> None:
         self._connection, self._login = connection, login
         self.schema = schema
-        self.name = keyed_table(schema)
+        self.name = keyed_table(schema, partition=partition)
+        self.partition = partition
         self.key = _key(schema)
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
@@ -266,7 +276,7 @@ class _Arithmetic:
         last = table.ask(f"SELECT MAX({self._name}) FROM {table.name}")[0][0]
         self._last = None if last is None else int(last)
         self._width = 0
-        self._suggested = keyed_table(table.schema, "USE")  # under FORCE, MySQL does not estimate
+        self._suggested = keyed_table(table.schema, "USE", table.partition)  # FORCE: no estimate
 
     def behind(self, lower: Bound | None) -> Chunk:
         """Return the chunk that begins after a bound."""

@@ -7,6 +7,7 @@ than that (other character sets, JSON, vectors, addresses) is converted column b
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
@@ -17,19 +18,15 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Rows, make_rows
 from rowferry.change.table import TableSchema
-from rowferry.errors import CorruptLog, EventUnknown, TableVersionUnknown
-from rowferry.flow.capture.binlog import decode_kernels as first_pass
-from rowferry.flow.capture.binlog import decode_kernels_columns as second_pass
+from rowferry.errors import CorruptLog, EventUnknown, SourceUnsupported, TableVersionUnknown
+from rowferry.flow.capture.binlog import decode_kernels as kernels
 from rowferry.flow.capture.binlog.compressed import inflate_part
-from rowferry.flow.capture.binlog.decode_columns import ColumnReader, Refused, Strings
-from rowferry.flow.capture.binlog.decode_kernels_memory import (
-    BAD_PARTITION,
-    WORDS,
-    Longs,
-    frozen,
-)
+from rowferry.flow.capture.binlog.decode_columns import ColumnReader
+from rowferry.flow.capture.binlog.decode_images import Found, ImageReader, Refused
+from rowferry.flow.capture.binlog.decode_kernels_memory import BAD_PARTITION, WORDS, Longs, frozen
 from rowferry.flow.capture.binlog.session import Flavour
-from rowferry.flow.capture.binlog.table_map import JSON, MappedTable, mismatch
+from rowferry.flow.capture.binlog.table_map import MappedTable, mismatch
+from rowferry.flow.capture.binlog.table_map_reader import JSON
 
 _ROWS: Final = 1 << 16  # of a chunk, at most
 _BYTES: Final = 32 << 20  # of a chunk's rows, about
@@ -92,22 +89,6 @@ class RowEvents:
         )
 
 
-@dataclass(slots=True)
-class _Chunk:
-    """What the first pass found."""
-
-    rows: int
-    block: int
-    op: npt.NDArray[np.int8]
-    event: npt.NDArray[np.int32]
-    at: Longs
-    shape: npt.NDArray[np.int16]
-    shaped: Longs
-    sizes: Longs
-    nulls: Longs
-    partial: npt.NDArray[np.uint8]
-
-
 class RowsDecoder:
     """Decodes rows of one TABLE_MAP into chunks of one table version."""
 
@@ -136,18 +117,16 @@ class RowsDecoder:
         self.schema = schema
         self._flavour = flavour
         self._allow_partial = allow_partial
-        self._columns = [
+        columns = [
             ColumnReader(found, column, mapped.has_metadata, str(schema.id))
             for found, column in zip(mapped.columns, schema.columns, strict=True)
         ]
-        self._width = frozen(np.array([c.width for c in self._columns], np.int64))
-        self._action = frozen(np.array([c.action for c in self._columns], np.int64))
-        self._first = frozen(np.array([c.first for c in self._columns], np.int64))
-        self._second = frozen(np.array([c.second for c in self._columns], np.int64))
-        self._documents = [i for i, c in enumerate(mapped.columns) if c.code == JSON]
-        count = max(1, len(self._columns))
-        self._at = np.empty((2, 0, count), np.int64)
-        self._room = max(64, min(_ROWS, _CELLS // (2 * count)))
+        documents = [i for i, c in enumerate(mapped.columns) if c.code == JSON]
+        self._images = ImageReader(columns, documents)
+        self._columns = len(columns)
+        self._documents = len(documents)
+        self._width = frozen(np.array([c.width for c in columns], np.int64))
+        self._room = max(64, min(_ROWS, _CELLS // (2 * max(1, len(columns)))))
 
     def decode(self, events: RowEvents, by_partition: bool = False) -> Iterator[Rows]:
         """Give the rows as chunks, in log order; memory stays bounded.
@@ -161,7 +140,12 @@ class RowsDecoder:
         Raises:
             CorruptLog: bytes are damaged, or an image lacks columns; names event, column, place.
             EventUnknown: an event that is no rows event, or compressed in an unknown way.
+            SourceUnsupported: partitions are asked for, and the log does not tell them.
         """
+        if by_partition and self._flavour is Flavour.MARIADB:
+            raise SourceUnsupported(
+                f"{self.schema.id}: MariaDB's log does not say which partition a row is in"
+            )
         unknown = ~np.isin(events.code, list(_NAMES))
         if unknown.any():
             raise EventUnknown(
@@ -194,187 +178,92 @@ class RowsDecoder:
         place = 8
         if code >= 169:
             place += int.from_bytes(body[8:10], "little")
-        count = len(self._columns)
+        count = self._columns
         place += 1 if count < 251 else 3
         place += (count + 7) // 8 * (2 if code in (167, 170) else 1)
         return body[:place] + inflate_part(body[place:], name)
 
     def _decode(self, events: RowEvents, by_partition: bool) -> Iterator[Rows]:
-        state = np.zeros(first_pass.STATE_SIZE, np.int64)
-        raw = frozen(events.data)
-        start, end = frozen(events.start), frozen(events.end)
-        code = frozen(events.code.astype(np.uint8, copy=False))
-        first_row = _RowNumbers()
-        while state[first_pass.EVENT] < len(events):
-            chunk = self._walk(raw, start, end, code, state)
-            if state[first_pass.FAULT]:
-                self._refuse(
-                    events,
-                    int(state[first_pass.EVENT]),
-                    int(state[first_pass.FAULT]),
-                    int(state[first_pass.FAULT_COLUMN]),
-                    int(state[first_pass.FAULT_AT]),
-                )
-            if chunk.rows:
-                rows = self._rows(events, raw, chunk, first_row)
-                if by_partition:
-                    yield from self._split(events, chunk, rows)
-                else:
-                    yield rows
-
-    def _walk(
-        self,
-        raw: npt.NDArray[np.uint8],
-        start: Longs,
-        end: Longs,
-        code: npt.NDArray[np.uint8],
-        state: Longs,
-    ) -> _Chunk:
-        """Run the first pass for one chunk."""
-        room = min(self._room, self._most_rows(start, end, state))
-        count, documents = len(self._columns), len(self._documents)
-        has_partial = bool(documents) and bool((code == first_pass.PARTIAL_UPDATE).any())
-        chunk = _Chunk(
-            rows=0,
-            block=8,
-            op=np.empty(room, np.int8),
-            event=np.empty(room, np.int32),
-            at=self._places(room),
-            shape=np.zeros((2, count), np.int16),
-            shaped=np.zeros(2, np.int64),
-            sizes=np.zeros((2, count), np.int64),
-            nulls=np.zeros((2, count), np.int64),
-            partial=np.zeros((room if has_partial else 0, documents), np.uint8),
+        state = np.zeros(kernels.STATE_SIZE, np.int64)
+        plain = replace(
+            events,
+            data=frozen(events.data),
+            start=frozen(events.start),
+            end=frozen(events.end),
+            code=frozen(events.code.astype(np.uint8, copy=False)),
         )
-        chunk.rows = first_pass.walk(
-            raw,
-            start,
-            end,
-            code,
+        numbers = _RowNumbers()
+        while state[kernels.EVENT] < len(plain):
+            found = self._find(plain, state)
+            if state[kernels.FAULT]:
+                event, why = int(state[kernels.EVENT]), int(state[kernels.FAULT])
+                column, place = int(state[kernels.FAULT_COLUMN]), int(state[kernels.FAULT_AT])
+                self._refuse(events, event, why, column, place)
+            if not found.rows:
+                continue
+            rows = self._rows(plain, found, numbers)
+            if by_partition:
+                yield from self._split(events, found.event, rows)
+            else:
+                yield rows
+
+    def _find(self, events: RowEvents, state: Longs) -> Found:
+        """Run the first pass for one chunk."""
+        room = min(self._room, self._most_rows(events, int(state[kernels.EVENT])))
+        count, documents = self._columns, self._documents
+        has_partial = bool(documents) and bool((events.code == kernels.PARTIAL_UPDATE).any())
+        op, event = np.empty(room, np.int8), np.empty(room, np.int32)
+        at = _places(room, count)
+        partial = np.zeros((room if has_partial else 0, documents), np.uint8)
+        shape, shaped = np.zeros((2, count), np.int16), np.zeros(2, np.int64)
+        sizes, nulls = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
+        rows = kernels.walk(
+            events.data,
+            events.start,
+            events.end,
+            events.code,
             self._width,
             documents,
             self._allow_partial,
             _BYTES,
-            chunk.at,
-            chunk.op,
-            chunk.event,
-            chunk.partial,
-            chunk.shape,
-            chunk.shaped,
-            chunk.sizes,
-            chunk.nulls,
+            at,
+            op,
+            event,
+            partial,
+            shape,
+            shaped,
+            sizes,
+            nulls,
             state,
         )
-        bytes_a_row = int(state[first_pass.BYTES]) // max(1, chunk.rows) + 1
-        chunk.block = max(8, _BLOCK_BYTES // bytes_a_row // 8 * 8)
-        return chunk
+        bytes_a_row = int(state[kernels.BYTES]) // max(1, rows) + 1
+        block = max(8, _BLOCK_BYTES // bytes_a_row // 8 * 8)
+        cut = partial[:rows] if has_partial else None
+        return Found(rows, block, op[:rows], event[:rows], at, shape, shaped, sizes, nulls, cut)
 
-    def _places(self, room: int) -> Longs:
-        """Return room for the places of values; chunks use it one after the other."""
-        if self._at.shape[1] < room:
-            self._at = np.empty((2, room, len(self._columns)), np.int64)
-        return self._at
+    def _most_rows(self, events: RowEvents, first: int) -> int:
+        """Return how many rows the events can hold at most: each has a bitmap."""
+        rest = int((events.end[first:] - events.start[first:]).sum())
+        return max(1, rest if self._allow_partial else rest // ((self._columns + 7) // 8 or 1))
 
-    def _most_rows(self, start: Longs, end: Longs, state: Longs) -> int:
-        """Return how many rows the rest of the events can hold at most: each has a bitmap."""
-        rest = int((end[state[first_pass.EVENT] :] - start[state[first_pass.EVENT] :]).sum())
-        if self._allow_partial:
-            return max(1, rest)
-        return max(1, rest // max(1, (len(self._columns) + 7) // 8))
-
-    def _rows(
-        self,
-        events: RowEvents,
-        raw: npt.NDArray[np.uint8],
-        chunk: _Chunk,
-        first_row: _RowNumbers,
-    ) -> Rows:
-        rows, op, event = chunk.rows, chunk.op[: chunk.rows], chunk.event[: chunk.rows]
-        before = self._side(events, raw, chunk, first_pass.BEFORE, None)
-        after = self._side(events, raw, chunk, first_pass.AFTER, before)
+    def _rows(self, events: RowEvents, found: Found, numbers: _RowNumbers) -> Rows:
+        """Run the second pass, and put the chunk together."""
+        try:
+            before, after = self._images.read(events.data, found)
+        except Refused as err:
+            self._refuse(events, int(found.event[err.row]), err.why, err.column, err.place)
+        event = found.event
         return make_rows(
             self.schema,
-            pa.array(op),
+            pa.array(found.op),
             pa.array(events.commit_ts[event].astype(np.uint64, copy=False)),
-            pa.array(events.seq[event] + first_row.of(event)),
-            _struct(before, rows, op != first_pass.INSERT),
-            _struct(after, rows, op != first_pass.DELETE),
+            pa.array(events.seq[event] + numbers.of(event)),
+            before,
+            after,
         )
 
-    def _side(
-        self,
-        events: RowEvents,
-        raw: npt.NDArray[np.uint8],
-        chunk: _Chunk,
-        side: int,
-        before: _Images | None,
-    ) -> _Images:
-        """Fill the columns of one side's images, and convert those that need it."""
-        rows = chunk.rows
-        if chunk.shaped[side] < 0:
-            return _Images([pa.field(c.name, c.arrow) for c in self._columns], None, {})
-        n = int(chunk.shaped[side])
-        places = [int(c) for c in chunk.shape[side, :n]]
-        readers = [self._columns[c] for c in places]
-        at = chunk.at[side]
-        sizes, nulls = chunk.sizes[side], chunk.nulls[side]
-        fixed = [r.is_fixed for r in readers]
-        slot = np.zeros(n, np.int64)
-        slot[fixed] = np.arange(sum(fixed))
-        slot[~np.array(fixed, np.bool_)] = np.arange(n - sum(fixed))
-        rooms = [r.room(rows - int(nulls[j]), int(sizes[j])) for j, r in enumerate(readers)]
-        begin = np.cumsum([0, *(s for s, f in zip(rooms, fixed, strict=True) if not f)])
-        words = np.empty((sum(fixed), rows), np.int64)
-        offsets = np.empty((n - sum(fixed), rows + 1), np.int64)
-        out = np.empty(int(begin[-1]), np.uint8)
-        with_nulls = nulls[:n] > 0
-        bitmap_slot = np.where(with_nulls, np.cumsum(with_nulls) - 1, -1)
-        bitmaps = np.empty((int(with_nulls.sum()), (rows + 7) // 8), np.uint8)
-        row, j, why = second_pass.fill(
-            raw,
-            at,
-            rows,
-            chunk.block,
-            chunk.shape[side],
-            self._action,
-            self._first,
-            self._second,
-            frozen(slot),
-            words,
-            offsets,
-            frozen(begin),
-            out,
-            frozen(bitmap_slot),
-            bitmaps,
-        )
-        if why:
-            self._refuse(events, int(chunk.event[row]), why, places[j], int(at[row, j]))
-        images = _Images([pa.field(r.name, r.arrow) for r in readers], [], {})
-        for j, reader in enumerate(readers):
-            bitmap = pa.py_buffer(bitmaps[bitmap_slot[j]]) if with_nulls[j] else None
-            if fixed[j]:
-                images.add(reader.words(words[slot[j]], bitmap, int(nulls[j])))
-                continue
-            k = int(slot[j])
-            found = Strings(out[begin[k] : begin[k + 1]], offsets[k])
-            present = at[:rows, j] >= 0
-            try:
-                if side == first_pass.AFTER and len(chunk.partial) and places[j] in self._documents:
-                    changed = chunk.partial[:rows, self._documents.index(places[j])]
-                    found = reader.with_changes(
-                        found, present, changed, before.documents.get(places[j]) if before else None
-                    )
-                if len(chunk.partial) and places[j] in self._documents:
-                    images.documents[places[j]] = (found, present)
-                images.add(reader.strings(found, present, bitmap, int(nulls[j])))
-            except Refused as err:
-                place = int(at[err.row, j])
-                self._refuse(events, int(chunk.event[err.row]), err.why, places[j], place)
-        return images
-
-    def _split(self, events: RowEvents, chunk: _Chunk, rows: Rows) -> Iterator[Rows]:
+    def _split(self, events: RowEvents, event: npt.NDArray[np.int32], rows: Rows) -> Iterator[Rows]:
         """Give rows of each table partition as a chunk of their own."""
-        event = chunk.event[: chunk.rows]
         used = np.unique(event)
         of_event = np.zeros(len(events), np.int64)
         for e in used:
@@ -399,22 +288,16 @@ class RowsDecoder:
         raise CorruptLog(f"{words}, byte {byte} after its header: {WORDS[why]}")
 
 
-class _Images:
-    """The columns of one side of a chunk; no arrays: no row has such an image."""
+_scratch = threading.local()
 
-    def __init__(
-        self,
-        fields: list[pa.Field],
-        arrays: list[pa.Array] | None,
-        documents: dict[int, tuple[Strings, npt.NDArray[np.bool_]]],
-    ) -> None:
-        self.fields = fields
-        self.arrays = arrays
-        self.documents = documents  # binary JSON by column, where the other side may need it
 
-    def add(self, array: pa.Array) -> None:
-        assert self.arrays is not None
-        self.arrays.append(array)
+def _places(rows: int, columns: int) -> Longs:
+    """Return room for the places of values; all decoders of a thread use it in turn."""
+    size = 2 * rows * columns
+    if size > len(getattr(_scratch, "places", ())):
+        _scratch.places = np.empty(size, np.int64)
+    found: Longs = _scratch.places[:size].reshape(2, rows, columns)
+    return found
 
 
 class _RowNumbers:
@@ -435,15 +318,6 @@ class _RowNumbers:
         return found
 
 
-def _struct(images: _Images, rows: int, present: npt.NDArray[np.bool_]) -> pa.StructArray:
-    kind = pa.struct(images.fields)
-    if images.arrays is None:
-        return pa.nulls(rows, kind)
-    whole = bool(present.all())
-    bitmap = None if whole else pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(kind, rows, [bitmap], children=images.arrays)
-
-
 def _joined(events: RowEvents, bodies: list[bytes]) -> RowEvents:
     """Return the events with these plain bodies."""
     end = np.cumsum([len(b) for b in bodies], dtype=np.int64)
@@ -458,7 +332,7 @@ def partition_of(body: bytes, code: int) -> int | None:
 
     Only MySQL's events of version 2 say it. `body` is the event after its 19-byte header.
     """
-    if code < 30 or code > first_pass.PARTIAL_UPDATE or len(body) < 10:
+    if code < 30 or code > kernels.PARTIAL_UPDATE or len(body) < 10:
         return None
     end = min(len(body), 8 + int.from_bytes(body[8:10], "little"))
     place = 10

@@ -15,7 +15,7 @@ from rowferry.change.table import Column
 from rowferry.errors import EventUnknown
 from rowferry.flow.capture.binlog import decode_kernels_columns as k
 from rowferry.flow.capture.binlog import decode_kernels_text as texts
-from rowferry.flow.capture.binlog import table_map as codes
+from rowferry.flow.capture.binlog import table_map_reader as codes
 from rowferry.flow.capture.binlog.charsets import charset_of, plain_name, to_utf8
 from rowferry.flow.capture.binlog.decode_kernels_address import (
     ADDRESS_ROOM,
@@ -61,8 +61,8 @@ _ROOMS: Final = {
 }
 
 
-class Refused(Exception):
-    """A value cannot be read; `RowsDecoder` says where."""
+class BadValue(Exception):
+    """The value in a row of the chunk cannot be read, and why; `RowsDecoder` says where."""
 
     def __init__(self, row: int, why: int) -> None:
         self.row = row
@@ -137,7 +137,7 @@ class ColumnReader:
         """Return the column's array, given its values as bytes.
 
         Raises:
-            Refused: a value cannot be read.
+            BadValue: a value cannot be read.
         """
         done = self._converted(found, present)
         used = pa.py_buffer(done.data).slice(0, int(done.offsets[-1]))
@@ -160,39 +160,34 @@ class ColumnReader:
             case Kind.JSON:
                 data, offsets, row, why = json_texts(found.data, found.offsets, present)
                 if why:
-                    raise Refused(row, why)
+                    raise BadValue(row, why)
                 return Strings(*to_utf8("utf8mb4", data[: offsets[-1]], offsets))
             case Kind.VECTOR:
                 data, offsets, row = vector_texts(found.data, found.offsets, present)
                 if row >= 0:
-                    raise Refused(row, BAD_VECTOR)
+                    raise BadValue(row, BAD_VECTOR)
                 return Strings(data, offsets)
         return found
 
     def with_changes(
-        self,
-        found: Strings,
-        present: Flags,
-        changed: npt.NDArray[np.uint8],
-        before: tuple[Strings, Flags] | None,
+        self, found: Strings, changed: Flags, before: tuple[Strings, Flags] | None
     ) -> Strings:
-        """Return whole binary documents, given those that are whole and the changes of the others.
+        """Return whole binary documents, given the changes of those in `changed` rows.
 
         Raises:
-            Refused: the document before the change is not there, or the changes do not fit it.
+            BadValue: the document before the change is not there, or the changes do not fit it.
         """
-        rows = np.flatnonzero((changed > 0) & present)
-        if not len(rows):
+        if not changed.any():
             return found
         parts = _pieces(found)
-        for row in map(int, rows):
+        for row in map(int, np.flatnonzero(changed)):
             if before is None or not before[1][row]:
-                raise Refused(row, NO_DOCUMENT)
+                raise BadValue(row, NO_DOCUMENT)
             old, offsets = before[0].data, before[0].offsets
             document = old[offsets[row] : offsets[row + 1]].tobytes()
             whole, why = apply_changes(document, parts[row])
             if why:
-                raise Refused(row, why)
+                raise BadValue(row, why)
             parts[row] = whole
         return _of_pieces(parts)
 
@@ -262,14 +257,14 @@ def _inflate(part: bytes, row: int) -> bytes:
     if method == 0 and flags == 0:
         return part[1:]
     if method != 8:
-        raise Refused(row, BAD_COMPRESSED)
+        raise BadValue(row, BAD_COMPRESSED)
     head = 1 + (flags & 7)
     size = int.from_bytes(part[1:head], "big")
     stream = zlib.decompressobj(wbits=15 if not flags & 8 else -15)
     try:
         plain = stream.decompress(part[head:], size + 1)
     except zlib.error:
-        raise Refused(row, BAD_COMPRESSED) from None
+        raise BadValue(row, BAD_COMPRESSED) from None
     if len(plain) != size:
-        raise Refused(row, BAD_COMPRESSED)
+        raise BadValue(row, BAD_COMPRESSED)
     return plain

@@ -274,6 +274,8 @@ def _put_document(
             depth -= 1
             out[q] = 125 if stack[depth, 0] <= LARGE_OBJECT else 93
             q += 1
+        if q > limit:
+            return -BAD_JSON, k
         if depth == 0:
             return q, k
         top = depth - 1

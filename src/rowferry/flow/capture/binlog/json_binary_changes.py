@@ -88,8 +88,6 @@ def _change(parent: _Node, step: int | bytes, what: int, node: _Node | None) -> 
             del parent[step]
         else:
             parent[step] = node
-    elif step == 0 and what == _REPLACE:  # a scalar counts as an array of one
-        raise _BadError
     else:
         raise _BadError
 

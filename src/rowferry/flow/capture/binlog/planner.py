@@ -50,6 +50,7 @@ class BinlogPlanner:
         server_id: int,
         follow_swaps: bool,
         retention_warning: timedelta,
+        ranges: tuple[RangeProgress, ...],
     ) -> None:
         self._server = Server(login)
         self._decision = decision
@@ -60,9 +61,7 @@ class BinlogPlanner:
         self._retention_at = 0.0
         self._state = state or State(LogPosition(self._server.flavour, self._server.facts.identity))
         self._is_new = state is None
-        self._before: dict[int, RangeProgress] = {
-            k: t.progress for k, t in self._state.tables.items()
-        }
+        self._before: dict[int, RangeProgress] = {r.range_id: r for r in ranges}
         self._known = {(v.table_id, v.version) for v in versions}
         self._met: list[TableSchema] = []
         self._warnings: list[str] = []
@@ -208,11 +207,8 @@ class BinlogPlanner:
                 return Stretch((), (), {})  # a long transaction is still being framed
             clock_ms = self._source_ms
             segments, state.log = scanner.take()
-            for segment in segments:
-                for one in segment.slices:
-                    table = state.tables.get(one.table_id)
-                    if table is not None:
-                        self._meet(table.schema)
+            for schema in self._book.made():
+                self._meet(schema)
             changes: tuple[Any, ...] = ()
             if scanner.statement is not None:
                 changes = self._book.apply(scanner.statement)

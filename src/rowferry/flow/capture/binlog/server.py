@@ -43,6 +43,23 @@ class Server:
         """Return one table as it is now."""
         return read_table(self.connection, self.login, self.facts, name, table_id)
 
+    def partitions(self, name: TableId) -> tuple[str, ...]:
+        """Return a table's partitions as MySQL's log numbers them; none: not partitioned.
+
+        MariaDB's log does not tell partitions, so a table there counts as one piece.
+        """
+        if self.flavour is Flavour.MARIADB:
+            return ()
+        found = session.rows(
+            self.connection,
+            self.login,
+            "SELECT COALESCE(SUBPARTITION_NAME, PARTITION_NAME) FROM information_schema.PARTITIONS "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND PARTITION_NAME IS NOT NULL "
+            "ORDER BY PARTITION_ORDINAL_POSITION, SUBPARTITION_ORDINAL_POSITION",
+            tuple(name),
+        )
+        return tuple(row[0] for row in found)
+
     def renew_settings(self) -> None:
         """Ask again what statements mean here: databases may have other defaults now."""
         self.settings = read_settings(self.connection, self.login)

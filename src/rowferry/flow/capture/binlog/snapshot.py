@@ -116,26 +116,39 @@ def _cut_table(segments: list[Segment], table: Captured, server: Server, appetit
     schema, progress = table.schema, table.progress
     each = max(1, row_bytes(server.connection, server.login, schema))
     wish = max(_LEAST_ROWS, min(_MOST_ROWS, appetite.segment_bytes(schema.id) // each))
-    key = progress.last_snapshot_key
-    after = tuple(json.loads(bytes.fromhex(key))) if key else None
+    parts = server.partitions(schema.id)
+    part, after = _reached(progress)
+    name = parts[part] if parts else ""
     count = min(8, MOST_SEGMENTS - len(segments))
     size = 0
-    for chunk in next_chunks(server.connection, server.login, schema, after, wish, count):
+    for chunk in next_chunks(server.connection, server.login, schema, after, wish, count, name):
         read = {"kind": "snapshot", "chunk": chunk.to_json()}
         estimated = max(1, chunk.rows) * each
-        segments.append(_segment(len(segments), table, read, Again.AS_GOOD, estimated))
+        one = _segment(len(segments), table, read, Again.AS_GOOD, estimated)
+        if parts:
+            one = replace(one, slices=(replace(one.slices[0], physical_id=part),))
+        segments.append(one)
         size += estimated
-        table.progress = _behind(table, chunk)
+        table.progress = _behind(table, chunk, part, last_part=part + 1 >= len(parts))
     return size
 
 
-def _behind(table: Captured, chunk: Chunk) -> RangeProgress:
+def _reached(progress: RangeProgress) -> tuple[int, tuple[str, ...] | None]:
+    """Return the partition being read, and the bound that was reached in it."""
+    if not progress.last_snapshot_key:
+        return 0, None
+    part, bound = json.loads(bytes.fromhex(progress.last_snapshot_key))
+    return part, tuple(bound) if bound is not None else None
+
+
+def _behind(table: Captured, chunk: Chunk, part: int, last_part: bool) -> RangeProgress:
     """Return a table's progress behind a part; behind the last one its log follows."""
     done = table.progress.last_log_index + max(1, chunk.rows)
-    if chunk.upper is None:
+    if chunk.upper is None and last_part:
         return table.progress.with_(stage=Stage.LOG, last_snapshot_key="", last_log_index=0)
-    bound = json.dumps(list(chunk.upper)).encode().hex()
-    return table.progress.with_(last_snapshot_key=bound, last_log_index=done)
+    next_part = part + 1 if chunk.upper is None else part
+    reached = json.dumps([next_part, chunk.upper]).encode().hex()
+    return table.progress.with_(last_snapshot_key=reached, last_log_index=done)
 
 
 def _segment(

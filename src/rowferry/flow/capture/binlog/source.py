@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from rowferry.change.chunk import Rows
@@ -85,6 +86,7 @@ class BinlogSource:
             server_id=self._options[opt.SERVER_ID],
             follow_swaps=self._options[opt.ONLINE_SCHEMA_CHANGE] == "follow",
             retention_warning=self._options[opt.RETENTION_WARNING],
+            ranges=ranges,
         )
 
     def read(self, segment: Segment, tables: Mapping[TableSlice, TableSchema]) -> Iterator[Rows]:
@@ -101,7 +103,9 @@ class BinlogSource:
             self._exact[segment.slices[0].table_id] = place
             return rows
         chunk = Chunk.from_json(segment.read["chunk"])
-        return read_chunk(self._login, schema, chunk, commit_ts, first, self._whose())
+        rows = read_chunk(self._login, schema, chunk, commit_ts, first, self._whose())
+        physical = segment.slices[0].physical_id
+        return (replace(one, physical_id=physical) for one in rows)
 
     def found(self, segment: Segment) -> dict[str, Any] | None:
         """Return the exact place of a snapshot that only its task could find."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import TableVersionUnknown
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.snapshot_position import Place
 
@@ -92,11 +91,8 @@ class State:
         )
         for progress in ranges:
             schema = newest.get(progress.table_id)
-            if schema is None:
-                raise TableVersionUnknown(
-                    f"no version of {progress.database}.{progress.table} is stored"
-                )
-            state.tables[progress.table_id] = Captured(schema, progress)
+            if schema is not None:  # else it was met behind this position, and will be again
+                state.tables[progress.table_id] = Captured(schema, progress)
         return state
 
     def put(self, schema: TableSchema, stage: Stage, low_ts: int = 0) -> Captured:

@@ -1,0 +1,243 @@
+"""Whole feeds through Spark: from the log over the network to the sink, and how far they lag."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mysql_load import Log, steady
+from mysql_profile import Spent, Stopwatch, in_this_process, of_spark, tasks_in
+from report import Figure
+
+from rowferry.control.lease import Holder
+from rowferry.control.loop import Loop, Runner, Step
+from rowferry.control.service import Prepared, prepare
+from rowferry.control.store.sql_store import open_store
+from rowferry.control.supervise import Supervisor, Until
+from rowferry.spark.job import InProcessRunner
+from rowferry.testing.servers import Server
+
+STEADY_TABLE = "steady.t"
+A_TRANSACTION = 20  # rows
+CATCH_UP_S = 30.0
+FEED = "bench"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a measured feed writes to."""
+
+    name: str
+    parameters: str
+    is_file: bool = True
+
+    def uri(self, folder: Path) -> str:
+        """Return the sink's URI."""
+        return f"file://{folder / 'out'}?{self.parameters}" if self.is_file else (
+            f"blackhole://?{self.parameters}"
+        )  # fmt: skip
+
+
+TARGETS = (
+    Target("canal-json files", "protocol=canal-json"),
+    Target("canal-json files, fsync=false", "protocol=canal-json&fsync=false"),
+    Target("csv files", "protocol=csv"),
+    Target("canal-json to the blackhole", "protocol=canal-json", False),
+)
+LAG_TARGETS = (
+    Target("blackhole", "protocol=canal-json", False),
+    Target("canal-json files, flush-interval=200ms", "protocol=canal-json&flush-interval=200ms"),
+)
+
+
+@dataclass
+class Ended:
+    """How a feed came to the end of the log."""
+
+    seconds: float
+    steps: list[Step]
+
+    @property
+    def rows(self) -> int:
+        """Row changes that were delivered."""
+        return sum(s.rows for s in self.steps)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that were written."""
+        return sum(s.bytes for s in self.steps)
+
+
+class Feeds:
+    """Runs feeds of one server, all with one runner."""
+
+    def __init__(self, server: Server, folder: Path, runner: Runner) -> None:
+        self._server, self._folder, self._runner = server, folder, runner
+
+    def figure(self, log: Log, target: Target, tries: int) -> Figure:
+        """Deliver the log several times; the first time warms up, and the best of the others counts.
+
+        The time is that from the first step to the one that finds the log's end: connecting,
+        planning, the jobs, publishing and the meta database are in it.
+        """
+        found = [self._ended(log, target, self._runner) for _ in range(tries + 1)]
+        best = min(found[1:], key=lambda e: e.seconds)
+        more = {
+            "s": round(best.seconds, 2),
+            "first s": round(found[0].seconds, 2),
+            "MB written": round(best.bytes / 1e6),
+            "micro-batches": sum(s.rows > 0 for s in best.steps),
+        }
+        size = log.size / best.seconds / 1e6
+        return Figure(f"feed to {target.name}", best.rows / best.seconds, size, other=more)
+
+    def profiles(self, log: Log, target: Target) -> Iterator[tuple[str, float, Stopwatch]]:
+        """Say where the time goes: title, seconds in all, and seconds by stage."""
+        watch = Stopwatch()
+        with in_this_process(watch):
+            ended = self._ended(log, target, InProcessRunner())
+        yield f"{log.name} to {target.name}, in one process on one core", ended.seconds, watch
+        self._ended(log, target, self._runner)
+        watch, notes = Stopwatch(), self._folder / "profile"
+        shutil.rmtree(notes, ignore_errors=True)
+        with of_spark(notes, watch):
+            ended = self._ended(log, target, self._runner)
+        tasks, count, wall_s = tasks_in(notes)
+        watch.spent |= tasks.spent
+        watch.spent[f"tasks in all ({count})"] = Spent(wall_s, 0.0, count)
+        yield f"{log.name} to {target.name}, through Spark on two cores", ended.seconds, watch
+
+    def lag(self, target: Target, rows_a_second: int, seconds: float) -> dict[str, Any]:
+        """Run a feed under a steady load: how old is a change when it is published?"""
+        pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        with pool, self._feed(None, target, self._runner) as (loop, ready):
+            published: list[tuple[float, int]] = []
+
+            def note(step: Step) -> None:
+                if step.rows:
+                    published.append((time.time(), step.rows))
+
+            with _running(loop, ready, note) as failed:
+                self._wait(lambda: self._push(published), failed)  # one row, so that all is warm
+                warm = sum(rows for _, rows in published)
+                writing = pool.submit(
+                    steady,
+                    self._server.login,
+                    STEADY_TABLE,
+                    rows_a_second,
+                    A_TRANSACTION,
+                    seconds,
+                )
+                sent = np.array(writing.result())
+                wanted = warm + len(sent) * A_TRANSACTION
+                self._wait(lambda: sum(rows for _, rows in published) >= wanted, failed)
+        at, counts = np.array([t for t, _ in published]), np.cumsum([n for _, n in published])
+        place = np.searchsorted(counts, warm + A_TRANSACTION * np.arange(1, len(sent) + 1))
+        lags = at[place] - sent
+        reached = len(sent) * A_TRANSACTION / max(sent[-1] - sent[0], 1e-9)
+        return {
+            "target": target.name,
+            "rows/s": round(reached),
+            "p50 ms": round(1000 * float(np.percentile(lags, 50))),
+            "p99 ms": round(1000 * float(np.percentile(lags, 99))),
+            "max ms": round(1000 * float(lags.max())),
+            "micro-batches": len(published),
+        }
+
+    def prepare_lag(self) -> None:
+        """Make the table of the steady load."""
+        self._server.script(
+            "CREATE DATABASE steady",
+            f"CREATE TABLE {STEADY_TABLE} (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, "
+            "k INT UNSIGNED NOT NULL, c CHAR(120) NOT NULL, pad CHAR(60) NOT NULL)",
+        )
+
+    def _push(self, published: list[tuple[float, int]]) -> bool:
+        """Write a row until a few have come through, one after the other."""
+        self._server.execute(f"INSERT INTO {STEADY_TABLE} (k, c, pad) VALUES (1, '', '')")
+        time.sleep(0.5)
+        return len(published) >= 3
+
+    def _wait(self, is_over: Any, failed: list[BaseException]) -> None:
+        until = time.monotonic() + CATCH_UP_S
+        while not is_over():
+            if failed:
+                raise failed[0]
+            if time.monotonic() > until:
+                raise SystemExit(f"the feed did not keep up within {CATCH_UP_S:.0f} s")
+            time.sleep(0.02)
+
+    def _ended(self, log: Log, target: Target, runner: Runner) -> Ended:
+        with self._feed(log, target, runner) as (loop, _):
+            steps, began = [], time.perf_counter()
+            while not steps or not steps[-1].caught_up:
+                steps.append(loop.step())
+            ended = Ended(time.perf_counter() - began, steps)
+        if ended.rows != log.changes:
+            raise SystemExit(f"{log.name}: {ended.rows} of {log.changes} rows were delivered")
+        return ended
+
+    @contextmanager
+    def _feed(
+        self, log: Log | None, target: Target, runner: Runner
+    ) -> Iterator[tuple[Loop, Prepared]]:
+        """Make a feed from a workload's place on; None: of the steady table, from now on."""
+        folder = self._folder / "feed"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        config = folder / "feed.toml"
+        database = log.database if log else STEADY_TABLE.partition(".")[0]
+        config.write_text(f'[filter]\nrules = ["{database}.*"]\n')
+        place = f"&start-position={log.file}:{log.start}" if log else ""
+        ready = prepare(
+            f"{self._server.uri}?snapshot=never{place}", target.uri(folder), config, FEED
+        )
+        store = open_store(f"sqlite:///{folder / 'meta.db'}")
+        try:
+            store.create_changefeed(ready.spec)
+            claim = store.claim(FEED, Holder.here(), time.time(), 36_000)
+            loop = Loop(FEED, ready.flow, store, claim, runner, lambda: time.time_ns() // 1_000_000)
+            try:
+                yield loop, ready
+            finally:
+                loop.close()
+        finally:
+            store.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _running(loop: Loop, ready: Prepared, note: Any) -> Iterator[list[BaseException]]:
+    """Let a supervisor run the loop in a thread; gives the list that its error comes into."""
+    stop, failed = threading.Event(), []
+    supervisor = Supervisor(
+        loop,
+        move=lambda verb, error: None,
+        tell_step=note,
+        tell_fault=lambda error, wait_s: failed.append(error),
+        flush_interval_s=ready.flow.sink.flush_interval_s,
+        give_up_after_s=0.0,
+    )
+
+    def run() -> None:
+        try:
+            supervisor.run(Until(), stop, threading.Event())
+        except BaseException as err:
+            failed.append(err)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield failed
+    finally:
+        stop.set()
+        thread.join()
