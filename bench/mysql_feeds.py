@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from mysql_load import Log, steady
-from mysql_profile import Spent, Stopwatch, in_this_process, of_spark, tasks_in
+from mysql_profile import Stopwatch, in_this_process, of_spark, tasks_in
 from report import Figure
 
 from rowferry.control.lease import Holder
@@ -42,9 +42,8 @@ class Target:
 
     def uri(self, folder: Path) -> str:
         """Return the sink's URI."""
-        return f"file://{folder / 'out'}?{self.parameters}" if self.is_file else (
-            f"blackhole://?{self.parameters}"
-        )  # fmt: skip
+        place = f"file://{folder / 'out'}" if self.is_file else "blackhole://"
+        return f"{place}?{self.parameters}"
 
 
 TARGETS = (
@@ -84,7 +83,7 @@ class Feeds:
         self._server, self._folder, self._runner = server, folder, runner
 
     def figure(self, log: Log, target: Target, tries: int) -> Figure:
-        """Deliver the log several times; the first time warms up, and the best of the others counts.
+        """Deliver the log several times: the first warms up, the best of the others counts.
 
         The time is that from the first step to the one that finds the log's end: connecting,
         planning, the jobs, publishing and the meta database are in it.
@@ -103,7 +102,7 @@ class Feeds:
     def profiles(self, log: Log, target: Target) -> Iterator[tuple[str, float, Stopwatch]]:
         """Say where the time goes: title, seconds in all, and seconds by stage."""
         watch = Stopwatch()
-        with in_this_process(watch):
+        with in_this_process(watch, driver=True):
             ended = self._ended(log, target, InProcessRunner())
         yield f"{log.name} to {target.name}, in one process on one core", ended.seconds, watch
         self._ended(log, target, self._runner)
@@ -111,9 +110,7 @@ class Feeds:
         shutil.rmtree(notes, ignore_errors=True)
         with of_spark(notes, watch):
             ended = self._ended(log, target, self._runner)
-        tasks, count, wall_s = tasks_in(notes)
-        watch.spent |= tasks.spent
-        watch.spent[f"tasks in all ({count})"] = Spent(wall_s, 0.0, count)
+        watch.spent |= tasks_in(notes)
         yield f"{log.name} to {target.name}, through Spark on two cores", ended.seconds, watch
 
     def lag(self, target: Target, rows_a_second: int, seconds: float) -> dict[str, Any]:

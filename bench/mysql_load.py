@@ -100,7 +100,10 @@ def _sysbench(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
     run(_sysbench_table("t"))
 
     def write() -> tuple[int, int]:
-        run(f"INSERT INTO t (k, c, pad) SELECT {_sysbench_row('i')} FROM numbers.n WHERE i <= {rows}")
+        run(
+            f"INSERT INTO t (k, c, pad) SELECT {_sysbench_row('i')} FROM numbers.n "
+            f"WHERE i <= {rows}"
+        )
         run(f"UPDATE t SET k = k + 1 WHERE id <= {rows // 2}")
         run(f"DELETE FROM t WHERE id <= {rows // 10}")
         return rows + rows // 2 + rows // 10, rows + 2 * (rows // 2) + rows // 10
@@ -114,7 +117,8 @@ def _single_rows(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
     run(_sysbench_table("t"))
     run(
         "CREATE PROCEDURE write_single_rows(count INT) BEGIN DECLARE n INT DEFAULT 0; "
-        f"WHILE n < count DO SET n = n + 1; INSERT INTO t (k, c, pad) VALUES ({_sysbench_row('n')}); "
+        "WHILE n < count DO SET n = n + 1; "
+        f"INSERT INTO t (k, c, pad) VALUES ({_sysbench_row('n')}); "
         "END WHILE; WHILE n > 0 DO UPDATE t SET k = k + 1 WHERE id = n; SET n = n - 1; "
         "END WHILE; END"
     )
@@ -167,8 +171,7 @@ def _wide(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
         for first in range(0, rows, STEP):
             last = min(rows, first + STEP)
             run(
-                f"INSERT INTO t SELECT i, {values} FROM numbers.n "
-                f"WHERE i > {first} AND i <= {last}"
+                f"INSERT INTO t SELECT i, {values} FROM numbers.n WHERE i > {first} AND i <= {last}"
             )
         run(f"UPDATE t SET c8 = c8 + 1, c2 = 'changed' WHERE id <= {rows // 4}")
         return rows + rows // 4, rows + 2 * (rows // 4)
@@ -202,10 +205,10 @@ WORKLOADS: dict[str, Callable[[Run, float], Callable[[], tuple[int, int]]]] = {
     "many-tables": _many_tables,
 }
 ABOUT = {
-    "sysbench": "sysbench's table, three transactions: rows inserted, half updated, a tenth deleted",
+    "sysbench": "sysbench's table, three transactions: insert, update of half, delete of a tenth",
     "single-rows": "sysbench's table, every transaction inserts or updates one row",
     "wide": f"a table of {COLUMNS} columns of eight types, rows inserted, a quarter updated",
-    "many-tables": f"many tables like sysbench's, transactions of {ROWS_A_ROUND} rows of one of them",
+    "many-tables": f"tables like sysbench's, each transaction {ROWS_A_ROUND} rows of one of them",
 }
 
 

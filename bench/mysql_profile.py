@@ -35,6 +35,7 @@ from rowferry.flow.sink.storage.sink import Storage
 from rowferry.spark import job
 
 Call = Callable[..., Any]
+AHEAD = "binlog"  # the driver's thread that frames the log while jobs run
 
 
 @dataclass
@@ -56,6 +57,8 @@ class Stopwatch:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Charge a block's time to a stage, without that of stages inside it."""
+        if threading.current_thread().name == AHEAD:
+            name = f"driver, ahead: {name}"
         stack: list[str] = self._own.__dict__.setdefault("stack", [])
         self._charge(stack)
         stack.append(name)
@@ -115,7 +118,7 @@ _TASK = (
     (Blackhole, "write", "sink, the rest", "around"),
 )
 _DRIVER = (
-    (scanner, "run_walk", "driver: frame (beside the job)", "around"),
+    (scanner, "run_walk", "frame", "around"),
     (BinlogPlanner, "plan", "driver: plan", "around"),
     (SqlStore, "record", "driver: record", "around"),
     (SqlStore, "publish", "driver: store progress", "around"),
@@ -135,9 +138,9 @@ def _wrapped(watch: Stopwatch, places: tuple[tuple[Any, str, str, str], ...]) ->
 
 
 @contextmanager
-def in_this_process(watch: Stopwatch) -> Iterator[None]:
-    """Measure the tasks' stages in this process."""
-    with _wrapped(watch, _TASK):
+def in_this_process(watch: Stopwatch, driver: bool = False) -> Iterator[None]:
+    """Measure the tasks' stages in this process, and those of a driver."""
+    with _wrapped(watch, _TASK + (_DRIVER if driver else ())):
         yield
 
 
@@ -176,15 +179,19 @@ def of_spark(folder: Path, watch: Stopwatch) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(me)
 
 
-def tasks_in(folder: Path) -> tuple[Stopwatch, int, float]:
-    """Return the time of all tasks by stage, their number, and the sum of their durations."""
-    total, count, wall_s = Stopwatch(), 0, 0.0
+def tasks_in(folder: Path) -> dict[str, Spent]:
+    """Return the time of all tasks by stage, and that of the tasks as a whole."""
+    whole, total = Spent(), Stopwatch()
+    waited = []
     for path in folder.glob("*.json"):
         about = json.loads(path.read_text())
-        count, wall_s = count + 1, wall_s + about["wall_s"]
+        waited.append(about["waited_s"])
+        whole.calls, whole.wall_s = whole.calls + 1, whole.wall_s + about["wall_s"]
         for name, one in about["stages"].items():
             spent = total.spent.setdefault(name, Spent())
             spent.wall_s += one["wall_s"]
             spent.cpu_s += one["cpu_s"]
             spent.calls += one["calls"]
-    return total, count, wall_s
+            whole.cpu_s += one["cpu_s"]
+    first = Spent(min(waited, default=0.0), 0.0, 1)
+    return {"Spark: until the first task": first, "all tasks together": whole, **total.spent}

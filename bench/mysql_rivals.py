@@ -1,4 +1,4 @@
-"""Other readers of the same log: the server's own log copier, python-mysql-replication, Debezium."""
+"""Other readers of the same log: the server's own tool, python-mysql-replication, Debezium."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 from mysql_load import Log
-from mysql_profile import Stopwatch, in_this_process
+from mysql_profile import Spent, Stopwatch, in_this_process
 from report import Figure
 
 from rowferry.change.plan import Segment, TableSlice
@@ -93,7 +93,6 @@ class OneCore:
     def figures(self) -> Iterator[Figure]:
         """Measure, one after the other."""
         seconds, data, tail = self._fetch()
-        size = self._log.size
         yield self._figure("fetch: receive the log, nothing else", seconds)
         empty, full = Tables({}), Tables(self._tables)
         for words, book in (("nothing captured", empty), ("all captured", full)):
@@ -102,21 +101,19 @@ class OneCore:
         for words, book in (("nothing captured", empty), ("all captured", full)):
             seconds = self._best(lambda b=book: self._frame(Held(data, tail), b))  # type: ignore[misc]
             yield self._figure(f"frame, from memory, {words}", seconds)
-        walls, decodes = [], []
-        for _ in range(self._tries):
-            wall_s, decode_s = self._decode(data, tail)
-            walls.append(wall_s)
-            decodes.append(decode_s)
-        images = self._log.images
-        for words, best in (
-            ("decode rows events to Arrow", min(decodes)),
-            ("task's reading: frame, checksum, decode", min(walls)),
-        ):
-            more = {"images/s": round(images / best)}
-            yield Figure(f"{words}, from memory", self._log.changes / best, size / best / 1e6, other=more)
+        found = [self._decode(data, tail) for _ in range(self._tries)]
+        yield self._decoded("decode rows events to Arrow", [d for d, _ in found])
+        yield self._decoded("read as a task: frame, checksum, decode", [r for _, r in found])
 
     def _figure(self, name: str, seconds: float) -> Figure:
         return Figure(name, self._log.changes / seconds, self._log.size / seconds / 1e6)
+
+    def _decoded(self, name: str, tries: list[Spent]) -> Figure:
+        wall_s, cpu_s = min(t.wall_s for t in tries), min(t.cpu_s for t in tries)
+        figure = self._figure(f"{name}, from memory", wall_s)
+        images = self._log.images
+        figure.other = {"images/s": round(images / wall_s), "per CPU s": round(images / cpu_s)}
+        return figure
 
     def _best(self, work: Callable[[], float]) -> float:
         return min(work() for _ in range(self._tries))
@@ -151,18 +148,18 @@ class OneCore:
     def _copy(self) -> LogPosition:
         return LogPosition.from_json(self._position.to_json())
 
-    def _decode(self, data: npt.NDArray[np.uint8], tail: int) -> tuple[float, float]:
-        """Read the whole log as one segment; returns seconds of all, and of the decoder alone."""
+    def _decode(self, data: npt.NDArray[np.uint8], tail: int) -> tuple[Spent, Spent]:
+        """Read the whole log as one segment; returns the decoder's time, and that of all."""
         segment, tables = self._segment(tail)
         watch, images = Stopwatch(), 0
-        with in_this_process(watch), _from_memory(data, tail):
-            began = time.perf_counter()
+        with in_this_process(watch), _from_memory(data, tail), watch.stage("the rest"):
             for rows in read.read_log(self._login, segment, tables):
                 images += 2 * len(rows) - rows.before.null_count - rows.after.null_count
-            seconds = time.perf_counter() - began
         if images != self._log.images:
             raise SystemExit(f"decoding gave {images} row images of {self._log.images}")
-        return seconds, watch.spent["decode"].wall_s
+        spent = watch.spent.values()
+        whole = Spent(sum(s.wall_s for s in spent), sum(s.cpu_s for s in spent))
+        return watch.spent["decode"], whole
 
     def _segment(self, tail: int) -> tuple[Segment, dict[TableSlice, TableSchema]]:
         slices = {TableSlice(t.id, t.table_id, t.version): t for t in self._tables.values()}

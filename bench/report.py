@@ -43,6 +43,30 @@ def one_core() -> None:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})
 
 
+def machine() -> dict[str, Any]:
+    """Say when and where a run took place."""
+    return {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": sys.version.split()[0],
+        "machine": platform.machine(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
+        "load_average": load_average(),
+    }
+
+
+def load_average() -> list[float]:
+    """Return how many processes wanted to run in the last 1, 5 and 15 minutes."""
+    return [round(n, 2) for n in os.getloadavg()]
+
+
+def _cpu() -> str:
+    with open("/proc/cpuinfo") as lines:
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
 def keep(kind: str, figures: list[Figure]) -> Path:
     """Print the figures as a table and write them to bench/results/."""
     from rich.console import Console
@@ -62,13 +86,7 @@ def keep(kind: str, figures: list[Figure]) -> Path:
     Console().print(table)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{kind}.json"
-    about = {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": sys.version.split()[0],
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "load_average": [round(n, 2) for n in os.getloadavg()],
-    }
-    path.write_text(json.dumps({**about, "figures": [asdict(f) for f in figures]}, indent=2) + "\n")
+    whole = {**machine(), "figures": [asdict(f) for f in figures]}
+    path.write_text(json.dumps(whole, indent=2) + "\n")
     print(f"kept in {path.relative_to(Path.cwd())}" if path.is_relative_to(Path.cwd()) else path)
     return path

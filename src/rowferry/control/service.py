@@ -88,6 +88,12 @@ def prepare(
         _check_alterable(before, spec, flow)
     tables = flow.capture.probe(flow.decide)
     notices += flow.capture.notices
+    if flow.sink.separates_partitions and flow.capture.unnumbered:
+        names = ", ".join(str(n) for n in flow.capture.unnumbered)
+        raise OptionsConflict(
+            f"{names}: partitioned, and the source's log does not tell a row's partition; set "
+            "enable-partition-separator = false, or leave them out by filter.rules"
+        )
     if before is None:
         notices += flow.decide.check_tables(tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))

@@ -89,6 +89,7 @@ class Source(Protocol):
 
     TABLES: ClassVar[tuple[OptionTable, ...]]
     notices: tuple[str, ...]  # what the user should know, from the last probe
+    unnumbered: tuple[TableId, ...]  # partitioned tables whose rows do not tell their partition
 
     def __init__(self, spec: ChangefeedSpec) -> None: ...
 

@@ -34,6 +34,7 @@ class Blackhole:
         """There is nothing to claim: repeats do no harm where nothing is kept."""
 
     whole_transactions = False
+    separates_partitions = False
 
     def segment_bytes(self, table: TableId) -> int:
         """Return the size at which reading is fastest."""

@@ -59,6 +59,10 @@ class Sink(Protocol):
     def whole_transactions(self) -> bool:
         """Whether no segment may end inside a transaction."""
 
+    @property
+    def separates_partitions(self) -> bool:
+        """Whether a table partition's rows go to a place of their own."""
+
     def segment_bytes(self, table: TableId) -> int:
         """Return how much log one segment of this table should hold."""
 

@@ -60,6 +60,18 @@ class Server:
         )
         return tuple(row[0] for row in found)
 
+    def unnumbered_tables(self) -> tuple[TableId, ...]:
+        """Return the partitioned tables, where the log does not tell a row's partition."""
+        if self.flavour is Flavour.MYSQL:
+            return ()
+        found = session.rows(
+            self.connection,
+            self.login,
+            "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.PARTITIONS "
+            "WHERE PARTITION_NAME IS NOT NULL",
+        )
+        return tuple(TableId(row[0], row[1]) for row in found)
+
     def renew_settings(self) -> None:
         """Ask again what statements mean here: databases may have other defaults now."""
         self.settings = read_settings(self.connection, self.login)

@@ -73,7 +73,9 @@ class Login:
         """
         host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
         if not host or "," in host or (port and not port.isdecimal()) or not uri.user:
-            raise BadUri(f"{uri} is no MySQL source; write mysql://<user>:<password>@<host>:<port>/")
+            raise BadUri(
+                f"{uri} is no MySQL source; write mysql://<user>:<password>@<host>:<port>/"
+            )
         if uri.path not in ("", "/"):
             raise BadUri(f"{uri} names a database; choose tables with filter.rules instead")
         return cls(

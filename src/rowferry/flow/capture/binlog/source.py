@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.begin import Beginning
 from rowferry.flow.capture.binlog.chunk_read import read_chunk, read_exact
 from rowferry.flow.capture.binlog.chunks import Chunk
 from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
+from rowferry.flow.capture.binlog.privileges import check_select
 from rowferry.flow.capture.binlog.probe import preflight
 from rowferry.flow.capture.binlog.read import read_log
 from rowferry.flow.capture.binlog.server import Server
@@ -42,6 +43,7 @@ class BinlogSource:
         self._flavour: Flavour | None = None  # of `read`: asked once in a worker
         self._exact: dict[int, dict[str, Any]] = {}
         self.notices: tuple[str, ...] = ()
+        self.unnumbered: tuple[TableId, ...] = ()
 
     def traits(self) -> SourceTraits:
         """Return what these sources can do."""
@@ -60,7 +62,11 @@ class BinlogSource:
             self.notices = found.notices
         server = Server(self._login)
         try:
-            return server.tables(decision.keeps_table, lambda: 0)
+            tables = server.tables(decision.keeps_table, lambda: 0)
+            names = {t.id for t in tables if decision.captures(t)}
+            self.unnumbered = tuple(n for n in server.unnumbered_tables() if n in names)
+            check_select(server.connection, self._login, names)
+            return tables
         finally:
             server.close()
 

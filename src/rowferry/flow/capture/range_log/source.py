@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadUri
 from rowferry.flow.capture.contract import SourceTraits
 from rowferry.flow.capture.range_log.client import RangeClient
@@ -54,6 +54,7 @@ class RangeSource:
         self._options = spec.options(RANGE_OPTIONS, spec.source)
         self._cluster_id = 0
         self.notices: tuple[str, ...] = ()
+        self.unnumbered: tuple[TableId, ...] = ()
         self._client: RangeClient | None = None  # of `read`: kept between a worker's segments
 
     def traits(self) -> SourceTraits:

@@ -115,6 +115,11 @@ class Storage:
         """Whether `transaction-atomicity` keeps a transaction's rows of a table in one file."""
         return self.settings.atomicity == "table"
 
+    @property
+    def separates_partitions(self) -> bool:
+        """Whether each table partition has its own directory."""
+        return self.settings.partition_separator
+
     def segment_bytes(self, table: TableId) -> int:
         """Return how much log makes about `file-size` bytes, as the table's last files measured."""
         wanted = self.settings.file_size_bytes / self._expansion.get(table, 1.0)

@@ -15,7 +15,7 @@ from binlog_event_kit import mapped, row_events
 from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableSchema
-from rowferry.errors import CorruptLog, EventUnknown, TableVersionUnknown
+from rowferry.errors import CorruptLog, EventUnknown, SourceUnsupported, TableVersionUnknown
 from rowferry.flow.capture.binlog import decode
 from rowferry.flow.capture.binlog.decode import RowEvents, RowsDecoder, partition_of
 from rowferry.flow.capture.binlog.session import Flavour
@@ -211,6 +211,12 @@ def test_rows_are_given_by_partition() -> None:
 def test_an_event_without_partition_is_named() -> None:
     with pytest.raises(CorruptLog, match=r"WRITE_ROWS_EVENT_V1 0 of 1.*which partition"):
         list(decoder().decode(row_events(event(23, image(1))), by_partition=True))
+
+
+def test_mariadbs_log_tells_no_partitions() -> None:
+    reader = RowsDecoder(TABLE, infer_schema(TABLE, None), Flavour.MARIADB)
+    with pytest.raises(SourceUnsupported, match=r"db\.t: MariaDB's log does not say"):
+        list(reader.decode(MIXED, by_partition=True))
 
 
 def test_partition_of_damaged_extra_data() -> None:
