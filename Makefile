@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt bench docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -100,10 +100,12 @@ fmt: setup ## format the code and repair what ruff can repair
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: setup ## run the benchmarks in bench/
-	@for file in bench/*.py; do \
-		[ -f "$$file" ] || { echo "bench/ holds no benchmark"; exit 1; }; \
+bench: setup ## measure the stages and the whole line, without database servers
+	@for file in bench/stages.py bench/whole.py; do \
 		echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+bench-mysql: setup services ## measure MySQL sources beside other tools; ARGS="--server mysql --profile"
+	@$(BIN)/python bench/mysql.py $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \

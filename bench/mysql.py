@@ -38,6 +38,7 @@ SETTINGS = ("--max-binlog-size=1G", "--innodb-buffer-pool-size=512M")
 PARTS = ("stages", "feeds", "raw", "python", "debezium", "lag")
 PYTHON_ROWS = 50_000  # python-mysql-replication is given the first so many
 RATE = 10_000
+LEAST_SHARE = 0.005  # of a feed's time: stages below are kept, but not shown
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
@@ -267,7 +268,9 @@ def _figure_table(figures: list[dict[str, Any]]) -> str:
 
 
 def _profile_text(profile: dict[str, Any]) -> str:
-    stages = sorted(profile["stages"].items(), key=lambda s: -s[1]["wall_s"])
+    least = profile["seconds"] * LEAST_SHARE
+    shown = [(n, s) for n, s in profile["stages"].items() if s["wall_s"] >= least]
+    stages = sorted(shown, key=lambda stage: -stage[1]["wall_s"])
     rows = [[n, f"{s['wall_s']:.2f}", f"{s['cpu_s']:.2f}", f"{s['calls']:,}"] for n, s in stages]
     title = f"**where the time goes**: {profile['title']}, {profile['seconds']:.2f} s in all"
     return f"{title}\n\n{_table(['stage', 'seconds', 'CPU seconds', 'calls'], rows)}"

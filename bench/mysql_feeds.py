@@ -175,7 +175,8 @@ class Feeds:
 
     def _ended(self, log: Log, target: Target, runner: Runner) -> Ended:
         with self._feed(log, target, runner) as (loop, _):
-            steps, began = [], time.perf_counter()
+            steps: list[Step] = []
+            began = time.perf_counter()
             while not steps or not steps[-1].caught_up:
                 steps.append(loop.step())
             ended = Ended(time.perf_counter() - began, steps)
@@ -215,7 +216,8 @@ class Feeds:
 @contextmanager
 def _running(loop: Loop, ready: Prepared, note: Any) -> Iterator[list[BaseException]]:
     """Let a supervisor run the loop in a thread; gives the list that its error comes into."""
-    stop, failed = threading.Event(), []
+    stop = threading.Event()
+    failed: list[BaseException] = []
     supervisor = Supervisor(
         loop,
         move=lambda verb, error: None,

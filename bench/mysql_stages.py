@@ -123,7 +123,8 @@ class OneCore:
 
     def _fetch(self) -> tuple[float, npt.NDArray[np.uint8], int]:
         """Receive the log: the best time of several tries, and its bytes as they came."""
-        best, pieces = float("inf"), []
+        pieces: list[bytes] = []
+        best = float("inf")
         for _ in range(self._tries):
             stream, pieces = self._stream(), []
             began = last = time.perf_counter()

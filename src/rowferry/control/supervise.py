@@ -114,7 +114,7 @@ class Supervisor:
 
 def _ours(err: Exception) -> RowferryError:
     if isinstance(err, RowferryError):
-        LOG.warning("step failed", extra={"error": str(err)})
+        LOG.warning("step failed: %s", err)
         return err
     LOG.error("step failed in an unforeseen way", exc_info=err)
     return TaskFailed(f"unforeseen {type(err).__name__}: {err}")

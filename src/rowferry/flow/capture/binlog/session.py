@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # Server error numbers that no retry cures, by what they mean.
 _LOGIN: Final = frozenset(
-    {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1370, 1698, 1820, 1862, 3118, 4151}
+    {1044, 1045, 1130, 1142, 1143, 1227, 1251, 1370, 1401, 1698, 1820, 1862, 3118, 4151}
 )
 _TLS: Final = frozenset({2026, 3159})
 _LOG_REFUSED: Final = frozenset({1236})

@@ -1,0 +1,84 @@
+"""The benchmark of MySQL sources runs, on very little, and its tables hold what was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "bench"
+
+
+def run(folder: Path, *arguments: str) -> tuple[dict[str, object], str]:
+    """Run the benchmark; returns the figures that it kept, and what it printed."""
+    command = [sys.executable, str(BENCH / "mysql.py"), "--results", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (kept,) = folder.glob("mysql-*.json")
+    found: dict[str, object] = json.loads(kept.read_text())
+    return found, done.stdout
+
+
+@pytest.mark.parametrize("server", ["mariadb", "mysql"])
+def test_a_tiny_run_measures_every_part(server: str, tmp_path: Path) -> None:
+    tiny = ["--scale", "0.003", "--tries", "1", "--lag-seconds", "1"]
+    # Debezium is left out: building it takes a minute and a network.
+    result, shown = run(tmp_path, "--server", server, *tiny, "--without", "debezium", "--profile")
+    workloads = result["workloads"]
+    assert isinstance(workloads, list)
+    assert [w["name"] for w in workloads] == ["sysbench", "single-rows", "wide", "many-tables"]
+    for workload in workloads:
+        names = [f["name"] for f in workload["figures"]]
+        assert len(names) == len(set(names)) == 13
+        assert all(f["rows_per_s"] > 0 and f["mb_per_s"] > 0 for f in workload["figures"])
+        assert all(f"| {name} |" in shown for name in names)
+        assert workload["end"] > workload["start"]
+    lags, profiles = result["lag"], result["profiles"]
+    assert isinstance(lags, list) and isinstance(profiles, list)
+    assert [lag["target"][:9] for lag in lags] == ["blackhole", "canal-jso"]
+    assert all(0 < lag["p50 ms"] <= lag["p99 ms"] <= lag["max ms"] for lag in lags)
+    assert len(profiles) == 2 * len(workloads)
+    for profile in profiles:
+        assert {"fetch", "frame and checksum", "decode", "encode", "write"} <= set(
+            profile["stages"]
+        )
+
+
+# --- the tables ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import mysql
+
+    found: ModuleType = mysql
+    return found
+
+
+def test_tables_go_between_the_marks_of_their_server(script: ModuleType) -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    for server in ("mariadb", "mysql"):
+        changed = script.on_page(page, server, "| new |")
+        assert "| new |" in changed
+        assert script.on_page(changed, server, "| newer |").count("| new |") == 0
+    with pytest.raises(SystemExit, match="lacks the marks"):
+        script.on_page("no marks", "mysql", "")
+
+
+def test_aims_say_whether_they_were_reached(script: ModuleType) -> None:
+    feed = {"name": "feed to canal-json files", "rows_per_s": 600_000.0, "ratio": 5.0}
+    debezium = {"name": "Debezium, as JSON", "rows_per_s": 60_000.0, "ratio": 0.0}
+    workloads = [{"name": "sysbench", "figures": [feed, debezium]}]
+    found = script.aims(workloads, [{"target": "blackhole", "p99 ms": 900}])
+    assert [(a["measured"], a["reached"]) for a in found] == [
+        (600_000, True),
+        (10, True),
+        (5, False),
+        (900, True),
+    ]
