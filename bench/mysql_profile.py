@@ -171,12 +171,13 @@ def of_spark(folder: Path, watch: Stopwatch) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     MeasuredTask.folder = str(folder)
     me = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(me)  # workers cannot import from this folder
+    # Workers cannot import from this folder.
+    cloudpickle.register_pickle_by_value(me)  # type: ignore[no-untyped-call]
     try:
         with _wrapped(watch, _DRIVER), patch.object(job, "SegmentTask", MeasuredTask):
             yield
     finally:
-        cloudpickle.unregister_pickle_by_value(me)
+        cloudpickle.unregister_pickle_by_value(me)  # type: ignore[no-untyped-call]
 
 
 def tasks_in(folder: Path) -> dict[str, Spent]:

@@ -52,8 +52,8 @@ def raw_copy(server: Server, log: Log, folder: Path, tries: int) -> Figure:
 
 def python_replication(server: Server, log: Log, most: int) -> Figure:
     """Count rows with python-mysql-replication, on the first part of a long log."""
-    from pymysqlreplication import BinLogStreamReader
-    from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+    from pymysqlreplication import BinLogStreamReader  # type: ignore[import-untyped]
+    from pymysqlreplication import row_event as rows_of
 
     login = server.login
     stream = BinLogStreamReader(
@@ -67,7 +67,7 @@ def python_replication(server: Server, log: Log, most: int) -> Figure:
         log_file=log.file,
         log_pos=log.start,
         resume_stream=True,
-        only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
+        only_events=[rows_of.WriteRowsEvent, rows_of.UpdateRowsEvent, rows_of.DeleteRowsEvent],
         enable_logging=False,
     )
     rows, place, began = 0, log.start, time.perf_counter()

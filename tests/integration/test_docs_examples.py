@@ -24,7 +24,14 @@ from rowferry.refstore.cluster import LocalCluster
 
 COMMANDS = CliRunner()
 MASTER = "127.0.0.1:4400"
-ORDER = ("README.md", "running.md", "reference-store.md", "guarantees.md", "adding-a-codec.md")
+ORDER = (
+    "README.md",
+    "running.md",
+    "reference-store.md",
+    "guarantees.md",
+    "adding-a-codec.md",
+    "spark.md",
+)
 
 
 @dataclass

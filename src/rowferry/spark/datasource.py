@@ -60,9 +60,7 @@ class TableSource(DataSource):
             RowferryError: the options are wrong, or the source cannot be read.
         """
         request = read_request(self.options, _new_name())
-        return from_arrow_schema(
-            change_schema(request.present(), request.native_times), prefer_timestamp_ntz=True
-        )
+        return spark_schema(change_schema(request.present(), request.native_times))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return who reads the table once."""
@@ -189,6 +187,11 @@ class TableStreamReader(SegmentReader, DataSourceStreamReader, SupportsTriggerAv
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stretches": None, "_asked": None}
+
+
+def spark_schema(columns: pa.Schema) -> StructType:
+    """Return the same columns in Spark's words."""
+    return from_arrow_schema(columns, prefer_timestamp_ntz=True)
 
 
 def _new_name() -> str:

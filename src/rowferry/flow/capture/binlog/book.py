@@ -14,6 +14,8 @@ from rowferry.flow.capture.binlog.events import Query
 from rowferry.flow.capture.binlog.scanner import Statement
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.state import State
+from rowferry.flow.capture.binlog.statement_reader import ANSI_QUOTES
+from rowferry.flow.capture.binlog.statement_text import mentioned, plain_text
 from rowferry.flow.capture.binlog.statements import Effects, effects
 from rowferry.flow.capture.binlog.table_map import MappedTable, infer_schema, mismatch
 from rowferry.flow.capture.binlog.unseen import altered_since
@@ -107,10 +109,11 @@ class Book:
 
     def named(self, query: Query) -> str:
         """Return the captured table that a statement names, for an error; empty: none."""
-        text = query.sql.lower()
-        for name in self._state.by_name():
-            here = name.database.lower() in text or query.database.lower() == name.database.lower()
-            if name.table.lower() in text and here:
+        known = self._state.by_name()
+        plain = plain_text(query.sql, self._server.facts, bool(query.sql_mode & ANSI_QUOTES))
+        for written, _ in mentioned(plain, query.database):
+            name = self._name(written)
+            if name in known:
                 return str(name)
         return ""
 
@@ -176,23 +179,32 @@ class Book:
     # --- statements ------------------------------------------------------------------------------
 
     def apply(self, statement: Statement) -> tuple[SchemaChange, ...]:
-        """Change the state by a statement; returns what goes downstream, in order."""
+        """Change the state by a statement; returns what goes downstream, in order.
+
+        Each change has a commit-ts of its own, counted up from the statement's: where a RENAME
+        swaps tables, their order decides which rows go where. (Only a table that is made and filled
+        by one transaction has the commit-ts of its rows.)
+        """
         self._server.renew_settings()
         told: list[SchemaChange] = []
         swapped = {name for name, _ in statement.effects.swapped}
+
+        def stamp() -> int:
+            return statement.commit_ts + (0 if self._state.log.txn_ts else len(told))
+
         for change in statement.effects.changes:
             whole = self._completed(change, statement)
             if whole is not None:
-                told += self._apply_one(whole, statement.commit_ts)
+                told += self._apply_one(whole, stamp())
         for name in swapped:
-            told += self._swap(name, statement)
+            told += self._swap(name, statement, stamp())
         listed = {c.table for c in statement.effects.changes} | swapped
         for name in statement.effects.unread:
             if name not in listed:
                 change = SchemaChange(0, DdlKind.NONE, statement.query.sql.strip(), name)
                 whole = self._completed(change, statement)
                 if whole is not None:
-                    told += self._apply_one(whole, statement.commit_ts)
+                    told += self._apply_one(whole, stamp())
         return tuple(told)
 
     def _completed(self, change: SchemaChange, statement: Statement) -> SchemaChange | None:
@@ -253,7 +265,7 @@ class Book:
         query = create_sql(schema)
         return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
 
-    def _swap(self, name: TableId, statement: Statement) -> list[SchemaChange]:
+    def _swap(self, name: TableId, statement: Statement, commit_ts: int) -> list[SchemaChange]:
         """Let a captured table go on as the copy that took its name."""
         old = self._state.by_name().get(name)
         table_id = old.schema.table_id if old else self._state.take_id()
@@ -271,4 +283,4 @@ class Book:
             kind = DdlKind.MULTI_SCHEMA_CHANGE
         query = statement.query.sql.strip()
         change = SchemaChange(0, kind, query, name, now, dropped_table_id=0)
-        return self._apply_one(change, statement.commit_ts)
+        return self._apply_one(change, commit_ts)

@@ -213,6 +213,8 @@ class BinlogPlanner:
             if scanner.statement is not None:
                 changes = self._book.apply(scanner.statement)
                 scanner.go_on()
+                scanner.move_clock(max((c.commit_ts for c in changes), default=0))
+                state.log = scanner.position()
                 at_end = False
             elif scanner.ended and appetite.until_ts is not None:
                 scanner.move_clock(appetite.until_ts)

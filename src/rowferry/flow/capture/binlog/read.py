@@ -305,4 +305,6 @@ def skip_event(data: npt.NDArray[np.uint8], state: Any) -> None:
     if low and not flags & 0x20 and not repeated:
         behind = (offset & ~0xFFFFFFFF) | low
         state[k.OFFSET] = behind if behind >= offset else behind + (1 << 32)
+    elif not low and state[k.TXN_TS] and k._is_inside(fields[4], flags):
+        state[k.OFFSET] = offset + int(state[k.EVENT_END]) - header
     state[k.AT] = state[k.EVENT_END]

@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import numpy as np
 
-from rowferry.change.plan import Segment, TableSlice
+from rowferry.change.plan import Segment
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable
 from rowferry.flow.capture.binlog import events as ev
 from rowferry.flow.capture.binlog import scan_kernels as k
 from rowferry.flow.capture.binlog.compressed import inflate_payload
-from rowferry.flow.capture.binlog.gtid import GtidPosition, GtidSet
+from rowferry.flow.capture.binlog.gtid import GtidPosition
+from rowferry.flow.capture.binlog.gtid_run import GtidRun
 from rowferry.flow.capture.binlog.position import Gtids, LogPosition
 from rowferry.flow.capture.binlog.read import skip_event
 from rowferry.flow.capture.binlog.scan import Maps, Pairs, run_walk
+from rowferry.flow.capture.binlog.segment_draft import SegmentDraft
 from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.statements import Effects
 from rowferry.flow.capture.binlog.stream import LogStream
@@ -67,25 +69,6 @@ class Statement:
     commit_ts: int
 
 
-@dataclass(slots=True)
-class _Open:
-    """A segment that is being framed."""
-
-    file: str
-    start: int
-    last_ts: int
-    txn_ts: int
-    clamp_ms: int
-    first_ts: int
-    carried_from: int
-    xa: bool
-    maps: list[str] = field(default_factory=list)
-    names: list[list[Any]] = field(default_factory=list)
-    slices: list[TableSlice] = field(default_factory=list)
-    pairs: Pairs = field(default_factory=Pairs)
-    payload: bytearray | None = field(default_factory=bytearray)
-
-
 class Scanner:
     """Frames one stream from a position on. Not for use from several threads at once."""
 
@@ -100,15 +83,12 @@ class Scanner:
         self._appetite = appetite
         self._segment_bytes: Callable[[TableId], int] = appetite.segment_bytes
         self.file = position.file
-        self._gtids: Gtids = position.executed
-        self._run_uuid: bytes = b""
-        self._run_tag = ""
-        self._run_first = 0
+        self._run = GtidRun(position.executed)
         self._tail = stream.tail
         self._maps = Maps()
         self._schemas: list[TableSchema | None] = []
         self._names: list[TableId] = []
-        self._open: _Open | None = None
+        self._open: SegmentDraft | None = None
         self._segments: list[Segment] = []
         self._xa = ""  # inside an XA transaction: its xid, or "?" before it is known
         self._xa_parts: list[Segment] = []
@@ -156,7 +136,7 @@ class Scanner:
         """Return the segments framed so far and the position behind them; at a border only."""
         if self._open is not None and self._open.pairs.seen(int(self._kept[k.COUNT])):
             self._close_segment(self._kept)
-        taken = tuple(_at(s, place) for place, s in enumerate(self._segments))
+        taken = tuple(replace(s, ordinal=place) for place, s in enumerate(self._segments))
         self._segments = []
         if len(self._maps) > 4096 and self._open is None:
             self.forget_tables()
@@ -258,14 +238,8 @@ class Scanner:
         else:
             self._state[:] = self._kept
         behind = int(self._kept[k.AT])
-        opened = self._open
-        if opened is not None and opened.payload is not None:
-            begin = max(self._stream.start, opened.carried_from)
-            if behind > begin:
-                opened.payload += self._stream.data[begin:behind].tobytes()
-                opened.carried_from = behind
-            if len(opened.payload) > CARRY_BYTES:
-                opened.payload = None
+        if self._open is not None:
+            self._open.carry(self._stream.data, self._stream.start, behind, CARRY_BYTES)
         self._stream.start = max(self._stream.start, behind)
 
     def _handle(self, reason: int) -> None:
@@ -307,7 +281,8 @@ class Scanner:
         begin = int(state[k.OFFSET] if inside else state[k.TXN_OFFSET])
         buffered = int(state[k.AT] if inside else state[k.TXN_AT])
         txn_ts = int(state[k.TXN_TS])
-        self._open = _Open(
+        self._open = SegmentDraft(
+            server=self._server,
             file=self.file,
             start=begin,
             last_ts=int(state[k.LAST_TS] if inside else state[k.TXN_LAST_TS]),
@@ -333,18 +308,10 @@ class Scanner:
         slot, partition = int(self._state[k.PAIR_SLOT]), int(self._state[k.PAIR_PARTITION])
         schema = self._schemas[slot]
         assert schema is not None
-        physical = partition - 1 if partition else None
-        one = TableSlice(schema.id, schema.table_id, schema.version, physical)
-        if one not in opened.slices:
-            opened.slices.append(one)
+        if opened.add(slot, self._names[slot], schema, partition):
             wish = opened.start + max(1 << 20, self._segment_bytes(schema.id))
             if self._state[k.CUT_AT] != _NEVER and wish < self._state[k.CUT_AT]:
                 self._both(k.CUT_AT, wish)
-        place = opened.slices.index(one)
-        name = self._names[slot]
-        if [*name, partition, place] not in opened.names:
-            opened.names.append([*name, partition, place])
-        opened.pairs.put(slot, partition, place)
 
     def _cut(self) -> None:
         """End the segment where the walk stands, inside a transaction if need be."""
@@ -362,105 +329,51 @@ class Scanner:
         if seen:
             end = int(upto[k.OFFSET] if inside else upto[k.CAPTURED_END])
             last = int(upto[k.TXN_TS] if inside else upto[k.CAPTURED_TS])
-            segment = self._as_segment(opened, seen, end, last)
+            behind = int(self._state[k.AT])  # bytes behind the segment's end do no harm
+            opened.carry(self._stream.data, self._stream.start, behind, CARRY_BYTES)
+            segment = opened.finished(seen, end, last, self._maria, self._tail)
             (self._xa_parts if opened.xa else self._segments).append(segment)
         self._open = None
         self._both(k.OPEN, 0)
         self._both(k.DAY_END, _NEVER)
         self._both(k.CUT_AT, _NEVER)
 
-    def _as_segment(self, opened: _Open, seen: list[int], end: int, last_ts: int) -> Segment:
-        places = {old: new for new, old in enumerate(seen)}
-        self._finish_payload(opened)
-        read = {
-            "kind": "log",
-            "server": self._server,
-            "file": opened.file,
-            "from": opened.start,
-            "to": end,
-            "last_ts": opened.last_ts,
-            "txn_ts": opened.txn_ts,
-            "clamp_ms": opened.clamp_ms,
-            "fixed_ts": 0,
-            "maria": self._maria,
-            "tail": self._tail,
-            "maps": opened.maps,
-            "names": [[*n[:3], places[n[3]]] for n in opened.names if n[3] in places],
-        }
-        return Segment(
-            ordinal=0,
-            read=read,
-            slices=tuple(opened.slices[p] for p in seen),
-            first_commit_ts=opened.first_ts,
-            last_commit_ts=max(opened.first_ts, last_ts),
-            log_bytes=end - opened.start,
-            payload=bytes(opened.payload or b""),
-        )
-
-    def _finish_payload(self, opened: _Open) -> None:
-        """Add the bytes up to where the walk stands; later ones than the segment's do no harm."""
-        if opened.payload is None:
-            return
-        begin = max(self._stream.start, opened.carried_from)
-        behind = int(self._state[k.AT])
-        if behind > begin:
-            opened.payload += self._stream.data[begin:behind].tobytes()
-        if len(opened.payload) > CARRY_BYTES:
-            opened.payload = None
-
     # --- GTIDs and the clock ---------------------------------------------------------------------
 
     def _executed(self) -> Gtids:
         """Return the transactions up to the last border."""
-        numbers = int(self._kept[k.RUN_NEXT])
-        if not self._kept[k.RUN_OPEN]:
-            return self._gtids
-        last = numbers - (2 if self._kept[k.TXN_TS] else 1)
-        return self._with_run(last)
-
-    def _with_run(self, last: int) -> Gtids:
-        if last < self._run_first:
-            return self._gtids
-        if isinstance(self._gtids, GtidPosition):
-            domain, server = int(self._kept[k.RUN_A]), int(self._kept[k.RUN_B])
-            return self._gtids.add(domain, server, last)
-        return self._gtids.add_range(self._run_uuid, self._run_first, last, self._run_tag)
+        kept = self._kept
+        return self._run.upto(int(kept[k.RUN_NEXT]) - (2 if kept[k.TXN_TS] else 1))
 
     def _new_run(self) -> None:
         """Begin a run of GTIDs with the event where the walk stands."""
-        body = self._body()
+        body, last = self._body(), int(self._state[k.RUN_NEXT]) - 1
         if self._maria:
-            number = int.from_bytes(body[:8], "little")
-            domain = int.from_bytes(body[8:12], "little")
-            header = int(self._state[k.EVENT_AT])
-            server = int.from_bytes(self._stream.data[header + 5 : header + 9].tobytes(), "little")
-            self._start_run(domain, server, number, b"", "")
+            number, domain = _whole(body[:8]), _whole(body[8:12])
+            self._run.begin_maria(last, domain, self._event_server(), number)
+            self._set_run(domain, self._event_server(), number)
         else:
-            uuid, number = body[1:17], int.from_bytes(body[17:25], "little")
+            uuid, number = body[1:17], _whole(body[17:25])
             halves = np.frombuffer(uuid, np.int64)
-            self._start_run(int(halves[0]), int(halves[1]), number, uuid, "")
+            self._run.begin_mysql(last, uuid, number)
+            self._set_run(int(halves[0]), int(halves[1]), number)
 
-    def _start_run(self, a: int, b: int, number: int, uuid: bytes, tag: str) -> None:
-        if self._kept[k.RUN_OPEN]:
-            self._kept[k.RUN_NEXT] = self._state[k.RUN_NEXT]
-            self._gtids = self._with_run(int(self._state[k.RUN_NEXT]) - 1)
-        self._run_uuid, self._run_tag, self._run_first = uuid, tag, number
+    def _set_run(self, a: int, b: int, number: int) -> None:
         for index, value in ((k.RUN_A, a), (k.RUN_B, b), (k.RUN_NEXT, number), (k.RUN_OPEN, 1)):
             self._both(index, value)
 
     def _look_at_lows(self) -> None:
         """Decide which joining tables the next transaction still belongs to the snapshot of."""
-        executed = self._with_run(int(self._state[k.RUN_NEXT]) - 1)
+        executed = self._run.upto(int(self._state[k.RUN_NEXT]) - 1)
         for table_id in [t for t, low in self._lows.items() if executed.contains(low)]:
             del self._lows[table_id]
         body = self._body()
         held = set()
         for table_id, low in self._lows.items():
             if isinstance(low, GtidPosition):
-                numbers = int.from_bytes(body[8:12], "little"), int.from_bytes(body[:8], "little")
-                inside = low.holds(*numbers)
+                inside = low.holds(_whole(body[8:12]), _whole(body[:8]))
             else:
-                inside = low.holds(body[1:17], int.from_bytes(body[17:25], "little"))
+                inside = low.holds(body[1:17], _whole(body[17:25]))
             if inside:
                 held.add(table_id)
         if held != self._excluded:
@@ -486,7 +399,8 @@ class Scanner:
         """Begin a transaction whose GTID has a tag."""
         state = self._state
         gtid = ev.parse_tagged_gtid(self._body())
-        self._start_run(-1, -1, gtid.number, gtid.uuid, gtid.tag)
+        self._run.begin_mysql(int(state[k.RUN_NEXT]) - 1, gtid.uuid, gtid.number, gtid.tag)
+        self._set_run(-1, -1, gtid.number)  # no plain GTID continues it
         state[k.RUN_NEXT] = gtid.number + 1
         stamp = k.tick(int(state[k.LAST_TS]), gtid.commit_us // 1000, int(state[k.CLAMP_MS]))
         if stamp > state[k.UNTIL_TS]:
@@ -543,8 +457,7 @@ class Scanner:
         mapped = parse_table_map(body, self._flavour)
         schema = self._book.captured(mapped, int(self._state[k.TXN_TS]))
         if schema is not None and self._open is not None:
-            old = next((s for s in self._open.slices if s.table_id == schema.table_id), None)
-            if old is not None and old.version != schema.version:
+            if self._open.version_of(schema.table_id) not in (None, schema.version):
                 self._cut()  # the same table goes on with another version
         held = schema is not None and schema.table_id in self._excluded
         self._maps.put(body, captured=schema is not None and not held)
@@ -706,12 +619,13 @@ class Scanner:
         self._state[k.ACCEPT] = 1
 
     def _fits_run(self) -> bool:
-        body = self._body()
+        state, domain = self._state, _whole(self._body()[8:12])
+        same = state[k.RUN_A] == domain and state[k.RUN_B] == self._event_server()
+        return bool(state[k.RUN_OPEN] and same)
+
+    def _event_server(self) -> int:
         header = int(self._state[k.EVENT_AT])
-        server = int.from_bytes(self._stream.data[header + 5 : header + 9].tobytes(), "little")
-        domain = int.from_bytes(body[8:12], "little")
-        state = self._state
-        return bool(state[k.RUN_OPEN] and state[k.RUN_A] == domain and state[k.RUN_B] == server)
+        return _whole(self._stream.data[header + 5 : header + 9].tobytes())
 
     def _prepared_xa(self) -> None:
         """Remember a prepared transaction's rows until it is committed or rolled back."""
@@ -786,26 +700,13 @@ def _ended(nested: Any) -> bool:
     return bool(nested[k.CAPTURED_TS] == nested[k.LAST_TS] and nested[k.TXN_TS] == 0)
 
 
-def _at(segment: Segment, ordinal: int) -> Segment:
-    return Segment(
-        ordinal=ordinal,
-        read=segment.read,
-        slices=segment.slices,
-        first_commit_ts=segment.first_commit_ts,
-        last_commit_ts=segment.last_commit_ts,
-        log_bytes=segment.log_bytes,
-        payload=segment.payload,
-    )
+def _whole(data: bytes) -> int:
+    return int.from_bytes(data, "little")
 
 
 def _timed(segment: Segment, commit_ts: int) -> Segment:
-    return Segment(
-        0, segment.read, segment.slices, commit_ts, commit_ts, segment.log_bytes, False, b""
-    )
+    return replace(segment, first_commit_ts=commit_ts, last_commit_ts=commit_ts)
 
 
 def _bare(segment: Segment) -> dict[str, Any]:
     return {**segment.to_json(), "payload": ""}
-
-
-__all__ = ["GtidSet", "Scanner", "Statement", "TableBook"]

@@ -28,7 +28,11 @@ _DUMP: Final = 0x12
 _REGISTER: Final = 0x15
 _DUMP_GTID: Final = 0x1E
 _NON_BLOCK: Final = 1
+_ANNOTATIONS: Final = 2
 _THROUGH_GTID: Final = 4
+# From here on MariaDB's events do not tell where they end inside a transaction. It is counted, so
+# nothing may be left out of the stream that is in the file.
+_NO_END_POSITIONS: Final = (11, 4, 0)
 _FAR: Final = 1 << 32  # a plain dump's offset has four bytes
 FIRST_ROOM: Final = 4 << 20
 LONGEST_EVENT: Final = 1100 << 20  # a row may have 1 GiB
@@ -187,8 +191,10 @@ class LogStream:
 
     def _ask(self, flavour: Flavour, start: StartAt, server_id: int) -> None:
         run = self._run
-        kind = session.one_row(self._connection, self._login, "SELECT @@global.binlog_checksum")
-        self.tail = 0 if kind[0].upper() == "NONE" else 4
+        kind, version = session.one_row(
+            self._connection, self._login, "SELECT @@global.binlog_checksum, VERSION()"
+        )
+        self.tail = 0 if kind.upper() == "NONE" else 4
         period = max(1, int(self._login.read_timeout_s / 3 * 1_000_000_000))
         if flavour is Flavour.MARIADB:
             run(f"SET @master_heartbeat_period = {period}")
@@ -209,6 +215,8 @@ class LogStream:
         if server_id:
             self._register(server_id)
         flags = 0 if server_id else _NON_BLOCK
+        if flavour is Flavour.MARIADB and session.version_numbers(version) >= _NO_END_POSITIONS:
+            flags |= _ANNOTATIONS
         by_gtid = flavour is Flavour.MYSQL and (not start.file or start.offset >= _FAR)
         if by_gtid:
             self._send(_DUMP_GTID, _dump_gtid(flags, server_id, start))
