@@ -93,7 +93,7 @@ class OneCore:
     def figures(self) -> Iterator[Figure]:
         """Measure, one after the other."""
         seconds, data, tail = self._fetch()
-        yield self._figure("fetch: receive the log, nothing else", seconds)
+        yield self._figure("fetch: receive the log into memory", seconds)
         empty, full = Tables({}), Tables(self._tables)
         for words, book in (("nothing captured", empty), ("all captured", full)):
             seconds = self._best(lambda b=book: self._frame(self._stream(), b))  # type: ignore[misc]

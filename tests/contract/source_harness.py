@@ -251,11 +251,13 @@ class CutBinlogHarness(BinlogHarness):
 
     def disturb(self, table: TableId) -> None:
         super().disturb(table)
-        own = self.server.execute("SELECT CONNECTION_ID()")[0][0]
-        for row in self.server.execute("SHOW PROCESSLIST"):
-            if row[0] != own and row[1] == self.server.login.user:
-                with suppress(RowferryError):  # it may be gone by itself
-                    self.server.execute(f"KILL CONNECTION {row[0]!s}")
+        for (number,) in self.server.execute(
+            "SELECT id FROM information_schema.processlist "
+            "WHERE user = %s AND id <> CONNECTION_ID()",
+            self.server.login.user,
+        ):
+            with suppress(RowferryError):  # it may be gone by itself
+                self.server.execute(f"KILL CONNECTION {number!s}")
 
 
 class CutMySqlHarness(CutBinlogHarness, MySqlHarness):

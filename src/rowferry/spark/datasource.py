@@ -143,18 +143,17 @@ class TableStreamReader(SegmentReader, DataSourceStreamReader, SupportsTriggerAv
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
-        self._first: Form = Offset(_new_name()).to_json()
         self._bounded = False
         self._stretches: Stretches | None = None
         self._asked: Request | None = None
 
     def initialOffset(self) -> Form:
-        """Return where a new query begins: the same on every call."""
-        return self._first
+        """Return where a new query begins: the same on every call, in every process."""
+        return Offset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much a micro-batch takes."""
-        return ReadMaxBytes(self._request(self._first["feed"]).stretch_bytes)
+        return ReadMaxBytes(self._request(_new_name()).stretch_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End where the source has nothing more; what is written meanwhile may be read too."""
@@ -177,7 +176,7 @@ class TableStreamReader(SegmentReader, DataSourceStreamReader, SupportsTriggerAv
 
     def _planning(self, offset: Form) -> tuple[Request, Stretches]:
         if self._stretches is None or self._asked is None:
-            request = self._request(offset["feed"])
+            request = self._request(Offset.from_json(offset).feed or _new_name())
             self._check_columns(request)
             self._asked = request
             self._stretches = Stretches(request, lambda table: self._fits(request, table))

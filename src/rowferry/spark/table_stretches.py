@@ -44,14 +44,14 @@ class Offset:
     """A place between two stretches, and the stretch before it.
 
     Attributes:
-        feed: the name under which the source knows this query.
+        feed: the name under which the source knows this query; empty: it has none yet.
         after: the digest of the offset that the stretch begins at.
         position, ranges, versions: what a planner needs to go on; empty: from the beginning.
         segments: the stretch.
         stop: why the query that reads the stretch must not go on behind it; empty: it may.
     """
 
-    feed: str
+    feed: str = ""
     after: str = ""
     position: Form | None = None
     ranges: tuple[RangeProgress, ...] = ()
@@ -62,7 +62,7 @@ class Offset:
     def to_json(self) -> Form:
         """Return the JSON form; `from_json` reads it back."""
         if self.position is None:
-            return {"feed": self.feed}
+            return {}
         return {
             "feed": self.feed,
             "after": self.after,
@@ -76,8 +76,8 @@ class Offset:
     @classmethod
     def from_json(cls, form: Form) -> Offset:
         """Read what `to_json` wrote."""
-        if "position" not in form:
-            return cls(form["feed"])
+        if not form:
+            return cls()
         return cls(
             feed=form["feed"],
             after=form["after"],
@@ -168,7 +168,7 @@ class Stretches:
         if not segments and not stop and not self._must_move(begin):
             self._at = here
             return start
-        end = self._offset(begin.feed, here, segments, stop).to_json()
+        end = self._offset(here, segments, stop).to_json()
         self._at, self._answer, self._answered_at = digest(end), (here, end), time.monotonic()
         if stop:
             self._stopped_at = self._at
@@ -275,7 +275,7 @@ class Stretches:
         idle = time.monotonic() - self._answered_at > IDLE_S
         return idle and not self._bounded
 
-    def _offset(self, feed: str, after: str, segments: list[Segment], stop: str) -> Offset:
+    def _offset(self, after: str, segments: list[Segment], stop: str) -> Offset:
         size = sum(len(s.payload) for s in segments)
         if size > CARRY_BYTES:
             segments = [replace(s, payload=b"") for s in segments]
@@ -284,7 +284,7 @@ class Stretches:
         newest = sorted(self._versions, key=lambda key: key[1])[-2:]
         versions = [v for key, v in self._versions.items() if key in used or key in newest]
         return Offset(
-            feed=feed,
+            feed=self._request.spec.changefeed_id,
             after=after,
             position=self._position,
             ranges=tuple(self._ranges.values()),
@@ -357,7 +357,7 @@ def plan_all(
     stretches = Stretches(request, fits, once=True)
     stretches.end_when_caught_up()
     try:
-        start = Offset(request.spec.changefeed_id).to_json()
+        start = Offset().to_json()
         end = stretches.follow(start, everything=True)
         if words := Offset.from_json(end).stop:
             raise TableAltered(words)

@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from rowferry.control.loop import Loop, Step
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.sink.storage.reader import StoredSchema, read_storage
+from rowferry.flow.sink.storage.schema_file import of_table
 from rowferry.spark.job import InProcessRunner
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.mysql_history import quoted
@@ -214,6 +216,23 @@ class Feed:
         found = [s.document for s in self.schema_files(table)]
         return [(DdlKind(d.kind), d.query) for d in found if d.query]
 
+    def stale(self) -> list[str]:
+        """Return the tables whose newest version is not what the server says of them now."""
+        state = self.store.state(NAME)
+        newest = {v.table_id: v for v in sorted(state.versions, key=lambda v: v.version)}
+        ids = {(r.database, r.table): r.table_id for r in state.ranges}
+        found = []
+        for schema in self._flow.capture.probe(self._flow.decide):
+            if not self._flow.decide.captures(schema):
+                continue
+            version = newest.get(ids.get(tuple(schema.id), 0))
+            if version is None or _definition(version) != _definition(schema):
+                found.append(f"{schema.id}: {version} is not {schema}")
+            files = [f.document for f in self.schema_files(schema.id.table) if f.schema]
+            if files and files[-1].columns != of_table(schema).columns:
+                found.append(f"{schema.id}: {files[-1].columns} in {files[-1].table_version}")
+        return found
+
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return a table as rebuilt from the files, by its first columns."""
         found = [t.rows.to_pylist() for n, t in self._rebuilt().items() if n.table == table]
@@ -256,6 +275,11 @@ class Feed:
         lines = ", ".join(f"'{rule}'" for rule in rules)
         found.write_text(f"{config}\n[filter]\nrules = [{lines}]\n")
         return found
+
+
+def _definition(schema: TableSchema) -> TableSchema:
+    columns = tuple(replace(c, id=0) for c in schema.columns)
+    return replace(schema, table_id=0, version=0, columns=columns)
 
 
 def read_table(server: Server, schema: TableSchema, names: Sequence[str]) -> pa.Table:
@@ -330,9 +354,8 @@ class Scene:
 
     def feed(self, rules: Sequence[str] = (), **settings: str) -> Feed:
         """Make a feed of the whole database (or of what `rules` say)."""
-        folder = self.folder / f"feed{len(self._open)}"
-        folder.mkdir()
-        found = Feed(self.server, folder, rules or [f"{self.database}.*"], **settings)
+        folder = mkdtemp(prefix="feed", dir=self.folder)
+        found = Feed(self.server, Path(folder), rules or [f"{self.database}.*"], **settings)
         self._open.append(found)
         return found
 

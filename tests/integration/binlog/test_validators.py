@@ -34,7 +34,7 @@ from rowferry.testing.servers import MariaDb, MySql, Server
 from rowferry.testing.storage import storage_changes
 from rowferry.testing.validators import AllPromises, Oracle, PerKeyOrder, WatermarkHolds
 
-WRITING_S = 3.0
+WRITING_S = 2.0
 
 
 @pytest.fixture(scope="module", params=[MySql, MariaDb], ids=["mysql", "mariadb"])
@@ -50,7 +50,9 @@ def server(
 class Scene:
     """A database with rows, writers on it, and a feed of it."""
 
-    def __init__(self, server: Server, folder: Path, name: str, rows: int, **settings: Any) -> None:
+    def __init__(
+        self, server: Server, folder: Path, name: str, rows: int = 500, **settings: Any
+    ) -> None:
         self.server = server
         self.database = re.sub(r"\W", "_", name).lower()[:60]
         make_tables(server, self.database, rows)
@@ -59,6 +61,11 @@ class Scene:
             t: list(read_rows(server, s).values()) for t, s in self.ferry.schemas.items()
         }
         self.writers = Writers(server, self.ferry.schemas)
+
+    def run(self, seconds: float) -> None:
+        """Let the feed run, until enough was written meanwhile."""
+        wanted = len(self.writers.acknowledged) + 30
+        self.ferry.run_for(seconds, lambda: len(self.writers.acknowledged) >= wanted)
 
     def finish(self) -> dict[int, int]:
         """Stop writing, deliver all, and hold everything against the feed's files."""
@@ -73,14 +80,13 @@ class Scene:
         oracle = Oracle(history, self.ferry.facts, self.ferry.windows())
         promises = AllPromises.of(oracle)
         assert self.ferry.judge(oracle, promises) == []
-        written = sum(len(changes) for token, changes in transactions if token in commit_ts)
-        assert written > 100, "too little was written to show anything"
+        assert any(token in commit_ts for token, _ in transactions), "only the snapshot was shown"
         return commit_ts
 
 
 @pytest.fixture
 def scene(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    with played(Scene(server, tmp_path, request.node.name, rows=500)) as found:
+    with played(Scene(server, tmp_path, request.node.name)) as found:
         yield found
 
 
@@ -96,24 +102,24 @@ def played(scene: Scene) -> Iterator[Scene]:
 
 def test_a_concurrent_writer(scene: Scene, seed: int) -> None:
     scene.writers.start(3, seed)
-    scene.ferry.run_for(WRITING_S)
+    scene.run(WRITING_S)
     scene.finish()
     assert scene.ferry.faults == []
 
 
 def test_csv_files_too(server: Server, tmp_path: Path, seed: int) -> None:
-    with played(Scene(server, tmp_path, "csv_files_too", rows=500, protocol="csv")) as scene:
+    with played(Scene(server, tmp_path, "csv_files_too", protocol="csv")) as scene:
         scene.writers.start(3, seed)
-        scene.ferry.run_for(WRITING_S)
+        scene.run(WRITING_S)
         scene.finish()
 
 
 def test_a_snapshot_under_writes(server: Server, tmp_path: Path, seed: int) -> None:
     """Thousands of rows are read in parts while they change; the log behind them corrects it."""
-    many = {"rows": 20_000, "stretch_bytes": 200_000}
-    with played(Scene(server, tmp_path, "a_snapshot_under_writes", **many)) as scene:
+    settings = {"stretch_bytes": 1_000_000, "wait_s": 0.2}
+    with played(Scene(server, tmp_path, "a_snapshot", 20_000, **settings)) as scene:
         scene.writers.start(4, seed)
-        scene.ferry.run_for(WRITING_S)
+        scene.run(WRITING_S)
         commit_ts = scene.finish()
         (low,) = {w.low for w in scene.ferry.windows()}
         assert min(commit_ts.values()) > low
@@ -122,35 +128,37 @@ def test_a_snapshot_under_writes(server: Server, tmp_path: Path, seed: int) -> N
 def test_the_log_goes_on_in_new_files(scene: Scene, seed: int) -> None:
     scene.writers.start(3, seed)
     with every(0.2, lambda: scene.server.script("FLUSH BINARY LOGS")):
-        scene.ferry.run_for(WRITING_S)
+        scene.run(WRITING_S)
     scene.finish()
 
 
 def test_connections_are_killed(scene: Scene, seed: int) -> None:
     scene.writers.start(3, seed)
     with every(0.3, lambda: kill_connections(scene.server, scene.writers.connections)):
-        scene.ferry.run_for(2 * WRITING_S)
+        scene.run(2 * WRITING_S)
     scene.finish()
     assert scene.ferry.faults
 
 
 def kill_connections(server: Server, spared: set[int]) -> None:
-    own = server.execute("SELECT CONNECTION_ID()")[0][0]
-    for row in server.execute("SHOW PROCESSLIST"):
-        if row[0] != own and row[1] == server.login.user and int(str(row[0])) not in spared:
+    for (number,) in server.execute(
+        "SELECT id FROM information_schema.processlist WHERE user = %s AND id <> CONNECTION_ID()",
+        server.login.user,
+    ):
+        if int(str(number)) not in spared:
             with suppress(RowferryError):  # it may be gone by itself
-                server.execute(f"KILL CONNECTION {row[0]!s}")
+                server.execute(f"KILL CONNECTION {number!s}")
 
 
 def test_the_server_restarts(scene: Scene, seed: int) -> None:
     scene.writers.start(3, seed)
-    scene.ferry.run_for(WRITING_S / 2)
+    scene.run(WRITING_S / 2)
     stopped = threading.Thread(target=scene.server.restart)
     stopped.start()
     while stopped.is_alive():
         scene.ferry.step()
     stopped.join()
-    scene.ferry.run_for(WRITING_S / 2)
+    scene.run(WRITING_S / 2)
     scene.finish()
 
 
@@ -164,7 +172,7 @@ def test_sessions_with_wrong_clocks(scene: Scene, seed: int) -> None:
     scene.writers.prepare = set_clock
     began_ms = time.time() * 1000
     scene.writers.start(3, seed)
-    scene.ferry.run_for(WRITING_S)
+    scene.run(WRITING_S)
     stamps = [physical_ms(ts) for ts in scene.finish().values()]
     assert min(stamps) >= began_ms - 60_000
     assert max(stamps) <= time.time() * 1000 + 60_000
@@ -178,8 +186,9 @@ def test_transactions_cut_into_segments(
     monkeypatch.setattr(scanner, "CARRY_BYTES", 1_000)
     scene.writers.most_rows = 150
     scene.writers.start(1, seed)
-    scene.ferry.run_for(WRITING_S)
+    scene.run(WRITING_S)
     scene.finish()
+    assert scene.ferry.runner.begun_inside
 
 
 def test_a_storm_of_schema_changes(server: Server, tmp_path: Path, seed: int) -> None:
@@ -190,47 +199,57 @@ def test_a_storm_of_schema_changes(server: Server, tmp_path: Path, seed: int) ->
         f"INSERT INTO {database}.t VALUES {', '.join(f'({i}, {i})' for i in range(200))}",
     )
     ferry = Ferry(server, tmp_path, database)
-    storm = Storm(server, database, dice)
+    storm = Storm(server, database, dice, random.Random(seed + 1))
     try:
         ferry.catch_up()
         with every(0.002, storm.write), every(0.05, storm.blow):
-            ferry.run_for(WRITING_S)
+            ferry.run_for(WRITING_S, lambda: storm.changes >= 40)
         ferry.catch_up()
-        assert ferry.schema_changes >= storm.changes > 20
+        assert ferry.schema_changes >= storm.changes
         assert ferry.differences() == ""
         assert wrong_versions(ferry) == []
         assert ferry.judge(None, PerKeyOrder(ferry.facts), WatermarkHolds(ferry.facts)) == []
     finally:
         ferry.close()
+        storm.close()
 
 
 class Storm:
     """Statements that change the table `t` and make others, one after the other."""
 
-    def __init__(self, server: Server, database: str, dice: random.Random) -> None:
+    def __init__(
+        self, server: Server, database: str, dice: random.Random, writer_dice: random.Random
+    ) -> None:
         self._schema = server.connect(database)
         self._rows = server.connect(database)
         self._dice = dice
+        self._writer_dice = writer_dice  # another thread's
+        self._written = 0
         self._columns: list[str] = []
         self._made = 0
         self.changes = 0
 
     def write(self) -> None:
         """Change a row of whatever table is there now, in the columns that every version has."""
-        dice, i = random.Random(), self._made * 7919 + time.monotonic_ns()
+        self._written += 1
+        i, text = self._writer_dice.randrange(300), f"text {self._written}"
         with self._rows.cursor() as cursor, suppress(ProgrammingError, OperationalError):
-            if i % 5 == 0:
-                cursor.execute("DELETE FROM t WHERE id = %s", (dice.randrange(300),))
+            if self._written % 5 == 0:
+                cursor.execute("DELETE FROM t WHERE id = %s", (i,))
             else:
                 cursor.execute(
                     "INSERT INTO t (id, v) VALUES (%s, %s) ON DUPLICATE KEY UPDATE v = %s",
-                    (dice.randrange(300), f"new {i}", f"changed {i}"),
+                    (i, text, text),
                 )
 
     def blow(self) -> None:
         """Do one more thing."""
         acts = (self._add, self._add, self._drop, self._modify, self._rename, self._there_and_back)
         self._dice.choice((*acts, self._truncate, self._swap, self._make_another))()
+
+    def close(self) -> None:
+        self._schema.close()
+        self._rows.close()
 
     def _run(self, *statements: str) -> None:
         with self._schema.cursor() as cursor:

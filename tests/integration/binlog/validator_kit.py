@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from rowferry.change.chunk import Rows
+from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.change.table import TableId
+from rowferry.change.table import TableId, TableSchema
 from rowferry.control import service
 from rowferry.control.lease import Holder
 from rowferry.control.loop import STRETCH_BYTES, Loop, Step
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.spark.job import InProcessRunner
+from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.feed import Consumer, Feed
 from rowferry.testing.harness import checkpoint
 from rowferry.testing.mysql_history import JOURNAL, read_rows
@@ -31,6 +33,21 @@ PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by 
 NAME = "feed"
 
 
+class LateRunner(InProcessRunner):
+    """Begins a while after the planning, as on a busy cluster."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self.begun_inside = 0  # segments of the log that begin inside a transaction
+
+    def run(
+        self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+    ) -> list[Receipt]:
+        time.sleep(self._wait_s)
+        self.begun_inside += sum(bool(s.read.get("txn_ts")) for s in plan.stretch.segments)
+        return super().run(spec, plan, tables)
+
+
 class Ferry:
     """The feed, and what a reader of its files saw after each step."""
 
@@ -41,6 +58,7 @@ class Ferry:
         database: str,
         protocol: str = "canal-json",
         stretch_bytes: int = STRETCH_BYTES,
+        wait_s: float = 0.0,
     ) -> None:
         self.server = server
         self.database = database
@@ -62,12 +80,13 @@ class Ferry:
         self.store = open_store(f"sqlite:///{folder}/meta.db")
         self.store.create_changefeed(prepared.spec, 0)
         claim = self.store.claim(NAME, Holder.here(), time.time(), 3600)
+        self.runner = LateRunner(wait_s)
         self.loop = Loop(
             NAME,
             prepared.flow,
             self.store,
             claim,
-            InProcessRunner(),
+            self.runner,
             lambda: time.time_ns() // 1_000_000,
             stretch_bytes=stretch_bytes,
         )
@@ -98,11 +117,12 @@ class Ferry:
         self._look()
         return step
 
-    def run_for(self, seconds: float) -> None:
-        """Step for a while."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+    def run_for(self, seconds: float, enough: Callable[[], bool] = lambda: True) -> None:
+        """Step for a while, and until there is enough."""
+        began = time.monotonic()
+        while time.monotonic() < began + seconds or not enough():
             self.step()
+            assert time.monotonic() < began + PATIENCE_S, "there was never enough"
 
     def catch_up(self) -> None:
         """Step until everything that is in the source now is delivered."""

@@ -70,6 +70,12 @@ class Query:
         """Read what is there and end."""
         self.start(available_now=True, **options).awaitTermination()
 
+    def fail(self, start: Callable[[], StreamingQuery]) -> None:
+        """Let a batch end badly behind its last row: it will be run again."""
+        self.fail_once = True
+        with pytest.raises(Exception, match="the sink is full"):
+            start().awaitTermination(PATIENCE_S)
+
     def _take(self, frame: DataFrame, batch: int) -> None:
         rows = frame.orderBy("_commit_ts", "_seq").collect()
         if batch in self.batches:
@@ -297,17 +303,16 @@ def test_a_stream_gives_every_change_once(
         f"INSERT INTO {table} VALUES {rows}",
     )
     query = Query(spark, tmp_path, source_server.uri, table)
+    query.fail(query.start)  # the very first batch: where it begins is not in the checkpoint
     running = query.start()
-    wait(running, lambda: len(query.rows) == 50)
+    wait(running, lambda: 0 in query.repeated)
+    assert len(query.rows) == 50
     writer = Writer(source_server, table)
     writer.start()
     try:
         wait(running, lambda: len(query.batches) > 2)
         running.stop()
-        query.fail_once = True  # a batch that ends badly behind its last row, and is run again
-        running = query.start()
-        with pytest.raises(Exception, match="the sink is full"):
-            running.awaitTermination(PATIENCE_S)
+        query.fail(query.start)
         received = dict(query.batches)
         running = query.start()
         wait(running, lambda: len(query.batches) > len(received) + 1)
@@ -315,7 +320,7 @@ def test_a_stream_gives_every_change_once(
         writer.finish()
     running.stop()
     query.run()
-    assert query.repeated
+    assert len(query.repeated) == 2
     assert all(rows == received[batch] for batch, rows in query.repeated.items())
     log = query.rows[50:]
     seen = [(r["_op"], r["id"], r["v"], r["_before"] and r["_before"]["v"]) for r in log]
@@ -444,40 +449,68 @@ def test_columns_given_by_hand_are_refused(spark: SparkSession, mariadb_server: 
 # --- another source ------------------------------------------------------------------------------
 
 
-def test_a_range_store(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    with LocalCluster(tmp_path / "store", 1) as cluster, cluster.store() as store:
-        store.ddl("CREATE DATABASE shop")
-        sql = "CREATE TABLE shop.item (id bigint PRIMARY KEY, price decimal(8,2), at datetime)"
-        store.ddl(sql, ranges=2, handles=(0, 9))
-        item, source = TableId("shop", "item"), f"range://{cluster.master_address}"
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("store"), 2) as found:
+        yield found
+
+
+def make_items(cluster: LocalCluster, database: str) -> tuple[TableId, str]:
+    """Make a table of ten rows in two ranges; return its name and the source's URI."""
+    item = TableId(database, "item")
+    with cluster.store() as store:
+        store.ddl(f"CREATE DATABASE {database}")
+        columns = "id bigint PRIMARY KEY, price decimal(8,2), at datetime"
+        store.ddl(f"CREATE TABLE {item} ({columns})", ranges=2, handles=(0, 9))
         at = "2024-05-06 07:08:09"
         with store.transaction() as work:
             work.insert(item, [{"id": i, "price": f"{i}.50", "at": at} for i in range(10)])
-        found = changes(spark.read, source, "shop.item", temporal="native").orderBy("id").collect()
-        assert [(r["id"], r["price"]) for r in found] == [
-            (i, Decimal(i) + 1 / Decimal(2)) for i in range(10)
+    return item, f"range://{cluster.master_address}"
+
+
+def test_a_range_store(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    item, source = make_items(cluster, "shop")
+    found = changes(spark.read, source, str(item), temporal="native").orderBy("id").collect()
+    assert [(r["id"], str(r["price"])) for r in found] == [(i, f"{i}.50") for i in range(10)]
+    assert {r["at"] for r in found} == {datetime(2024, 5, 6, 7, 8, 9)}
+    query = Query(spark, tmp_path, source, str(item))
+    query.run()
+    late = Query(spark, tmp_path / "late", source, str(item))
+    late.run(startingPosition="now")
+    assert (len(query.rows), len(late.rows)) == (10, 0)
+    with cluster.store() as store, store.transaction() as work:
+        work.update(item, [{"id": 3, "price": "9.99"}])
+        work.delete(item, [{"id": 8}])
+    for one in (query, late):
+        one.run(startingPosition="now")
+        rows = [(r["_op"], r["id"], r["price"], r["_before"]["price"]) for r in one.rows[-2:]]
+        assert sorted(rows) == [
+            ("delete", 8, Decimal("8.50"), Decimal("8.50")),
+            ("update", 3, Decimal("9.99"), Decimal("3.50")),
         ]
-        assert {r["at"] for r in found} == {datetime(2024, 5, 6, 7, 8, 9)}
-        query = Query(spark, tmp_path, source, "shop.item")
-        query.run()
-        assert len(query.rows) == 10
-        late = Query(spark, tmp_path / "late", source, "shop.item")
-        late.run(startingPosition="now")
-        assert late.rows == []
-        with store.transaction() as work:
-            work.update(item, [{"id": 3, "price": "9.99"}])
-            work.delete(item, [{"id": 8}])
-        for one in (query, late):
-            one.run(startingPosition="now")
-            rows = [(r["_op"], r["id"], r["price"], r["_before"]["price"]) for r in one.rows[-2:]]
-            assert sorted(rows) == [
-                ("delete", 8, Decimal("8.50"), Decimal("8.50")),
-                ("update", 3, Decimal("9.99"), Decimal("3.50")),
-            ]
-        assert (len(query.rows), len(late.rows)) == (12, 2)
-        store.ddl("ALTER TABLE shop.item ADD COLUMN note varchar(9)")
+    assert (len(query.rows), len(late.rows)) == (12, 2)
+    with cluster.store() as store:
+        store.ddl(f"ALTER TABLE {item} ADD COLUMN note varchar(9)")
         with store.transaction() as work:
             work.insert(item, [{"id": 20, "note": "new"}])
-        query.run()
-        assert (query.rows[-1]["id"], query.rows[-1]["note"]) == (20, "new")
+    query.run()
+    assert (query.rows[-1]["id"], query.rows[-1]["note"]) == (20, "new")
+
+
+def test_a_plan_that_can_never_be_read_again_is_told_with_the_cure(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    item, source = make_items(cluster, "moved")
+    query = Query(spark, tmp_path, source, str(item))
+    query.fail(query.start)
+    with cluster.store() as store:
+        for one in store.ranges(item):
+            store.move_leader(one.range_id)  # snapshots stay behind
+    error = ended_by(query.start())
+    assert error.code == "RF-3002"
+    assert "remove the newest file in `offsets`" in error.words
+    offsets = tmp_path / "checkpoint" / "offsets"
+    for name in ("0", ".0.crc"):
+        (offsets / name).unlink()
+    query.run()
+    assert sorted(r["id"] for r in query.rows) == list(range(10))

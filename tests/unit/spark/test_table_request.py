@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.change.table import TableId
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BY_CODE, NoSuchTable, RowferryError
 from rowferry.spark.table_request import read_request
 
@@ -58,8 +58,9 @@ def test_only_the_named_table_is_captured(written: str, name: tuple[str, str]) -
     assert found.table == name
     decision = found.decision()
     assert decision.keeps_table(TableId(*name))
+    assert decision.captures(TableSchema(TableId(*name), 1, 1, ()))  # without a key
     assert not decision.keeps_table(TableId(name[0], name[1] + "x"))
-    assert not decision.keeps_table(TableId(name[0], name[1].swapcase() + "x"))
+    assert not decision.keeps_table(TableId(name[0].swapcase(), name[1]))
 
 
 @pytest.mark.parametrize(

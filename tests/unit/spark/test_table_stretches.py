@@ -115,7 +115,7 @@ def through_json(form: Form) -> Form:
     return found
 
 
-FIRST = Offset("spark-1").to_json()
+FIRST = Offset().to_json()
 ROWS = {"segments": (segment(version(1)),)}
 
 
@@ -143,12 +143,14 @@ def test_an_offset_says_all_that_is_needed_to_go_on() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    running = query(script(ROWS, ROWS))
+    source = script(ROWS, ROWS)
+    running = query(source)
     one = running.follow(FIRST)
     assert running.follow(FIRST) == one
     two = running.follow(through_json(one))
     assert two != one
     assert running.follow(one) == two
+    assert len(source.opened) == 1  # planned anew, it might be cut differently
 
 
 def test_a_batch_that_runs_again_reads_what_was_planned() -> None:
@@ -313,6 +315,22 @@ def test_a_query_with_the_newest_columns_reads_older_rows() -> None:
     assert running.between(FIRST, one)[0][1] == [version(1)]
     two = running.follow(one)
     assert running.between(one, two)[0][1] == [new]
+
+
+def test_alterations_that_are_history_do_not_stop_it() -> None:
+    between, new = version(5, "id", "other"), version(6, "id", "more")
+    source = script(
+        {**ROWS, **ddl(DdlKind.ADD_COLUMN, between)},
+        {"segments": (segment(between),), **ddl(DdlKind.MULTI_SCHEMA_CHANGE, new)},
+        {"segments": (segment(new),)},
+        versions=[version(1), between, new],
+        columns=("id", "more"),
+    )
+    running, place = query(source, "id", "more"), FIRST
+    for wanted in (version(1), between, new):
+        after = running.follow(place)
+        assert running.between(place, after)[0][1] == [wanted]
+        place = after
 
 
 def test_columns_that_changed_without_a_statement_stop_a_query_too() -> None:

@@ -22,7 +22,7 @@ class Blackhole:
         takes_files=False, shows_rows_on_write=False, needs_shuffle=False
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
-    flush_interval_s: ClassVar[float] = 1.0
+    flush_interval_s: ClassVar[float] = 0.2
 
     def __init__(self, spec: ChangefeedSpec, codec: CodecTraits) -> None:
         pass

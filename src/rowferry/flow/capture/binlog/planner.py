@@ -23,6 +23,7 @@ from rowferry.flow.capture.binlog.server import Server, passed
 from rowferry.flow.capture.binlog.session import Login
 from rowferry.flow.capture.binlog.snapshot import (
     cut_snapshots,
+    find_hold,
     join,
     restart_altered,
     snapshot_shares,
@@ -91,7 +92,8 @@ class BinlogPlanner:
         if state.in_stage(Stage.SNAPSHOT):
             segments = cut_snapshots(state, self._server, appetite)
             return self._completed(Stretch(tuple(segments), (), {}))
-        return self._completed(self._plan_log(appetite))
+        find_hold(state, self._server)  # what was planned before has been carried out by now
+        return self._plan_log(appetite)
 
     def table_versions(self) -> tuple[TableSchema, ...]:
         """Return the table versions that were met for the first time since the last call."""
@@ -142,11 +144,15 @@ class BinlogPlanner:
     def _completed(self, stretch: Stretch) -> Stretch:
         """Add the position and the progress rows that changed; note new table versions."""
         state = self._state
-        now = {k: t.progress for k, t in state.tables.items()}
+        now = {  # without tables that were met ahead, behind the position
+            k: t.progress
+            for k, t in state.tables.items()
+            if k in self._before or t.schema.version <= state.log.last_ts
+        }
         changed = tuple(p for k, p in now.items() if self._before.get(k) != p)
         gone = tuple(sorted(set(self._before) - set(now)))
         self._before = now
-        schemas = [t.schema for t in state.tables.values() if t.schema.version]
+        schemas = [t.schema for k, t in state.tables.items() if t.schema.version and k in now]
         schemas += [c.schema for c in stretch.schema_changes if c.schema is not None]
         for schema in schemas:
             self._meet(schema)
@@ -198,40 +204,44 @@ class BinlogPlanner:
         if appetite != self._appetite:
             self._close_log()  # what was framed ahead was cut for another one
         ahead = self._ahead or self._open_log(appetite)
+        with ahead.changed:  # until the end: framing changes the state, too
+            return self._completed(self._take_log(ahead, appetite))
+
+    def _take_log(self, ahead: ReadAhead, appetite: Appetite) -> Stretch:
+        """Take what was framed (inside `changed`)."""
         state = self._state
-        with ahead.changed:
-            scanner = ahead.scanner
-            at_end = self._gather(ahead)
-            self._warn_of_retention()
-            if not (scanner.at_border or scanner.statement):
-                return Stretch((), (), {})  # a long transaction is still being framed
-            clock_ms = self._source_ms
-            segments, state.log = scanner.take()
-            for schema in self._book.made():
-                self._meet(schema)
-            changes: tuple[Any, ...] = ()
-            if scanner.statement is not None:
-                changes = self._book.apply(scanner.statement)
-                scanner.go_on()
-                scanner.move_clock(max((c.commit_ts for c in changes), default=0))
-                state.log = scanner.position()
-                at_end = False
-            elif scanner.ended and appetite.until_ts is not None:
-                scanner.move_clock(appetite.until_ts)
-                state.log = scanner.position()
-            elif at_end and not segments:
-                scanner.move_clock(clock_ms << PHYSICAL_SHIFT)
-                state.log = scanner.position()
-            state.lows = {k: v for k, v in state.lows.items() if k in scanner.waits_for()}
-            if state.hold is not None and passed(state.log, state.hold):
-                state.hold = None
-            if scanner.clamped:
-                self._warnings.append(
-                    f"{scanner.clamped} transactions have a time more than 60 s ahead of the "
-                    "source's clock (SET timestamp?): they were given the clock's"
-                )
-                scanner.clamped = 0
-            ahead.poke()
+        scanner = ahead.scanner
+        at_end = self._gather(ahead)
+        self._warn_of_retention()
+        if not (scanner.at_border or scanner.statement):
+            return Stretch((), (), {})  # a long transaction is still being framed
+        clock_ms = self._source_ms
+        segments, state.log = scanner.take()
+        for schema in self._book.made():
+            self._meet(schema)
+        changes: tuple[Any, ...] = ()
+        if scanner.statement is not None:
+            changes = self._book.apply(scanner.statement)
+            scanner.go_on()
+            scanner.move_clock(max((c.commit_ts for c in changes), default=0))
+            state.log = scanner.position()
+            at_end = False
+        elif scanner.ended and appetite.until_ts is not None:
+            scanner.move_clock(appetite.until_ts)
+            state.log = scanner.position()
+        elif at_end and not segments:
+            scanner.move_clock(clock_ms << PHYSICAL_SHIFT)
+            state.log = scanner.position()
+        state.lows = {k: v for k, v in state.lows.items() if k in scanner.waits_for()}
+        if state.hold is not None and passed(state.log, state.hold):
+            state.hold = None
+        if scanner.clamped:
+            self._warnings.append(
+                f"{scanner.clamped} transactions have a time more than 60 s ahead of the "
+                "source's clock (SET timestamp?): they were given the clock's"
+            )
+            scanner.clamped = 0
+        ahead.poke()
         held = state.hold is not None or bool(state.lows) or bool(state.in_stage(Stage.REGISTERED))
         watermark = None if held else state.log.last_ts - (1 if state.log.txn_ts else 0)
         self._watermark = watermark or self._watermark

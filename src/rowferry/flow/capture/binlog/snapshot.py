@@ -107,8 +107,14 @@ def cut_snapshots(state: State, server: Server, appetite: Appetite) -> list[Segm
         if left <= 0 or len(segments) >= MOST_SEGMENTS:
             break
     if not state.in_stage(Stage.SNAPSHOT):
-        state.hold = high_position(server.connection, server.login, server.flavour)
+        state.hold = {}
     return segments
+
+
+def find_hold(state: State, server: Server) -> None:
+    """Find the place behind what the parts show, once all of them have been read."""
+    if state.hold == {}:
+        state.hold = high_position(server.connection, server.login, server.flavour)
 
 
 def _cut_table(segments: list[Segment], table: Captured, server: Server, appetite: Appetite) -> int:

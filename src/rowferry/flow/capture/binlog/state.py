@@ -37,6 +37,7 @@ class State:
         lows: of tables that joined later than the log's beginning: their snapshot's place, until
             the log has passed it.
         hold: the place behind all snapshots; until the log has passed it the watermark stands.
+            Empty while their last parts are only planned: it must be found after they were read.
         rules: the filter in force, as text: when it changes, tables may join.
         finished: only a snapshot was wanted, and it is complete.
     """
