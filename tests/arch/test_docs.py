@@ -27,7 +27,7 @@ from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing import validators
 
-LANGUAGES = {"sh", "python", "toml", "yaml", "json", "text"}
+LANGUAGES = {"sh", "python", "toml", "yaml", "json", "sql", "text"}
 CONFIGS = ("toml", "yaml", "json")
 
 

@@ -15,14 +15,11 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import pymysql
-from pymysql.connections import Connection
-from pymysql.cursors import Cursor
-
 from rowferry.change.chunk import Op
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import RowferryError
+from rowferry.flow.capture.binlog.session import Connection
 from rowferry.testing.model import Commit, History, Row, RowChange, key_of
 from rowferry.testing.servers import Server
 
@@ -38,6 +35,7 @@ _SPREAD: Final = {"numbers": 300, "names": 120, "pairs": 200}  # keys that write
 _NOTES: Final = ("", "a", "it's", 'say "x"', "Grüße", "a,b\\c", "line\nline", "名前", "\x00\t")
 _GIVE_WAY: Final = frozenset({1205, 1213})  # lock wait, deadlock: rolled back, nothing else
 _MADE, _BEFORE = 2, 3  # commit-ts in the history of the first rows, and of what a snapshot shows
+Cursor: TypeAlias = Any
 Prepare: TypeAlias = Callable[[Cursor, random.Random], None]
 
 
@@ -95,7 +93,7 @@ class Writers:
                     while not self._stop.is_set():
                         token += 1
                         self._transaction(connection, token, dice)
-            except (pymysql.err.OperationalError, pymysql.err.InterfaceError, RowferryError):
+            except (Connection.OperationalError, Connection.InterfaceError, RowferryError):
                 self._stop.wait(0.05)  # the server is away: whether it committed is found out later
             except BaseException as err:
                 self.failures.append(err)
@@ -109,7 +107,7 @@ class Writers:
             for _ in range(dice.randint(1, self.most_rows)):
                 work.change_something(dice)
             work.sign(token)
-        except pymysql.err.OperationalError as err:
+        except Connection.OperationalError as err:
             if err.args[0] not in _GIVE_WAY:
                 raise
             connection.rollback()

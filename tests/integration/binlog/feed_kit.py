@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
-from validator_kit import PATIENCE_S
+PATIENCE_S = 15.0
 
 from rowferry.change.chunk import DdlKind, Op, Rows
 from rowferry.change.plan import Plan, Receipt, TableSlice

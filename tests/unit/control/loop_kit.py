@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, make_rows
-from rowferry.change.plan import Segment, Stretch, TableSlice
+from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
@@ -79,6 +79,8 @@ class ScriptedSource:
     """A source whose log is the script of its address; positions are places in it."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
+    notices: tuple[str, ...] = ()
+    unnumbered: tuple[TableId, ...] = ()
 
     def __init__(self, spec: ChangefeedSpec) -> None:
         self.script = SCRIPTS[spec.source.address]
@@ -116,6 +118,12 @@ class ScriptedSource:
                 pa.nulls(count, table.image),
                 pa.array(images, table.image),
             )
+
+    def found(self, segment: Segment) -> dict[str, Any] | None:
+        return None
+
+    def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        return stretch.position
 
 
 class ScriptedPlanner:
@@ -165,6 +173,9 @@ class ScriptedPlanner:
         return found
 
     def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
+        return ()
+
+    def warnings(self) -> tuple[str, ...]:
         return ()
 
     def lag_ms(self) -> int | None:

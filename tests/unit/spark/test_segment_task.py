@@ -90,6 +90,7 @@ def test_receipts_come_back_as_columns(flow: Recorder) -> None:
         "bytes": 20,
         "source_bytes": 30,
         "note": '{"number": 3}',
+        "found": "null",
     }
 
 

@@ -230,7 +230,7 @@ class Book:
             LOG.warning("a table is gone before its definition could be read", extra={"t": name})
             return None
         kind = change.kind if change.kind is not DdlKind.NONE else DdlKind.MULTI_SCHEMA_CHANGE
-        if old is None and kind is DdlKind.MULTI_SCHEMA_CHANGE:
+        if old is None and (kind is DdlKind.MULTI_SCHEMA_CHANGE or not change.query):
             kind = DdlKind.RENAME_TABLE  # whatever it was, its rows may be there already
         query = change.query or create_sql(now)
         return replace(change, kind=kind, query=query, schema=now)

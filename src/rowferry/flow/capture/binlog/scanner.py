@@ -179,7 +179,10 @@ class Scanner:
 
     def waits_for(self) -> set[int]:
         """Return the tables whose snapshot's position has not been passed."""
-        return set(self._lows)
+        if not self._lows:
+            return set()
+        executed = self._executed()
+        return {t for t, low in self._lows.items() if not executed.contains(low)}
 
     # --- framing ---------------------------------------------------------------------------------
 
