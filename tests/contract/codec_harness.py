@@ -108,6 +108,7 @@ TYPE_CASES: Final[list[TypeCase]] = [
     TypeCase(_SET, 5, 0, (1 << 64) - 1),
     TypeCase(SqlType("json"), '{"a": [1, "ß\\n"]}', "null", f'"{"x" * 9000}"'),
     TypeCase(SqlType("vector"), "[1,2.5]", "[]", "[" + ",".join(["-3.4e+38"] * 500) + "]"),
+    TypeCase(SqlType("inet4"), "192.0.2.1", "0.0.0.0", "255.255.255.255"),
     TypeCase(SqlType("inet6"), "2001:db8::1", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
     TypeCase(
         SqlType("uuid"),

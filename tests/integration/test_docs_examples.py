@@ -31,6 +31,7 @@ ORDER = (
     "guarantees.md",
     "adding-a-codec.md",
     "spark.md",
+    "performance.md",
 )
 
 

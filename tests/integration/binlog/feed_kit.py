@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
-PATIENCE_S = 15.0
+from validator_kit import PATIENCE_S
 
 from rowferry.change.chunk import DdlKind, Op, Rows
 from rowferry.change.plan import Plan, Receipt, TableSlice
@@ -89,10 +89,12 @@ class Feed:
         source: str = "",
         config: str = "",
         protocol: str = "canal-json",
+        account: str = "",
     ) -> None:
         self.root = folder / "out"
         self._folder = folder
         self._protocol = protocol
+        self._account = account  # "user:password", where it is not the administrator's
         self.store = open_store(f"sqlite:///{folder}/meta.db")
         self.runner = Runner()
         self.faults: list[RowferryError] = []
@@ -263,7 +265,10 @@ class Feed:
 
     def _source_uri(self) -> str:
         server, source = self._settings[0], self._settings[2]
-        return f"{server.uri}?{source}" if source else server.uri
+        uri = server.uri
+        if self._account:
+            uri = f"mysql://{self._account}@{server.host}:{server.port}/"
+        return f"{uri}?{source}" if source else uri
 
     def _sink_uri(self) -> str:
         extension = "&enable-tidb-extension=true" if self._protocol == "canal-json" else ""
@@ -278,8 +283,12 @@ class Feed:
 
 
 def _definition(schema: TableSchema) -> TableSchema:
-    columns = tuple(replace(c, id=0) for c in schema.columns)
-    return replace(schema, table_id=0, version=0, columns=columns)
+    """Return a version without what a server does not tell of a table."""
+    columns = tuple(replace(c, id=0, filled=None) for c in schema.columns)
+    indexes = tuple(replace(i, id=0) for i in schema.indexes)
+    return replace(
+        schema, table_id=0, version=0, columns=columns, indexes=indexes, dropped_column_id=0
+    )
 
 
 def read_table(server: Server, schema: TableSchema, names: Sequence[str]) -> pa.Table:

@@ -67,6 +67,14 @@ def on_mariadb(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene
         yield found
 
 
+@pytest.fixture(params=["mysql", "mariadb"])
+def with_whole_images(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """Servers whose FULL row images hold generated columns, too."""
+    server: Server = request.getfixturevalue(request.param)
+    with scene_of(server, tmp_path, request.node.name) as found:
+        yield found
+
+
 @pytest.fixture
 def tiny_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are cut every few KB, in the middle of transactions, and tasks fetch them."""
@@ -349,15 +357,16 @@ def test_engines_without_transactions(scene: Scene) -> None:
     assert {100, 200} <= {r["id"] for r in feed.rows("t")}
 
 
-def test_generated_and_invisible_columns(scene: Scene) -> None:
-    feed = started(
-        scene,
-        "CREATE TABLE t (id int PRIMARY KEY, n int, "
-        "kept int GENERATED ALWAYS AS (n * 2) STORED, "
-        "hidden int INVISIBLE DEFAULT 5, last varchar(10))",
-        "INSERT INTO t (id, n, last) VALUES (1, 1, 'a')",
-    )
-    scene.sql(
+KEPT = (
+    "CREATE TABLE t (id int PRIMARY KEY, n int, kept int GENERATED ALWAYS AS (n * 2) STORED, "
+    "hidden int INVISIBLE DEFAULT 5, last varchar(10))",
+    "INSERT INTO t (id, n, last) VALUES (1, 1, 'a')",
+)
+
+
+def test_generated_and_invisible_columns(with_whole_images: Scene) -> None:
+    feed = started(with_whole_images, *KEPT)
+    with_whole_images.sql(
         "INSERT INTO t (id, n, hidden, last) VALUES (2, 2, 6, 'b'), (3, NULL, NULL, 'c')",
         "UPDATE t SET n = 10 WHERE id = 1",
     )
@@ -365,6 +374,21 @@ def test_generated_and_invisible_columns(scene: Scene) -> None:
     assert feed.differences() == ""
     last = {"id": 1, "n": 10, "kept": 20, "hidden": 5, "last": "a"}
     assert feed.changes("t")[-1].after == last
+
+
+def test_generated_columns_that_the_server_leaves_out(mariadb11: Server, tmp_path: Path) -> None:
+    """A changed row lacks them, whatever binlog_row_image says; an inserted one has them."""
+    with scene_of(mariadb11, tmp_path, "generated_columns_left_out") as scene:
+        refused = started(scene, *KEPT)
+        feed = scene.feed(source="partial-row-image=allow")
+        feed.catch_up()
+        scene.sql("INSERT INTO t (id, n) VALUES (2, 2)", "UPDATE t SET n = 10 WHERE id = 1")
+        with pytest.raises(CorruptLog, match=r"\.t.* generated columns .*partial-row-image=allow"):
+            refused.catch_up()
+        feed.catch_up()
+        insert, update = (line.split('"data"')[1] for line in file_lines(feed)[1:])
+        assert '"kept":"4"' in insert
+        assert '"n":"10"' in update and '"kept"' not in update
 
 
 def test_virtual_columns(scene: Scene) -> None:
@@ -625,16 +649,16 @@ def test_images_that_may_lack_columns(scene: Scene) -> None:
         "INSERT INTO t (id, v) VALUES (3, 'd')",
     )
     feed.catch_up()
-    update, delete, insert = (file_line(feed, i) for i in (2, 3, 4))
+    update, delete, insert = file_lines(feed)[2:]
     assert '"data":[{"v":"c"}]' in update or '"data":[{"id":"1","v":"c"}]' in update
     assert '"data":[{"id":"2"}]' in delete
     assert '"w"' not in insert.split('"data"')[1].split("]")[0]
 
 
-def file_line(feed: Feed, number: int) -> str:
-    """Return one line of the data files, in order."""
+def file_lines(feed: Feed) -> list[str]:
+    """Return the lines of the data files, in order."""
     files = sorted(feed.root.glob("**/CDC*.json"))
-    return [line for f in files for line in f.read_text().splitlines()][number]
+    return [line for f in files for line in f.read_text().splitlines()]
 
 
 def test_changes_inside_documents(on_mysql: Scene) -> None:

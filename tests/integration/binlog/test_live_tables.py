@@ -240,6 +240,7 @@ def test_a_swap(scene: Scene, tool: str, how: str) -> None:
         f"INSERT INTO {copy} (id, v) SELECT id, v FROM t",
         "INSERT INTO t VALUES (3, 'three')",
         f"INSERT INTO {copy} (id, v) VALUES (3, 'three')",
+        *(["INSERT INTO t VALUES (9, 'only here')"] if how == "snapshot" else []),
         swap,
         "INSERT INTO t VALUES (4, 'four', 6)",
         "UPDATE t SET v = 'uno' WHERE id = 1",
@@ -428,7 +429,7 @@ def test_a_column_is_added_under_a_snapshot(scene: Scene, small_parts: None) -> 
     [
         "ALTER TABLE t DROP COLUMN v",
         "ALTER TABLE t MODIFY v text",
-        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (v)",
+        "ALTER TABLE t CHANGE id number int",
     ],
 )
 def test_a_table_is_altered_under_its_snapshot(
@@ -440,6 +441,15 @@ def test_a_table_is_altered_under_its_snapshot(
     follow(feed)
     assert len(feed.rows("t")) == 500
     assert kinds(feed)[0] is DdlKind.TRUNCATE_TABLE
+
+
+def test_a_table_gets_another_key_under_its_snapshot(scene: Scene, small_parts: None) -> None:
+    """Ranges of the old key are parts of the table all the same."""
+    feed = half_way(scene)
+    scene.sql("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (v)")
+    scene.sql("UPDATE t SET id = id + 1000 WHERE id % 2 = 0", "DELETE FROM t WHERE id % 5 = 0")
+    follow(feed)
+    assert len(feed.rows("t")) == 400
 
 
 def test_a_table_is_altered_between_plan_and_read(scene: Scene, small_parts: None) -> None:
@@ -457,9 +467,24 @@ def test_a_table_is_altered_between_plan_and_read(scene: Scene, small_parts: Non
 
 def test_a_table_goes_under_its_snapshot(scene: Scene, small_parts: None) -> None:
     feed = half_way(scene)
-    scene.sql("DROP TABLE t")
-    feed.catch_up()
-    assert feed.differences() == ""
+    scene.sql("DELETE FROM t WHERE id < 50", "ALTER TABLE t ADD COLUMN n int", "DROP TABLE t")
+    follow(feed)
+    assert feed.rows("t") == []
+    assert kinds(feed)[-1] is DdlKind.DROP_TABLE
+
+
+def test_a_table_is_renamed_under_its_snapshot(scene: Scene, small_parts: None) -> None:
+    """Not all its rows were delivered under the old name: under the new one they are."""
+    feed = half_way(scene)
+    scene.sql(
+        "DELETE FROM t WHERE id < 50",
+        "RENAME TABLE t TO u",
+        "DELETE FROM u WHERE id >= 450",
+        "INSERT INTO u VALUES (1000, 'x')",
+    )
+    follow(feed)
+    assert feed.rows("t") == []
+    assert len(feed.rows("u")) == 401
 
 
 def test_a_table_is_emptied_under_its_snapshot(scene: Scene, small_parts: None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl import create_sql
+from rowferry.change.ddl_table import quoted_table
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SourceUnsupported
@@ -236,22 +237,38 @@ class Book:
         return replace(change, kind=kind, query=query, schema=now)
 
     def _apply_one(self, change: SchemaChange, commit_ts: int) -> list[SchemaChange]:
+        told: list[SchemaChange] = []
+        if (new := change.schema) is not None:
+            known = self._state.tables.get(new.table_id)
+            if known is not None and known.cut_short and known.schema.id != new.id:
+                told = self._take_back(known.schema, commit_ts)  # the new name brings all its rows
+                change = replace(change, schema=replace(new, table_id=self._state.take_id()))
+                commit_ts += len(told)
         schema = change.schema.at(commit_ts) if change.schema is not None else None
         change = replace(change, commit_ts=commit_ts, schema=schema)
         seen = self._as_seen(change)
-        told = [seen] if self._decision.keeps_schema_change(seen) else []
+        if self._decision.keeps_schema_change(seen):
+            told.append(seen)
         if change.dropped_table_id:
             self._state.forget(change.dropped_table_id)
         if schema is None:
             return told
-        known = schema.table_id in self._state.tables
         if not self._decision.captures(schema):
             self._state.forget(schema.table_id)
-        elif known or change.kind in (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE):
+        elif schema.table_id in self._state.tables or change.kind in (
+            DdlKind.CREATE_TABLE,
+            DdlKind.TRUNCATE_TABLE,
+        ):
             self._state.put(schema, Stage.LOG)
         else:
             self._state.put(schema, Stage.REGISTERED if self._snapshots else Stage.LOG)
         return told
+
+    def _take_back(self, schema: TableSchema, commit_ts: int) -> list[SchemaChange]:
+        """Let a table go; returns the DROP that clears what was delivered of it."""
+        query = f"DROP TABLE {quoted_table(schema.id)}"
+        change = SchemaChange(0, DdlKind.DROP_TABLE, query, schema.id)
+        return self._apply_one(replace(change, dropped_table_id=schema.table_id), commit_ts)
 
     def _as_seen(self, change: SchemaChange) -> SchemaChange:
         """Return a change as the feed sees it: a table renamed into it is a new table."""
@@ -274,13 +291,12 @@ class Book:
             return []
         if altered_since(self._server, self._state.log, statement, name):
             now = replace(now, inferred=True)
-        if old is None or not self._follow_swaps:
-            if old is not None:
-                self._state.forget(table_id)
-                now = replace(now, table_id=self._state.take_id())
+        told: list[SchemaChange] = []
+        kind = DdlKind.MULTI_SCHEMA_CHANGE if old is not None else DdlKind.RENAME_TABLE
+        if old is not None and not self._follow_swaps:
+            told = self._take_back(old.schema, commit_ts)
+            now = replace(now, table_id=self._state.take_id())
             kind = DdlKind.RENAME_TABLE
-        else:
-            kind = DdlKind.MULTI_SCHEMA_CHANGE
         query = statement.query.sql.strip()
-        change = SchemaChange(0, kind, query, name, now, dropped_table_id=0)
-        return self._apply_one(change, commit_ts)
+        change = SchemaChange(0, kind, query, name, now)
+        return told + self._apply_one(change, commit_ts + len(told))

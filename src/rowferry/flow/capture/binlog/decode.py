@@ -23,7 +23,14 @@ from rowferry.flow.capture.binlog import decode_kernels as kernels
 from rowferry.flow.capture.binlog.compressed import inflate_part
 from rowferry.flow.capture.binlog.decode_columns import ColumnReader
 from rowferry.flow.capture.binlog.decode_images import Found, ImageReader, Refused
-from rowferry.flow.capture.binlog.decode_kernels_memory import BAD_PARTITION, WORDS, Longs, frozen
+from rowferry.flow.capture.binlog.decode_kernels_memory import (
+    BAD_PARTITION,
+    NO_GENERATED,
+    PARTIAL_IMAGE,
+    WORDS,
+    Longs,
+    frozen,
+)
 from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.table_map import MappedTable, mismatch
 from rowferry.flow.capture.binlog.table_map_reader import JSON
@@ -105,7 +112,8 @@ class RowsDecoder:
             mapped: the table as the log describes it.
             schema: the version in force; its columns are the log's, by position.
             flavour: whose log it is.
-            allow_partial: images may lack columns; then the chunks' structs lack them too.
+            allow_partial: images may lack columns; then the chunks' structs lack them too. Virtual
+                columns, which nobody writes on, they may always lack: some servers leave them out.
 
         Raises:
             TableVersionUnknown: the version's columns are not those of the log.
@@ -117,6 +125,8 @@ class RowsDecoder:
         self.schema = schema
         self._flavour = flavour
         self._allow_partial = allow_partial
+        virtual = (i for i, c in enumerate(schema.columns) if c.generated == "virtual")
+        self._virtual = frozenset(virtual)
         columns = [
             ColumnReader(found, column, mapped.has_metadata, str(schema.id))
             for found, column in zip(mapped.columns, schema.columns, strict=True)
@@ -224,7 +234,7 @@ class RowsDecoder:
             events.code,
             self._width,
             documents,
-            self._allow_partial,
+            self._allow_partial or bool(self._virtual),
             _BYTES,
             at,
             op,
@@ -239,7 +249,20 @@ class RowsDecoder:
         bytes_a_row = int(state[kernels.BYTES]) // max(1, rows) + 1
         block = max(8, _BLOCK_BYTES // bytes_a_row // 8 * 8)
         cut = partial[:rows] if has_partial else None
-        return Found(rows, block, op[:rows], event[:rows], at, shape, shaped, sizes, nulls, cut)
+        found = Found(rows, block, op[:rows], event[:rows], at, shape, shaped, sizes, nulls, cut)
+        if rows and self._virtual and not self._allow_partial:
+            self._check_shapes(events, found)
+        return found
+
+    def _check_shapes(self, events: RowEvents, found: Found) -> None:
+        """Refuse images that lack other columns than virtual ones."""
+        for side in range(2):
+            have = {int(c) for c in found.shape[side, : max(0, int(found.shaped[side]))]}
+            lacking = set(range(self._columns)) - have - self._virtual
+            if found.shaped[side] >= 0 and lacking:
+                event = int(found.event[0])
+                place = int(events.start[event])
+                self._refuse(events, event, PARTIAL_IMAGE, min(lacking), place)
 
     def _most_rows(self, events: RowEvents, first: int) -> int:
         """Return how many rows the events can hold at most: each has a bitmap."""
@@ -284,6 +307,8 @@ class RowsDecoder:
         words = f"{self.schema.id}, {name} {event} of {len(events)}"
         if column >= 0:
             words += f", column {self.schema.columns[column].name!r}"
+        if why == PARTIAL_IMAGE and any(c.generated == "stored" for c in self.schema.columns):
+            why = NO_GENERATED
         byte = place - int(events.start[event])
         raise CorruptLog(f"{words}, byte {byte} after its header: {WORDS[why]}")
 

@@ -24,7 +24,7 @@ from rowferry.flow.capture.binlog.chunks import Chunk, estimate_rows, next_chunk
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.snapshot_position import high_position, low_position
-from rowferry.flow.capture.binlog.state import Captured, State
+from rowferry.flow.capture.binlog.state import CUT_SHORT, Captured, State
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.decide.contract import Decision
 
@@ -171,7 +171,8 @@ def restart_altered(state: State, server: Server) -> list[SchemaChange]:
     """Begin the snapshots of tables again that were altered under them; returns the TRUNCATEs.
 
     A column that was only added does no harm: the log adds it to the rows. Where another change
-    was made, what was delivered is taken back, and the table joins anew.
+    was made, what was delivered is taken back, and the table joins anew. A table that is gone from
+    its name goes on with its log, which tells what became of it.
     """
     told: list[SchemaChange] = []
     for table in state.in_stage(Stage.SNAPSHOT):
@@ -179,10 +180,12 @@ def restart_altered(state: State, server: Server) -> list[SchemaChange]:
         now = server.table(old.id, old.table_id)
         if now is not None and _holds(now, old):
             continue
+        if now is None:  # dropped or renamed: the log tells
+            table.progress = table.progress.with_(stage=Stage.LOG, last_snapshot_key=CUT_SHORT)
+            state.hold = {}
+            continue
         clock = state.log.last_ts + 1
         state.forget(old.table_id)
-        if now is None:
-            continue
         state.log.last_ts = clock
         new = replace(now, table_id=state.take_id()).at(clock)
         state.put(new, Stage.REGISTERED)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.snapshot_position import Place
+
+CUT_SHORT: Final = "ff"  # no key that a snapshot reaches looks like this
 
 
 @dataclass(slots=True)
@@ -23,6 +25,11 @@ class Captured:
     def low_ts(self) -> int:
         """The commit-ts of all its snapshot rows; 0: it was born inside the feed's log."""
         return self.progress.init_snapshot_ts
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether its snapshot was ended because the table had gone from its name."""
+        return self.progress.stage is Stage.LOG and self.progress.last_snapshot_key == CUT_SHORT
 
 
 @dataclass(slots=True)

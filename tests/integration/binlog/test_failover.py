@@ -1,0 +1,245 @@
+"""A promoted replica takes the source's place; and logs that are gone before they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from feed_kit import Feed, Scene, scene_of
+
+from rowferry.change.plan import Plan
+from rowferry.errors import LogLost, SourceMismatch, SourceMoved, SourceUnavailable
+from rowferry.flow.capture.binlog import scanner, snapshot
+from rowferry.testing.servers import MariaDb, MySql, Server
+from rowferry.testing.servers.replication import promote, replicate, wait_for
+
+PLAIN_TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(300))"
+
+
+@dataclass
+class Pair:
+    """A source with a database and feeds of it, and a replica that follows it."""
+
+    scene: Scene
+    replica: Server
+
+    def fail_over(self) -> None:
+        """Let the replica take over with all that the source has; the source is dead."""
+        wait_for(self.replica, self.scene.server)
+        self.scene.server.kill()
+        promote(self.replica)
+
+    def write(self, *statements: str) -> None:
+        """Run statements on the new source."""
+        self.replica.script(f"USE {self.scene.database}", *statements)
+
+
+@pytest.fixture(params=[MySql, MariaDb], ids=["mysql", "mariadb"])
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    kind: type[Server] = request.param
+    folders = [tmp_path_factory.mktemp(name) for name in ("source", "replica", "feeds")]
+    with (
+        kind.start(folders[0], server_id=21) as source,
+        kind.start(folders[1], server_id=22) as replica,
+    ):
+        replica.script("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")  # its files have other names
+        replicate(source, replica)
+        with scene_of(source, folders[2], "shop") as scene:
+            scene.sql(PLAIN_TABLE)
+            yield Pair(scene, replica)
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans take no bytes along: a task asks the server for them."""
+    monkeypatch.setattr(scanner, "CARRY_BYTES", 0)
+
+
+def many(first: int, count: int) -> str:
+    return f"INSERT INTO t VALUES {', '.join(f'({i}, {i})' for i in range(first, first + count))}"
+
+
+def ids(feed: Feed) -> list[int]:
+    return [(c.after or c.before or {})["id"] for c in feed.changes("t")]
+
+
+def failing(feed: Feed) -> Callable[[Plan], None]:
+    """Return what ends the next run of a plan."""
+
+    def fail(plan: Plan) -> None:
+        feed.runner.before = feed.runner.after = lambda plan: None
+        raise SourceUnavailable("the machine was switched off")
+
+    return fail
+
+
+def test_the_feed_goes_on_at_the_replica(pair: Pair) -> None:
+    """With every row once: those before, those that nobody had read yet, and those after."""
+    pair.scene.sql(many(0, 10))
+    feed = pair.scene.feed()
+    feed.catch_up()
+    pair.scene.sql(many(10, 10), "UPDATE t SET v = 'x' WHERE id < 3", "FLUSH BINARY LOGS")
+    feed.catch_up()
+    pair.scene.sql(many(20, 10), "ALTER TABLE t ADD COLUMN n int", "DELETE FROM t WHERE id = 5")
+    pair.fail_over()
+    pair.write("INSERT INTO t VALUES (100, 'after', 1)", "UPDATE t SET n = 2 WHERE id = 20")
+    feed.run(server=pair.replica)
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert feed.repeated("t") == []
+    assert ids(feed) == [*range(20), 0, 1, 2, *range(20, 30), 5, 100, 20]
+    assert any("going on by GTID" in words for words in feed.warnings)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_plan_that_was_not_carried_out(pair: Pair, fetched: None, when: str) -> None:
+    """Its segments are of files that nobody has any more: it is planned anew by GTID."""
+    pair.scene.sql(many(0, 10))
+    feed = pair.scene.feed()
+    feed.catch_up()
+    pair.scene.sql(many(10, 10), many(20, 10))
+    setattr(feed.runner, when, failing(feed))
+    while not feed.faults:
+        feed.step()
+    assert feed.store.pending("feed") is not None
+    pair.fail_over()
+    pair.write("INSERT INTO t VALUES (100, 'after')")
+    feed.run(server=pair.replica)
+    feed.catch_up()
+    assert any(isinstance(fault, SourceMoved) for fault in feed.faults)
+    assert feed.differences() == ""
+    assert ids(feed) == [*range(30), 100]
+
+
+def test_a_plan_that_took_its_bytes_along(pair: Pair) -> None:
+    """It needs no server to be carried out."""
+    feed = pair.scene.feed()
+    feed.catch_up()
+    pair.scene.sql(many(10, 10))
+    feed.runner.before = failing(feed)
+    while not feed.faults:
+        feed.step()
+    pair.fail_over()
+    pair.write("INSERT INTO t VALUES (100, 'after')")
+    feed.run(server=pair.replica)
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert ids(feed) == [*range(10, 20), 100]
+
+
+def test_in_the_middle_of_a_snapshot(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MOST_SEGMENTS", 1)
+    monkeypatch.setattr(snapshot, "_LEAST_ROWS", 100)
+    monkeypatch.setattr(snapshot, "_MOST_ROWS", 100)
+    pair.scene.sql(many(0, 500))
+    feed = pair.scene.feed()
+    feed.step_until(lambda step: step.rows > 0)
+    pair.scene.sql("UPDATE t SET v = 'changed' WHERE id % 3 = 0", "DELETE FROM t WHERE id % 7 = 0")
+    feed.step()
+    pair.fail_over()
+    pair.write("DELETE FROM t WHERE id % 5 = 0", "INSERT INTO t VALUES (1000, 'after')")
+    feed.run(server=pair.replica)
+    feed.catch_up()
+    assert feed.differences() == ""
+
+
+def test_an_xa_transaction_prepared_before(pair: Pair) -> None:
+    """The rows of it lie in files of the old server; the new one's log has them, too."""
+    feed = pair.scene.feed()
+    feed.catch_up()
+    session = pair.scene.session()
+    session("XA START 'moved'", many(0, 10), "XA END 'moved'", "XA PREPARE 'moved'")
+    feed.catch_up()
+    pair.fail_over()
+    pair.write("INSERT INTO t VALUES (100, 'after')", "XA COMMIT 'moved'")
+    feed.run(server=pair.replica)
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert ids(feed) == [100, *range(10)]
+
+
+def test_a_replica_that_is_behind(pair: Pair) -> None:
+    """It lacks what was delivered already: the feed says so, and goes on when it does not."""
+    feed = pair.scene.feed()
+    feed.catch_up()
+    wait_for(pair.replica, pair.scene.server)
+    pair.replica.execute("STOP REPLICA")
+    pair.scene.sql(many(0, 10))
+    feed.catch_up()
+    feed.run(server=pair.replica)
+    with pytest.raises(SourceMismatch, match="a replica that is behind"):
+        feed.catch_up()
+    pair.replica.execute("START REPLICA")
+    pair.fail_over()
+    pair.write("INSERT INTO t VALUES (100, 'after')")
+    feed.run()
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert ids(feed) == [*range(10), 100]
+
+
+# --- logs that are gone --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scene(source_server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with scene_of(source_server, tmp_path, request.node.name) as found:
+        found.sql(PLAIN_TABLE)
+        yield found
+
+
+def newest_file(server: Server) -> str:
+    return str(server.execute("SHOW BINARY LOGS")[-1][0])
+
+
+def test_a_log_that_was_purged(scene: Scene) -> None:
+    """Nothing is skipped: the feed stops, and says what is gone and what is left."""
+    feed = scene.feed()
+    feed.catch_up()
+    feed.stop()
+    scene.sql(many(0, 10))
+    scene.server.execute("FLUSH BINARY LOGS")
+    left = newest_file(scene.server)
+    scene.server.execute(f"PURGE BINARY LOGS TO '{left}'")
+    feed.run()
+    with pytest.raises(LogLost, match=rf"has removed .*{left}.*begun .*; create the changefeed"):
+        feed.catch_up()
+    assert feed.changes("t") == []
+
+
+def test_a_log_that_is_purged_where_it_is_not_needed(scene: Scene) -> None:
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql(many(0, 10))
+    feed.catch_up()
+    scene.server.execute("FLUSH BINARY LOGS")
+    scene.sql(many(10, 10))
+    feed.catch_up()
+    feed.stop()
+    scene.server.execute(f"PURGE BINARY LOGS TO '{newest_file(scene.server)}'")
+    feed.run()
+    scene.sql(many(20, 10))
+    feed.catch_up()
+    assert ids(feed) == list(range(30))
+
+
+def test_a_warning_before_it_is_purged(scene: Scene) -> None:
+    """The server keeps its log for a month, and who is to be warned so long before is warned."""
+    feed = scene.feed(source="retention-warning=9000h")
+    feed.catch_up()
+    feed.stop()
+    scene.sql(many(0, 10))
+    scene.server.execute("FLUSH BINARY LOGS")
+    before = scene.server.execute("SELECT @@GLOBAL.binlog_expire_logs_seconds")[0][0]
+    scene.server.execute("SET GLOBAL binlog_expire_logs_seconds = 2592000")
+    try:
+        feed.run()
+        feed.catch_up()
+    finally:
+        scene.server.execute(f"SET GLOBAL binlog_expire_logs_seconds = {before!s}")
+    assert any("may remove binlog.0" in words for words in feed.warnings)
+    assert ids(feed) == list(range(10))
