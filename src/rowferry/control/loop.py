@@ -124,6 +124,9 @@ class Loop:
             if any(s.again is Again.NEVER for s in pending.stretch.segments):
                 self.replan("a part of it can be read only once")
                 return Step(published=False, watermark=self.watermark)
+            if self._has_moved(pending):
+                self.replan("the source has another address or login now")
+                return Step(published=False, watermark=self.watermark)
             done = self._carry_out(pending, replayed=True)
             self._close_planner()  # it must start from what was just published
             return done
@@ -170,6 +173,14 @@ class Loop:
         self._flow.sink.open(Owner(self._id, self._claim.epoch), state.sink_state)
         self._spec_version, self.watermark = state.spec_version, state.watermark
         self._opened = True
+
+    def _has_moved(self, pending: Plan) -> bool:
+        """Return whether a plan would be read with a source URI that was replaced since."""
+        if pending.spec_version == self._spec_version or not pending.stretch.segments:
+            return False
+        versions = (pending.spec_version, self._spec_version)
+        then, now = (self._store.spec(self._id, version).source for version in versions)
+        return then != now
 
     def _open_planner(self) -> Planner:
         state = self._store.state(self._id)

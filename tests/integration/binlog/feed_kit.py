@@ -90,13 +90,14 @@ class Feed:
         config: str = "",
         protocol: str = "canal-json",
         account: str = "",
+        runner: Runner | None = None,
     ) -> None:
         self.root = folder / "out"
         self._folder = folder
         self._protocol = protocol
-        self._account = account  # "user:password", where it is not the administrator's
+        self.account = account  # "user:password", where it is not the administrator's
         self.store = open_store(f"sqlite:///{folder}/meta.db")
-        self.runner = Runner()
+        self.runner = runner or Runner()
         self.faults: list[RowferryError] = []
         self.warnings: list[str] = []
         self._loop: Loop | None = None
@@ -266,8 +267,8 @@ class Feed:
     def _source_uri(self) -> str:
         server, source = self._settings[0], self._settings[2]
         uri = server.uri
-        if self._account:
-            uri = f"mysql://{self._account}@{server.host}:{server.port}/"
+        if self.account:
+            uri = f"mysql://{self.account}@{server.host}:{server.port}/"
         return f"{uri}?{source}" if source else uri
 
     def _sink_uri(self) -> str:

@@ -126,6 +126,20 @@ def test_unpublished_files_change_only_with_a_discard(writer: Writer, layout: St
     assert "got other content" in failure(layout)
 
 
+def test_a_discard_may_be_seen_before_its_files_go(writer: Writer, layout: StorageLayout):
+    writer.data(3, 6, 8)
+    layout.observe()
+    writer.discards(1)
+    layout.observe()
+    writer.path(3).unlink()
+    layout.observe()
+    assert layout.failures == []
+    writer.data(3, 6, 7)
+    layout.observe()
+    writer.data(3, 6, 9)
+    assert "got other content" in failure(layout)
+
+
 def test_published_files_do_not_change_even_with_a_discard(writer: Writer, layout: StorageLayout):
     writer.discards(1)
     writer.data(2, 4, 5)

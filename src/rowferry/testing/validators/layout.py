@@ -62,6 +62,7 @@ class StorageLayout(Validator):
         self._indexes: dict[Path, int] = {}
         self._checkpoint = 0
         self._discards = 0
+        self._doomed: set[Path] = set()  # not visible when a discard was seen: they may go later
         self._decode = decode
         self._fed: set[Path] = set()
         self._stored: _Stored | None = None
@@ -145,12 +146,20 @@ class StorageLayout(Validator):
         discards = self._read_discards()
         for path, known in self._files.items():
             visible = _number(path) <= self._indexes.get(path.parent, 0)
-            if not visible and discards != self._discards:
+            if not visible and (discards != self._discards or path in self._doomed):
+                if path not in there or there[path].digest != known.digest:
+                    self._doomed.discard(path)  # what comes now is another plan's
                 continue
             if path not in there:
                 self.fail(f"{self._shown(path)} is gone")
             elif there[path].digest != known.digest:
                 self.fail(f"{self._shown(path)} got other content")
+        if discards != self._discards:  # it may still be removing what was seen just now
+            before = self._files
+            self._doomed = {
+                p for p, f in there.items() if p not in before or before[p].digest == f.digest
+            }
+        self._doomed = {p for p in self._doomed if _number(p) > self._indexes.get(p.parent, 0)}
         self._discards = discards
         self._files = there
 

@@ -66,7 +66,7 @@ class Book:
             return self._met_without_statement(mapped, name, commit_ts)
         if table.progress.stage is Stage.REGISTERED:
             return None
-        self._require_metadata(mapped)
+        self._require_metadata(mapped, table.schema)
         words = mismatch(mapped, table.schema)
         if not words:
             return table.schema
@@ -170,11 +170,23 @@ class Book:
             return now
         return replace(infer_schema(mapped, before), id=name, table_id=before.table_id)
 
-    def _require_metadata(self, mapped: MappedTable) -> None:
-        if not mapped.has_metadata:
+    def _require_metadata(self, mapped: MappedTable, known: TableSchema | None = None) -> None:
+        """Refuse rows whose columns the log does not describe.
+
+        Once the server describes columns again, rows that it wrote without that are read by the
+        version in force, if that is certain and fits what the log does tell.
+        """
+        if mapped.has_metadata:
+            return
+        if not self._server.describes_columns():
             raise SourceUnsupported(
                 f"the log does not name the columns of {mapped.table}; run: "
-                "SET GLOBAL binlog_row_metadata = FULL (it holds for what is written after it)"
+                "SET GLOBAL binlog_row_metadata = FULL, and start the changefeed again"
+            )
+        if known is None or known.inferred or mismatch(mapped, known):
+            raise SourceUnsupported(
+                f"the log does not name the columns of {mapped.table}, and what they were is not "
+                "known; make a new changefeed"
             )
 
     # --- statements ------------------------------------------------------------------------------

@@ -39,10 +39,19 @@ def read_log(
         SourceMoved: another server answers; its files have other offsets.
         CorruptLog, EventUnknown: the place of what cannot be read.
     """
-    reader = _Reader(segment, tables, allow_partial)
-    if segment.payload:
-        return reader.carried(np.frombuffer(segment.payload, np.uint8))
-    return reader.fetched(login)
+    begun = False
+    try:
+        if segment.payload:
+            data = np.frombuffer(segment.payload, np.uint8)
+            for rows in _Reader(segment, tables, allow_partial).carried(data):
+                begun = True
+                yield rows
+            return
+    except CorruptLog:
+        if begun:
+            raise
+    # Also bytes that were damaged when they were planned: the log may have been restored since.
+    yield from _Reader(segment, tables, allow_partial).fetched(login)
 
 
 class _Reader:

@@ -664,6 +664,12 @@ class Scanner:
         commit_ts = int(self._state[k.TXN_TS])
         for form in parts:
             part = Segment.from_json(form)
+            if part.read["server"] != self._server:
+                raise EventUnknown(
+                    f"XA COMMIT {xid} at {self._where()} ends a transaction that was prepared on "
+                    f"{part.read['server']}, before the failover; its rows are known only there: "
+                    "let that server answer again, or make a new changefeed"
+                )
             part.read["fixed_ts"] = commit_ts
             self._segments.append(_timed(part, commit_ts))
 

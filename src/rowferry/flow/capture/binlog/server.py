@@ -77,6 +77,11 @@ class Server:
         """Ask again what statements mean here: databases may have other defaults now."""
         self.settings = read_settings(self.connection, self.login)
 
+    def describes_columns(self) -> bool:
+        """Return whether the log that is written now names columns."""
+        sql = "SELECT @@global.binlog_row_metadata"
+        return str(session.one_row(self.connection, self.login, sql)[0]).upper() == "FULL"
+
     def log_end(self) -> tuple[str, int]:
         """Return the file and offset behind the last event."""
         return log_end(self.connection, self.login, self.flavour)
