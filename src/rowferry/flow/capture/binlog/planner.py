@@ -269,7 +269,8 @@ class BinlogPlanner:
             # The clock before the log's end: all that was committed by then lies before that end.
             self._source_ms = self._server.clock_ms()
             at_end = scanner.at_border and self._server.holds_all_of(scanner.position())
-            if at_end or size >= ENOUGH_BYTES or time.monotonic() >= until:
+            enough = scanner.at_border and size >= ENOUGH_BYTES
+            if at_end or enough or time.monotonic() >= until:
                 return at_end
             ahead.changed.wait(0.01)  # the server is slower than we are: a fuller stretch is better
 

@@ -37,8 +37,7 @@ class ReadAhead:
         while True:
             if self._error is not None:
                 raise self._error
-            count, size = self.scanner.backlog()
-            if self.scanner.blocked or size >= enough_bytes or count >= _MOST_SEGMENTS:
+            if self.scanner.blocked or self._holds(enough_bytes):
                 return
             if self._drained and self.scanner.at_border:
                 return
@@ -91,5 +90,9 @@ class ReadAhead:
         return True
 
     def _full(self) -> bool:
-        count, size = self.scanner.backlog()
-        return self.scanner.blocked or size >= self._most_bytes or count >= _MOST_SEGMENTS
+        return self.scanner.blocked or self._holds(self._most_bytes)
+
+    def _holds(self, size: int) -> bool:
+        """Return whether so much can be taken; never inside a transaction, however long it is."""
+        segments, framed = self.scanner.backlog()
+        return self.scanner.at_border and (framed >= size or segments >= _MOST_SEGMENTS)
