@@ -223,12 +223,12 @@ class Feed:
         """Return the tables whose newest version is not what the server says of them now."""
         state = self.store.state(NAME)
         newest = {v.table_id: v for v in sorted(state.versions, key=lambda v: v.version)}
-        ids = {(r.database, r.table): r.table_id for r in state.ranges}
+        ids = {TableId(r.database, r.table): r.table_id for r in state.ranges}
         found = []
         for schema in self._flow.capture.probe(self._flow.decide):
             if not self._flow.decide.captures(schema):
                 continue
-            version = newest.get(ids.get(tuple(schema.id), 0))
+            version = newest.get(ids.get(schema.id, 0))
             if version is None or _definition(version) != _definition(schema):
                 found.append(f"{schema.id}: {version} is not {schema}")
             files = [f.document for f in self.schema_files(schema.id.table) if f.schema]
@@ -362,10 +362,18 @@ class Scene:
         self._open.append(found)
         return found
 
-    def feed(self, rules: Sequence[str] = (), **settings: str) -> Feed:
+    def feed(
+        self,
+        rules: Sequence[str] = (),
+        source: str = "",
+        config: str = "",
+        protocol: str = "canal-json",
+        account: str = "",
+    ) -> Feed:
         """Make a feed of the whole database (or of what `rules` say)."""
-        folder = mkdtemp(prefix="feed", dir=self.folder)
-        found = Feed(self.server, Path(folder), rules or [f"{self.database}.*"], **settings)
+        folder = Path(mkdtemp(prefix="feed", dir=self.folder))
+        kept = rules or [f"{self.database}.*"]
+        found = Feed(self.server, folder, kept, source, config, protocol, account)
         self._open.append(found)
         return found
 

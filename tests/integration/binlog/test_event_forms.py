@@ -14,7 +14,13 @@ from feed_kit import Feed, Scene, Session, scene_of
 
 from rowferry.change.chunk import Op
 from rowferry.change.position import physical_ms
-from rowferry.errors import CorruptLog, EventUnknown, OptionsConflict, SourceUnsupported
+from rowferry.errors import (
+    CorruptLog,
+    EncodeError,
+    EventUnknown,
+    OptionsConflict,
+    SourceUnsupported,
+)
 from rowferry.flow.capture.binlog import events as ev
 from rowferry.flow.capture.binlog import scanner, snapshot
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
@@ -564,7 +570,7 @@ def test_a_row_of_exactly_one_packet(scene: Scene) -> None:
     rows = next(body for code, body in events.plain() if code in (23, 30))
     around = 1 + 19 + len(rows) + 4  # the packet's own first byte, header, checksum
     edge = 0xFFFFFF - around
-    for i, size in enumerate(range(edge - 2, edge + 3), start=2):
+    for i, size in enumerate(range(edge - 1, edge + 2), start=2):
         scene.sql(f"INSERT INTO big VALUES ({i}, REPEAT('x', {size}))")
     feed.catch_up()
     assert feed.differences() == ""
@@ -653,6 +659,41 @@ def test_images_that_may_lack_columns(scene: Scene) -> None:
     assert '"data":[{"v":"c"}]' in update or '"data":[{"id":"1","v":"c"}]' in update
     assert '"data":[{"id":"2"}]' in delete
     assert '"w"' not in insert.split('"data"')[1].split("]")[0]
+
+
+def test_images_that_may_lack_columns_where_a_protocol_cannot(scene: Scene) -> None:
+    """Lines of CSV have all columns, so the first image that lacks some stops the feed."""
+    settings = {"source": "partial-row-image=allow", "protocol": "csv"}
+    feed = started(scene, PLAIN_TABLE, "INSERT INTO t VALUES (1, 'a')", **settings)
+    scene.sql("SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 'b'")
+    with pytest.raises(EncodeError, match="csv cannot leave columns out; missing: id"):
+        feed.catch_up()
+
+
+def test_a_rollback_that_does_not_undo_all(on_mariadb: Scene) -> None:
+    """Rows of an engine without transactions stay, and have a transaction of their own."""
+    plain = "CREATE TABLE plain (id int PRIMARY KEY) ENGINE=MyISAM"
+    feed = started(on_mariadb, PLAIN_TABLE, plain, "INSERT INTO t VALUES (1, 'a')")
+    session = on_mariadb.session()
+    session("BEGIN", "INSERT INTO t VALUES (2, 'goes')", "INSERT INTO plain VALUES (1)", "ROLLBACK")
+    session("BEGIN", "DELETE FROM t", "UPDATE plain, t SET plain.id = 2, t.v = 'x'", "ROLLBACK")
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert feed.rows("plain")
+
+
+def test_a_rollback_that_is_logged(on_mariadb: Scene) -> None:
+    """It is, behind the rows, where a transaction made a temporary table: that is not read."""
+    feed = started(on_mariadb)
+    on_mariadb.sql(
+        "BEGIN",
+        "INSERT INTO t VALUES (1, 'goes')",
+        "CREATE TEMPORARY TABLE own (a int)",
+        "ROLLBACK",
+    )
+    with pytest.raises(EventUnknown, match="rolls rows back"):
+        feed.catch_up()
+    assert feed.changes("t") == []
 
 
 def file_lines(feed: Feed) -> list[str]:
