@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ class SegmentDraft:
         carried_from: index in the stream's buffer of the first byte that is not in `payload` yet.
         xa: its rows belong to an XA transaction that is being prepared.
         maps: TABLE_MAPs in force where it begins.
+        names: (database, table, partition) as the log writes them, to the place of their slice.
         payload: its bytes; None: too many to take along.
     """
 
@@ -38,8 +38,8 @@ class SegmentDraft:
     carried_from: int
     xa: bool
     maps: list[str] = field(default_factory=list)
-    names: list[list[Any]] = field(default_factory=list)
-    slices: list[TableSlice] = field(default_factory=list)
+    names: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    slices: dict[TableSlice, int] = field(default_factory=dict)
     pairs: Pairs = field(default_factory=Pairs)
     payload: bytearray | None = field(default_factory=bytearray)
 
@@ -48,11 +48,8 @@ class SegmentDraft:
         physical = partition - 1 if partition else None
         one = TableSlice(schema.id, schema.table_id, schema.version, physical)
         new = one not in self.slices
-        if new:
-            self.slices.append(one)
-        place = self.slices.index(one)
-        if [*name, partition, place] not in self.names:
-            self.names.append([*name, partition, place])
+        place = self.slices.setdefault(one, len(self.slices))
+        self.names[(*name, partition)] = place
         self.pairs.put(slot, partition, place)
         return new
 
@@ -74,6 +71,7 @@ class SegmentDraft:
     def finished(self, seen: list[int], end: int, last_ts: int, maria: bool, tail: int) -> Segment:
         """Return the segment up to a log offset, with the slices that occurred."""
         places = {old: new for new, old in enumerate(seen)}
+        ordered = list(self.slices)
         read = {
             "kind": "log",
             "server": self.server,
@@ -87,12 +85,12 @@ class SegmentDraft:
             "maria": maria,
             "tail": tail,
             "maps": self.maps,
-            "names": [[*n[:3], places[n[3]]] for n in self.names if n[3] in places],
+            "names": [[*n, places[p]] for n, p in self.names.items() if p in places],
         }
         return Segment(
             ordinal=0,
             read=read,
-            slices=tuple(self.slices[p] for p in seen),
+            slices=tuple(ordered[p] for p in seen),
             first_commit_ts=self.first_ts,
             last_commit_ts=max(self.first_ts, last_ts),
             log_bytes=end - self.start,
