@@ -141,7 +141,7 @@ def test_a_privilege_is_taken_away(scene: Scene, user: str) -> None:
 def test_an_address_without_a_server(scene: Scene) -> None:
     """It is tried again by verdict: a server may be away for a while."""
     feed = started(scene)
-    scene.server.stop()
+    scene.server.kill()
     for _ in range(3):
         assert feed.step() is None
     assert all(isinstance(f, SourceUnavailable) for f in feed.faults)
