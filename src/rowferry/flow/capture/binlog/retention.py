@@ -13,7 +13,6 @@ from rowferry.flow.capture.binlog.session import (
     Flavour,
     Login,
     ServerFacts,
-    error_of,
     one_row,
     rows,
 )
@@ -41,29 +40,12 @@ def log_begun(login: Login, flavour: Flavour, file: str) -> datetime:
     """
     stream = LogStream(login, flavour, StartAt(file=file))
     try:
-        while True:
-            event = _next_event(stream, login)
+        while (event := stream.next_event()) is not None:
             if seconds := int.from_bytes(event[:4], "little"):  # the made-up first one has no time
                 return datetime.fromtimestamp(seconds, UTC)
+        raise CorruptLog(f"{login}: the log file {file} holds no event")
     finally:
         stream.close()
-
-
-def _next_event(stream: LogStream, login: Login) -> bytes:
-    """Take the next event, a short one."""
-    while True:
-        head = stream.data[stream.start : stream.start + 4].tobytes()
-        end = stream.start + 4 + int.from_bytes(head[:3], "little")
-        if stream.filled >= stream.start + 4 and stream.filled >= end:
-            break
-        stream.fill()
-    packet = stream.data[stream.start + 4 : end].tobytes()
-    stream.start = end
-    if packet[:1] == b"\xff":
-        raise error_of(packet, login)
-    if len(packet) < 20 or packet[:1] != b"\0":
-        raise CorruptLog(f"{login} sent no event at the beginning of a log file")
-    return packet[1:]
 
 
 # --- is it still there? --------------------------------------------------------------------------
