@@ -41,10 +41,13 @@ $(BIN)/uv: | tools
 	@$(PYTHON_FOUND) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
-# The package is installed editable and built with the locked tools, so that stubs fit the runtime.
+# Bytecode is compiled here, since many a machine forbids processes to write it (each worker process
+# would compile all libraries again). The package is installed editable and built with the locked
+# tools, so that stubs fit the runtime.
 $(VENV)/.installed: pyproject.toml requirements.lock hatch_build.py | $(BIN)/uv
 	@echo "== installing what requirements.lock names"
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes \
+		-r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -57,6 +60,7 @@ $(STUBS): $(VENV)/.stubs
 	@[ -f $@ ] || $(BIN)/python proto/generate.py
 
 KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/flow/encode/kernels*.py \
+	src/rowferry/flow/encode/avro/kernels*.py src/rowferry/flow/dispatch/*kernels*.py \
 	src/rowferry/flow/capture/range_log/kv*.py src/rowferry/flow/capture/range_log/page.py \
 	src/rowferry/flow/capture/binlog/*kernels*.py src/rowferry/flow/capture/binlog/json_binary.py \
 	src/rowferry/flow/capture/binlog/compressed.py \
@@ -64,6 +68,7 @@ KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/flow/encode/kernels*.py 
 
 $(VENV)/.warm: $(VENV)/.stubs $(STUBS) $(KERNELS) | tools
 	@echo "== compiling the kernels"
+	@$(BIN)/python -m compileall -q src/rowferry
 	@$(BIN)/python -m rowferry.warm --fresh
 	@touch $@
 

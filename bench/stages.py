@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from report import Figure, best, keep, one_core
 
 from rowferry.change.chunk import Rows, make_rows
 from rowferry.change.ddl import parse_create
-from rowferry.change.plan import Segment, Stretch, TableSlice
+from rowferry.change.plan import Output, Segment, Stretch, TableSlice, Topic
 from rowferry.change.table import TableSchema
 from rowferry.flow.assemble import assemble
 from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.flow.capture.range_log.page import read_page
+from rowferry.flow.dispatch.by_topic import ByKey
 from rowferry.flow.sink.contract import Owner
 from rowferry.refstore.kv_encode import encode_rows
 from rowferry.spec.build import build_spec
@@ -183,6 +185,38 @@ def decide_figures() -> list[Figure]:
     return [Figure("decide: filter and key split of updates", 1 / seconds)]
 
 
+def dispatch_figures() -> list[Figure]:
+    """Partitions by the primary key, beside zlib.crc32 row by row."""
+    found = []
+    texts = pa.array([f"customer-{i:011d}" for i in range(ROWS)], pa.large_utf8())
+    for kind, values in (("bigint", pa.array(np.arange(ROWS) * 7919)), ("varchar(20)", texts)):
+        schema = parse_create(f"CREATE TABLE bench.t (id {kind} PRIMARY KEY)").at(1)
+        full = pa.StructArray.from_arrays([values], fields=list(schema.image))
+        stamps = pa.array(np.arange(TS, TS + ROWS, dtype=np.uint64))
+        seq = pa.array(np.arange(ROWS, dtype=np.int64))
+        op = pa.array(np.zeros(ROWS, np.int8))
+        chunk = make_rows(schema, op, stamps, seq, pa.nulls(ROWS, schema.image), full)
+        segment = Segment(0, {}, (TableSlice(schema.id, 0, 1),), TS, TS)
+        outputs = (Output(0, 0, Topic("t", 16, 1).to_json()),)
+        ready = values.slice(0, LOOP_ROWS).to_pylist()
+
+        def ours(route: tuple[Any, ...] = (segment, outputs, chunk)) -> Any:
+            return next(ByKey().route(*route)).partitions
+
+        def loop(ready: list[Any] = ready) -> list[int]:
+            head = zlib.crc32(b"bencht")
+            return [(head ^ zlib.crc32(f"id{value}".encode())) % 16 for value in ready]
+
+        if loop() != ours()[:LOOP_ROWS].tolist():
+            raise SystemExit("the row loop finds other partitions than dispatch")
+        loop_s, ours_s = best(loop, 3) / LOOP_ROWS, best(ours) / ROWS
+        size = values.nbytes / ROWS
+        name = f"dispatch: partitions by a {kind} key"
+        ratio = loop_s / ours_s
+        found.append(Figure(name, 1 / ours_s, size / ours_s / 1e6, "zlib row loop", ratio))
+    return found
+
+
 def sink_figures() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         flow = assemble(spec("csv", folder))
@@ -217,7 +251,8 @@ def sink_figures() -> list[Figure]:
 
 def main() -> None:
     one_core()
-    figures = capture_figures() + decide_figures() + encode_figures() + sink_figures()
+    figures = capture_figures() + decide_figures() + dispatch_figures()
+    figures += encode_figures() + sink_figures()
     keep("stages", figures)
     slow = [f.name for f in figures if f.name.startswith("encode") and f.ratio < 10]
     if slow:

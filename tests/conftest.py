@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rowferry.testing.servers import MariaDb, MySql, Server
+from rowferry.testing.servers import Kafka, MariaDb, MySql, Registry, Server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,3 +42,17 @@ def source_server(request: pytest.FixtureRequest) -> Server:
     """One of the two servers above: a test that asks for it runs on both."""
     server: Server = request.getfixturevalue(f"{request.param}_server")
     return server
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A Kafka broker for all tests: use topics of your own, and do not stop it."""
+    with Kafka.start(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A schema registry for all tests: use subjects of your own, and do not stop it."""
+    with Registry.start(tmp_path_factory.mktemp("registry")) as registry:
+        yield registry

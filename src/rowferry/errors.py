@@ -118,6 +118,30 @@ class BadChangefeedId(BadInput):
     code = "RF-1010"
 
 
+class BadDispatchRule(BadInput):
+    """A partition or topic expression that cannot be used, as written or for some table."""
+
+    code = "RF-1012"
+
+
+class BadRoute(BadInput):
+    """A table routing expression that cannot be used, or that sends two tables to one name."""
+
+    code = "RF-1013"
+
+
+class BadEventFilter(BadInput):
+    """An event filter whose event, pattern or expression cannot be used."""
+
+    code = "RF-1014"
+
+
+class BadColumnSelector(BadInput):
+    """A column selector with a wrong pattern, or one that leaves a table without a key."""
+
+    code = "RF-1015"
+
+
 class TableIneligible(BadInput):
     """Tables without a usable key, which the user neither forces nor leaves out."""
 
@@ -344,6 +368,20 @@ class FileConflict(SinkError):
     verdict = Verdict.STOP
 
 
+class SchemaRefused(SinkError):
+    """The schema registry refused a schema, e.g. because older readers could not read it."""
+
+    code = "RF-4007"
+    verdict = Verdict.STOP
+
+
+class TopicRefused(SinkError):
+    """A topic that is missing, has too few partitions, or cannot take one more table."""
+
+    code = "RF-4008"
+    verdict = Verdict.STOP
+
+
 class PlanDiscarded(SinkError):
     """The plan was discarded while its tasks still ran; its files must not appear any more."""
 
@@ -358,6 +396,13 @@ class EncodeError(RowferryError):
     """A value cannot be written in this format."""
 
     code = "RF-5000"
+    verdict = Verdict.STOP
+
+
+class MessageTooLarge(EncodeError):
+    """A row whose message is longer than the queue takes."""
+
+    code = "RF-5002"
     verdict = Verdict.STOP
 
 

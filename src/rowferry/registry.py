@@ -57,8 +57,11 @@ SOURCES: Registry[Source] = Registry(
 CODECS: Registry[Codec] = Registry(
     "protocol",
     {
+        "avro": "rowferry.flow.encode.avro.codec:Avro",
         "canal-json": "rowferry.flow.encode.canal_json:CanalJson",
         "csv": "rowferry.flow.encode.csv:Csv",
+        "json": "rowferry.flow.encode.plain_json:PlainJson",
+        "open-protocol": "rowferry.flow.encode.open_protocol:OpenProtocol",
     },
 )
 
@@ -68,5 +71,9 @@ SINKS: Registry[Sink] = Registry(
     {
         "blackhole": "rowferry.flow.sink.blackhole:Blackhole",
         "file": "rowferry.flow.sink.storage.sink:Storage",
+        "http": "rowferry.flow.sink.http.sink:Http",
+        "https": "rowferry.flow.sink.http.sink:Http",
+        "kafka": "rowferry.flow.sink.kafka.sink:Kafka",
+        "kafka+ssl": "rowferry.flow.sink.kafka.sink:Kafka",
     },
 )

@@ -35,6 +35,18 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         "flow.capture.range_log*",
         (*_BELOW_FLOW, "flow.capture*", "wire*", *_CONTRACTS),
     ),
+    ("flow.sink*", (*_BELOW_FLOW, "flow.sink*", "flow.dispatch*", *_CONTRACTS)),
+    (
+        "flow.dispatch*",
+        (
+            *_BELOW_FLOW,
+            "flow.dispatch*",
+            "flow.decide.table_filter",  # matchers are table filters
+            "flow.encode.columns",  # values are hashed as the text that codecs write
+            "flow.encode.kernels*",
+            *_CONTRACTS,
+        ),
+    ),
     *((f"flow.{s}*", (*_BELOW_FLOW, f"flow.{s}*", *_CONTRACTS)) for s in _STAGES),
     ("wire*", ("wire*",)),
     (
@@ -52,9 +64,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("spark*", ("spark*", *_FLOW)),
     ("control*", ("control*", "spark*", *_FLOW)),
-    ("face*", ("face*", "control*", "refstore*", "testing*", "spark*", *_FLOW)),
-    ("testing.nemesis*", ("testing*", "refstore*", "control.store*", *_FLOW)),
-    ("testing*", ("testing*", "refstore*", *_FLOW)),
+    ("consume*", ("consume*", *_FLOW)),
+    ("face*", ("face*", "consume*", "control*", "refstore*", "testing*", "spark*", *_FLOW)),
+    ("testing.nemesis*", ("testing*", "consume*", "refstore*", "control.store*", *_FLOW)),
+    ("testing*", ("testing*", "consume*", "refstore*", *_FLOW)),
     ("warm", ("flow*", "refstore*")),
     ("flow", ()),
     ("__main__", ("face*",)),
@@ -70,7 +83,9 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "sqlglot": ("change.ddl*",),
     "re2": ("flow.decide.table_filter",),
     "obstore": ("flow.sink.storage*",),
-    "pymysql": ("flow.capture.binlog.session", "testing.servers*"),
+    "confluent_kafka": ("flow.sink.kafka*", "consume.kafka_topics", "testing*"),
+    "urllib3": ("flow.encode.avro*", "flow.sink.http*", "testing*"),
+    "pymysql": ("flow.capture.binlog.session", "consume.mysql_target", "testing.servers*"),
     "yaml": ("spec*",),
     "typer": ("face.cli*",),
     "rich": ("face.cli*",),

@@ -200,6 +200,8 @@ def built(block: Block, folder: Path) -> ChangefeedSpec:
     file = folder / f"feed.{block.language}"
     file.write_text(block.text)
     sink = f"file://{folder}/out" + ("" if "protocol" in block.text else "?protocol=csv")
+    if "[sink.http-config]" in block.text:
+        sink = "http://127.0.0.1:1/changes"
     spec, notices = build_spec("range://127.0.0.1:1", sink, file, "feed", option_tables)
     assert notices == []
     assemble(spec)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
 
-from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.chunk import Change, Op, Rows, make_rows
+from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.flow.encode.contract import Codec
+from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.registry import CODECS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+from rowferry.testing.registry_stub import registry_stub
 
+FILES, QUEUE = "file:///data", "kafka://127.0.0.1:9092/topic"
+TOPIC = Topic("topic", 1, 1 << 30)
+PLANNED_AT_MS = 1_700_000_000_123
 _LONG_TEXT = "ß€\U0001f600" * 2000
 _ALL_BYTES = bytes(range(256)) * 8
 
@@ -148,23 +157,73 @@ class CodecHarness:
 
     Attributes:
         all_on: the `[sink]` section under which it carries all that it can.
+        needs: what every `[sink]` section must hold for it.
+        in_files: it is a format of files; else it is read message by message.
         carries_commit_ts, carries_update_before: what comes back under these settings.
+        deletes_have_all: a delete has the whole old row, not only the handle key's columns.
     """
 
     name: str
     all_on: dict[str, Any] = field(default_factory=dict)
     carries_commit_ts: bool = True
     carries_update_before: bool = True
+    deletes_have_all: bool = True
+    in_files: bool = True
+    needs: Callable[[], dict[str, Any]] = dict
 
-    def build(self, section: dict[str, Any] | None = None, sink: str = "file:///data") -> Codec:
+    def build(self, section: dict[str, Any] | None = None, sink: str = "") -> Codec:
         """The codec as a task builds it: from the spec's JSON form; `None` is `all_on`."""
-        config = {"sink": self.all_on if section is None else section}
+        config = {"sink": {**self.needs(), **(self.all_on if section is None else section)}}
         source = Uri.parse("range://127.0.0.1:1", "source")
-        spec = ChangefeedSpec("feed", source, Uri.parse(sink, "sink"), config)
+        target = Uri.parse(sink or (FILES if self.in_files else QUEUE), "sink")
+        spec = ChangefeedSpec("feed", source, target, config)
         return CODECS.load(self.name)(ChangefeedSpec.from_json(spec.to_json()))
+
+    def read_back(self, codec: Codec, table: TableSchema, *chunks: Rows) -> list[Rows]:
+        """What a reader of these chunks gets: of one file, or of all their messages."""
+        if self.in_files:
+            data = codec.file_head(table)
+            for rows in chunks:
+                data += bytes(codec.encode_rows(rows, PLANNED_AT_MS).value_bytes())
+            return [c for c in codec.decode(data, table) if isinstance(c, Rows)]
+        sent = [codec.encode_rows(rows, PLANNED_AT_MS, TOPIC) for rows in chunks]
+        found = [c for one in sent for c in read_messages(codec, codec.batch(one, TOPIC))]
+        return [c for c in found if isinstance(c, Rows)]
+
+
+def read_messages(codec: Codec, messages: Encoded) -> list[Change]:
+    """What a reader of a queue finds in messages as they are sent."""
+    return [change for pair in pairs(messages) for change in codec.decode_message(*pair)]
+
+
+def pairs(encoded: Encoded) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of messages."""
+    keys = encoded.keys.to_pylist() if encoded.keys is not None else [None] * len(encoded.values)
+    return list(zip(keys, encoded.values.to_pylist(), strict=True))
+
+
+@cache
+def _registry() -> str:
+    """The address of a schema registry for all tests of this process."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(registry_stub()).url
 
 
 CODEC_HARNESSES: dict[str, CodecHarness] = {
+    "avro": CodecHarness(
+        "avro",
+        {
+            "enable-tidb-extension": True,
+            "kafka-config": {"codec-config": {"avro-enable-watermark": True}},
+        },
+        carries_update_before=False,
+        deletes_have_all=False,
+        in_files=False,
+        needs=lambda: {"schema-registry": _registry()},
+    ),
     "canal-json": CodecHarness("canal-json", {"enable-tidb-extension": True}),
     "csv": CodecHarness("csv", {"csv": {"include-commit-ts": True, "output-old-value": True}}),
+    "json": CodecHarness("json", {"json": {"json-columns": "text"}}),
+    "open-protocol": CodecHarness("open-protocol", in_files=False),
 }

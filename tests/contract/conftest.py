@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from codec_harness import CODEC_HARNESSES, CodecHarness
+from lane_harness import LANE_HARNESSES, LaneHarness
 from sink_harness import SINK_HARNESSES, SinkHarness
 from source_harness import SOURCE_HARNESSES, SourceHarness
 
@@ -26,19 +27,43 @@ def _sink(name: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> SinkHarness:
     return found(tmp_path / "target", patch)
 
 
-@pytest.fixture(params=_variants(SINKS.names(), list(SINK_HARNESSES)))
+_LANES = [name for name in SINKS.names() if SINKS.load(name).TRAITS.needs_shuffle]
+_SEGMENTS = [name for name in SINKS.names() if name not in _LANES]
+
+
+@pytest.fixture(params=_variants(_SEGMENTS, list(SINK_HARNESSES)))
 def sink(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SinkHarness:
     return _sink(request.param, tmp_path, monkeypatch)
 
 
-@pytest.fixture(params=SINKS.names())
+@pytest.fixture(params=_SEGMENTS)
 def healthy_sink(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> SinkHarness:
     """For tests in which child processes build sinks of their own, which nothing degrades."""
     return _sink(request.param, tmp_path, monkeypatch)
+
+
+def _lanes(name: str, folder: Path) -> LaneHarness:
+    found = LANE_HARNESSES.get(name)
+    if found is None:
+        pytest.fail(f"no harness for sink {name!r}: add it to lane_harness.py")
+    return found(folder)
+
+
+@pytest.fixture(params=_variants(_LANES, list(LANE_HARNESSES)))
+def lane_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LaneHarness]:
+    with _lanes(request.param, tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(params=_LANES)
+def healthy_lanes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LaneHarness]:
+    """For tests that break the target themselves."""
+    with _lanes(request.param, tmp_path) as started:
+        yield started
 
 
 @pytest.fixture(params=CODECS.names())

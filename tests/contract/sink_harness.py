@@ -29,6 +29,14 @@ from rowferry.spec.uri import Uri
 
 T = TypeVar("T")
 TRAITS = CodecTraits(".csv", "nowhere", carries_before_image=False, can_omit_columns=False)
+
+
+class Bare:
+    """A codec for sinks that ask only for its traits."""
+
+    TRAITS: ClassVar = TRAITS
+
+
 NOON = 1_683_633_600_000 << 18  # 2023-05-09 12:00 UTC
 FEED = "feed"
 
@@ -120,7 +128,7 @@ class SinkHarness(ABC):
     def build(self, changefeed: str = FEED) -> Sink:
         """A sink as a new process builds it: from the JSON form of the spec, nothing else."""
         spec = ChangefeedSpec.from_json(self.spec(changefeed).to_json())
-        return SINKS.load(self.scheme)(spec, TRAITS)
+        return SINKS.load(self.scheme)(spec, Bare())
 
     def opened(
         self, epoch: int = 1, state: dict[str, Any] | None = None, changefeed: str = FEED

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from sink_harness import FEED, ITEMS, NOON, ORDERS, TRAITS, Frames, SinkHarness, encoded, segment
+from sink_harness import FEED, ITEMS, NOON, ORDERS, Bare, Frames, SinkHarness, encoded, segment
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Output, Plan, Receipt, Segment
@@ -194,7 +194,7 @@ def _write_in_a_child(
     scheme: str, spec: Any, part: Any, outputs: Any, together: Any, answers: Any
 ) -> None:
     """Run in a child: all it has is JSON and what the plan says."""
-    sink = SINKS.load(scheme)(ChangefeedSpec.from_json(spec), TRAITS)
+    sink = SINKS.load(scheme)(ChangefeedSpec.from_json(spec), Bare())
     frames = ((place, encoded(v)) for place, v in ROWS[0])
     together.wait(PATIENCE_S)
     given = tuple(Output(*o) for o in outputs)

@@ -1,4 +1,4 @@
-"""A task that does what its segment says; workers import it from here."""
+"""Tasks that do what a test says; workers import them from here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,25 @@ import json
 import os
 from collections.abc import Iterator
 
-from rowferry.change.plan import Receipt, Segment
+import pyarrow as pa
+
+from rowferry.change.plan import Receipt, Segment, Topic
 from rowferry.errors import BY_CODE
+from rowferry.flow.encode.contract import Encoded
+from rowferry.flow.sink.contract import Packet
 from rowferry.spark.job import SegmentTask
+
+
+class LanedTask(SegmentTask):
+    """Packs two packets for each lane of four, the lanes in turn; delivers them for real."""
+
+    def pack(self, ordinal: int) -> Iterator[Packet | Receipt]:
+        for number in range(8):
+            lane = number % 4
+            value = b'{"lane":%d,"place":[%d,%d]}' % (lane, ordinal, number)
+            messages = Encoded(pa.array([value], pa.large_binary()))
+            yield Packet(ordinal, number, Topic("shop.orders", 4, 1000), lane, messages)
+        yield Receipt(ordinal, 0, 8, 1000, note={"pid": os.getpid()})
 
 
 class ObedientTask(SegmentTask):

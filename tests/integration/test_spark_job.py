@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_kit import ObedientTask
+from spark_kit import LanedTask, ObedientTask
 
 from rowferry.change.plan import Plan, Segment, Stretch
 from rowferry.errors import BY_CODE, RowferryError, SourceUnavailable, TaskFailed, Verdict
@@ -17,6 +18,7 @@ from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import close_session, open_session
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+from rowferry.testing.receiver import HttpReceiver
 
 SPEC = ChangefeedSpec(
     "feed",
@@ -114,6 +116,23 @@ def test_a_real_task_reports_what_its_client_met(session: SparkSession) -> None:
     stretch = Stretch((Segment(0, read, (mine,), 1, 9),), (), {})
     with pytest.raises(SourceUnavailable, match="127.0.0.1:1"):
         SparkRunner(session).run(SPEC, Plan(1, 1, 0, stretch), {mine: table})
+
+
+def test_lanes_keep_their_order_through_the_shuffle(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "SegmentTask", LanedTask)
+    with HttpReceiver() as receiver:
+        spec = ChangefeedSpec("feed", SPEC.source, Uri.parse(receiver.uri, "sink"))
+        recorded = plan(*["pack"] * 5).with_(micro_batch=7, epoch=3)
+        found = SparkRunner(session).run(spec, recorded, {})
+    rows = [row for request in receiver.taken for row in json.loads(request.body)]
+    for lane in range(4):
+        places = [tuple(row["place"]) for row in rows if row["lane"] == lane]
+        assert places == [(s, n) for s in range(5) for n in (lane, lane + 4)]
+    assert sorted(r.segment for r in found) == [0, 1, 2, 3, 4]
+    assert {r.headers["Rowferry-Micro-Batch"] for r in receiver.taken} == {"7"}
+    assert {r.headers["Rowferry-Epoch"] for r in receiver.taken} == {"3"}
 
 
 def test_spark_prints_nothing_and_logs_to_its_file(

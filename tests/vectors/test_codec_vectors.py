@@ -1,4 +1,4 @@
-"""csv and canal-json, byte for byte: <codec>/<case>/{change.json, value.bin, head.bin, ORIGIN}."""
+"""csv, canal-json and plain JSON, byte for byte: <codec>/<case>/{change.json, value.bin, head.bin, ORIGIN}."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rowferry.change.ddl import parse_create
 from rowferry.registry import CODECS
 
 HERE = Path(__file__).parent
-CASES = sorted(p.parent for name in ("csv", "canal_json") for p in HERE.glob(f"{name}/*/ORIGIN"))
+CASES = sorted(
+    p.parent for name in ("csv", "canal_json", "json") for p in HERE.glob(f"{name}/*/ORIGIN")
+)
 
 
 @pytest.fixture(params=CASES, ids=lambda p: f"{p.parent.name}-{p.name}")

@@ -29,12 +29,14 @@ class Rows:
     An insert's `before` and a delete's `after` are null. A struct holds the columns that the image
     has, named as in the table; a column that is missing from the struct is *absent* (partial row
     image), which is not the same as NULL. All rows of a chunk have the same columns present.
-    `seq` orders all rows of one micro-batch and is the same on every replay.
+    `seq` orders all rows of one micro-batch and is the same on every replay. `key_only` is set by
+    readers of messages that hold the handle key alone because the whole row was too large.
     """
 
     table: TableSchema
     batch: pa.RecordBatch
     physical_id: int | None = None  # table partition; None for a table without partitions
+    key_only: bool = False
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -64,7 +66,7 @@ class Rows:
     def take(self, wanted: pa.Array | npt.NDArray[Any]) -> Rows:
         """Return the rows at these places, in this order."""
         where = wanted if isinstance(wanted, pa.Array) else pa.array(wanted)
-        return Rows(self.table, self.batch.take(where), self.physical_id)
+        return Rows(self.table, self.batch.take(where), self.physical_id, self.key_only)
 
 
 def make_rows(
@@ -129,6 +131,8 @@ class SchemaChange:
         table: the name after the change; `table.table` is empty for a database.
         previous: the name before a rename.
         dropped_table_id: the id whose rows end with this change (DROP, TRUNCATE), else 0.
+        target: the name that is written, where table routing gives another one; `query` has it too.
+        previous_target: the same for `previous`.
     """
 
     commit_ts: int
@@ -138,6 +142,13 @@ class SchemaChange:
     schema: TableSchema | None = None
     previous: TableId | None = None
     dropped_table_id: int = 0
+    target: TableId | None = None
+    previous_target: TableId | None = None
+
+    @property
+    def written_as(self) -> TableId:
+        """The name that codecs and sinks write."""
+        return self.target or self.table
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; `from_json` reads it back."""
@@ -149,6 +160,8 @@ class SchemaChange:
             "schema": self.schema.to_json() if self.schema else None,
             "previous": list(self.previous) if self.previous else None,
             "dropped_table_id": self.dropped_table_id,
+            "target": list(self.target) if self.target else None,
+            "previous_target": list(self.previous_target) if self.previous_target else None,
         }
 
     @classmethod
@@ -162,6 +175,10 @@ class SchemaChange:
             schema=TableSchema.from_json(form["schema"]) if form["schema"] else None,
             previous=TableId(*form["previous"]) if form["previous"] else None,
             dropped_table_id=form["dropped_table_id"],
+            target=TableId(*form["target"]) if form.get("target") else None,
+            previous_target=(
+                TableId(*form["previous_target"]) if form.get("previous_target") else None
+            ),
         )
 
 

@@ -159,6 +159,29 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Topic:
+    """What a queue's sink assigns to a slice: where its rows go, and what fits there.
+
+    Attributes:
+        partitions: how many of the topic's partitions are in use, from 0; more may exist.
+        max_message_bytes: the largest message that the queue takes.
+    """
+
+    name: str
+    partitions: int
+    max_message_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form in which it is an output's target; `from_json` reads it back."""
+        return {"topic": self.name, "partitions": self.partitions, "limit": self.max_message_bytes}
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Topic:
+        """Read what `to_json` wrote."""
+        return cls(form["topic"], form["partitions"], form["limit"])
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One micro-batch, complete: what `pending` holds in the meta database.
 
@@ -168,6 +191,7 @@ class Plan:
         planned_at_ms: the only clock reading that encoders may use.
         outputs: what the sink assigned, for every slice of every segment.
         sink_state: the sink's own state after this micro-batch (JSON), stored when published.
+        epoch: of whoever carries it out now; not stored.
     """
 
     micro_batch: int
@@ -176,6 +200,7 @@ class Plan:
     stretch: Stretch
     outputs: tuple[Output, ...] = ()
     sink_state: dict[str, Any] | None = None
+    epoch: int = 0
 
     def outputs_of(self, segment: int) -> tuple[Output, ...]:
         """Return the outputs of one segment, by slice."""

@@ -140,6 +140,7 @@ class TableSchema:
         version: commit-ts of the DDL that made this version.
         inferred: some facts were carried over because a DDL was not fully understood.
         dropped_column_id: the highest column id that DROP COLUMN has freed; it is not used again.
+        target: the name under which its rows are written, where table routing gives another one.
     """
 
     id: TableId
@@ -152,6 +153,12 @@ class TableSchema:
     comment: str = ""
     inferred: bool = False
     dropped_column_id: int = 0
+    target: TableId | None = None
+
+    @property
+    def written_as(self) -> TableId:
+        """The name that codecs and sinks write; dispatch and filters go by `id`."""
+        return self.target or self.id
 
     @cached_property
     def by_name(self) -> dict[str, Column]:
@@ -236,6 +243,8 @@ class TableSchema:
             found["inferred"] = True
         if self.dropped_column_id:
             found["dropped_column_id"] = self.dropped_column_id
+        if self.target:
+            found["target"] = list(self.target)
         return found
 
     @classmethod
@@ -253,4 +262,5 @@ class TableSchema:
             comment=form.get("comment", ""),
             inferred=form.get("inferred", False),
             dropped_column_id=form.get("dropped_column_id", 0),
+            target=TableId(*form["target"]) if form.get("target") else None,
         )

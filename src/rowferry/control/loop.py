@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice
@@ -215,7 +215,10 @@ class Loop:
             planned_at_ms=self._now_ms(),
             stretch=stretch,
         )
-        outputs, sink_state = self._flow.sink.allocate(stretch, tables_of(bare, self._versions))
+        seen = self._seen(bare)
+        outputs, sink_state = self._flow.sink.allocate(
+            seen.stretch, self._seen_tables(tables_of(bare, self._versions))
+        )
         return bare.with_(outputs=outputs, sink_state=sink_state)
 
     def _carry_out(self, plan: Plan, replayed: bool) -> Step:
@@ -225,7 +228,7 @@ class Loop:
         began = time.monotonic()
         tables = tables_of(plan, self._versions)
         receipts = self._run(plan, tables)
-        self._flow.sink.publish(plan, receipts, tables)
+        self._flow.sink.publish(self._seen(plan), receipts, self._seen_tables(tables))
         position = self._flow.capture.settle(plan.stretch, receipts)
         self._store.publish(self._claim, plan, position)
         if position != plan.stretch.position:
@@ -235,11 +238,21 @@ class Loop:
             self.watermark = max(self.watermark, plan.stretch.watermark)
         return self._step(plan, receipts, replayed, time.monotonic() - began)
 
+    def _seen(self, plan: Plan) -> Plan:
+        """Return the plan with its schema changes as readers of the sink see them."""
+        changes = tuple(self._flow.decide.change_seen_as(c) for c in plan.stretch.schema_changes)
+        return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
+
+    def _seen_tables(
+        self, tables: Mapping[TableSlice, TableSchema]
+    ) -> dict[TableSlice, TableSchema]:
+        return {one: self._flow.decide.seen_as(table) for one, table in tables.items()}
+
     def _run(self, plan: Plan, tables: Mapping[TableSlice, TableSchema]) -> Sequence[Receipt]:
         if not plan.stretch.segments:
             return ()
         spec = self._store.spec(self._id, plan.spec_version)
-        return self._runner.run(spec, plan, tables)
+        return self._runner.run(spec, plan.with_(epoch=self._claim.epoch), tables)
 
     def _step(
         self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float

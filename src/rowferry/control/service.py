@@ -97,6 +97,10 @@ def prepare(
     if before is None:
         notices += flow.decide.check_tables(tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
+    flow.decide.claim_names(captured)
+    if before is None:
+        flow.sink.check_tables(captured)
+    flow.encode.probe()
     flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
     if not captured:
         notices.append("no table matches the filter yet; new ones are picked up when created")

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import cast
 
 import pyarrow as pa
 
-from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice
+from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice, Topic
 from rowferry.change.table import TableSchema
 from rowferry.errors import OptionsConflict
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
-from rowferry.flow.dispatch.by_slice import BySlice
-from rowferry.flow.dispatch.contract import Dispatch
+from rowferry.flow.dispatch.contract import Dispatch, Routed
 from rowferry.flow.encode.contract import Codec, Encoded
-from rowferry.flow.sink.contract import Sink
+from rowferry.flow.sink.contract import LaneSink, Packet, SegmentSink, Sink
+from rowferry.flow.sink.packing import pack
 from rowferry.registry import CODECS, SINKS, SOURCES
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_family import family_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,39 +47,85 @@ class Flow:
 
         def frames() -> Iterator[tuple[int, Encoded]]:
             for place, one in enumerate(segment.slices):
-                head = self.encode.file_head(tables[one]) if self.sink.TRAITS.takes_files else b""
+                head = self._file_head(tables[one])
                 if head:
                     yield place, Encoded(pa.array([head], pa.large_binary()), rows=0)
-            for captured in self.capture.read(segment, tables):  # log     ──▶ Rows
-                for decided in self.decide.rows(captured):  # Rows    ──▶ Rows | dropped
-                    for place, rows in self.dispatch.route(segment, decided):  # ──▶ (output, Rows)
-                        yield place, self.encode.encode_rows(rows, planned_at_ms)  # ──▶ Encoded
+            for routed in self._routed(segment, outputs, tables):
+                yield routed.place, self.encode.encode_rows(routed.rows, planned_at_ms)
 
-        receipts = list(self.sink.write(segment, outputs, frames()))  # ──▶ durable, receipts
+        sink = cast(SegmentSink, self.sink)
+        receipts = list(sink.write(segment, outputs, frames()))  # Encoded ──▶ durable, receipts
         found = self.capture.found(segment)
         return iter([replace(r, found=found) for r in receipts] if found else receipts)
 
+    def pack_segment(
+        self,
+        segment: Segment,
+        outputs: tuple[Output, ...],
+        tables: Mapping[TableSlice, TableSchema],
+        planned_at_ms: int,
+    ) -> Iterator[Packet | Receipt]:
+        """Carry one segment from the log to packets, which `deliver` sends; receipts come last."""
+        rows, size = [0] * len(outputs), [0] * len(outputs)
+
+        def frames() -> Iterator[tuple[Topic, Encoded]]:
+            for routed in self._routed(segment, outputs, tables):
+                topic = routed.topic
+                if topic is None:
+                    raise TypeError("a sink with lanes needs a dispatch with topics")
+                single = self.encode.encode_rows(routed.rows, planned_at_ms, topic)
+                rows[routed.place] += len(routed.rows)
+                joined = self.encode.batch(replace(single, partitions=routed.partitions), topic)
+                size[routed.place] += joined.nbytes
+                yield topic, joined
+
+        yield from pack(segment.ordinal, frames())
+        found = self.capture.found(segment)
+        for output in outputs:
+            done = rows[output.slice], size[output.slice]
+            yield Receipt(segment.ordinal, output.slice, *done, found=found)
+
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        """Send packets in their order, in a task; on return they are durable."""
+        cast(LaneSink, self.sink).deliver(packets)
+
+    def _routed(
+        self,
+        segment: Segment,
+        outputs: tuple[Output, ...],
+        tables: Mapping[TableSlice, TableSchema],
+    ) -> Iterator[Routed]:
+        for captured in self.capture.read(segment, tables):  # log     ──▶ Rows
+            for decided in self.decide.rows(captured):  # Rows    ──▶ Rows | dropped
+                yield from self.dispatch.route(segment, outputs, decided)  # ──▶ Routed
+
+    def _file_head(self, table: TableSchema) -> bytes:
+        if not self.sink.TRAITS.takes_files:
+            return b""
+        return self.encode.file_head(self.decide.seen_as(table))
+
 
 def codec_name(spec: ChangefeedSpec) -> str:
-    """Return the codec that the spec asks for."""
-    if not spec.protocol:
+    """Return the codec that the spec asks for, or else its sink's own."""
+    name = spec.protocol or family_of(spec.sink.scheme).default_protocol
+    if not name:
         known = ", ".join(CODECS.names())
         raise OptionsConflict(
             f"the sink needs a protocol: add ?protocol=… to the sink URI; known: {known}"
         )
-    return spec.protocol
+    return name
 
 
 def assemble(spec: ChangefeedSpec) -> Flow:
     """Put the stages of one changefeed together. Pure: opens no connection, writes nothing."""
-    codec = CODECS.load(codec_name(spec))
-    sink = SINKS.load(spec.sink.scheme)
+    codec = CODECS.load(codec_name(spec))(spec)
+    sink = SINKS.load(spec.sink.scheme)(spec, codec)
     return Flow(
         capture=SOURCES.load(spec.source.scheme)(spec),
         decide=Decisions(spec),
-        dispatch=BySlice(),
-        encode=codec(spec),
-        sink=sink(spec, codec.TRAITS),
+        dispatch=sink.dispatch,
+        encode=codec,
+        sink=sink,
     )
 
 

@@ -95,7 +95,7 @@ def _check(
     file: str,
 ) -> list[str]:
     family = family_of(spec.sink.scheme)
-    readers = {family.name, spec.protocol}
+    readers = {family.name, spec.protocol or family.default_protocol}
     of_source = [t for t in tables if t.section.split(".")[0] == "source"]
     of_sink = [t for t in (*own_tables(family), *tables) if t not in of_source]
     check_conflicts(spec, conflicts)

@@ -6,12 +6,14 @@ is refused by name.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rowferry.errors import BadOption, OptionsConflict, UnknownOption
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.dispatch_rules import DISPATCH_RULES, DISPATCHERS, idle_rule_notices
 from rowferry.spec.option import Option, OptionTable, parse_value, shown, unknown_words
 from rowferry.spec.sink_family import family_of
 from rowferry.spec.ticdc_keys import BROUGHT, BROUGHT_PARAMETERS, BroughtKey
@@ -42,6 +44,7 @@ def check_parameters(
     uri: Uri, what: str, tables: Iterable[OptionTable], readers: Collection[str] = ()
 ) -> list[str]:
     """Check the parameters of a URI; return notices. Raises as `check_config` does."""
+    tables = tuple(tables)
     options = {o.key: o for table in tables for o in table.options if o.uri}
     brought = {b.key: b for b in BROUGHT_PARAMETERS if what == "sink" and _concerns(b, readers)}
     notices: list[str] = []
@@ -49,6 +52,8 @@ def check_parameters(
         path = f"the {what} URI's parameter {key}"
         if key in options:
             notices += _value_notices(options[key], value, path, is_secret_parameter(key))
+        elif what == "sink" and family_of(uri.scheme).forwards_parameters:
+            notices += _forwarded_notices(key, path, tables)
         elif key in brought:
             notices += _brought_notices(brought[key], value, path, readers)
         else:
@@ -57,6 +62,15 @@ def check_parameters(
             known = f"known for {uri.scheme}:"
             raise UnknownOption(f"the {what} URI: {words.replace('known here:', known, 1)}")
     return notices
+
+
+def _forwarded_notices(key: str, path: str, tables: Iterable[OptionTable]) -> list[str]:
+    """Tell where a parameter that goes to the target looks like an option of ours."""
+    places = {o.key: table.path(o.key) for table in tables for o in table.options}
+    near = difflib.get_close_matches(key, places, n=1, cutoff=0.8)
+    if not near:
+        return []
+    return [f"{path} goes to the receiver as it is; the option {places[near[0]]} is another thing"]
 
 
 # --- contradictions ------------------------------------------------------------------------------
@@ -138,10 +152,10 @@ class _Checker:
             if options := self.declared.get(section, {}).get(key):
                 for option in options:
                     self.notices += _value_notices(option, value, path)
+                if path == DISPATCH_RULES.path(DISPATCHERS.key):
+                    self.notices += idle_rule_notices(value, self.readers)
             elif path in self.sections:
                 self._enter(value, path)
-            elif path == "sink.dispatchers":
-                self.notices += _dispatch_rule_notices(value, self.readers)
             elif path in self.brought:
                 self.notices += _brought_notices(self.brought[path], value, path, self.readers)
             else:
@@ -191,26 +205,3 @@ def _brought_notices(
     if _same(value, brought.default):
         return []
     raise BadOption(f"{path} is not supported yet; leave it out or set it to {brought.default!r}")
-
-
-_RULE_KEYS = ("matcher", "partition", "index", "columns", "topic", "target-schema", "target-table")
-
-
-def _dispatch_rule_notices(value: Any, readers: Collection[str]) -> list[str]:
-    """Check `sink.dispatchers` where no stage reads it: for sinks without topics and partitions."""
-    path = "sink.dispatchers"
-    if not isinstance(value, list) or not all(isinstance(rule, Mapping) for rule in value):
-        raise BadOption(
-            f"{path} must be a list of rules, each with the keys {', '.join(_RULE_KEYS)}"
-        )
-    for place, rule in enumerate(value):
-        for key, setting in rule.items():
-            if key not in _RULE_KEYS:
-                raise UnknownOption(unknown_words(f"{path}[{place}].{key}", _RULE_KEYS))
-            if setting and key.startswith("target-"):
-                raise BadOption(f"{path}[{place}].{key} is not supported yet; leave it out")
-    if not value:
-        return []
-    if not {"kafka", "pulsar"}.isdisjoint(readers):
-        raise BadOption(f"{path} is not supported yet; leave it out")
-    return [f"{path} has no effect: this sink has neither topics nor partitions"]

@@ -44,20 +44,35 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def inline_rule_files(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the lines of files that `filter.rules` imports (`@file`) in the place of the import.
+    """Put the lines of imported rule files (`@file`) in the place of the import.
 
-    A stored changefeed runs on machines that do not have the file, so its content is part of what
-    the user asked for. Relative names start at the current directory.
+    They may stand in `filter.rules` and in every `matcher`. A stored changefeed runs on machines
+    that do not have the file, so its content is part of what the user asked for. Relative names
+    start at the current directory.
     """
-    section = config.get("filter")
-    rules = section.get("rules") if isinstance(section, Mapping) else None
-    if not isinstance(section, Mapping) or not isinstance(rules, list):
-        return dict(config)
-    lines: list[Any] = []
-    for rule in rules:
-        name = rule.strip(" \t") if isinstance(rule, str) else ""
-        lines += read_rule_file(name[1:]) if name.startswith("@") else [rule]
-    return {**config, "filter": {**section, "rules": lines}}
+    return {
+        key: {k: _inlined(k, v) for k, v in section.items()}
+        if isinstance(section, Mapping)
+        else section
+        for key, section in config.items()
+    }
+
+
+def _inlined(key: str, value: Any) -> Any:
+    """Return a key's value with imported lines; lists of rules are looked into."""
+    if not isinstance(value, list):
+        return value
+    if key in ("rules", "matcher"):
+        return [line for rule in value for line in _lines(rule)]
+    return [
+        {k: _inlined(k, v) for k, v in one.items()} if isinstance(one, Mapping) else one
+        for one in value
+    ]
+
+
+def _lines(rule: Any) -> list[Any]:
+    name = rule.strip(" \t") if isinstance(rule, str) else ""
+    return list(read_rule_file(name[1:])) if name.startswith("@") else [rule]
 
 
 def read_rule_file(name: str) -> list[str]:
@@ -71,7 +86,9 @@ def read_rule_file(name: str) -> list[str]:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as err:
         why = err.strerror if isinstance(err, OSError) else "not UTF-8 text"
-        raise BadConfigFile(f"filter.rules imports {name!r}, which cannot be read: {why}") from None
+        raise BadConfigFile(
+            f"a table filter imports {name!r}, which cannot be read: {why}"
+        ) from None
     for place, line in enumerate(lines, 1):
         if line.strip(" \t").startswith("@"):
             words = "importing filter files recursively is not allowed"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
+from rowferry.spec.dispatch_rules import DISPATCH_RULES
+from rowferry.spec.filter_rules import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, texts
 from rowferry.spec.sink_family import Family
@@ -13,7 +15,8 @@ CASE_SENSITIVE: Final = Option(
     "case-sensitive",
     flag(),
     False,
-    "Whether table names in filter rules and dispatch rules are compared with their case.",
+    "Whether table names in filter rules, event filters and dispatch rules are compared with their "
+    "case.",
 )
 FORCE_REPLICATE: Final = Option(
     "force-replicate",
@@ -44,7 +47,7 @@ RULES: Final = Option(
     "Which tables are captured, in TiDB's table filter syntax; the last rule that matches decides. "
     "System databases never are. An empty list means all tables.",
 )
-FILTER: Final = OptionTable("filter", (RULES,))
+FILTER: Final = OptionTable("filter", (RULES, EVENT_FILTERS, IGNORE_TXN_START_TS))
 
 
 def _protocol(value: Any) -> str:
@@ -80,4 +83,4 @@ def raw_changes_table(family: Family) -> OptionTable | None:
 def own_tables(family: Family) -> tuple[OptionTable, ...]:
     """Return the tables of this module that apply with this kind of sink."""
     raw = raw_changes_table(family)
-    return (TOP, FILTER, SINK, *((raw,) if raw else ()))
+    return (TOP, FILTER, SINK, DISPATCH_RULES, COLUMN_RULES, *((raw,) if raw else ()))

@@ -18,6 +18,7 @@ PROTOCOLS: Final = (
     "csv",
     "debezium",
     "debezium-avro",
+    "json",
     "maxwell",
     "open-protocol",
     "simple",

@@ -17,6 +17,8 @@ class Family:
         section: where the configuration file keeps them ("" for none).
         protocol: whether a sink of this family needs a protocol, may have one, or has none.
         atomicity: the levels of `transaction-atomicity` that it can keep, the default first.
+        default_protocol: what a sink without one gets ("": none).
+        forwards_parameters: URI parameters that nobody declares belong to the target.
     """
 
     name: str
@@ -24,6 +26,8 @@ class Family:
     section: str
     protocol: str  # "needed", "allowed", "none"
     atomicity: tuple[str, ...]
+    default_protocol: str = ""
+    forwards_parameters: bool = False
 
 
 FAMILIES: Final = (
@@ -49,7 +53,15 @@ FAMILIES: Final = (
         "none",
         ("none", "table", "global"),
     ),
-    Family("http", ("http", "https"), "", "allowed", ("none",)),
+    Family(
+        "http",
+        ("http", "https"),
+        "sink.http-config",
+        "allowed",
+        ("none",),
+        default_protocol="json",
+        forwards_parameters=True,
+    ),
     Family("blackhole", ("blackhole",), "", "allowed", ("none", "table")),
 )
 _BY_SCHEME: Final = {scheme: family for family in FAMILIES for scheme in family.schemes}

@@ -83,8 +83,6 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     _acts("enable-sync-point", False),
     _acts("enable-active-active", False),
     # sections of their own
-    _acts("filter.ignore-txn-start-ts", []),
-    _acts("filter.event-filters", []),
     *_idle("mounter", "worker-num", SPARK, shape=whole()),
     *_idle(
         "scheduler",
@@ -106,8 +104,6 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     ),
     *_idle("synced-status", "synced-check-interval checkpoint-interval", "no synced status yet"),
     # [sink]
-    _acts("sink.column-selectors", []),
-    _acts("sink.dispatchers", []),
     _acts("sink.transaction-atomicity", "none"),
     _acts("sink.terminator", "\r\n", "csv", "canal-json"),
     _acts("sink.date-separator", "day", "storage"),
@@ -136,6 +132,8 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     _elsewhere("sink.pulsar-config", "pulsar"),
     _elsewhere("sink.mysql-config", "mysql"),
     _elsewhere("sink.cloud-storage-config", "storage"),
+    _elsewhere("sink.http-config", "http"),
+    _elsewhere("sink.json", "json"),
     _acts("sink.csv.delimiter", ",", "csv"),
     _acts("sink.csv.quote", '"', "csv"),
     _acts("sink.csv.null", "\\N", "csv"),

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import os.path
+import re
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from rowferry.errors import BadUri
 
 _SECRET_WORDS = ("password", "secret", "token", "access-key", "account-key", "sas", "credential")
+_LOGIN = re.compile(r"(://[^/@:]*:)[^/]*@")
+_FOREIGN = ("http", "https")  # of their parameters only the receiver knows which are secret
 
 
 def is_secret_parameter(key: str) -> bool:
     """Return whether a URI parameter's value must never be printed."""
     return any(word in key.lower() for word in _SECRET_WORDS)
+
+
+def _hidden(key: str, value: str) -> str:
+    """Return a parameter's value without its secrets: also a password inside a URL."""
+    if is_secret_parameter(key):
+        return "***"
+    return quote(_LOGIN.sub(r"\1***@", value), safe="/:,*@")
 
 
 @dataclass(frozen=True)
@@ -86,9 +96,10 @@ class Uri:
         if self.user or self.password:
             shown = quote(self.password, safe="") if reveal else "***"
             login = quote(self.user, safe="") + (f":{shown}" if self.password else "") + "@"
+        hides_all = not reveal and self.scheme in _FOREIGN
         query = "&".join(
             f"{quote(k, safe='')}="
-            + ("***" if not reveal and is_secret_parameter(k) else quote(v, safe="/:,"))
+            + (quote(v, safe="/:,") if reveal else "***" if hides_all else _hidden(k, v))
             for k, v in self.parameters
         )
         text = f"{self.scheme}://{login}{self.address}{quote(self.path)}"

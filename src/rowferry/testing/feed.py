@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows, SchemaChange
 from rowferry.change.table import TableId
+from rowferry.consume.arrival import Where as Where
 from rowferry.errors import BadInput
 from rowferry.testing.model import Key, Row
 
@@ -39,16 +40,6 @@ class FeedFacts:
     schema_changes_go_to: Literal["all-partitions", "partition-0", "files", "nowhere"] = "nowhere"
     key_affinity: bool = False
     partial_images: bool = False
-
-
-class Where(NamedTuple):
-    """Where something was read: file and line, or topic-partition and offset."""
-
-    container: str
-    number: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.container}@{self.number}"
 
 
 EVERYWHERE = Where("")

@@ -1,38 +1,20 @@
-"""A storage directory as a feed: its schema files, data files and checkpoint as changes."""
+"""A storage directory as a feed for validators, and its single files."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from rowferry.change.chunk import Change, DdlKind, Rows, SchemaChange, Watermark
-from rowferry.change.table import TableId, TableSchema
+from rowferry.change.chunk import Rows, SchemaChange, Watermark
+from rowferry.change.table import TableSchema
+from rowferry.consume.storage import placed_changes as placed_changes
+from rowferry.consume.storage import renamed_from as renamed_from
+from rowferry.consume.storage import storage_changes as storage_changes
 from rowferry.errors import BadInput
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.paths import DataFile, SchemaFile, parse_path, schema_directory
-from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
 from rowferry.flow.sink.storage.schema_file import read_document
-from rowferry.testing.feed import Feed, Where
-
-_WORD = r"(?:`(?:[^`]|``)+`|[^\s`.,;]+)"
-_TABLE = rf"({_WORD}(?:\s*\.\s*{_WORD})?)"
-_RENAME_TABLE = re.compile(rf"{_TABLE}\s+TO\s+{_TABLE}", re.IGNORECASE)
-_ALTER_RENAME = re.compile(
-    rf"ALTER\s+TABLE\s+{_TABLE}\s(?:.*?\W)??RENAME\s+(?!COLUMN\s|INDEX\s|KEY\s)"
-    rf"(?:TO\s+|AS\s+|=\s*)?{_TABLE}",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def storage_changes(root: Path, codec: Codec) -> Iterator[Change]:
-    """Yield a directory's changes in replay order: by version, then date, then number.
-
-    A schema file comes before its version's rows; one that only describes a version has the kind
-    NONE and no query. The checkpoint, if there is one, is the last watermark.
-    """
-    for _, change in placed_changes(root, codec):
-        yield change
+from rowferry.testing.feed import Feed
 
 
 def deliver_storage(root: Path, codec: Codec, feed: Feed) -> None:
@@ -79,55 +61,3 @@ class StorageDecoder:
                 if schema is not None:
                     return schema
         raise BadInput(f"version {version} of {database}.{table} has no schema file")
-
-
-def renamed_from(query: str, to: TableId) -> TableId:
-    """Return the name that a table had before the RENAME in a DDL text.
-
-    Raises:
-        BadInput: the text does not rename anything to that name.
-    """
-    pairs = _RENAME_TABLE.findall(query) if not query.upper().lstrip().startswith("ALTER") else []
-    for old, new in pairs + _ALTER_RENAME.findall(query):
-        if _name(new, to.database) == to:
-            return _name(old, to.database)
-    raise BadInput(f"the rename to {to} cannot be followed: {query}")
-
-
-def placed_changes(root: Path, codec: Codec) -> Iterator[tuple[Where, Change]]:
-    """Yield what `storage_changes` does, with the file and line of each."""
-    for step in read_storage(root):
-        match step:
-            case StoredSchema():
-                yield Where(step.path), _schema_change(step)
-            case StoredData():
-                line = 1
-                for change in codec.decode(step.content, step.schema):
-                    yield Where(step.path, line), change
-                    line += len(change) if isinstance(change, Rows) else 1
-            case Watermark():
-                yield Where("metadata"), step
-
-
-def _schema_change(step: StoredSchema) -> SchemaChange:
-    document = step.document
-    table = TableId(document.database, document.table)
-    try:
-        kind = DdlKind(document.kind)
-    except ValueError:
-        raise BadInput(f"{step.path} has the unknown DDL type {document.kind}") from None
-    renames = kind is DdlKind.RENAME_TABLE and document.query
-    return SchemaChange(
-        document.table_version,
-        kind,
-        document.query,
-        table,
-        step.schema,
-        previous=renamed_from(document.query, table) if renames else None,
-    )
-
-
-def _name(text: str, database: str) -> TableId:
-    """Read `db`.`table` or a bare table name, which is taken to be in `database`."""
-    parts = [p[1:-1].replace("``", "`") if p[0] == "`" else p for p in re.findall(_WORD, text)]
-    return TableId(*parts) if len(parts) == 2 else TableId(database, parts[0])

@@ -366,7 +366,8 @@ def test_rows_added_at_both_ends_meanwhile_fall_into_the_end_chunks(source: Sour
         rows = [row for chunk in found for row in source.read(schema, chunk)]
         wanted = source.run(f"SELECT k FROM {name} ORDER BY k")
         assert [str(row["k"]) for row in rows] == [k for (k,) in wanted]
-        source.run(f"DELETE FROM {name} WHERE v < 0")
+        for both in ("t", "u"):  # the next writer counts from 1 again
+            source.run(f"DELETE FROM {both} WHERE v < 0")
 
 
 def test_an_empty_table_is_one_chunk(source: Source) -> None:

@@ -134,9 +134,9 @@ def test_a_lost_port_is_replaced(
     kind: type[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with kind.start(tmp_path / "a", 1) as one:
-        free = server._free_port()
+        free = server.free_port()
         offered = [free, one.port]
-        monkeypatch.setattr(server, "_free_port", offered.pop)
+        monkeypatch.setattr(server, "free_port", offered.pop)
         with kind.start(tmp_path / "b", 2) as other:
             assert other.port == free
             assert other.execute("SELECT @@server_id") == [("2",)]

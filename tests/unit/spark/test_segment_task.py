@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice, Topic
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.flow.encode.contract import Encoded
+from rowferry.flow.sink.contract import Packet, SinkTraits
 from rowferry.spark import job
-from rowferry.spark.job import InProcessRunner, SegmentTask
+from rowferry.spark.job import DeliverTask, InProcessRunner, PackTask, SegmentTask
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -39,13 +41,18 @@ OUTPUTS = (
 )
 PLAN = Plan(4, 2, 12345, Stretch(SEGMENTS, (), {}), OUTPUTS, {"x": 1})
 TABLES = dict.fromkeys(SLICES, TABLE)
+TOPIC = Topic("shop.naïve", 2, 1000)
 
 
 class Recorder:
-    """Stands for a flow: notes what it is given, gives one receipt for each output."""
+    """Stands for a flow and its sink: notes what it is given, gives a receipt for each output."""
+
+    TRAITS = SinkTraits(takes_files=True, shows_rows_on_write=False, needs_shuffle=False)
 
     def __init__(self) -> None:
         self.given: list[Any] = []
+        self.delivered: list[Packet] = []
+        self.sink = self
 
     def run_segment(
         self, segment: Segment, outputs: Any, tables: Any, planned_at_ms: int
@@ -54,10 +61,27 @@ class Recorder:
         for output in outputs:
             yield Receipt(segment.ordinal, output.slice, 10, 20, 30, output.target)
 
+    def pack_segment(
+        self, segment: Segment, outputs: Any, tables: Any, planned_at_ms: int
+    ) -> Iterator[Packet | Receipt]:
+        for partition in (1, 0):
+            values = pa.array([b"%d-%d" % (segment.ordinal, partition)], pa.large_binary())
+            yield Packet(segment.ordinal, 1 - partition, TOPIC, partition, Encoded(values))
+        yield from self.run_segment(segment, outputs, tables, planned_at_ms)
 
-@pytest.fixture
-def flow(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    found = Recorder()
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        self.delivered += packets
+
+
+class Laned(Recorder):
+    """The same with a sink that keeps the order of lanes."""
+
+    TRAITS = SinkTraits(takes_files=False, shows_rows_on_write=True, needs_shuffle=True)
+
+
+@pytest.fixture(params=[Recorder])
+def flow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found: Recorder = request.param()
     specs: list[str] = []
 
     def flow_of(spec: str) -> Recorder:
@@ -106,6 +130,35 @@ def test_running_in_process_runs_all_segments_in_order(flow: Recorder) -> None:
     receipts = InProcessRunner().run(SPEC, PLAN, TABLES)
     assert [given[0].ordinal for given in flow.given] == [0, 1, 2]
     assert [(r.segment, r.slice) for r in receipts] == [(o.segment, o.slice) for o in OUTPUTS]
+
+
+# --- sinks with lanes -----------------------------------------------------------------------------
+
+laned = pytest.mark.parametrize("flow", [Laned], indirect=True)
+
+
+@laned
+def test_packets_of_a_single_segment_go_straight_to_the_sink(flow: Recorder) -> None:
+    receipts = list(SegmentTask(SPEC, PLAN.with_(epoch=9), TABLES).run(1))
+    assert [p.messages.values.to_pylist() for p in flow.delivered] == [[b"1-1"], [b"1-0"]]
+    assert {(p.micro_batch, p.epoch) for p in flow.delivered} == {(4, 9)}
+    assert [(r.segment, r.slice) for r in receipts] == [(1, 0), (1, 1)]
+
+
+@laned
+def test_packets_cross_a_shuffle(flow: Recorder) -> None:
+    task = SegmentTask(SPEC, PLAN.with_(epoch=9), TABLES)
+    ordinals = pa.RecordBatch.from_pydict({"id": pa.array([0, 1], pa.int64())})
+    rows = list(pickle.loads(pickle.dumps(PackTask(task, 5)))(iter([ordinals])))
+    assert {r.num_rows for r in rows} == {1}
+    lanes = {(r["topic"], r["partition"]): r["lane"] for b in rows for r in b.to_pylist()}
+    assert len({lane for (topic, _), lane in lanes.items() if topic}) == 2
+    (receipts,) = pickle.loads(pickle.dumps(DeliverTask(task)))(iter(rows))
+    found = [(p.segment, p.number, p.topic, p.partition) for p in flow.delivered]
+    assert found == [(0, 0, TOPIC, 1), (0, 1, TOPIC, 0), (1, 0, TOPIC, 1), (1, 1, TOPIC, 0)]
+    assert [p.messages.values.to_pylist() for p in flow.delivered][0] == [b"0-1"]
+    assert {(p.micro_batch, p.epoch) for p in flow.delivered} == {(4, 9)}
+    assert receipts.column("segment").to_pylist() == [0, 1, 1]
 
 
 def test_a_worker_builds_its_stages_once_for_a_spec() -> None:

@@ -115,3 +115,11 @@ def test_rule_files_become_part_of_the_configuration(
         "sink": {},
     }
     assert inline_rule_files({"filter": {}}) == {"filter": {}}
+    rules = [{"matcher": ["@rules.txt"], "columns": ["@a"]}, {"matcher": "@rules.txt"}, 3]
+    inlined = [{"matcher": ["b.*", "# c", "!b.x"], "columns": ["@a"]}, *rules[1:]]
+    config = {"sink": {"dispatchers": rules}, "filter": {"event-filters": rules}, "top": 1}
+    assert inline_rule_files(config) == {
+        "sink": {"dispatchers": inlined},
+        "filter": {"event-filters": inlined},
+        "top": 1,
+    }

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from rowferry.errors import BadInput, RowferryError
+from rowferry.face.cli.consume import consume_command
 from rowferry.face.cli.demo import demo_command
 from rowferry.face.cli.output import consoles, show_error
 from rowferry.face.cli.refstore import app as refstore_app
@@ -20,6 +21,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("run")(run_command)
+app.command("consume")(consume_command)
 app.command("demo")(demo_command)
 app.add_typer(refstore_app, name="refstore")
 app.add_typer(workload_app, name="workload")

@@ -56,6 +56,9 @@ def run_command(
     start_gtid: Annotated[
         str | None, typer.Option(help="Begin in the log, behind these GTIDs; no snapshot")
     ] = None,
+    schema_registry: Annotated[
+        str | None, typer.Option(help="Of avro: the registry's address, http://HOST:PORT")
+    ] = None,
     spark_master: Annotated[
         str, typer.Option(help="Where Spark runs: local[*], spark://…, yarn, k8s://…")
     ] = "local[*]",
@@ -82,7 +85,7 @@ def run_command(
     }
     ready = prepare(
         _with_parameters(source, beginning),
-        sink_uri,
+        _with_parameters(sink_uri, {"schema-registry": schema_registry}),
         config,
         changefeed_id,
         stored=lambda name: stored_spec(meta_url(name), name),
@@ -117,12 +120,12 @@ def run_command(
     out.print(f"{done}: {view.summary()}", markup=False, soft_wrap=True)
 
 
-def _with_parameters(source: str, given: dict[str, str | int | None]) -> str:
-    """Return a source URI with further parameters; one that it has already is refused later."""
+def _with_parameters(uri: str, given: dict[str, str | int | None]) -> str:
+    """Return a URI with further parameters; one that it has already is refused later."""
     more = "&".join(f"{key}={quote(str(v), safe='')}" for key, v in given.items() if v is not None)
     if not more:
-        return source
-    return f"{source}{'&' if '?' in source else '?'}{more}"
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}{more}"
 
 
 def _until(until: str | None, until_ts: int | None) -> Until:

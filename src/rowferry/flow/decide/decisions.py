@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from rowferry.change.chunk import DdlKind, Rows, SchemaChange
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import NoSuchTable, TableIneligible
+from rowferry.errors import BadOption, NoSuchTable, TableIneligible
+from rowferry.flow.decide.column_select import ColumnSelectors, as_seen
+from rowferry.flow.decide.event_filter import EventFilters
 from rowferry.flow.decide.key_split import split_key_changes
 from rowferry.flow.decide.table_filter import TableFilter, is_system_database
+from rowferry.flow.decide.table_route import TableRoutes
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.dispatch_rules import dispatch_rules
 from rowferry.spec.feed_options import (
     CASE_SENSITIVE,
     FILTER,
@@ -21,10 +26,18 @@ from rowferry.spec.feed_options import (
     TOP,
     raw_changes_table,
 )
+from rowferry.spec.filter_rules import (
+    COLUMN_RULES,
+    COLUMN_SELECTORS,
+    EVENT_FILTERS,
+    IGNORE_TXN_START_TS,
+)
 from rowferry.spec.option import Option, OptionTable, Shape
 from rowferry.spec.sink_family import family_of
 
 _VIEWS: Final = frozenset({DdlKind.CREATE_VIEW, DdlKind.DROP_VIEW})
+_SELECTS_COLUMNS: Final = frozenset({"storage", "kafka", "pulsar", "http"})
+_HAS_TOPICS: Final = frozenset({"kafka", "pulsar"})
 
 
 def _parsable(value: Any) -> tuple[str, ...]:
@@ -36,9 +49,10 @@ def _parsable(value: Any) -> tuple[str, ...]:
 class Decisions:
     """Which tables and schema changes pass, and as what their rows go on.
 
-    Rows pass in this order: table filter, eligibility, key split. A table is eligible when it has a
-    primary key, or a unique key whose columns are all NOT NULL, or when `force-replicate` is set.
-    Both the filter and the eligibility of a table version are decided once per chunk, not per row.
+    Rows pass in this order: table filter, eligibility, event filters, key split, column selectors,
+    table routing. A table is eligible when it has a primary key, or a unique key whose columns are
+    all NOT NULL, or when `force-replicate` is set. Whatever depends on the table version alone is
+    decided once for it, not for each row.
     """
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (
@@ -47,6 +61,7 @@ class Decisions:
             FILTER.section,
             (Option(RULES.key, Shape(RULES.shape.words, _parsable), RULES.default, RULES.doc),),
         ),
+        COLUMN_RULES,
     )
 
     def __init__(self, spec: ChangefeedSpec) -> None:
@@ -54,13 +69,33 @@ class Decisions:
 
         Raises:
             BadFilterRule: a rule with a syntax error.
+            BadEventFilter, BadColumnSelector, BadRoute: one that cannot be used.
+            BadOption: transactions are named by a start-ts, which no source tells.
         """
-        top = spec.options(TOP)
-        rules = spec.options(FILTER)[RULES] or RULES.default
+        top, filters = spec.options(TOP), spec.options(FILTER)
+        rules = filters[RULES] or RULES.default
+        if filters[IGNORE_TXN_START_TS]:
+            raise BadOption(
+                f"filter.ignore-txn-start-ts: the {spec.source.scheme} source does not tell the "
+                "start-ts of a transaction; leave it out"
+            )
         self._filter = TableFilter(rules, top[CASE_SENSITIVE])
         self._force = top[FORCE_REPLICATE]
         self._leave_out = top[IGNORE_INELIGIBLE]
-        raw = raw_changes_table(family_of(spec.sink.scheme))
+        family = family_of(spec.sink.scheme)
+        cased = top[CASE_SENSITIVE]
+        events = filters[EVENT_FILTERS]
+        self._events = EventFilters(events, cased)
+        dispatch = dispatch_rules(spec)
+        self._routes = TableRoutes(dispatch, cased)
+        selectors = spec.options(COLUMN_RULES)[COLUMN_SELECTORS]
+        used = family.name in _SELECTS_COLUMNS
+        self._idle_selectors = bool(selectors) and not used
+        self._columns = ColumnSelectors(
+            selectors if used else (), cased, dispatch if family.name in _HAS_TOPICS else ()
+        )
+        self._seen: dict[tuple[TableId, int, int], tuple[TableSchema, TableSchema]] = {}
+        raw = raw_changes_table(family)
         self._splits = raw is None or not spec.options(raw)[RAW_CHANGES]
 
     def keeps_table(self, table: TableId) -> bool:
@@ -78,6 +113,7 @@ class Decisions:
             NoSuchTable: a rule names a table without a wildcard, and there is none.
             TableIneligible: some of the captured ones have no usable key, and the user has not said
                 that they may be left out (`ignore-ineligible-table`).
+            BadEventFilter, BadColumnSelector: a rule does not fit one of the tables.
         """
         kept = [t for t in tables if self.keeps_table(t.id)]
         if missing := self._filter.missing(t.id for t in kept):
@@ -85,6 +121,16 @@ class Decisions:
                 f"filter.rules name {', '.join(missing)}, which the source does not have; correct "
                 "the name, create it first, or use a wildcard to capture it once it exists"
             )
+        notices = self._check_keys(kept)
+        if self._idle_selectors:
+            notices.append("sink.column-selectors has no effect: this sink takes whole rows")
+        for table in kept:
+            if self._eligible(table):
+                notices += self._events.fit(table)
+                self.seen_as(table)
+        return notices
+
+    def _check_keys(self, kept: list[TableSchema]) -> list[str]:
         keyless = [t for t in kept if not self._eligible(t)]
         if not keyless:
             return []
@@ -97,23 +143,75 @@ class Decisions:
             )
         return [f"left out: tables {words}"]
 
+    def claim_names(self, tables: Iterable[TableSchema]) -> None:
+        """Note under which names the captured tables are written, at the beginning of a run.
+
+        Raises:
+            BadRoute: two of them would be written under one name.
+        """
+        for table in tables:
+            if self.captures(table):
+                self._routes.claim(table.id)
+
     def keeps_schema_change(self, change: SchemaChange) -> bool:
         """Return whether this schema change goes downstream.
 
         One of a database passes when some table of that database could be captured. One of a table
         passes when the table is captured and, after the change, eligible (views always are). A
         rename passes when the old name is captured, wherever the table goes; a table that comes
-        into the feed by a rename is new to it, and the source says so.
+        into the feed by a rename is new to it, and the source says so. What an event filter ignores
+        does not pass; the source still follows it.
         """
         if not change.table.table:
             name = change.table.database
-            return not is_system_database(name) and self._filter.matches_database(name)
-        return self.keeps_table(change.previous or change.table) and self._eligible_after(change)
+            known = not is_system_database(name) and self._filter.matches_database(name)
+        else:
+            old = change.previous or change.table
+            known = self.keeps_table(old) and self._eligible_after(change)
+        return known and not self._events.ignores(change)
 
     def rows(self, rows: Rows) -> Iterator[Rows]:
-        """Yield what becomes of a chunk: itself, one with split updates, or nothing."""
-        if len(rows) and self.captures(rows.table):
-            yield split_key_changes(rows) if self._splits else rows
+        """Yield what becomes of a chunk: itself, a part, one with split updates, or nothing.
+
+        Raises:
+            BadEventFilter, BadColumnSelector: a rule does not fit this version of the table.
+        """
+        if not len(rows) or not self.captures(rows.table):
+            return
+        kept = self._events.kept(rows)
+        if len(kept):
+            # Keys are compared before columns go: a unique index need not stay whole.
+            whole = split_key_changes(kept) if self._splits else kept
+            yield as_seen(whole, self.seen_as(rows.table))
+
+    def seen_as(self, table: TableSchema) -> TableSchema:
+        """Return a table as readers of the sink see it: its columns, its name.
+
+        Raises:
+            BadColumnSelector: it would lose its key.
+        """
+        key = (table.id, table.table_id, table.version)
+        known = self._seen.get(key)
+        if known is not None and known[0] is table:
+            return known[1]
+        found = self._columns.narrowed(table)
+        target = self._routes.target(table.id)
+        if target != table.id:
+            found = replace(found, target=target)
+        self._seen[key] = (table, found)
+        return found
+
+    def change_seen_as(self, change: SchemaChange) -> SchemaChange:
+        """Return a schema change as readers of the sink see it: names, and the statement's text.
+
+        Raises:
+            BadRoute: it brings a second table to a name, or its names cannot be replaced.
+            BadColumnSelector: the table would lose its key.
+        """
+        seen = self._routes.seen(change)
+        if seen.schema is None:
+            return seen
+        return replace(seen, schema=self.seen_as(seen.schema))
 
     def _eligible_after(self, change: SchemaChange) -> bool:
         if change.schema is None or change.kind in _VIEWS:

@@ -60,7 +60,7 @@ def key_changes(rows: Rows) -> npt.NDArray[np.bool_] | None:
         updates &= _numpy(pc.and_(rows.before.is_valid(), rows.after.is_valid()))
     changed = np.zeros(len(rows), dtype=bool)
     for name in names:
-        changed |= _differs(rows.before.field(name), rows.after.field(name))
+        changed |= differs(rows.before.field(name), rows.after.field(name))
     changed &= updates
     return changed if changed.any() else None
 
@@ -72,7 +72,7 @@ def _key_columns(table: TableSchema, before: pa.StructType, after: pa.StructType
     return [c.name for c in table.columns if c.name.lower() in keyed and c.name in there]
 
 
-def _differs(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+def differs(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
     """Compare two columns row by row: NULL equals NULL, NaN equals NaN."""
     found = pc.not_equal(one, other)
     if pa.types.is_floating(one.type):

@@ -263,3 +263,54 @@ def _compile(pattern: str, case_sensitive: bool) -> Any:
         code, _, at = text.partition(": ")
         words = f"error parsing regexp: {_WORDS.get(code, code)}: `{at}`"
         raise _Wrong(f"invalid pattern: {words}") from None
+
+
+def search_pattern(pattern: str) -> Callable[[str], bool]:
+    """Return what searches a text for a pattern (RE2 syntax), in any case.
+
+    Raises:
+        ValueError: the pattern cannot be used; the text says why.
+    """
+    if why := bad_pattern(pattern):
+        raise ValueError(why)
+    found = _compile(pattern, case_sensitive=False)
+    return lambda text: found.search(text) is not None
+
+
+def bad_pattern(pattern: str) -> str:
+    """Return why a regular expression cannot be used; empty text: it can."""
+    try:
+        _compile(pattern, case_sensitive=True)
+    except _Wrong as err:
+        return str(err)
+    return ""
+
+
+class NameFilter:
+    """Rules over single names, e.g. of columns: as one part of a table filter's rule, any case."""
+
+    def __init__(self, rules: Iterable[str]) -> None:
+        """Read the rules.
+
+        Raises:
+            ValueError: a syntax error; the text names the rule.
+        """
+        self._rules: list[tuple[bool, _Part]] = []
+        for line in rules:
+            text = line.strip(" \t")
+            if not text or text.startswith("#"):
+                continue
+            negative = text.startswith("!")
+            try:
+                part, rest = _parse_part(text[negative:], case_sensitive=False)
+                if rest:
+                    raise _Wrong("syntax error: stray characters after column pattern")
+            except _Wrong as err:
+                raise ValueError(f"{err} (rule {text!r})") from None
+            self._rules.append((not negative, part))
+        self._rules.reverse()  # so that the first match decides
+
+    def matches(self, name: str) -> bool:
+        """Return whether the last rule that fits the name is a positive one."""
+        folded = fold(name)
+        return next((positive for positive, part in self._rules if part.matches(folded)), False)

@@ -10,22 +10,27 @@ import numpy as np
 import pyarrow as pa
 
 from rowferry.change.chunk import Change, DdlKind, Op, Rows, SchemaChange, Watermark
+from rowferry.change.plan import Topic
 from rowferry.change.position import physical_ms
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption, EncodeError
 from rowferry.flow.encode import kernels, kernels_float, kernels_json, kernels_spans
+from rowferry.flow.encode.canal_json_message import read_message
 from rowferry.flow.encode.canal_json_reader import read_messages
 from rowferry.flow.encode.columns import Field, Images, fields, float_text
-from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
+from rowferry.flow.encode.large_message import LARGE, LargeMessages
 from rowferry.flow.encode.layout import Cell, Changed, Layout, Part, Pick
 from rowferry.flow.encode.options import (
+    CODEC_SECTION,
     CONTENT_COMPATIBLE,
     DELETE_ONLY_HANDLE_KEY,
     ONLY_UPDATED,
     SINK,
     TERMINATOR,
     TIDB_EXTENSION,
+    tidb_extension,
     writes_lines,
 )
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -34,11 +39,13 @@ from rowferry.spec.option import Option, OptionTable, flag
 ROW_KEY = Option(
     "output-row-key", flag(), False, "Not supported: the source's row key is not written.", uri=True
 )
-CODEC = OptionTable("sink.kafka-config.codec-config", (ROW_KEY,))
+CODEC = OptionTable(CODEC_SECTION, (ROW_KEY, TIDB_EXTENSION))
+NAME: Final = "canal-json"
 
 _PLAIN = re.compile(r'[\x00-\x1f"\\<>&\u2028\u2029]')
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _QUOTE: Final = ord('"')
+_OVERHEAD: Final = 36  # what a queue adds to a message, at the most
 
 # java.sql.Types by type name; unsigned integers beyond the limit take the next larger type.
 _SQL_TYPE: Final = {
@@ -148,39 +155,61 @@ class CanalJson:
         schema_change_goes_to="partition-0",
         carries_before_image=True,
         can_omit_columns=True,
+        body=TextBody("application/x-ndjson", b"", b"\n", b"\n"),
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CODEC)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CODEC, LARGE)
 
     def __init__(self, spec: ChangefeedSpec) -> None:
         options = spec.options(SINK)
         if spec.options(CODEC)[ROW_KEY]:
             raise BadOption(f"{CODEC.path(ROW_KEY.key)} is not supported; remove it")
-        self._extension = options[TIDB_EXTENSION]
+        self._extension = tidb_extension(spec)
         self._full_types = options[CONTENT_COMPATIBLE]
         self._only_updated = options[ONLY_UPDATED] or self._full_types
         self._delete_handle_only = options[DELETE_ONLY_HANDLE_KEY]
         self._terminator = options[TERMINATOR].encode() if writes_lines(spec) else b""
+        self._large = LargeMessages(spec, NAME, self._extension)
+
+    def probe(self) -> None:
+        """Ask nothing: this format needs nobody."""
 
     def file_head(self, table: TableSchema) -> bytes:
         """Return nothing: files begin with the first row."""
         return b""
 
-    def encode_rows(self, rows: Rows, planned_at_ms: int) -> Encoded:
+    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
+        """Each row is a message of its own."""
+        return messages
+
+    def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
         """Encode a chunk; `ts` is `planned_at_ms`. An update without its old row has `old` null."""
+
+        def shorten(part: Rows, locations: pa.Array | None) -> Encoded:
+            return self._encode(part, planned_at_ms, key_only=True, locations=locations)
+
+        whole = self._encode(rows, planned_at_ms)
+        if topic is None:
+            return whole
+        return self._large.fit(rows, whole, topic, _OVERHEAD, shorten)
+
+    def _encode(
+        self,
+        rows: Rows,
+        planned_at_ms: int,
+        key_only: bool = False,
+        locations: pa.Array | None = None,
+    ) -> Encoded:
+        """Encode rows, whole or with the handle key's columns only."""
         images = Images.of(rows)
         layout = Layout()
-        times = rows.commit_ts
-        stamps = [
-            Cell(layout.slot(pa.array(times >> np.uint64(18)), kernels.RAW)),
-            Cell(layout.slot(pa.array(times), kernels.RAW)),
-        ]
         has_after = images.op != Op.DELETE
         before = _slots(layout, fields(rows.table, rows.before)) if images.has_before.any() else []
         after = _slots(layout, fields(rows.table, rows.after)) if has_after.any() else []
-        doomed = before
-        if self._delete_handle_only:
-            keep = set(rows.table.handle_key)
-            doomed = [(f, s) for f, s in before if f.column.name in keep]
+        keep = set(rows.table.handle_key)
+        if key_only:
+            before, after = _only(before, keep), _only(after, keep)
+        doomed = _only(before, keep) if self._delete_handle_only else before
+        stamps = self._stamps(layout, rows, key_only, locations)
 
         def program(kind: str, shown: _Slots, old: Sequence[Part]) -> int:
             return layout.program(
@@ -196,13 +225,30 @@ class CanalJson:
         which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
         if (has_after.any() and not after) or (not has_after.all() and not doomed):
             raise EncodeError(f"{rows.table.id}: a change has no column to write")
-        return Encoded(layout.run(which))
+        return Encoded(self._large.compress(layout.run(which)))
+
+    def _stamps(
+        self, layout: Layout, rows: Rows, key_only: bool, locations: pa.Array | None
+    ) -> tuple[Part, list[Part]]:
+        """Return a message's millisecond, and its extension."""
+        times = rows.commit_ts
+        millisecond = Cell(layout.slot(pa.array(times >> np.uint64(18)), kernels.RAW))
+        if not self._extension:
+            return millisecond, []
+        commit_ts = Cell(layout.slot(pa.array(times), kernels.RAW))
+        parts: list[Part] = [b',"_tidb":{"commitTs":', commit_ts]
+        if locations is not None:
+            place = Cell(layout.slot(locations, kernels.JSON, _QUOTE))
+            parts += [b',"claimCheckLocation":', place]
+        elif key_only:
+            parts.append(b',"onlyHandleKey":true')
+        return millisecond, [*parts, b"}"]
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
         """Encode a DDL as one message."""
         kind = _DDL_TYPE.get(change.kind, "QUERY")
         tail = b'{"commitTs":%d}' % change.commit_ts
-        head = (change.table.database, change.table.table, True, kind, change.query)
+        head = (*change.written_as, True, kind, change.query)
         return self._note(*head, change.commit_ts, planned_at_ms, tail)
 
     def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
@@ -222,21 +268,32 @@ class CanalJson:
         """
         return read_messages(data, table, self._terminator, fill_old=self._only_updated)
 
+    def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
+        """Read one message back; its types tell no more than `mysqlType` does."""
+        large = self._large
+
+        def fetch(location: str) -> bytes:
+            return large.decompress(large.fetch(location)[1])
+
+        return read_message(large.decompress(value or b""), self._only_updated, fetch)
+
     def _message(
         self,
         table: TableSchema,
         kind: str,
         planned_at_ms: int,
-        stamps: Sequence[Part],
+        stamps: tuple[Part, list[Part]],
         shown: _Slots,
         old: Sequence[Part],
     ) -> list[Part]:
         keys = {name.lower() for name in table.primary_key}
         names = b",".join(json_text(c.name) for c in table.columns if c.name.lower() in keys)
+        database, name = map(json_text, table.written_as)
+        millisecond, extension = stamps
         head = b'{"id":0,"database":%s,"table":%s,"pkNames":[%s],"isDdl":false,"type":"%s","es":'
         parts: list[Part] = [
-            head % (json_text(table.id.database), json_text(table.id.table), names, kind.encode()),
-            stamps[0],
+            head % (database, name, names, kind.encode()),
+            millisecond,
             b',"ts":%d,"sql":"","sqlType":{' % planned_at_ms,
         ]
         for i, (field, slot) in enumerate(shown):
@@ -247,9 +304,7 @@ class CanalJson:
             for f, _ in shown
         )
         parts += [b'},"mysqlType":{', types, b'},"old":', *old, b',"data":[', *_object(shown), b"]"]
-        if self._extension:
-            parts += [b',"_tidb":{"commitTs":', stamps[1], b"}"]
-        return [*parts, b"}", self._terminator]
+        return [*parts, *extension, b"}", self._terminator]
 
     def _note(
         self,
@@ -276,7 +331,7 @@ class CanalJson:
         )
         text += b',"sqlType":null,"mysqlType":null,"data":null,"old":null'
         text += b',"_tidb":' + extension if self._extension else b""
-        return Encoded(pa.array([text + b"}"], pa.large_binary()))
+        return Encoded(self._large.compress(pa.array([text + b"}"], pa.large_binary())))
 
 
 _Slots = list[tuple[Field, int]]
@@ -284,6 +339,10 @@ _Slots = list[tuple[Field, int]]
 
 def _slots(layout: Layout, image: list[Field]) -> _Slots:
     return [(field, _slot(layout, field)) for field in image]
+
+
+def _only(shown: _Slots, keep: set[str]) -> _Slots:
+    return [(field, slot) for field, slot in shown if field.column.name in keep]
 
 
 def _slot(layout: Layout, field: Field) -> int:

@@ -95,14 +95,18 @@ def read_messages(
             yield from block.chunks(fill_old)
         row += count
         if status == kernels_json.OTHER:
-            yield _note(data[at:stop], row)
+            yield read_note(data[at:stop], row)
             at, row = stop + len(terminator), row + 1
         elif status != kernels_json.OK:
             raise DecodeError(f"row {row}: {kernels_json.WORDS[status]}")
 
 
-def _note(message: bytes, row: int) -> Change:
-    """Read a message that is no row change."""
+def read_note(message: bytes, row: int) -> SchemaChange | Watermark:
+    """Read a message that is no row change.
+
+    Raises:
+        DecodeError: it is no DDL and no watermark either.
+    """
     try:
         found = json.loads(message)
         if found["isDdl"]:

@@ -6,23 +6,42 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
+from rowferry.change.plan import Topic
 from rowferry.change.table import TableSchema
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
 
 @dataclass(frozen=True, slots=True)
+class TextBody:
+    """How messages are joined to one text, e.g. the body of a request."""
+
+    content_type: str
+    opening: bytes
+    between: bytes
+    closing: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class CodecTraits:
-    """What other stages may ask about a codec. No defaults for facts that matter."""
+    """What other stages may ask about a codec. No defaults for facts that matter.
+
+    Attributes:
+        file_suffix: what names of data files end with; "": it is not a format of files.
+        body: how its messages are joined to one text; None: they are not.
+    """
 
     file_suffix: str
     schema_change_goes_to: Literal["all-partitions", "partition-0", "nowhere"]
     carries_before_image: bool
     can_omit_columns: bool
     one_table_per_topic: bool = False
+    body: TextBody | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +50,14 @@ class Encoded:
 
     `values` is a large_binary array whose data buffer is contiguous: a file of these messages is
     that buffer. `keys` is None where the format has no keys. `rows` is how many row changes are in
-    it, where that is not one for each value (0 for a file's head).
+    it, where that is not one for each value (0 for a file's head). `partitions` has the partition
+    of each message, where there are any. A null value is a message without one (a tombstone).
     """
 
     values: pa.LargeBinaryArray
     keys: pa.LargeBinaryArray | None = None
     rows: int | None = None
+    partitions: npt.NDArray[np.int32] | None = None
 
     @property
     def row_count(self) -> int:
@@ -70,13 +91,30 @@ class Codec(Protocol):
 
     def __init__(self, spec: ChangefeedSpec) -> None: ...
 
+    def probe(self) -> None:
+        """Ask the world for what this format needs (a schema registry); writes nothing.
+
+        Raises the error that rows would meet later, so that a changefeed is not created with it.
+        """
+
     def file_head(self, table: TableSchema) -> bytes:
         """Return what each data file of this table version begins with (may be empty)."""
 
-    def encode_rows(self, rows: Rows, planned_at_ms: int) -> Encoded:
-        """Encode a chunk. Reads no clock and no random source: equal input gives equal bytes.
+    def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
+        """Encode a chunk, a message for each row, in order.
 
-        When the sink writes files, every value ends with the terminator.
+        Reads no clock and no random source: equal input gives equal bytes. When the sink writes
+        files, every value ends with the terminator. With a topic, no message is longer than the
+        topic takes: what is longer is handled as `large-message-handle` says.
+
+        Raises:
+            MessageTooLarge: a row does not fit, and nothing was said about such rows.
+        """
+
+    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
+        """Join messages of one partition as far as the format can; else return them as they are.
+
+        Order inside each partition is kept, and so is which row goes where.
         """
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
@@ -90,4 +128,14 @@ class Codec(Protocol):
 
         What the format does not carry comes back as the format's readers would see it. Raises
         DecodeError with the place.
+        """
+
+    def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
+        """Read one message of a queue back, with no table known beforehand.
+
+        Rows come in the message's order, `seq` counting from 0. Their table is made of what the
+        message carries: the written name, the columns and their types as far as the format tells
+        them, the handle key as its index; `table_id` and `version` are 0. A row whose other columns
+        did not fit into the message has `key_only` set; a row that was left in storage (a claim
+        check) is fetched from there. Raises DecodeError.
         """

@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
+from rowferry.change.plan import Topic
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
-from rowferry.errors import BadOption, EncodeError
+from rowferry.errors import BadOption, DecodeError, EncodeError
 from rowferry.flow.encode import (
     kernels,
     kernels_csv,
@@ -135,6 +136,9 @@ class Csv:
                 "for the delete event, set it to false"
             )
 
+    def probe(self) -> None:
+        """Ask nothing: this format needs nobody."""
+
     def file_head(self, table: TableSchema) -> bytes:
         """Return the line of column names, or nothing."""
         if not self._header:
@@ -145,7 +149,11 @@ class Csv:
         heads = [f"ticdc-meta${name}" for name in names] + [c.name for c in table.visible]
         return self._delimiter.join(h.encode() for h in heads) + self._terminator
 
-    def encode_rows(self, rows: Rows, planned_at_ms: int) -> Encoded:
+    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
+        """Each row is a message of its own."""
+        return messages
+
+    def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
         """Encode a chunk: one value for each row change (two lines for an update with its old row).
 
         Raises:
@@ -200,13 +208,15 @@ class Csv:
         skip = len(head) if head and data.startswith(head) else 0
         return read_lines(data, skip, table, dialect)
 
+    def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
+        """Refuse: lines do not say what their columns are."""
+        raise DecodeError("csv is a format of files; its lines cannot be read as messages")
+
     def _line(
         self, table: TableSchema, op: str, stamp: Part, cells: list[Part], is_update: bool
     ) -> list[Part]:
-        join = self._delimiter
-        parts: list[Part] = [
-            join.join(self._string(t) for t in (op, table.id.table, table.id.database))
-        ]
+        join, name = self._delimiter, table.written_as
+        parts: list[Part] = [join.join(self._string(t) for t in (op, name.table, name.database))]
         if self._commit_ts:
             parts += [join, stamp]
         if self._old_value:

@@ -33,7 +33,7 @@ DIGITS = 20  # the longest integer text, sign included
 # Columns of the slot table.
 KIND, MODE, VALUES, DATA, SIZE, VALID, BIT, WRAP, NULL_FROM, NULL_TO = range(10)
 # Instructions: LITERAL from to · CELL slot · PICK slot limit from to from to ·
-# CHANGED slot other from to
+# CHANGED slot other from to bare close
 LITERAL, CELL, PICK, CHANGED = 0, 1, 2, 3
 # How a run ended.
 DONE, FULL, BAD_TEXT = 0, 1, 2
@@ -104,7 +104,7 @@ def _write_signed(to: int, value: int) -> int:
 
 
 @compiled
-def _rune(source: int, left: int) -> int:
+def rune_size(source: int, left: int) -> int:
     """Return the length of the UTF-8 character at `source`, or 0 if it is not one."""
     first = load_byte(source)
     if 0xC2 <= first <= 0xDF:
@@ -141,7 +141,7 @@ def _write_unicode(to: int, b0: int, b1: int, b2: int, b3: int) -> int:
 @compiled
 def _write_high(to: int, source: int, left: int) -> Any:
     """Write the character at a byte ≥ 0x80; return the new place and the bytes read."""
-    size = _rune(source, left)
+    size = rune_size(source, left)
     if size == 0:
         return _write_unicode(to, 102, 102, 102, 100), 1  # U+FFFD for each invalid byte
     if size == 3 and load_byte(source) == 0xE2 and load_byte(source + 1) == 0x80:
@@ -377,9 +377,14 @@ def write_rows(
                     store_byte(to, 44)
                     to += 1
                 virgin = False
-                size = code[i, 4] - code[i, 3]
-                copy_bytes(to, pool + code[i, 3], size)
-                to += size
+                bare = _is_null(other, row)  # then it is this cell that has a value
+                start = code[i, 5] if bare else code[i, 3]
+                copy_bytes(to, pool + start, code[i, 4] - start)
+                to = _write_cell(to + code[i, 4] - start, slot, row, pool, mark)
+                if code[i, 6] != 0 and not bare:
+                    store_byte(to, code[i, 6])
+                    to += 1
+                continue
             to = _write_cell(to, slot, row, pool, mark)
         offsets[row + 1] = to - base
     return len(which), DONE

@@ -17,6 +17,7 @@ from rowferry.flow.encode.kernels_memory import Bytes, Ints, compiled, frozen, m
 
 PLAIN = 0  # never an exponent
 GENERAL = 1  # an exponent below 1e-4 and from 1e21
+NUMBER = 2  # an exponent below 1e-6 and from 1e21
 
 _LOWEST, _HIGHEST = -324, 292  # powers of ten that doubles and floats can ask for
 
@@ -95,10 +96,17 @@ def _count(digits: Any) -> int:
 
 
 @compiled
+def _has_exponent(point: int, style: int) -> bool:
+    if style == PLAIN:
+        return False
+    return bool(point - 1 < (-4 if style == GENERAL else -6) or point - 1 >= 21)
+
+
+@compiled
 def _size(negative: bool, count: int, power: Any, style: int) -> Any:
     """Return the length of the text that `_write` makes."""
     point = count + power  # digits before the point
-    if style == GENERAL and (point - 1 < -4 or point - 1 >= 21):
+    if _has_exponent(point, style):
         exponent = abs(point - 1)
         size = count + (1 if count > 1 else 0) + 2 + (3 if exponent > 99 else 2)
     elif power >= 0:
@@ -118,7 +126,7 @@ def _write(
         out[at] = 45
         at += 1
     point = count + power
-    if style == GENERAL and (point - 1 < -4 or point - 1 >= 21):
+    if _has_exponent(point, style):
         end = at + count + (1 if count > 1 else 0)
         out[end] = 101
         out[end + 1] = 45 if point < 1 else 43

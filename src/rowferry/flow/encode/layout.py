@@ -40,11 +40,16 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """`name` and the cell, only where the cell differs from another one; commas between them."""
+    """`name`, the cell and `close`, only where the cell differs from another; commas between them.
+
+    Where the other one is NULL, the first `lost` bytes of the name and `close` are left out.
+    """
 
     slot: int
     other: int
     name: bytes
+    lost: int = 0
+    close: bytes = b""  # one byte, or none
 
 
 Part = bytes | Cell | Pick | Changed
@@ -122,8 +127,9 @@ class Layout:
                 case Pick(slot, limit, low, high):
                     places = [*self._literal(low), *self._literal(high)]
                     self._code.append([kernels.PICK, slot, limit, *places])
-                case Changed(slot, other, name):
-                    places = [*self._literal(name), 0, 0]
+                case Changed(slot, other, name, lost, close):
+                    start, end = self._literal(name)
+                    places = [start, end, start + lost, int.from_bytes(close)]
                     self._code.append([kernels.CHANGED, slot, other, *places])
         flush()
         self._bounds.append(len(self._code))
@@ -169,7 +175,7 @@ class Layout:
         entry = self._slots[part.slot]
         digits = 0 if entry[kernels.KIND] == kernels.TEXT else kernels.DIGITS
         cell = max(digits + 2, entry[kernels.NULL_TO] - entry[kernels.NULL_FROM])
-        return cell + (len(part.name) + 1 if isinstance(part, Changed) else 0)
+        return cell + (len(part.name) + 2 if isinstance(part, Changed) else 0)
 
     def _address(self, buffer: pa.Buffer | None, start: int, count: int) -> int:
         if count == 0:

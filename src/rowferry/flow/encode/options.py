@@ -55,6 +55,16 @@ SINK = OptionTable(
     (TERMINATOR, ONLY_UPDATED, DELETE_ONLY_HANDLE_KEY, CONTENT_COMPATIBLE, TIDB_EXTENSION),
 )
 
+# Where TiCDC's file keeps settings of codecs; a parameter of the URI counts for both sections.
+CODEC_SECTION: Final = "sink.kafka-config.codec-config"
+CODEC_EXTENSION = OptionTable(CODEC_SECTION, (TIDB_EXTENSION,))
+
+
+def tidb_extension(spec: ChangefeedSpec) -> bool:
+    """Return whether messages have the `_tidb` extension, in whichever section that was said."""
+    here, there = spec.options(SINK), spec.options(CODEC_EXTENSION)
+    return here[TIDB_EXTENSION] or there[TIDB_EXTENSION]
+
 
 def writes_lines(spec: ChangefeedSpec) -> bool:
     """Return whether the sink stores files: then every encoded value ends with the terminator."""

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.dispatch.by_slice import BySlice
+from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -23,12 +24,16 @@ class Blackhole:
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
     flush_interval_s: ClassVar[float] = 0.2
+    dispatch: ClassVar[BySlice] = BySlice()
 
-    def __init__(self, spec: ChangefeedSpec, codec: CodecTraits) -> None:
+    def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         pass
 
     def probe(self, owner: Owner) -> None:
         """There is nothing that could refuse."""
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """Any table can go here."""
 
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """There is nothing to claim: repeats do no harm where nothing is kept."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice, Topic
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.dispatch.contract import Dispatch
+from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -19,7 +20,7 @@ class SinkTraits:
 
     takes_files: bool  # writes whole files: codecs end each value with the terminator
     shows_rows_on_write: bool  # rows are visible before publish (queues); else only after it
-    needs_shuffle: bool  # all changes of one target must meet in one task
+    needs_shuffle: bool  # all changes of one lane must meet in one task: a LaneSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,20 @@ class Owner:
 
 
 class Sink(Protocol):
-    """A target. Built from the spec alone, so that tasks can build it too."""
+    """A target. Built from the spec alone, so that tasks can build it too.
+
+    A sink is a `SegmentSink`, whose segments are written each on its own, or (`needs_shuffle`) a
+    `LaneSink`, whose rows are brought together by lane first.
+    """
 
     TRAITS: ClassVar[SinkTraits]
     TABLES: ClassVar[tuple[OptionTable, ...]]
 
-    def __init__(self, spec: ChangefeedSpec, codec: CodecTraits) -> None: ...
+    def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None: ...
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """What says where each row goes in this sink."""
 
     @property
     def flush_interval_s(self) -> float:
@@ -46,6 +55,13 @@ class Sink(Protocol):
         """Ask the world whether this changefeed may write here; writes nothing.
 
         Raises SinkUnwritable, SinkOwned, SinkDamaged or SinkUnavailable.
+        """
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """Judge the captured tables when a changefeed is created.
+
+        Raises:
+            BadInput: one of them cannot go here; the text names it.
         """
 
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
@@ -72,20 +88,10 @@ class Sink(Protocol):
     def allocate(
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
     ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
-        """Assign an output to every slice of every segment (driver); writes nothing.
+        """Assign an output to every slice of every segment (driver); no change becomes visible.
 
         Returns the outputs and the sink's state once the plan is published. Called again after a
         discard it may assign the same outputs.
-        """
-
-    def write(
-        self, segment: Segment, outputs: Sequence[Output], frames: Iterator[tuple[int, Encoded]]
-    ) -> Iterator[Receipt]:
-        """Write the frames of one segment durably, in a task; `int` is the slice's place.
-
-        Idempotent: run twice, or by two processes at once, it leaves the same. An output without
-        frames is still written where the sink needs it (an empty file). Receipts come after all of
-        the segment is durable.
         """
 
     def publish(
@@ -102,3 +108,49 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let connections go."""
+
+
+class SegmentSink(Sink, Protocol):
+    """A sink whose outputs belong to one segment each, so that tasks need not know each other."""
+
+    def write(
+        self, segment: Segment, outputs: Sequence[Output], frames: Iterator[tuple[int, Encoded]]
+    ) -> Iterator[Receipt]:
+        """Write the frames of one segment durably, in a task; `int` is the slice's place.
+
+        Idempotent: run twice, or by two processes at once, it leaves the same. An output without
+        frames is still written where the sink needs it (an empty file). Receipts come after all of
+        the segment is durable.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """Messages of one topic's partition from one segment, in order.
+
+    Attributes:
+        segment, number: its place in the order of the micro-batch.
+        messages: `keys` and `values`; null keys where the format has none.
+        micro_batch: the number of the plan that it belongs to.
+        epoch: of whoever carries the plan out now; a replay may have a higher one.
+    """
+
+    segment: int
+    number: int
+    topic: Topic
+    partition: int
+    messages: Encoded
+    micro_batch: int = 0
+    epoch: int = 0
+
+
+class LaneSink(Sink, Protocol):
+    """A sink that keeps the order of each topic's partition across all segments."""
+
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        """Send packets in the order in which they come, in a task.
+
+        All packets of one topic's partition come to one call, ordered by segment and number. On
+        return all of them are durable. On raise some may be; called again with the same packets it
+        sends all of them again, in order.
+        """

@@ -1,6 +1,7 @@
-"""Real MySQL and MariaDB servers for tests and benchmarks, fetched, started and stopped here.
+"""Real servers for tests and benchmarks, fetched, started and stopped here.
 
-In: a folder and settings. Out: a server that answers on 127.0.0.1, with an administrator's login.
+In: a folder and settings. Out: a server that answers on 127.0.0.1: MySQL and MariaDB with an
+administrator's login, Kafka, and a schema registry.
 Nothing is installed on the machine; programs are kept in a cache folder that later runs use.
 """
 
@@ -11,16 +12,24 @@ from rowferry.testing.servers.flavours import (
     ensure_mariadb,
     ensure_mysql,
 )
+from rowferry.testing.servers.kafka import Kafka, Listener, Message
+from rowferry.testing.servers.registry import Registry
 from rowferry.testing.servers.replication import promote, replicate, wait_for
 from rowferry.testing.servers.server import Row, Server
 from rowferry.testing.servers.sysbench import sysbench_table
+from rowferry.testing.servers.tokens import TokenEndpoint
 
 __all__ = [
+    "Kafka",
+    "Listener",
     "MariaDb",
     "MariaDb11",
+    "Message",
     "MySql",
+    "Registry",
     "Row",
     "Server",
+    "TokenEndpoint",
     "ensure_mariadb",
     "ensure_mysql",
     "promote",

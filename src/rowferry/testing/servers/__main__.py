@@ -7,16 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rowferry.errors import RowferryError
 from rowferry.testing.servers.flavours import MariaDb, MariaDb11, MySql
-from rowferry.testing.servers.server import Server
+from rowferry.testing.servers.kafka import Kafka
+from rowferry.testing.servers.registry import Registry
 
 
 def main() -> int:
     """Fetch what is missing and say where it is; return the exit code."""
-    kinds: tuple[type[Server], ...] = (MySql, MariaDb, MariaDb11)
+    kinds = (MySql, MariaDb, MariaDb11, Kafka, Registry)
     with ThreadPoolExecutor(2) as workers:
         try:
-            for kind, folder in zip(kinds, workers.map(lambda k: k.ensure(), kinds), strict=True):
-                print(f"{kind.packages.name}: {folder.parent}")
+            for folder in workers.map(lambda kind: kind.ensure().parent, kinds):
+                print(f"{folder.name}: {folder}")
         except RowferryError as err:
             print(err, file=sys.stderr)
             return 1

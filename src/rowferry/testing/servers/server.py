@@ -5,13 +5,11 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -23,19 +21,14 @@ from pymysql.converters import encoders
 
 from rowferry.errors import SourceUnavailable
 from rowferry.flow.capture.binlog.session import Flavour, Login, wrapped
+from rowferry.testing.servers.child import HOST, PORT_TRIES, PortTaken, end, free_port, spawn
 from rowferry.testing.servers.packages import Packages, cache, locked
 
 Row = tuple[str | bytes | None, ...]
 
 USER: Final = "rowferry"
-_HOST: Final = "127.0.0.1"
 _START_S: Final = 120.0
-_STOP_S: Final = 60.0
-_PORT_TRIES: Final = 5
 _TO_TEXT: Final[Any] = encoders  # all kinds of values can be sent; what comes back stays text
-
-# A child is killed when the thread that made it ends, so all are made by one that stays.
-_parent = ThreadPoolExecutor(1, thread_name_prefix="servers")
 
 
 class Server(ABC):
@@ -57,7 +50,7 @@ class Server(ABC):
         self.datadir = self.folder / "data"
         self.server_id = server_id
         self.options = tuple(options)
-        self.host = _HOST
+        self.host = HOST
         self.port = 0
         self._password = secrets.token_hex(12)
         self._child: subprocess.Popen[bytes] | None = None
@@ -98,14 +91,14 @@ class Server(ABC):
         template = cls.ensure()
         server.folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(template, server.datadir)
-        for _ in range(_PORT_TRIES):
-            server.port = _free_port()
+        for _ in range(PORT_TRIES):
+            server.port = free_port()
             try:
                 server._launch(first=True)
-            except _PortTaken:
+            except PortTaken:
                 continue
             return server
-        raise SourceUnavailable(f"no port on {_HOST} stayed free for a server to take it")
+        raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
 
     @classmethod
     def ensure(cls) -> Path:
@@ -139,7 +132,7 @@ class Server(ABC):
         self.options += more
         try:
             self._launch(first=False)
-        except _PortTaken:
+        except PortTaken:
             raise SourceUnavailable(
                 f"port {self.port} was taken while the server was down"
             ) from None
@@ -225,20 +218,11 @@ class Server(ABC):
 
     def _launch(self, first: bool) -> None:
         begin = self._messages.stat().st_size if self._messages.exists() else 0
-        command = [_with_parent(), "--pdeathsig=KILL", "--", *self.program(), *self._arguments()]
+        command = [*self.program(), *self._arguments()]
         if first:
             self._write_first_statements()
             command.append(f"--init-file={self._first}")
-        with open(self._messages, "ab") as messages:
-            self._child = _parent.submit(
-                lambda: subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=messages,
-                    stderr=messages,
-                    start_new_session=True,  # an interrupt at the terminal is ours to hand on
-                )
-            ).result()
+        self._child = spawn(command, self._messages)
         try:
             self._wait_ready(begin)
         except BaseException:
@@ -252,7 +236,7 @@ class Server(ABC):
             "--no-defaults",
             f"--datadir={self.datadir}",
             f"--port={self.port}",
-            f"--bind-address={_HOST}",
+            f"--bind-address={HOST}",
             "--socket=server.sock",  # relative to the data directory: such a path is never too long
             "--pid-file=server.pid",
             f"--tmpdir={self.folder}",  # another server that starts must not clear ours away
@@ -295,7 +279,7 @@ class Server(ABC):
             if not self.alive:
                 said = self._messages.read_bytes()[begin:].decode(errors="replace")
                 if "Address already in use" in said or "Bind on TCP/IP port" in said:
-                    raise _PortTaken
+                    raise PortTaken
                 errors = [line for line in said.splitlines() if "ERROR" in line] or [said[-300:]]
                 raise SourceUnavailable(f"the server did not start: {' '.join(errors[:3])}")
             try:
@@ -312,18 +296,8 @@ class Server(ABC):
                 self._admin.close()
                 self._admin = None
             child, self._child = self._child, None
-        if child is None:
-            return
-        child.send_signal(how)
-        try:
-            child.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-
-class _PortTaken(Exception):
-    """Somebody else took the port first."""
+        if child is not None:
+            end(child, how)
 
 
 def _rows(
@@ -335,16 +309,3 @@ def _rows(
             return [tuple(row) for row in cursor.fetchall()]
 
     return wrapped(attempt, login)
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _with_parent() -> str:
-    found = shutil.which("setpriv")
-    if found is None:
-        raise SourceUnavailable("test servers need setpriv (Debian: apt-get install util-linux)")
-    return found

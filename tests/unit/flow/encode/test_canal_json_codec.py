@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, table, text
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
+from rowferry.change.ddl import parse_create
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, DecodeError, EncodeError
@@ -255,3 +257,89 @@ def test_every_cut_of_a_file_is_an_error_or_fewer_rows() -> None:
             continue
         with pytest.raises(DecodeError, match="row [12]"):
             list(codec.decode(data[:cut], INT_TEXT))
+
+
+# --- messages of a queue --------------------------------------------------------------------------
+
+
+def received(codec: CanalJson, rows: Rows) -> list[Any]:
+    values = codec.encode_rows(rows, 5).values.to_pylist()
+    return [change for value in values for change in codec.decode_message(None, value)]
+
+
+@pytest.mark.parametrize("full", ["false", "true"])
+def test_a_message_tells_its_table(full: str) -> None:
+    codec = CanalJson(spec(f"{KAFKA}?enable-tidb-extension=true&content-compatible={full}"))
+    sql = (
+        "create table t (a bigint unsigned, b varbinary(9), c text, d datetime(3), e decimal(9,2),"
+        " f enum('x','y'), g set('x'), h bit(9), i time(2), j json, k float, y year, z int(4)"
+        " unsigned zerofill, primary key (z, a))"
+    )
+    schema = parse_create(sql, "test")
+    row = (1 << 63, b"\x89", "t", "2020-01-01 00:00:00.123", "1.50", 2, 1, 5, "-01:00:00.25")
+    (found,) = received(codec, inserts(schema, (*row, '{"a": 1}', 0.5, 1999, 7)))
+    assert [c.type.name for c in found.table.columns] == [c.type.name for c in schema.columns]
+    assert [c.type.unsigned for c in found.table.columns] == [
+        c.type.unsigned for c in schema.columns
+    ]
+    assert found.table.column("f").type.elements == (("x", "y") if full == "true" else ())
+    assert (
+        found.after.to_pylist()
+        == inserts(schema, (*row, '{"a": 1}', 0.5, 1999, 7)).after.to_pylist()
+    )
+    assert (found.table.id, found.table.table_id, found.table.version) == (schema.id, 0, 0)
+    assert found.table.primary_key == ("a", "z")
+    (again,) = received(codec, inserts(schema, (*row, None, None, None, 7)))
+    assert again.table is found.table
+
+
+def test_messages_have_the_routed_names() -> None:
+    codec = CanalJson(spec(KAFKA))
+    routed = replace(INT_TEXT, target=TableId("there", 'x"'))
+    (found,) = received(codec, inserts(routed, (1, "x")))
+    assert found.table.id == routed.target
+    change = SchemaChange(1, DdlKind.DROP_TABLE, "drop", INT_TEXT.id, target=routed.target)
+    encoded = codec.encode_schema_change(change, 5)
+    assert encoded is not None
+    (told,) = codec.decode_message(None, encoded.values[0].as_py())
+    assert isinstance(told, SchemaChange) and told.table == routed.target
+
+
+def test_messages_with_only_updated_columns_come_back_whole() -> None:
+    codec = CanalJson(spec(f"{KAFKA}?only-output-updated-columns=true"))
+    rows = chunk(INT_TEXT, (Op.UPDATE, OLD, NEW), (Op.UPDATE, OLD, OLD), (Op.DELETE, OLD, None))
+    found = received(codec, rows)
+    assert images(found) == images([rows])
+
+
+def test_a_keyless_table_has_no_key_in_messages() -> None:
+    keyless = TableSchema(INT_TEXT.id, 1, 1, INT_TEXT.columns)
+    (found,) = received(CanalJson(spec(KAFKA)), inserts(keyless, (1, "x")))
+    assert found.table.indexes == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "row 1: it does not tell its columns' types"),
+        ({"mysqlType": {"a": "int"}}, "row 1: it does not tell its columns' types"),
+        ({"mysqlType": {"a": "int", "b": 5}}, "row 1: it does not tell its columns' types"),
+        ({"mysqlType": {"a": "int", "b": "thing"}}, "row 1: mysqlType: "),
+        ({"mysqlType": ["a", "b"]}, "row 1: it does not tell its columns' types"),
+        ({"data": {"a": "1"}}, "row 1: a row image is no list of one object"),
+        ({"data": [{"a": 1}]}, "row 1: a row image is no list of one object"),
+        ({"es": None, "mysqlType": {"a": "int", "b": "text"}}, "row 1: it has neither commitTs"),
+        ({"_tidb": [1]}, "row 1: it is not a canal-json object"),
+        ({"type": "OTHER", "data": None}, "row 1: it is neither a row change"),
+        ({"type": "INSERT", "data": None}, "row 1: it has no data"),
+        (
+            {"data": [{"a": "x"}], "mysqlType": {"a": "int"}},
+            "row 1, column 'a': 'x' is no value of int",
+        ),
+    ],
+)
+def test_malformed_messages_of_a_queue(changes: dict[str, Any], words: str) -> None:
+    text = json.dumps(message(pkNames=["a"], **changes)).encode()
+    with pytest.raises(DecodeError) as caught:
+        list(CanalJson(spec(KAFKA)).decode_message(None, text))
+    assert words in str(caught.value)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -237,3 +238,14 @@ def test_every_cut_of_a_file_is_an_error_or_fewer_rows() -> None:
 def _ends(codec: Csv, rows: Rows) -> list[int]:
     sizes = [len(v) for v in codec.encode_rows(rows, 5).values.to_pylist()]
     return [sum(sizes[: i + 1]) for i in range(len(sizes))]
+
+
+def test_names_are_the_routed_ones() -> None:
+    routed = replace(INT_TEXT, target=TableId("there", "x"))
+    line = text(Csv(spec()).encode_rows(inserts(routed, (1, "y")), 5))
+    assert line == '"I","x","there",1,"y"\r\n'
+
+
+def test_lines_are_no_messages() -> None:
+    with pytest.raises(DecodeError, match="csv is a format of files"):
+        Csv(spec()).decode_message(None, b'"I","t","test",1,"y"\r\n')

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -50,7 +51,7 @@ def storage(
     codec: CodecTraits = CSV,
     now: Callable[[], datetime] | None = None,
 ) -> Storage:
-    return Storage(spec_for(root, config, query), codec, now)
+    return Storage(spec_for(root, config, query), SimpleNamespace(TRAITS=codec), now)
 
 
 def table(name: str = "employee", database: str = "hr", version: int = 100) -> TableSchema:
@@ -99,7 +100,8 @@ class Feed:
         watermark: int | None = NOON,
     ) -> Plan:
         stretch = Stretch(segments, tuple(changes), {}, watermark=watermark)
-        outputs, state = self.sink.allocate(stretch, {})
+        tables = {s: self.schemas[s.table, s.version] for g in segments for s in g.slices}
+        outputs, state = self.sink.allocate(stretch, tables)
         self.number += 1
         # Through its JSON form: what is run is what was recorded.
         return Plan.from_json(Plan(self.number, 1, 0, stretch, outputs, state).to_json())

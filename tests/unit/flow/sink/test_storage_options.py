@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def test_expiry_needs_days_in_paths() -> None:
 def test_a_uri_without_a_whole_path_is_refused_with_the_cure(uri: str, cure: str) -> None:
     source = Uri.parse("range://127.0.0.1:1", "source")
     with pytest.raises(BadUri, match=cure):
-        Storage(ChangefeedSpec("feed", source, Uri.parse(uri, "sink")), CSV)
+        Storage(ChangefeedSpec("feed", source, Uri.parse(uri, "sink")), SimpleNamespace(TRAITS=CSV))
 
 
 @pytest.mark.parametrize(

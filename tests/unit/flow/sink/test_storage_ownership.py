@@ -267,8 +267,9 @@ def test_a_dangling_link_in_place_of_the_directory(tmp_path: Path) -> None:
 
 def test_a_directory_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The superuser may write anywhere, so the system's answer is scripted.
+    (tmp_path / "root").mkdir()
     monkeypatch.setattr(os, "access", lambda *_: False)
-    refused_without_a_trace(tmp_path, SinkUnwritable, "cannot be written by this user")
+    refused_without_a_trace(tmp_path / "root", SinkUnwritable, "cannot be written by this user")
 
 
 @pytest.mark.parametrize(

@@ -98,16 +98,13 @@ class SchemaDocument:
 
 def of_table(schema: TableSchema, column_ids: bool = False) -> SchemaDocument:
     """Return the schema file of a table version that no DDL of the feed made."""
-    return SchemaDocument(
-        schema.id.database, schema.id.table, schema.version, columns=_columns(schema, column_ids)
-    )
+    return SchemaDocument(*schema.written_as, schema.version, columns=_columns(schema, column_ids))
 
 
 def of_change(change: SchemaChange, column_ids: bool = False) -> SchemaDocument:
     """Return the schema file of a DDL, under the name after it (a rename's new one)."""
     return SchemaDocument(
-        change.table.database,
-        change.table.table,
+        *change.written_as,
         change.commit_ts,
         change.query,
         int(change.kind),

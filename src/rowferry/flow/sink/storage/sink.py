@@ -10,7 +10,8 @@ from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import FileConflict, SinkError, SinkUnavailable, SnapshotGone
-from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.dispatch.by_slice import BySlice
+from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.storage.expire import expire
 from rowferry.flow.sink.storage.files import Files, Staged, Stored
@@ -43,15 +44,18 @@ class Storage:
         takes_files=True, shows_rows_on_write=False, needs_shuffle=False
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (STORAGE_TABLE, SINK_TABLE)
+    dispatch: ClassVar[BySlice] = BySlice()
 
     def __init__(
         self,
         spec: ChangefeedSpec,
-        codec: CodecTraits,
+        codec: Codec,
         now: Callable[[], datetime] | None = None,
     ) -> None:
         self.settings = read_settings(spec)
-        self._naming = Naming(self.settings.index_digits, "." + codec.file_suffix.removeprefix("."))
+        self._naming = Naming(
+            self.settings.index_digits, "." + codec.TRAITS.file_suffix.removeprefix(".")
+        )
         self._files: Files = LocalFiles(local_root(spec.sink), self.settings.fsync)
         self._ownership = Ownership(self._files)
         self._now = now or self._wall_clock
@@ -85,6 +89,9 @@ class Storage:
         for path, kind in walk(self._files, self.settings.date_separator):
             if isinstance(kind, IndexFile):
                 self._number_in(self._files.get(path), path)
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """Any table can go here."""
 
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """Claim the directory, making it if needed; older epochs can publish nothing from here on.
@@ -140,7 +147,8 @@ class Storage:
             date = self._date_of(segment)
             for place, piece in enumerate(segment.slices):
                 physical_id = piece.physical_id if self.settings.partition_separator else None
-                where = Directory(*piece.table, piece.version, physical_id, date).path
+                name = tables[piece].written_as
+                where = Directory(*name, piece.version, physical_id, date).path
                 number = last.get(where, -1)
                 number = (number if number >= 0 else self._last_number(where)) + 1
                 last[where] = number

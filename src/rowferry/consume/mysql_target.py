@@ -1,0 +1,127 @@
+"""A MySQL-compatible database that changes are applied to; the client library is owned here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pymysql
+from pymysql.converters import encoders
+
+from rowferry.change.table import TableId
+from rowferry.errors import BadUri, RowferryError, RowRejected, SinkUnavailable, SinkUnwritable
+from rowferry.spec.uri import Uri
+
+_REFUSED: Final = frozenset({1044, 1045, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 2026})
+# Errors of a DDL that was carried out before: there already, or gone already.
+_DONE: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1091, 1826})
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL writes it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def quoted_table(table: TableId) -> str:
+    """Return a table's whole name as SQL writes it."""
+    return f"{quoted(table.database)}.{quoted(table.table)}"
+
+
+class MySqlTarget:
+    """One connection, in UTC, without strict mode and without checks of foreign keys."""
+
+    def __init__(self, uri: Uri) -> None:
+        """Connect.
+
+        Raises:
+            BadUri: it names no user, host or port that can be used.
+            SinkUnwritable: the login is refused.
+            SinkUnavailable: nobody answers.
+        """
+        host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
+        if uri.scheme not in ("mysql", "mariadb", "tidb") or not host or not uri.user:
+            raise BadUri(f"--apply {uri}: write mysql://<user>:<password>@<host>:<port>/")
+        if uri.path not in ("", "/") or uri.parameters or (port and not port.isdecimal()):
+            raise BadUri(f"--apply {uri}: write only user, password, host and port")
+        self._name = f"{host}:{port or 3306}"
+        with self._wrapped("connecting"):
+            self._connection = pymysql.connect(
+                host=host.strip("[]"),
+                port=int(port or 3306),
+                user=uri.user,
+                password=uri.password,
+                charset="utf8mb4",
+                autocommit=False,
+                connect_timeout=10,
+                max_allowed_packet=1 << 30,
+                program_name="rowferry consume",
+                init_command="SET time_zone = '+00:00', sql_mode = '', foreign_key_checks = 0",
+                conv=encoders,  # type: ignore[arg-type] # what comes back stays text
+            )
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement inside the transaction and return its rows.
+
+        Raises:
+            RowRejected: the database refuses it.
+            SinkUnavailable: the connection is lost.
+        """
+        with self._wrapped(_short(sql)), self._connection.cursor() as cursor:
+            cursor.execute(sql, tuple(values) or None)
+            return list(cursor.fetchall())
+
+    def execute_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run one statement for many rows, a few round trips in all.
+
+        Raises:
+            RowRejected, SinkUnavailable: as `execute`.
+        """
+        with self._wrapped(_short(sql)), self._connection.cursor() as cursor:
+            cursor.executemany(sql, [tuple(row) for row in rows])
+
+    def commit(self) -> None:
+        """End the transaction: what was executed stays."""
+        with self._wrapped("COMMIT"):
+            self._connection.commit()
+
+    def change_schema(self, database: str, query: str) -> None:
+        """Run a DDL with a default database; one that was carried out before is left out.
+
+        Raises:
+            RowRejected: the database refuses it.
+        """
+        if database:
+            self._connection.select_db(database)
+        with self._wrapped(_short(query)), self._connection.cursor() as cursor:
+            try:
+                cursor.execute(query)
+            except pymysql.err.MySQLError as err:
+                if not err.args or err.args[0] not in _DONE:
+                    raise
+
+    def close(self) -> None:
+        """Let the connection go; what was not committed is lost."""
+        self._connection.close()
+
+    @contextmanager
+    def _wrapped(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (pymysql.err.MySQLError, OSError) as err:
+            raise self._as_error(err, doing) from err
+
+    def _as_error(self, err: Exception, doing: str) -> RowferryError:
+        number = err.args[0] if err.args and isinstance(err.args[0], int) else 0
+        said = str(err.args[1]) if len(err.args) > 1 else str(err)
+        words = f"{self._name}, {doing}: {said}"
+        if number in _REFUSED:
+            return SinkUnwritable(words)
+        if isinstance(err, OSError) or 2000 <= number < 3000 or not number:
+            return SinkUnavailable(words)
+        return RowRejected(words)
+
+
+def _short(sql: str) -> str:
+    text = " ".join(sql.split())
+    return text if len(text) <= 120 else f"{text[:117]}..."

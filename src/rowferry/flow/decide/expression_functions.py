@@ -1,0 +1,215 @@
+"""The functions of value expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rowferry.flow.decide.expression_operators import calculate, compare, joined
+from rowferry.flow.decide.expression_values import (
+    MOMENTS,
+    Datum,
+    Form,
+    Unfit,
+    Value,
+    as_number,
+    as_text,
+    as_truth,
+    common_form,
+    mapped,
+    same_scale,
+)
+
+Builder: TypeAlias = Callable[[Sequence[Value]], Value]
+
+
+def choose(conditions: Sequence[Value], results: Sequence[Value]) -> Value:
+    """Return the result of the first condition that is true, else the last result (CASE)."""
+    form, change = common_form(results)
+    tests = [as_truth(c) for c in conditions]
+    ways = [change(r) for r in results]
+
+    def pick(*data: Datum) -> Datum:
+        flags, values = data[: len(tests)], same_scale(data[len(tests) :])
+        found = values[-1]
+        for flag, value in zip(reversed(flags), reversed(values[:-1]), strict=True):
+            found = pc.if_else(pc.fill_null(flag, False), value, found)
+        return found
+
+    return joined(form, pick, *tests, *ways, at=results[0].at)
+
+
+def first_known(values: Sequence[Value]) -> Value:
+    """Return the first value that is not NULL (COALESCE, IFNULL)."""
+    form, change = common_form(values)
+    return joined(form, lambda *data: pc.coalesce(*same_scale(data)), *map(change, values))
+
+
+def is_null(value: Value) -> Value:
+    """Return whether a value is NULL."""
+    return mapped(value, Form.BOOL, pc.is_null)
+
+
+def _null_if(args: Sequence[Value]) -> Value:
+    same = compare("=", args[0], args[1])
+    nothing = Value(Form.NULL, lambda images: pa.scalar(None))
+    return choose([same], [nothing, args[0]])
+
+
+# --- texts ---------------------------------------------------------------------------------------
+
+
+def _of_text(kernel: Callable[[Datum], Datum], form: Form = Form.TEXT) -> Builder:
+    return lambda args: mapped(as_text(args[0]), form, kernel)
+
+
+def _length(args: Sequence[Value]) -> Value:
+    value = args[0] if args[0].form is Form.BYTES else as_text(args[0])
+    return mapped(value, Form.INT, lambda d: pc.cast(pc.binary_length(d), pa.int64()))
+
+
+def _concat(args: Sequence[Value]) -> Value:
+    empty = pa.scalar("", pa.large_utf8())
+    texts = [as_text(a) for a in args]
+    found = joined(Form.TEXT, lambda *d: pc.binary_join_element_wise(*d, empty), *texts)
+    return replace(found, at=args[0].at)
+
+
+def _slice(value: Value, start: int, stop: int | None) -> Value:
+    if value.form is Form.BYTES:
+        return mapped(value, Form.BYTES, lambda d: pc.binary_slice(d, start=start, stop=stop))
+    return mapped(
+        as_text(value), Form.TEXT, lambda d: pc.utf8_slice_codeunits(d, start=start, stop=stop)
+    )
+
+
+def _substring(args: Sequence[Value]) -> Value:
+    start = _whole_literal(args[1], "the position")
+    size = _whole_literal(args[2], "the length") if len(args) > 2 else None
+    if start == 0 or (size is not None and size <= 0):
+        return _slice(args[0], 0, 0)
+    if start > 0:
+        return _slice(args[0], start - 1, None if size is None else start - 1 + size)
+    if size is None or size >= -start:
+        return _from_end(args[0], start, None)
+    return _from_end(args[0], start, start + size)
+
+
+def _from_end(value: Value, start: int, stop: int | None) -> Value:
+    """Slice from the end; a text that is shorter than that gives nothing, as in MySQL."""
+    text = value if value.form is Form.BYTES else as_text(value)
+    length = pc.binary_length if text.form is Form.BYTES else pc.utf8_length
+    empty = pa.scalar(b"" if text.form is Form.BYTES else "", _kind(text.form))
+
+    def cut(whole: Datum, part: Datum) -> Datum:
+        return pc.if_else(pc.less(length(whole), -start), empty, part)
+
+    return joined(text.form, cut, text, _slice(text, start, stop), at=value.at)
+
+
+def _kind(form: Form) -> pa.DataType:
+    return pa.large_binary() if form is Form.BYTES else pa.large_utf8()
+
+
+def _left(args: Sequence[Value]) -> Value:
+    return _slice(args[0], 0, max(0, _whole_literal(args[1], "the length")))
+
+
+def _right(args: Sequence[Value]) -> Value:
+    size = max(0, _whole_literal(args[1], "the length"))
+    return _slice(args[0], -size, None) if size else _slice(args[0], 0, 0)
+
+
+def _whole_literal(value: Value, what: str) -> int:
+    if value.form is not Form.INT or not isinstance(value.literal, int):
+        raise Unfit(f"{what} must be a whole number, written out")
+    return value.literal
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def _absolute(args: Sequence[Value]) -> Value:
+    value = as_number(args[0])
+    return mapped(value, value.form, lambda d: pc.abs_checked(d))
+
+
+def _to_whole(kernel: Any) -> Builder:
+    def build(args: Sequence[Value]) -> Value:
+        value = as_number(args[0])
+        if value.form is Form.INT:
+            return value
+        return mapped(value, value.form, lambda d: kernel(d))
+
+    return build
+
+
+def _round(args: Sequence[Value]) -> Value:
+    value = as_number(args[0])
+    digits = _whole_literal(args[1], "the number of digits") if len(args) > 1 else 0
+    if value.form is Form.INT and digits >= 0:
+        return value
+    mode = "half_to_even" if value.form is Form.DBL else "half_towards_infinity"
+    return mapped(value, value.form, lambda d: pc.round(d, ndigits=digits, round_mode=mode))
+
+
+# --- dates ---------------------------------------------------------------------------------------
+
+
+def _date_part(start: int, stop: int, *forms: Form) -> Builder:
+    """Return a function that reads digits of a date's text."""
+
+    def build(args: Sequence[Value]) -> Value:
+        value = args[0]
+        if value.form not in forms:
+            wanted = " or ".join(f.value for f in forms)
+            raise Unfit(f"the function needs {wanted}, not {value.form.value}")
+
+        def cut(texts: Datum) -> Datum:
+            return pc.cast(pc.utf8_slice_codeunits(texts, start=start, stop=stop), pa.int64())
+
+        return mapped(value, Form.INT, cut)
+
+    return build
+
+
+def _date(args: Sequence[Value]) -> Value:
+    if args[0].form not in MOMENTS:
+        raise Unfit(f"date() needs a DATE or a DATETIME, not {args[0].form.value}")
+    return mapped(args[0], Form.DATE, lambda d: pc.utf8_slice_codeunits(d, start=0, stop=10))
+
+
+BUILDERS: Final[dict[str, Builder]] = {
+    "abs": _absolute,
+    "ceil": _to_whole(pc.ceil),
+    "char_length": _of_text(lambda d: pc.cast(pc.utf8_length(d), pa.int64()), Form.INT),
+    "coalesce": first_known,
+    "concat": _concat,
+    "date": _date,
+    "day": _date_part(8, 10, *MOMENTS),
+    "floor": _to_whole(pc.floor),
+    "hour": _date_part(11, 13, Form.DATETIME),
+    "if": lambda args: choose([args[0]], [args[1], args[2]]),
+    "ifnull": first_known,
+    "isnull": lambda args: is_null(args[0]),
+    "left": _left,
+    "length": _length,
+    "lower": _of_text(lambda d: pc.utf8_lower(d)),
+    "ltrim": _of_text(lambda d: pc.ascii_ltrim(d, characters=" ")),
+    "minute": _date_part(14, 16, Form.DATETIME),
+    "mod": lambda args: calculate("%", args[0], args[1]),
+    "month": _date_part(5, 7, *MOMENTS),
+    "nullif": _null_if,
+    "right": _right,
+    "round": _round,
+    "rtrim": _of_text(lambda d: pc.ascii_rtrim(d, characters=" ")),
+    "second": _date_part(17, 19, Form.DATETIME),
+    "substring": _substring,
+    "trim": _of_text(lambda d: pc.ascii_trim(d, characters=" ")),
+    "upper": _of_text(lambda d: pc.utf8_upper(d)),
+    "year": _date_part(0, 4, *MOMENTS),
+}

@@ -1,0 +1,228 @@
+"""Comparisons and arithmetic of MySQL over columns of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rowferry.flow.decide.expression_values import (
+    MOMENTS,
+    NUMBERS,
+    Datum,
+    Form,
+    Images,
+    Unfit,
+    Value,
+    as_bytes,
+    as_decimal,
+    as_double,
+    as_micros,
+    as_moment,
+    as_number,
+    common_form,
+    comparable,
+    constant,
+    digit,
+    mapped,
+    same_scale,
+)
+
+_KERNELS: Final[dict[str, Any]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def compare(operator: str, one: Value, other: Value) -> Value:
+    """Return the comparison of two values, by MySQL's rules for their types.
+
+    Raises:
+        Unfit: the two cannot be compared here.
+    """
+    left, right = comparable_pair(one, other)
+    kernel = _null_safe if operator == "<=>" else _KERNELS[operator]
+    return joined(Form.BOOL, lambda a, b: kernel(a, b), left, right, at=one.at)
+
+
+def comparable_pair(one: Value, other: Value) -> tuple[Value, Value]:
+    """Return both values in the one form in which they are compared."""
+    forms = {one.form, other.form}
+    if Form.OPAQUE in forms:
+        raise Unfit("JSON and VECTOR columns can only be tested with IS NULL")
+    if forms & set(MOMENTS):
+        return as_moment(one), as_moment(other)
+    if Form.TIME in forms:
+        return as_micros(one), as_micros(other)
+    if Form.NULL in forms:
+        _, change = common_form([one, other])
+        return change(one), change(other)
+    if not forms & set(NUMBERS):
+        if Form.BYTES in forms:
+            return as_bytes(one), as_bytes(other)
+        sensitive = one.sensitive or other.sensitive
+        return comparable(one, sensitive), comparable(other, sensitive)
+    return _numbers(_whole_literal(one, other), _whole_literal(other, one))
+
+
+def _whole_literal(value: Value, other: Value) -> Value:
+    """Return a text like '12' as a number beside a whole one, so that no digit is lost."""
+    if value.form is Form.TEXT and isinstance(value.literal, str) and other.form is Form.INT:
+        digits = value.literal.strip()
+        if digits.removeprefix("-").isdecimal() and digits.isascii():
+            return constant(int(digits), value.at)
+    return value
+
+
+def _numbers(one: Value, other: Value) -> tuple[Value, Value]:
+    left, right = as_number(one), as_number(other)
+    forms = {left.form, right.form}
+    if Form.DBL in forms:
+        return as_double(left), as_double(right)
+    if Form.DEC in forms:
+        return as_decimal(left), as_decimal(right)
+    return left, right
+
+
+def _null_safe(one: Datum, other: Datum) -> Datum:
+    same = pc.fill_null(pc.equal(one, other), False)
+    return pc.or_(same, pc.and_(pc.is_null(one), pc.is_null(other)))
+
+
+def joined(form: Form, kernel: Callable[..., Datum], *values: Value, at: int = 0) -> Value:
+    """Return a value made from several by a kernel."""
+    runs = [v.run for v in values]
+
+    def run(images: Images) -> Datum:
+        return kernel(*(r(images) for r in runs))
+
+    return Value(form, run, at=at, sensitive=any(v.sensitive for v in values))
+
+
+def is_among(value: Value, options: Sequence[Value]) -> Value:
+    """Return `value IN (options)`: NULL where no option fits and one of them is NULL."""
+    found = [compare("=", value, option) for option in options]
+    if len(found) > 8 and (quick := _among_constants(value, options)):
+        return quick
+    result = found[0]
+    for one in found[1:]:
+        result = joined(Form.BOOL, pc.or_kleene, result, one, at=value.at)
+    return result
+
+
+def _among_constants(value: Value, options: Sequence[Value]) -> Value | None:
+    """Return one look-up for many constants, where all are compared in the same form."""
+    pairs = [comparable_pair(value, option) for option in options]
+    forms = {(left.form, right.form) for left, right in pairs}
+    if any(o.literal is None for o in options) or len(forms) > 1:
+        return None
+    left = pairs[0][0]
+    if left.form not in (Form.INT, Form.TEXT, Form.BYTES, Form.DATETIME):
+        return None
+    nothing = Images(pa.array([], pa.struct([])))
+    known = pa.array([right.run(nothing).as_py() for _, right in pairs], _arrow(left.form))
+
+    def look_up(data: Datum) -> Datum:
+        return pc.if_else(pc.is_null(data), pa.scalar(None, pa.bool_()), pc.is_in(data, known))
+
+    return mapped(left, Form.BOOL, look_up)
+
+
+def _arrow(form: Form) -> pa.DataType:
+    kinds = {Form.INT: pa.int64(), Form.BYTES: pa.large_binary()}
+    return kinds.get(form, pa.large_utf8())
+
+
+# --- arithmetic ----------------------------------------------------------------------------------
+
+
+def calculate(operator: str, one: Value, other: Value) -> Value:
+    """Return the result of an arithmetic operator; a division by zero gives NULL.
+
+    Raises:
+        Unfit: the operands are no numbers.
+    """
+    left, right = _numbers(one, other)
+    if operator in ("/", "div") and left.form is Form.INT:
+        if operator == "div":
+            return joined(Form.INT, lambda a, b: pc.divide_checked(a, _nonzero(b)), left, right)
+        left, right = as_decimal(left), as_decimal(right)
+    if operator == "div":
+        return joined(Form.INT, _whole_quotient, left, right)
+    return joined(left.form, _ARITHMETIC[operator], left, right)
+
+
+def negative(value: Value) -> Value:
+    """Return `-value`."""
+    number = as_number(value)
+    return mapped(number, number.form, lambda d: pc.negate_checked(d))
+
+
+def _nonzero(data: Datum) -> Datum:
+    return pc.if_else(pc.equal(data, digit(0, data.type)), pa.scalar(None, data.type), data)
+
+
+def _divide(one: Datum, other: Datum) -> Datum:
+    if pa.types.is_decimal(one.type):
+        return _divide_decimals(one, _nonzero(other))
+    return pc.divide(one, _nonzero(other))
+
+
+def _divide_decimals(one: Datum, other: Datum) -> Datum:
+    """Divide as MySQL does: four digits more than the dividend has, rounded half up."""
+    scale = one.type.scale
+    digits = scale + 4
+    # Arrow's quotient has the dividend's scale and the divisor's whole digits and one, cut off.
+    if (lack := 4 - other.type.precision + other.type.scale) > 0:
+        one = pc.cast(one, pa.decimal256(one.type.precision + lack, scale + lack))
+    found = pc.divide(one, other)
+    rounded = pc.round(found, ndigits=digits, round_mode="half_towards_infinity")
+    excess = found.type.scale - digits
+    return pc.cast(rounded, pa.decimal256(found.type.precision - excess, digits))
+
+
+def _whole_quotient(one: Datum, other: Datum) -> Datum:
+    return pc.cast(pc.trunc(pc.divide(one, _nonzero(other))), pa.int64())
+
+
+def _remainder(one: Datum, other: Datum) -> Datum:
+    """Return the remainder with the dividend's sign."""
+    divisor = _nonzero(other)
+    if pa.types.is_floating(one.type):
+        return _float_remainder(one, divisor)
+    if pa.types.is_integer(one.type):
+        return pc.subtract(one, pc.multiply(pc.divide(one, divisor), divisor))
+    one, divisor = same_scale([one, divisor])
+    # With one scale, the quotient of the digits is the quotient of the numbers.
+    times = pc.trunc(pc.divide(one, divisor))
+    times = pc.cast(times, pa.decimal256(times.type.precision - times.type.scale, 0))
+    return pc.subtract(one, pc.multiply(times, divisor))
+
+
+def _float_remainder(one: Datum, other: Datum) -> Datum:
+    zero = pa.scalar(0.0)
+    null = pc.or_(pc.is_null(one), pc.is_null(other))
+    left, right = pc.fill_null(one, zero), pc.fill_null(other, pa.scalar(1.0))
+    found = np.fmod(_numpy(left), _numpy(right))
+    plain = pa.scalar(float(found)) if found.ndim == 0 else pa.array(found)
+    return pc.if_else(null, pa.scalar(None, pa.float64()), plain)
+
+
+def _numpy(data: Datum) -> Any:
+    return np.float64(data.as_py()) if isinstance(data, pa.Scalar) else data.to_numpy(False)
+
+
+_ARITHMETIC: Final[dict[str, Callable[[Datum, Datum], Datum]]] = {
+    "+": lambda a, b: pc.add_checked(a, b),
+    "-": lambda a, b: pc.subtract_checked(a, b),
+    "*": lambda a, b: pc.multiply_checked(a, b),
+    "/": _divide,
+    "%": _remainder,
+}

@@ -1,0 +1,85 @@
+"""What open-protocol says about a column: its type code and its flags."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import Final
+
+from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.table import Column, TableSchema
+
+
+class Flag(IntFlag):
+    """The bits of `f`."""
+
+    BINARY = 1
+    HANDLE_KEY = 2
+    GENERATED = 4
+    PRIMARY_KEY = 8
+    UNIQUE_KEY = 16
+    MULTIPLE_KEY = 32
+    NULLABLE = 64
+    UNSIGNED = 128
+
+
+# GEOMETRY is BLOB, INET4, INET6 and UUID are TEXT, as in every codec.
+_BLOB: Final = FACTS["blob"].code
+_WRITTEN_AS: Final = dict.fromkeys(("geometry", "inet4", "inet6", "uuid"), _BLOB)
+_ALWAYS_UNSIGNED: Final = frozenset({Kind.BIT, Kind.YEAR})
+# Codes that stand for two types each: with the binary flag, and without it.
+_TWO_NAMES: Final = {
+    15: ("varbinary", "varchar"),
+    253: ("varbinary", "varchar"),
+    254: ("binary", "char"),
+    249: ("tinyblob", "tinytext"),
+    250: ("mediumblob", "mediumtext"),
+    251: ("longblob", "longtext"),
+    252: ("blob", "text"),
+}
+_NAMES: Final = {
+    facts.code: name for name, facts in FACTS.items() if facts.code not in _TWO_NAMES
+} | {0: "decimal", 14: "date", 255: "blob"}
+_FRACTION: Final = 6  # a code does not tell how many digits a second has
+_SECONDS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+PACKED: Final = frozenset({249, 250, 251, 252})  # written as base64, whatever the charset
+
+
+def type_code(kind: SqlType) -> int:
+    """Return the number that stands for a column's type."""
+    return _WRITTEN_AS.get(kind.name, kind.mysql_code)
+
+
+def flags_of(table: TableSchema, column: Column) -> Flag:
+    """Return what `f` says about a column."""
+    found = Flag(0)
+    if column.type.charset == "binary":
+        found |= Flag.BINARY
+    if column.type.unsigned or column.type.zerofill or column.type.kind in _ALWAYS_UNSIGNED:
+        found |= Flag.UNSIGNED
+    if column.nullable:
+        found |= Flag.NULLABLE
+    if column.generated:
+        found |= Flag.GENERATED
+    elif column.name in table.handle_key:
+        found |= Flag.HANDLE_KEY
+    for index in table.indexes:
+        if column.name.lower() not in {name.lower() for name in index.columns}:
+            continue
+        if index.primary:
+            found |= Flag.PRIMARY_KEY
+        elif index.unique:
+            found |= Flag.UNIQUE_KEY
+        if len(index.columns) > 1 or not (index.primary or index.unique):
+            found |= Flag.MULTIPLE_KEY
+    return found
+
+
+def sql_type(code: int, flags: Flag) -> SqlType | None:
+    """Return the type that a code and flags stand for, as far as they tell; None: there is none."""
+    binary = bool(flags & Flag.BINARY)
+    name = _TWO_NAMES[code][0 if binary else 1] if code in _TWO_NAMES else _NAMES.get(code)
+    if name is None:
+        return None
+    kind = FACTS[name].kind
+    unsigned = bool(flags & Flag.UNSIGNED) and kind not in _ALWAYS_UNSIGNED
+    return SqlType(name, unsigned=unsigned, scale=_FRACTION if kind in _SECONDS else None)

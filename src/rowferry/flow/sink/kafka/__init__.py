@@ -1,0 +1,1 @@
+"""The Kafka sink: rows in order per topic partition, then schema changes, then watermarks."""

@@ -1,0 +1,504 @@
+"""Options of the Kafka sink, and what they amount to for the client library."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from rowferry.errors import BadOption, OptionsConflict
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import (
+    Option,
+    Options,
+    OptionTable,
+    Shape,
+    duration,
+    flag,
+    one_of,
+    size,
+    text,
+    whole,
+)
+
+DEFAULT_PARTITIONS: Final = 3  # of topics that are created, where nobody says how many
+_CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
+_COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_MECHANISMS: Final = ("plain", "scram-sha-256", "scram-sha-512", "gssapi", "oauthbearer")
+
+
+def _number(words: str, at_least_one: str = "") -> Shape[int]:
+    """A whole number; with `at_least_one`, the words for a number below 1."""
+    any_whole = whole()
+
+    def parse(value: Any) -> int:
+        try:
+            number = any_whole.parse(value)
+        except ValueError as err:
+            raise ValueError(f"invalid syntax, {err}") from None
+        if at_least_one and number <= 0:
+            raise ValueError(f"{at_least_one} {number}")
+        return number
+
+    return Shape(words, parse)
+
+
+def _message_bytes() -> Shape[int]:
+    any_size = size()
+
+    def parse(value: Any) -> int:
+        try:
+            number = int(value) if isinstance(value, str) and value.startswith("-") else None
+            number = any_size.parse(value) if number is None else number
+        except ValueError as err:
+            raise ValueError(f"invalid syntax, {err}") from None
+        if number <= 0:
+            raise ValueError(f"invalid max-message-bytes {number}")
+        return number
+
+    return Shape("bytes above 0, as 1048576 or 1MiB", parse)
+
+
+def _retries() -> Shape[int]:
+    any_whole = _number("")
+
+    def parse(value: Any) -> int:
+        number = any_whole.parse(value)
+        return number if number >= 0 else 5
+
+    return Shape("a whole number; below 0 means 5", parse)
+
+
+def _compression() -> Shape[str]:
+    def parse(value: Any) -> str:
+        found = text().parse(value).strip().lower()
+        return found if found in _COMPRESSIONS else "none"
+
+    def written(value: Any) -> str:
+        return text().parse(value).strip().lower()
+
+    return Shape(" | ".join(_COMPRESSIONS), parse, written)
+
+
+def _acks() -> Shape[int]:
+    any_whole = _number("")
+
+    def parse(value: Any) -> int:
+        number = any_whole.parse(value)
+        if number not in (-1, 0, 1):
+            raise ValueError(f"invalid required acks {number}")
+        return number
+
+    return Shape("-1 (all replicas) | 1 (the leader) | 0 (none)", parse)
+
+
+def _client_id() -> Shape[str]:
+    def parse(value: Any) -> str:
+        found = text().parse(value)
+        if found and not _CLIENT_ID.fullmatch(found):
+            raise ValueError(f"invalid kafka client ID '{found}'")
+        return found
+
+    return Shape("letters, digits, dot, underscore and hyphen", parse)
+
+
+def _timeout(key: str) -> Shape[timedelta]:
+    any_duration = duration()
+
+    def parse(value: Any) -> timedelta:
+        found = any_duration.parse(value)
+        if found <= timedelta(0):
+            raise ValueError(f"{key} must be greater than zero")
+        return found
+
+    return Shape("a duration above 0, such as 10s", parse)
+
+
+def _mechanism() -> Shape[str]:
+    def parse(value: Any) -> str:
+        found = text().parse(value).lower()
+        if found and found not in _MECHANISMS:
+            raise ValueError(f"unknown SASL mechanism: {value}")
+        return found
+
+    return Shape(" | ".join(_MECHANISMS), parse)
+
+
+def _never(key: str, why: str) -> Shape[str]:
+    def parse(value: Any) -> str:
+        if value not in ("", None, False, "false"):
+            raise ValueError(f"{key} is not supported: {why}")
+        return ""
+
+    return Shape("empty", parse)
+
+
+_TEN_S: Final = timedelta(seconds=10)
+PARTITION_NUM = Option(
+    "partition-num",
+    _number("a whole number above 0", "invalid partition num"),
+    0,
+    "How many partitions of each topic are written; absent: as many as the topic has, and "
+    f"{DEFAULT_PARTITIONS} where the topic is created. The count that a topic had when the "
+    "changefeed first wrote to it stays.",
+    uri=True,
+    alterable=False,
+)
+REPLICATION_FACTOR = Option(
+    "replication-factor",
+    _number("a whole number above 0", "invalid replication-factor"),
+    1,
+    "Replicas of topics that are created.",
+    uri=True,
+)
+KAFKA_VERSION = Option(
+    "kafka-version",
+    text(),
+    "",
+    "The broker's version.",
+    uri=True,
+    no_effect="the client asks the broker what it understands",
+)
+MAX_MESSAGE_BYTES = Option(
+    "max-message-bytes",
+    _message_bytes(),
+    10 << 20,
+    "The largest message. Where the topic (or, for a topic that is created, the broker) takes "
+    "less, that counts.",
+    uri=True,
+)
+MAX_RETRY = Option(
+    "max-retry",
+    _retries(),
+    5,
+    "How often the client library repeats a request before the micro-batch is begun anew.",
+    uri=True,
+)
+COMPRESSION = Option(
+    "compression", _compression(), "none", "How the client compresses what it sends.", uri=True
+)
+CLIENT_ID = Option(
+    "kafka-client-id",
+    _client_id(),
+    "",
+    "The name that the broker sees; absent: rowferry_ and the changefeed's id.",
+    uri=True,
+)
+AUTO_CREATE = Option("auto-create-topic", flag(), True, "Create topics that are missing.", uri=True)
+DIAL_TIMEOUT = Option(
+    "dial-timeout", _timeout("dial-timeout"), _TEN_S, "To connect to a broker.", uri=True
+)
+WRITE_TIMEOUT = Option(
+    "write-timeout",
+    _timeout("write-timeout"),
+    _TEN_S,
+    "To wait for a broker's answer to messages.",
+    uri=True,
+)
+READ_TIMEOUT = Option(
+    "read-timeout",
+    _timeout("read-timeout"),
+    _TEN_S,
+    "To wait for a broker's answer to anything else.",
+    uri=True,
+)
+ACKS = Option(
+    "required-acks",
+    _acks(),
+    -1,
+    "Who must have stored a message before it counts. Anything but -1 can lose messages when a "
+    "broker fails.",
+    uri=True,
+)
+SASL_USER = Option("sasl-user", text(), "", "The user's name (PLAIN, SCRAM).", uri=True)
+SASL_PASSWORD = Option(
+    "sasl-password", text(), "", "The user's password (PLAIN, SCRAM).", uri=True, secret=True
+)
+SASL_MECHANISM = Option(
+    "sasl-mechanism", _mechanism(), "", "How the client proves who it is.", uri=True
+)
+GSSAPI_SERVICE = Option(
+    "sasl-gssapi-service-name", text(), "", "Kerberos: the service's name.", uri=True
+)
+GSSAPI_AUTH = Option(
+    "sasl-gssapi-auth-type", one_of("", "user", "keytab"), "", "Kerberos: keytab.", uri=True
+)
+GSSAPI_KEYTAB = Option(
+    "sasl-gssapi-keytab-path", text(), "", "Kerberos: the keytab's file.", uri=True
+)
+GSSAPI_USER = Option("sasl-gssapi-user", text(), "", "Kerberos: the principal.", uri=True)
+GSSAPI_REALM = Option("sasl-gssapi-realm", text(), "", "Kerberos: the realm.", uri=True)
+GSSAPI_PASSWORD = Option(
+    "sasl-gssapi-password",
+    _never("sasl-gssapi-password", "use a keytab"),
+    "",
+    "Not supported: use a keytab.",
+    uri=True,
+    secret=True,
+)
+GSSAPI_CONFIG = Option(
+    "sasl-gssapi-kerberos-config-path",
+    _never("sasl-gssapi-kerberos-config-path", "set KRB5_CONFIG in the environment"),
+    "",
+    "Not supported: set KRB5_CONFIG in the environment.",
+    uri=True,
+)
+GSSAPI_FAST = Option(
+    "sasl-gssapi-disable-pafxfast",
+    flag(),
+    False,
+    "Kerberos: read for compatibility.",
+    uri=True,
+    no_effect="the Kerberos library decides",
+)
+OAUTH_CLIENT = Option("sasl-oauth-client-id", text(), "", "OAuth 2: the client's id.")
+OAUTH_SECRET = Option(
+    "sasl-oauth-client-secret", text(), "", "OAuth 2: the client's secret, in base64.", secret=True
+)
+OAUTH_URL = Option("sasl-oauth-token-url", text(), "", "OAuth 2: where tokens come from.")
+OAUTH_SCOPES: Final[Option[tuple[str, ...]]] = Option(
+    "sasl-oauth-scopes", Shape("a list of texts", lambda v: _scopes(v)), (), "OAuth 2: scopes."
+)
+OAUTH_GRANT = Option(
+    "sasl-oauth-grant-type", one_of("client_credentials"), "client_credentials", "OAuth 2: grant."
+)
+OAUTH_AUDIENCE = Option(
+    "sasl-oauth-audience",
+    _never("sasl-oauth-audience", "the client library asks for tokens without one"),
+    "",
+    "Not supported: the client library asks for tokens without one.",
+)
+ENABLE_TLS = Option(
+    "enable-tls",
+    Shape("true or false", lambda v: "true" if flag().parse(v) else "false"),
+    "",
+    "Encrypt connections; absent: as the scheme (kafka+ssl) and the files below say.",
+    uri=True,
+)
+CA = Option("ca", text(), "", "File of the authorities that signed the brokers.", uri=True)
+CERT = Option("cert", text(), "", "File of this client's certificate.", uri=True)
+KEY = Option("key", text(), "", "File of the certificate's private key.", uri=True)
+SKIP_VERIFY = Option(
+    "insecure-skip-verify", flag(), False, "Trust any broker: for tests only.", uri=True
+)
+KAFKA = OptionTable(
+    "sink.kafka-config",
+    (
+        PARTITION_NUM,
+        REPLICATION_FACTOR,
+        KAFKA_VERSION,
+        MAX_MESSAGE_BYTES,
+        MAX_RETRY,
+        COMPRESSION,
+        CLIENT_ID,
+        AUTO_CREATE,
+        DIAL_TIMEOUT,
+        WRITE_TIMEOUT,
+        READ_TIMEOUT,
+        ACKS,
+        SASL_USER,
+        SASL_PASSWORD,
+        SASL_MECHANISM,
+        GSSAPI_SERVICE,
+        GSSAPI_AUTH,
+        GSSAPI_KEYTAB,
+        GSSAPI_USER,
+        GSSAPI_REALM,
+        GSSAPI_PASSWORD,
+        GSSAPI_CONFIG,
+        GSSAPI_FAST,
+        OAUTH_CLIENT,
+        OAUTH_SECRET,
+        OAUTH_URL,
+        OAUTH_SCOPES,
+        OAUTH_GRANT,
+        OAUTH_AUDIENCE,
+        ENABLE_TLS,
+        CA,
+        CERT,
+        KEY,
+        SKIP_VERIFY,
+    ),
+)
+
+
+def _scopes(value: Any) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(v, str) for v in found):
+        raise ValueError("expected a list of texts")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The Kafka sink's options, checked."""
+
+    topic: str
+    partitions: int | None
+    replication_factor: int
+    auto_create: bool
+    max_message_bytes: int
+    acks: int
+    timeout_s: float
+    connection: Mapping[str, Any]  # for every client; holds secrets
+    producing: Mapping[str, Any]  # for producers, besides
+
+
+def read_settings(spec: ChangefeedSpec) -> Settings:
+    """Check the options against each other.
+
+    Raises:
+        BadOption, OptionsConflict: with the key at fault. The topic's name may be empty here.
+    """
+    options = spec.options(KAFKA)
+    acks = options[ACKS]
+    client_id = options[CLIENT_ID] or "rowferry_" + re.sub(r'[?:,"]', "_", spec.changefeed_id)
+    connection = {
+        "bootstrap.servers": spec.sink.address,
+        "client.id": client_id,
+        "socket.connection.setup.timeout.ms": _ms(options[DIAL_TIMEOUT]),
+        "socket.timeout.ms": max(_ms(options[READ_TIMEOUT]), 10),
+        "broker.address.family": "any",
+        "reconnect.backoff.max.ms": 1000,
+        **_security(spec, options),
+    }
+    producing: dict[str, Any] = {
+        "acks": "all" if acks == -1 else str(acks),
+        "compression.type": options[COMPRESSION],
+        "request.timeout.ms": _ms(options[WRITE_TIMEOUT]),
+        "retries": max(options[MAX_RETRY], 1) if acks == -1 else options[MAX_RETRY],
+        "retry.backoff.ms": 100,
+        "delivery.report.only.error": True,
+    }
+    if acks == -1:
+        # A message that fails for good fails all behind it: nothing arrives out of its turn.
+        producing |= {"enable.idempotence": True, "enable.gapless.guarantee": True}
+    else:
+        producing |= {"max.in.flight.requests.per.connection": 1}
+    return Settings(
+        topic=spec.sink.path.strip("/"),
+        partitions=options[PARTITION_NUM] or None,
+        replication_factor=options[REPLICATION_FACTOR],
+        auto_create=options[AUTO_CREATE],
+        max_message_bytes=options[MAX_MESSAGE_BYTES],
+        acks=acks,
+        timeout_s=options[READ_TIMEOUT].total_seconds(),
+        connection=connection,
+        producing=producing,
+    )
+
+
+def uses_tls(spec: ChangefeedSpec, options: Options) -> bool:
+    """Return whether connections are encrypted.
+
+    Raises:
+        OptionsConflict: files are given although it is switched off, or not all of them.
+    """
+    asked = options[ENABLE_TLS]
+    files = options[CA], options[CERT], options[KEY]
+    if any(files) and asked == "false":
+        raise OptionsConflict("enable-tls = false, and yet ca, cert or key are given; remove one")
+    if any(files[1:]) and not all(files):
+        raise OptionsConflict(
+            "ca, cert and key files should all be supplied (ca alone trusts an authority of yours "
+            "without a certificate of this client)"
+        )
+    for key, path in zip(("ca", "cert", "key"), files, strict=True):
+        if path and not Path(path).is_file():
+            raise BadOption(f"sink.kafka-config.{key} = {path!r}: there is no such file")
+    return asked == "true" or any(files) or spec.sink.scheme == "kafka+ssl"
+
+
+def _security(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    tls = uses_tls(spec, options)
+    if tls:
+        found["enable.ssl.certificate.verification"] = not options[SKIP_VERIFY]
+        for key, option in (
+            ("ssl.ca.location", CA),
+            ("ssl.certificate.location", CERT),
+            ("ssl.key.location", KEY),
+        ):
+            if options[option]:
+                found[key] = options[option]
+    sasl = _sasl(spec, options)
+    found["security.protocol"] = (
+        "sasl_ssl" if sasl and tls else "sasl_plaintext" if sasl else "ssl" if tls else "plaintext"
+    )
+    return found | sasl
+
+
+def _sasl(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
+    mechanism = options[SASL_MECHANISM]
+    user = options[SASL_USER] or spec.sink.user
+    password = options[SASL_PASSWORD] or spec.sink.password
+    if not mechanism:
+        if user or password:
+            raise OptionsConflict(
+                "a user without sasl-mechanism: add it, e.g. sasl-mechanism=scram-sha-512"
+            )
+        if options[OAUTH_CLIENT] or options[OAUTH_URL]:
+            raise OptionsConflict("sasl-oauth-… needs sasl-mechanism=oauthbearer")
+        return {}
+    if mechanism == "oauthbearer":
+        return _oauth(options)
+    if mechanism == "gssapi":
+        return _kerberos(options)
+    if not user or not password:
+        raise OptionsConflict(f"sasl-mechanism={mechanism} needs sasl-user and sasl-password")
+    return {
+        "sasl.mechanism": mechanism.upper(),
+        "sasl.username": user,
+        "sasl.password": password,
+    }
+
+
+def _oauth(options: Options) -> dict[str, Any]:
+    client, secret, url = options[OAUTH_CLIENT], options[OAUTH_SECRET], options[OAUTH_URL]
+    if not (client and secret and url):
+        raise OptionsConflict(
+            "sasl-mechanism=oauthbearer needs sasl-oauth-client-id, sasl-oauth-client-secret and "
+            "sasl-oauth-token-url in [sink.kafka-config]"
+        )
+    try:
+        revealed = base64.b64decode(secret, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        raise BadOption("sink.kafka-config.sasl-oauth-client-secret is not base64") from None
+    found = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": client,
+        "sasl.oauthbearer.client.secret": revealed,
+        "sasl.oauthbearer.token.endpoint.url": url,
+    }
+    scopes = options[OAUTH_SCOPES]
+    if scopes:
+        found["sasl.oauthbearer.scope"] = " ".join(scopes)
+    return found
+
+
+def _kerberos(options: Options) -> dict[str, Any]:
+    if options[GSSAPI_AUTH] == "user":
+        raise BadOption("sasl-gssapi-auth-type = user is not supported: use keytab")
+    principal = options[GSSAPI_USER]
+    if not (options[GSSAPI_SERVICE] and options[GSSAPI_KEYTAB] and principal):
+        raise OptionsConflict(
+            "sasl-mechanism=gssapi needs sasl-gssapi-service-name, sasl-gssapi-keytab-path and "
+            "sasl-gssapi-user"
+        )
+    realm = options[GSSAPI_REALM]
+    return {
+        "sasl.mechanism": "GSSAPI",
+        "sasl.kerberos.service.name": options[GSSAPI_SERVICE],
+        "sasl.kerberos.keytab": options[GSSAPI_KEYTAB],
+        "sasl.kerberos.principal": f"{principal}@{realm}" if realm else principal,
+    }
+
+
+def _ms(value: timedelta) -> int:
+    return max(1, round(value.total_seconds() * 1000))

@@ -1,0 +1,284 @@
+"""The Kafka sink: tasks send rows, the driver makes topics and sends schema changes and watermarks.
+
+Rows are visible as soon as they are sent. A micro-batch that is carried out again sends them again,
+in the same order: readers may see a row more than once, never out of its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from rowferry.change.chunk import SchemaChange, Watermark
+from rowferry.change.plan import Output, Plan, Receipt, Stretch, TableSlice, Topic
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import BadUri, TopicRefused
+from rowferry.flow.dispatch.by_topic import ByTopic
+from rowferry.flow.dispatch.contract import Dispatch
+from rowferry.flow.dispatch.rules import DispatchRules
+from rowferry.flow.encode.contract import Codec, Encoded
+from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
+from rowferry.flow.sink.kafka.client import Sender, Topics
+from rowferry.flow.sink.kafka.options import DEFAULT_PARTITIONS, KAFKA, read_settings
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+
+_SEGMENT_BYTES: Final = 16 << 20
+
+
+class Kafka:
+    """Messages in topics; the partition of each row is the dispatch rules' answer."""
+
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(
+        takes_files=False, shows_rows_on_write=True, needs_shuffle=True
+    )
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (KAFKA,)
+    flush_interval_s: ClassVar[float] = 0.2
+    whole_transactions: ClassVar[bool] = False
+    separates_partitions: ClassVar[bool] = False
+
+    def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
+        """Read the options; opens no connection.
+
+        Raises:
+            BadUri: the URI names no topic, or no broker.
+            BadOption, OptionsConflict, BadDispatchRule: an option or a rule cannot be used.
+        """
+        self._settings = read_settings(spec)
+        if not spec.sink.address:
+            raise BadUri("the sink URI names no broker; write it as kafka://host:9092/topic")
+        if not self._settings.topic:
+            raise BadUri("no topic is specified in sink-uri; write it as kafka://host:9092/topic")
+        self._codec = codec
+        self._rules = DispatchRules(spec, self._settings.topic, codec.TRAITS.one_table_per_topic)
+        self._dispatch = ByTopic(self._rules)
+        self._client: Topics | None = None
+        self._topics: dict[str, Topic] = {}
+        self._owners: dict[str, TableId] = {}  # of topics that hold one table only
+        self._senders: dict[int, Sender] = {}
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """By the dispatch rules."""
+        return self._dispatch
+
+    def segment_bytes(self, table: TableId) -> int:
+        """Return a size that gives every core something to do without flooding small packets."""
+        return _SEGMENT_BYTES
+
+    def same_day(self, commit_ts: int) -> str:
+        """Let all commits share a segment."""
+        return ""
+
+    # --- before a run ----------------------------------------------------------------------------
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """Refuse tables that the rules cannot serve.
+
+        Raises:
+            BadDispatchRule: a rule names an index that a table lacks.
+            TopicRefused: two tables share a topic, and the protocol allows one.
+        """
+        self._rules.check_tables(tables)
+        for table in tables:
+            self._own(self._rules.topic_of(table.id), table.id)
+        self._owners.clear()
+
+    def probe(self, owner: Owner) -> None:
+        """Ask the brokers whether this changefeed may write here; makes no topic.
+
+        Raises:
+            SinkUnavailable, SinkUnwritable: no broker answers, or it refuses the login.
+            TopicRefused: a topic is missing or too small, or cannot be made.
+        """
+        counts = self._asked().partition_counts()
+        for name in self._rules.static_topics():
+            self._partitions(name, counts.get(name))
+        made = self._settings.partitions or DEFAULT_PARTITIONS
+        for rule, index in self._rules.fixed_indexes():
+            reached = {n: c for n, c in counts.items() if self._rules.may_reach(rule, n)}
+            used = {n: min(c, self._settings.partitions or c) for n, c in reached.items()}
+            if "{" in rule.topic or not used:
+                used["a topic that will be created"] = made
+            for name, count in used.items():
+                if index >= count:
+                    raise TopicRefused(
+                        f"{rule.path}.partition = {index}: {name} has {count} partitions in use, "
+                        f"0 to {count - 1}; choose one of those"
+                    )
+
+    def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
+        """Connect, and make topics that are missing. Repeats of older owners do no harm here."""
+        self._topics, self._owners = {}, {}
+        told = state or {"topics": {}, "owners": {}}
+        self._owners = {t: TableId(*name) for t, name in told["owners"].items()}
+        counts = self._asked().partition_counts()
+        for name, partitions in told["topics"].items():
+            self._meet(name, counts, partitions)
+        for name in self._rules.static_topics():
+            if name not in self._topics:
+                self._meet(name, counts, None)
+
+    # --- a micro-batch ---------------------------------------------------------------------------
+
+    def allocate(
+        self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
+    ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
+        """Give each slice its topic, making topics that are missing.
+
+        Raises:
+            TopicRefused: a topic cannot be made, is too small, or serves another table.
+        """
+        names = {one: self._rules.topic_of(table.id) for one, table in tables.items()}
+        changes = [self._rules.topic_of_change(c) for c in stretch.schema_changes]
+        wanted = [n for n in dict.fromkeys([*names.values(), *changes]) if n not in self._topics]
+        if wanted:
+            counts = self._asked().partition_counts()
+            for name in wanted:
+                self._meet(name, counts, None)
+        for one, name in names.items():
+            self._own(name, tables[one].id)
+        outputs = tuple(
+            Output(segment.ordinal, place, self._topics[names[one]].to_json())
+            for segment in stretch.segments
+            for place, one in enumerate(segment.slices)
+        )
+        return outputs, {
+            "topics": {t.name: t.partitions for t in self._topics.values()},
+            "owners": {t: list(name) for t, name in self._owners.items()},
+        }
+
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        """Send packets in their order; on return all of them are durable."""
+        used: dict[int, Sender] = {}
+        try:
+            for packet in packets:
+                sender = self._sender(packet.topic)
+                used[packet.topic.max_message_bytes] = sender
+                sender.send(packet.topic.name, packet.partition, packet.messages)
+            for sender in used.values():
+                sender.flush()
+        except BaseException:
+            self._drop_senders()  # a failed one sends no more, and nothing may arrive late
+            raise
+
+    def publish(
+        self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
+    ) -> None:
+        """Send the schema changes in order, then the watermark; on return they are durable."""
+        try:
+            for change in plan.stretch.schema_changes:
+                self._send_change(change, plan.planned_at_ms)
+            if plan.stretch.watermark is not None:
+                mark = Watermark(plan.stretch.watermark)
+                encoded = self._codec.encode_watermark(mark, plan.planned_at_ms)
+                if encoded is not None:
+                    for topic in self._active_topics():
+                        self._send(topic, range(topic.partitions), encoded)
+            for sender in self._senders.values():
+                sender.flush()
+        except BaseException:
+            self._drop_senders()
+            raise
+
+    def discard(self, plan: Plan) -> None:
+        """What was sent stays; it will be sent again, in order."""
+
+    def close(self) -> None:
+        """Let connections go."""
+        self._drop_senders()
+        self._client = None
+
+    # --- pieces ----------------------------------------------------------------------------------
+
+    def _asked(self) -> Topics:
+        if self._client is None:
+            self._client = Topics(self._settings)
+        return self._client
+
+    def _partitions(self, name: str, there: int | None) -> int:
+        """Return how many partitions of a topic are used; `there`: how many it has, None: no topic.
+
+        Raises:
+            TopicRefused: it has fewer than were asked for, or is missing and may not be made.
+        """
+        asked = self._settings.partitions
+        if there is None:
+            if not self._settings.auto_create:
+                raise TopicRefused(
+                    f"`auto-create-topic` is false, and {name} not found; create it, or allow it"
+                )
+            self._check_replicas(name)
+            return asked or DEFAULT_PARTITIONS
+        if asked and asked > there:
+            raise TopicRefused(
+                f"the number of partition ({asked}) specified in sink-uri is more than that of "
+                f"actual topic ({there}): {name}; lower partition-num, or add partitions"
+            )
+        return asked or there
+
+    def _check_replicas(self, name: str) -> None:
+        factor = self._settings.replication_factor
+        if self._settings.acks == -1:
+            least = self._asked().least_in_sync()
+            if factor < least:
+                raise TopicRefused(
+                    f"{name} would be created with replication-factor = {factor}, and the broker "
+                    f"wants {least} replicas in sync before a message counts; raise it"
+                )
+
+    def _meet(self, name: str, counts: Mapping[str, int], stored: int | None) -> None:
+        """Learn of a topic, or make it; `stored`: how many partitions were in use before."""
+        there = counts.get(name)
+        used = stored or self._partitions(name, there)
+        if there is None:
+            if stored:
+                self._partitions(name, None)
+            self._asked().create(name, used)
+            # A topic of the same name may have come up meanwhile.
+            there = self._asked().partition_counts().get(name, used)
+        if used > there:
+            raise TopicRefused(
+                f"topic {name} has {there} partitions, and this changefeed writes to {used}; add "
+                "the missing ones"
+            )
+        self._topics[name] = Topic(name, used, self._asked().largest_message(name))
+
+    def _own(self, topic: str, table: TableId) -> None:
+        if not self._codec.TRAITS.one_table_per_topic:
+            return
+        owner = self._owners.setdefault(topic, table)
+        if owner != table:
+            raise TopicRefused(
+                f"topic {topic} would hold {owner} and {table}, and this protocol needs a topic "
+                'for each table: add a dispatcher with topic = "{schema}_{table}"'
+            )
+
+    def _active_topics(self) -> list[Topic]:
+        default = self._topics.get(self._settings.topic)
+        others = [t for t in self._topics.values() if t is not default]
+        return [*others, *([default] if default else [])]
+
+    def _send_change(self, change: SchemaChange, planned_at_ms: int) -> None:
+        where = self._codec.TRAITS.schema_change_goes_to
+        encoded = self._codec.encode_schema_change(change, planned_at_ms)
+        if encoded is None or where == "nowhere":
+            return
+        topic = self._topics[self._rules.topic_of_change(change)]
+        self._send(topic, range(topic.partitions) if where == "all-partitions" else [0], encoded)
+
+    def _send(self, topic: Topic, partitions: Sequence[int], messages: Encoded) -> None:
+        for partition in partitions:
+            self._sender(topic).send(topic.name, partition, replace(messages, partitions=None))
+
+    def _sender(self, topic: Topic) -> Sender:
+        limit = topic.max_message_bytes
+        if limit not in self._senders:
+            self._senders[limit] = Sender(self._settings, limit)
+        return self._senders[limit]
+
+    def _drop_senders(self) -> None:
+        senders, self._senders = self._senders, {}
+        for sender in senders.values():
+            sender.give_up()

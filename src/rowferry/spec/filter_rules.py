@@ -1,0 +1,140 @@
+"""`[[filter.event-filters]]` and `[sink] column-selectors`: lists of rules, as users write them.
+
+This module reads their shape only; what the texts mean is the business of whoever decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from rowferry.errors import BadColumnSelector, BadEventFilter, BadInput, UnknownOption
+from rowferry.spec.option import Option, OptionTable, Shape, text, texts, unknown_words
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class EventRule:
+    """One event filter; a text that was not given is empty.
+
+    Attributes:
+        place: its place in the list, from 0.
+        matcher: which tables it is for, in the table filter's syntax.
+    """
+
+    place: int
+    matcher: tuple[str, ...]
+    ignore_event: tuple[str, ...] = ()
+    ignore_sql: tuple[str, ...] = ()
+    ignore_insert_value_expr: str = ""
+    ignore_update_new_value_expr: str = ""
+    ignore_update_old_value_expr: str = ""
+    ignore_delete_value_expr: str = ""
+    ignore_update_only_columns: tuple[str, ...] = ()
+
+    def path(self, key: str) -> str:
+        """Return a key as errors name it."""
+        return f"filter.event-filters[{self.place}].{key}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """One column selector: which columns of which tables are written."""
+
+    place: int
+    matcher: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+    def path(self, key: str) -> str:
+        """Return a key as errors name it."""
+        return f"sink.column-selectors[{self.place}].{key}"
+
+
+def _rules(
+    path: str,
+    keys: Mapping[str, Callable[[Any], Any]],
+    make: Callable[..., R],
+    error: type[BadInput],
+) -> Shape[tuple[R, ...]]:
+    """Return the shape of a list of rules, each of which needs a matcher."""
+
+    def read(place: int, rule: Mapping[str, Any]) -> R:
+        given: dict[str, Any] = {}
+        for key, value in rule.items():
+            full = f"{path}[{place}].{key}"
+            if key not in keys:
+                raise UnknownOption(unknown_words(full, keys))
+            try:
+                given[key.replace("-", "_")] = keys[key](value)
+            except ValueError as err:
+                raise error(f"{full} = {value!r}: {err}") from None
+        if not given.get("matcher"):
+            raise error(
+                f"{path}[{place}] is for no table: give it a matcher, such as matcher = ['db.*']"
+            )
+        return make(place, **given)
+
+    def parse(value: Any) -> tuple[R, ...]:
+        if not isinstance(value, list | tuple) or not all(isinstance(r, Mapping) for r in value):
+            raise ValueError("expected a list of rules")
+        return tuple(read(place, rule) for place, rule in enumerate(value))
+
+    return Shape(f"a list of rules, each with the keys {', '.join(keys)}", parse)
+
+
+_LIST, _TEXT = texts().parse, text().parse
+EVENT_FILTERS: Final[Option[tuple[EventRule, ...]]] = Option(
+    "event-filters",
+    _rules(
+        "filter.event-filters",
+        {
+            "matcher": _LIST,
+            "ignore-event": _LIST,
+            "ignore-sql": _LIST,
+            "ignore-insert-value-expr": _TEXT,
+            "ignore-update-new-value-expr": _TEXT,
+            "ignore-update-old-value-expr": _TEXT,
+            "ignore-delete-value-expr": _TEXT,
+            "ignore-update-only-columns": _LIST,
+        },
+        EventRule,
+        BadEventFilter,
+    ),
+    (),
+    "Changes that are left out although their tables are captured: by kind of event, by the text "
+    "of a DDL, by what a row holds, or by which columns an update changes. All rules whose "
+    "`matcher` fits are tried; one that says so is enough.",
+)
+
+
+def _timestamps(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not all(type(v) is int for v in value):
+        raise ValueError("expected a list of whole numbers")
+    return tuple(value)
+
+
+IGNORE_TXN_START_TS: Final[Option[tuple[int, ...]]] = Option(
+    "ignore-txn-start-ts",
+    Shape("a list of whole numbers", _timestamps),
+    (),
+    "Transactions that are left out, by their start-ts. No source here tells the start-ts of a "
+    "transaction, so a list that is not empty is refused.",
+)
+COLUMN_SELECTORS: Final[Option[tuple[ColumnRule, ...]]] = Option(
+    "column-selectors",
+    _rules(
+        "sink.column-selectors",
+        {"matcher": _LIST, "columns": _LIST},
+        ColumnRule,
+        BadColumnSelector,
+    ),
+    (),
+    "Which columns are written: the first rule whose `matcher` fits a table counts. `columns` are "
+    "patterns as in table filters (`*`, `?`, `!` to leave out), in any case; the last that fits "
+    "decides, a column that none fits is left out. The primary key, or all columns of a unique "
+    "index, must stay.",
+    alterable=False,
+)
+COLUMN_RULES: Final = OptionTable("sink", (COLUMN_SELECTORS,))

@@ -1,0 +1,81 @@
+"""Server programs as child processes: ports, start with this process's life, end."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from rowferry.errors import SourceUnavailable
+
+HOST: Final = "127.0.0.1"
+PORT_TRIES: Final = 5
+_STOP_S: Final = 60.0
+
+# A child is killed when the thread that made it ends, so all are made by one that stays.
+_parent = ThreadPoolExecutor(1, thread_name_prefix="servers")
+
+
+class PortTaken(Exception):
+    """Somebody else took the port first."""
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that are free now."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def spawn(
+    command: Sequence[str], messages: Path, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a program that is killed when this process ends in any way.
+
+    Args:
+        command: the program and its arguments.
+        messages: the file that all its output is added to.
+        env: its environment; this process's if None.
+    """
+    whole = [_with_parent(), "--pdeathsig=KILL", "--", *command]
+    with open(messages, "ab") as file:
+        return _parent.submit(
+            lambda: subprocess.Popen(
+                whole,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=env,
+                start_new_session=True,  # an interrupt at the terminal is ours to hand on
+            )
+        ).result()
+
+
+def end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    """Send a signal and wait; a program that does not obey is killed."""
+    child.send_signal(how)
+    try:
+        child.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _with_parent() -> str:
+    found = shutil.which("setpriv")
+    if found is None:
+        raise SourceUnavailable("test servers need setpriv (Debian: apt-get install util-linux)")
+    return found

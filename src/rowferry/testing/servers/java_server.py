@@ -1,0 +1,195 @@
+"""Servers written in Java as child processes, started fast."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Final, Self
+
+from rowferry.errors import SourceUnavailable
+from rowferry.testing.servers.child import HOST, PORT_TRIES, PortTaken, end, free_ports, spawn
+from rowferry.testing.servers.maven import Jars, java
+from rowferry.testing.servers.packages import cache, locked
+
+_START_S: Final = 120.0
+# A test's server lives for seconds: it is not worth much compiling, nor a collector's threads.
+_FRUGAL: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+
+
+class JavaServer(ABC):
+    """A server on 127.0.0.1; it is killed at the end of the block, and dies with this process.
+
+    Attributes:
+        folder: holds its data and its messages, `server.err`.
+    """
+
+    jars: ClassVar[Jars]
+
+    def __init__(self, folder: Path, ports: int, java_options: Sequence[str] = ()) -> None:
+        self.folder = folder.absolute()
+        self.java_options = tuple(java_options)
+        self._ports = [0] * ports
+        self._child: subprocess.Popen[bytes] | None = None
+
+    # --- what differs ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def arguments(self) -> list[str]:
+        """Return what follows Java's own options on the command line."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Write the files that the server reads at its start; its ports are known."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether the server does its work."""
+
+    @classmethod
+    @abstractmethod
+    def trial(cls, folder: Path) -> Self:
+        """Make a server, not started, that stands for all others."""
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @classmethod
+    def ensure(cls) -> Path:
+        """Return the folder of the program; fetch it if it is not there."""
+        root = cls.jars.ensure()
+        if not cls._classes().exists():
+            with locked(cls.jars.name):
+                if not cls._classes().exists():
+                    cls._keep_classes()
+        return root
+
+    @classmethod
+    def _classes(cls) -> Path:
+        """Where Java keeps the loaded classes for later starts, which then take half the time."""
+        return cache() / cls.jars.name / "classes.jsa"
+
+    @classmethod
+    def _keep_classes(cls) -> None:
+        part = cls._classes().with_suffix(".part")
+        part.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory() as folder, cls.trial(Path(folder)) as server:
+            server.java_options = (f"-XX:ArchiveClassesAtExit={part}",)
+            server._begin()
+            server.stop()
+        if not part.exists():
+            part.touch()  # this Java cannot: starts are slower, and nobody tries again
+        part.rename(cls._classes())
+
+    def _begin(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for _ in range(PORT_TRIES):
+            self._ports = free_ports(len(self._ports))
+            try:
+                self._launch()
+            except PortTaken:
+                continue
+            return
+        raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
+
+    def stop(self) -> None:
+        """End the server in order. On repeat: nothing."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server at once, as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start the server again, at the same port, over the same data; stop it first if it runs.
+
+        Raises:
+            SourceUnavailable: it does not start, or its port was taken meanwhile.
+        """
+        self.stop()
+        try:
+            self._launch()
+        except PortTaken:
+            raise SourceUnavailable(
+                f"port {self._ports[0]} was taken while the server was down"
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id.
+
+        Raises:
+            SourceUnavailable: the server is down.
+        """
+        if self._child is None:
+            raise SourceUnavailable(f"the server at port {self._ports[0]} is down")
+        return self._child.pid
+
+    # --- the process -----------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        self.prepare()
+        messages = self.folder / "server.err"
+        begin = messages.stat().st_size if messages.exists() else 0
+        kept = self._classes()
+        fast = [f"-XX:SharedArchiveFile={kept}"] if kept.exists() and kept.stat().st_size else []
+        command = [java(), *_FRUGAL, *fast, *self.java_options, *self.arguments()]
+        self._child = spawn(command, messages)
+        try:
+            self._wait_ready(messages, begin)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_ready(self, messages: Path, begin: int) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if not self.alive:
+                said = messages.read_bytes()[begin:].decode(errors="replace")
+                if "Address already in use" in said or "seems to be in use" in said:
+                    raise PortTaken
+                raise SourceUnavailable(f"the server did not start: {_reason(said)}")
+            if self.answers():
+                return
+            time.sleep(0.02)
+        raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
+
+    def _end(self, how: signal.Signals) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            end(child, how)
+
+
+def clear(folder: Path) -> Path:
+    """Make a folder empty and return it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _reason(said: str) -> str:
+    """Return the line of a stack trace that names the cause."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    causes = [line for line in lines if "Exception:" in line or " ERROR " in line]
+    return (causes or lines[-1:] or ["it said nothing"])[-1][:400]

@@ -1,0 +1,203 @@
+"""Each sink with lanes on a target that tests can look into, also a flaky one."""
+
+from __future__ import annotations
+
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import pyarrow as pa
+from sink_harness import FEED, tables_of
+
+from rowferry.change.chunk import SchemaChange, Watermark
+from rowferry.change.plan import Plan, Segment, Stretch, Topic
+from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
+from rowferry.flow.sink.contract import LaneSink, Owner, Packet
+from rowferry.registry import SINKS
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+from rowferry.spec.uri import Uri
+from rowferry.testing.receiver import Answer, Fault, HttpReceiver
+from rowferry.testing.servers.certificates import Certificates
+
+
+class Words:
+    """A codec whose messages are words: a schema change is its query, a watermark its number."""
+
+    TRAITS: ClassVar = CodecTraits(
+        ".txt",
+        "all-partitions",
+        carries_before_image=False,
+        can_omit_columns=False,
+        body=TextBody("text/plain", b"", b"\n", b"\n"),
+    )
+    TABLES: ClassVar[tuple[OptionTable, ...]] = ()
+
+    def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded:
+        return words(change.query.encode())
+
+    def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded:
+        return words(b"%d" % mark.commit_ts)
+
+
+def words(*values: bytes) -> Encoded:
+    return Encoded(pa.array(values, pa.large_binary()))
+
+
+def packets(plan: Plan, content: Sequence[tuple[int, int, Sequence[bytes]]]) -> list[Packet]:
+    """Packets of a plan, as (segment, partition, messages) in their order."""
+    counts: dict[int, int] = {}
+    found = []
+    for segment, partition, values in content:
+        number = counts[segment] = counts.get(segment, -1) + 1
+        topic = Topic.from_json(plan.outputs_of(segment)[0].target)
+        about = {"micro_batch": plan.micro_batch, "epoch": 1}
+        found.append(Packet(segment, number, topic, partition, words(*values), **about))
+    return found
+
+
+class LaneHarness(ABC):
+    """One target, and what its readers see.
+
+    Attributes:
+        scheme: the registered name.
+    """
+
+    scheme: ClassVar[str]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def __enter__(self) -> Self: ...
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    @abstractmethod
+    def uri(self) -> str:
+        """The sink URI of the target; failures show quickly there."""
+
+    @abstractmethod
+    def received(self) -> list[bytes]:
+        """Every message that is there, repeats too; those of a partition in their order."""
+
+    @abstractmethod
+    def break_for_now(self) -> None:
+        """Make the target fail in a way that passes."""
+
+    @abstractmethod
+    def break_for_good(self) -> None:
+        """Make the target fail in a way that no repetition cures."""
+
+    def build(self, changefeed: str = FEED) -> LaneSink:
+        """A sink as a new process builds it: from the JSON form of the spec, nothing else."""
+        source = Uri.parse("range://127.0.0.1:1", "source")
+        spec = ChangefeedSpec(changefeed, source, Uri.parse(self.uri(), "sink"))
+        made: Any = SINKS.load(self.scheme)
+        found: LaneSink = made(ChangefeedSpec.from_json(spec.to_json()), Words())
+        return found
+
+    def opened(self, epoch: int = 1, state: dict[str, Any] | None = None) -> LaneSink:
+        sink = self.build()
+        sink.open(Owner(FEED, epoch), state)
+        return sink
+
+    def plan(
+        self,
+        sink: LaneSink,
+        number: int,
+        *segments: Segment,
+        changes: Sequence[SchemaChange] = (),
+        watermark: int | None = None,
+    ) -> Plan:
+        """A plan through its JSON form: what runs is what was recorded."""
+        stretch = Stretch(segments, tuple(changes), {}, watermark=watermark)
+        outputs, state = sink.allocate(stretch, tables_of(stretch))
+        return Plan.from_json(Plan(number, 1, 0, stretch, outputs, state).to_json())
+
+    def publish(self, sink: LaneSink, plan: Plan) -> None:
+        sink.publish(plan, [], tables_of(plan.stretch))
+
+
+class HttpHarness(LaneHarness):
+    """A receiver in this process."""
+
+    scheme = "http"
+
+    def __enter__(self) -> Self:
+        self.receiver = HttpReceiver(self._tls()).__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.receiver.close()
+
+    def uri(self) -> str:
+        fast = "max-batch-rows=2&backoff=1ms&max-backoff=2ms&max-retry=3"
+        return f"{self.receiver.uri}?{fast}&insecure-skip-verify=true"
+
+    def received(self) -> list[bytes]:
+        return [line for r in self.receiver.taken for line in r.body.splitlines()]
+
+    def break_for_now(self) -> None:
+        self.receiver.faults.extend([Answer(503, words=b"busy")] * 100)
+
+    def break_for_good(self) -> None:
+        self.receiver.faults.extend([Answer(403, words=b"keep out")] * 100)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        return None
+
+
+class HttpsHarness(HttpHarness):
+    """The same with TLS."""
+
+    scheme = "https"
+
+    def _tls(self) -> ssl.SSLContext:
+        found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        found.load_cert_chain(Certificates.make(self.folder).server)
+        return found
+
+
+class FlakyHttpHarness(HttpHarness):
+    """Of every three requests two fail: before they were taken, or after (a lost answer)."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.receiver.faults.extend(islice(self._faults(), 200))
+        return self
+
+    def uri(self) -> str:
+        return super().uri().replace("max-retry=3", "max-retry=50")
+
+    def _faults(self) -> Iterator[Fault | Answer | None]:
+        for fault in cycle([Fault.DROP, Fault.LOSE_ANSWER, Answer(500)]):
+            yield fault
+            yield Answer(429, {"Retry-After": "0"})
+            yield None
+
+    def received(self) -> list[bytes]:
+        """The receiver tells repeats by their key."""
+        return [line for r in self.receiver.once() for line in r.body.splitlines()]
+
+
+LANE_HARNESSES: dict[str, Callable[[Path], LaneHarness]] = {
+    "http": HttpHarness,
+    "http+flaky": FlakyHttpHarness,
+    "https": HttpsHarness,
+}

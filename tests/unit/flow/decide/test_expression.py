@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from rowferry.change.ddl import parse_create
+from rowferry.errors import BadEventFilter
+from rowferry.flow.decide.expression import Expression
+from rowferry.flow.decide.expression_values import Images
+
+TABLE = parse_create(
+    "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), price DECIMAL(10,2), "
+    "big DECIMAL(65,30), made DATE, doc JSON, kind ENUM('a','b'), raw BLOB, x DOUBLE, ti TIME)",
+    "shop",
+)
+ROWS = pa.array(
+    [
+        {"id": 1, "name": "Rose", "price": "1.50", "made": "2024-02-29", "doc": "{}", "kind": 1},
+        {"id": 2, "name": None, "price": "-3.00", "made": "0000-00-00", "raw": b"\xff", "x": 1.0},
+        {"id": 9223372036854775807, "name": "rose ", "kind": 0, "ti": "-01:00:00"},
+    ],
+    TABLE.image,
+)
+
+
+def true_rows(text: str) -> list[bool]:
+    found: list[bool] = Expression(text, "key").fit(TABLE)(Images(ROWS)).tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("price > 1", [True, False, False]),
+        ("name = 'ROSE'", [True, False, True]),
+        ("name IS NULL OR id = 1", [True, True, False]),
+        ("kind = ''", [False, False, True]),
+        ("made = '0000-00-00'", [False, True, False]),
+        ("raw = x'ff'", [False, True, False]),
+        ("raw LIKE '%'", [False, True, False]),
+        ("ti < '00:00:00'", [False, False, True]),
+        ("doc IS NOT NULL", [True, False, False]),
+        ("x", [False, True, False]),
+        ("id", [True, False, False]),  # exactly 1, not merely true
+        ("id - 1", [False, True, False]),
+        ("name", [False, False, False]),
+        ("1", [True, True, True]),
+        ("NULL", [False, False, False]),
+        ("`t`.`id` IN (2)", [False, True, False]),
+    ],
+)
+def test_true_rows(text: str, expected: list[bool]) -> None:
+    assert true_rows(text) == expected
+
+
+def test_only_wanted_rows() -> None:
+    found = Expression("id > 1", "key").fit(TABLE)(Images(ROWS, pa.array([2, 0])))
+    assert found.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "at"),
+    [
+        ("", "the expression is empty", 1),
+        ("price >", "expected a value", 8),
+        ("price > 1 price", "'price' does not fit here", 11),
+        ("now() > made", "now() is not the same on every replay", 1),
+        ("id = rand()", "rand() is not the same on every replay", 6),
+        ("id = sha1(name)", "the function sha1() is not supported (known: abs,", 6),
+        ("id | 1", "the operator | is not supported", 4),
+        ("doc -> '$.a' = 1", "the operator -> is not supported", 5),
+        ("id IN (SELECT 1)", "subqueries are not supported", 8),
+        ("(id, price) = (1, 2)", "rows of several values are not supported", 4),
+        ("left(name) = 'a'", "left() takes 2 arguments, not 1", 1),
+        ("name LIKE 'a' ESCAPE 'ab'", "ESCAPE needs one character", 22),
+        ("select = 1", "'select' is unexpected", 1),
+    ],
+)
+def test_refused_as_written(text: str, words: str, at: int) -> None:
+    with pytest.raises(BadEventFilter) as caught:
+        Expression(text, "filter.event-filters[0].ignore-insert-value-expr")
+    said = caught.value.words
+    assert said.startswith("filter.event-filters[0].ignore-insert-value-expr: ")
+    assert words in said and f"at character {at} of {text!r}" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "at"),
+    [
+        ("id = 1 AND colour = 2", "there is no column 'colour' (it has: id, name,", 12),
+        ("doc = '{}'", "JSON and VECTOR columns can only be tested with IS NULL", 1),
+        ("made > 'yesterday'", "'yesterday' is not a date", 1),
+        ("made > name", "text cannot be compared with a date", 1),
+        ("ti = 'noon'", "'noon' is not a time", 1),
+        ("concat(x) = '1'", "a DOUBLE cannot be used as text", 1),
+        ("name LIKE kind", "LIKE needs a pattern in quotes", 1),
+        ("name REGEXP '('", "the pattern '(' cannot be used", 1),
+        ("left(name, id) = 'a'", "the length must be a whole number, written out", 1),
+        ("year(id) = 1", "the function needs a DATE or a DATETIME, not a whole number", 1),
+        ("name COLLATE klingon = 'a'", "the collation klingon is not known", 1),
+    ],
+)
+def test_refused_for_a_table(text: str, words: str, at: int) -> None:
+    with pytest.raises(BadEventFilter) as caught:
+        Expression(text, "key").fit(TABLE)
+    said = caught.value.words
+    assert words in said and f"at character {at} of" in said and "shop.t" in said
+
+
+def test_refused_as_a_whole() -> None:
+    with pytest.raises(BadEventFilter, match="neither true nor false"):
+        Expression("made", "key").fit(TABLE)
+    with pytest.raises(BadEventFilter, match="more than 76 digits"):
+        Expression("big * big > 0", "key").fit(TABLE)
+    with pytest.raises(BadEventFilter, match="nested too deeply"):
+        Expression("(" * 5000 + "1" + ")" * 5000, "key")
+
+
+def test_a_number_that_grows_too_large() -> None:
+    with pytest.raises(BadEventFilter, match="overflow"):
+        true_rows("id + 1 > 0")
+
+
+def test_a_column_that_the_images_lack() -> None:
+    fitted = Expression("price > 1", "key").fit(TABLE)
+    partial = pa.array([{"id": 1}], pa.struct([("id", pa.int64())]))
+    with pytest.raises(BadEventFilter, match="the row images lack the column 'price'"):
+        fitted(Images(partial))

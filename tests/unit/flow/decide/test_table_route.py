@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from decide_kit import STORAGE, chunk, decisions, made
+
+from rowferry.change.chunk import DdlKind, Op, SchemaChange
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import BadRoute
+from rowferry.flow.decide.decisions import Decisions
+
+
+def routing(*rules: dict[str, Any], sink: str = STORAGE) -> Decisions:
+    return decisions({"sink": {"dispatchers": list(rules)}}, sink)
+
+
+def table(name: str, database: str = "shop") -> TableSchema:
+    return made(f"CREATE TABLE {name} (id INT PRIMARY KEY)", database)
+
+
+def test_first_rule_that_fits() -> None:
+    found = routing(
+        {"matcher": ["shop.log*"]},
+        {
+            "matcher": ["shop.*"],
+            "target-schema": "{schema}_copy",
+            "target-table": "{schema}_{table}",
+        },
+        {"matcher": ["*.*"], "target-table": "x"},
+    )
+    assert found.seen_as(table("orders")).written_as == ("shop_copy", "shop_orders")
+    assert found.seen_as(table("logs")).target is None
+    assert found.seen_as(table("orders", "b")).written_as == ("b", "x")
+
+
+@pytest.mark.parametrize("sink", [STORAGE, "blackhole://", "mysql://h:1"])
+def test_rows_in_every_sink(sink: str) -> None:
+    found = routing({"matcher": ["shop.*"], "target-schema": "copy"}, sink=sink)
+    (part,) = found.rows(chunk(table("orders"), (Op.INSERT, None, {"id": 1})))
+    assert part.table.id == ("shop", "orders")
+    assert part.table.written_as == ("copy", "orders")
+
+
+@pytest.mark.parametrize("key", ["target-schema", "target-table"])
+@pytest.mark.parametrize("expression", ["{Schema}", "{table", "}", "a{bad}b"])
+def test_bad_expression(key: str, expression: str) -> None:
+    with pytest.raises(BadRoute) as caught:
+        routing({"matcher": ["*.*"], key: expression})
+    assert f"sink.dispatchers[0].{key} = {expression!r}: braces" in str(caught.value)
+
+
+# --- two tables of one name ----------------------------------------------------------------------
+
+ALL_IN_ONE = {"matcher": ["a.*", "b.*"], "target-schema": "all"}
+
+
+def test_two_tables_of_one_name() -> None:
+    found = routing(ALL_IN_ONE)
+    found.claim_names([table("t", "a"), table("u", "b")])
+    with pytest.raises(BadRoute) as caught:
+        found.claim_names([table("t", "b")])
+    assert "a.t and b.t would both be written as all.t" in str(caught.value)
+    with pytest.raises(BadRoute):
+        routing(ALL_IN_ONE).claim_names([table("t", "all"), table("t", "a")])
+
+
+def created(schema: TableSchema) -> SchemaChange:
+    return SchemaChange(1, DdlKind.CREATE_TABLE, f"CREATE TABLE {schema.id} (…)", schema.id, schema)
+
+
+def dropped(schema: TableSchema) -> SchemaChange:
+    return SchemaChange(1, DdlKind.DROP_TABLE, f"DROP TABLE {schema.id}", schema.id)
+
+
+def test_a_name_is_taken_later() -> None:
+    found = routing(ALL_IN_ONE)
+    first, second = table("t", "a"), table("t", "b")
+    for _ in range(2):  # publishing may be repeated
+        assert found.change_seen_as(created(first)).written_as == ("all", "t")
+    with pytest.raises(BadRoute):
+        found.change_seen_as(created(second))
+    found.change_seen_as(dropped(first))
+    found.change_seen_as(created(second))
+    moved = SchemaChange(
+        1, DdlKind.RENAME_TABLE, "RENAME TABLE b.t TO b.v", TableId("b", "v"), table("v", "b"),
+        second.id,
+    )  # fmt: skip
+    seen = found.change_seen_as(moved)
+    assert seen.query == "RENAME TABLE `all`.`t` TO `all`.`v`"
+    assert (seen.written_as, seen.previous_target) == (("all", "v"), ("all", "t"))
+    found.change_seen_as(created(first))
+    found.change_seen_as(
+        SchemaChange(1, DdlKind.DROP_DATABASE, "DROP DATABASE a", TableId("a", ""))
+    )
+    found.change_seen_as(created(second))
+
+
+# --- schema changes ------------------------------------------------------------------------------
+
+
+def test_databases_follow_rules_for_all_their_tables() -> None:
+    found = routing(
+        {"matcher": ["part.t"], "target-schema": "x"},
+        {"matcher": ["split.*"], "target-schema": "{table}"},
+        {"matcher": ["*.*"], "target-schema": "{schema}_2"},
+    )
+    expected = {"whole": "`whole_2`", "part": "`part_2`", "split": "split"}
+    for name, written in expected.items():
+        change = SchemaChange(
+            1, DdlKind.CREATE_DATABASE, f"CREATE DATABASE {name}", TableId(name, "")
+        )
+        seen = found.change_seen_as(change)
+        assert seen.query == f"CREATE DATABASE {written}"
+        assert seen.written_as == (written.strip("`"), "")
+
+
+def test_schema_change_carries_the_table_as_seen() -> None:
+    found = routing({"matcher": ["shop.*"], "target-schema": "copy"})
+    schema = table("orders")
+    change = SchemaChange(1, DdlKind.ADD_COLUMN, "ALTER TABLE orders ADD v INT", schema.id, schema)
+    seen = found.change_seen_as(change)
+    assert seen.query == "ALTER TABLE `copy`.`orders` ADD v INT"
+    assert (seen.table, seen.target) == (schema.id, ("copy", "orders"))
+    assert seen.schema is not None and seen.schema.written_as == ("copy", "orders")
+
+
+def test_without_routes_nothing_is_touched() -> None:
+    change = SchemaChange(1, DdlKind.NONE, "not 'a statement", TableId("shop", "t"))
+    assert routing({"matcher": ["*.*"], "topic": "x"}).change_seen_as(change) == change
+    with pytest.raises(BadRoute, match="names in a statement cannot be replaced"):
+        routing({"matcher": ["*.*"], "target-table": "x"}).change_seen_as(change)
