@@ -38,11 +38,12 @@ class Target:
 
     name: str
     parameters: str
-    is_file: bool = True
+    place: str = ""  # the sink's URI without parameters; empty: files in a folder of the feed
+    config: str = ""
 
     def uri(self, folder: Path) -> str:
         """Return the sink's URI."""
-        place = f"file://{folder / 'out'}" if self.is_file else "blackhole://"
+        place = self.place or f"file://{folder / 'out'}"
         return f"{place}?{self.parameters}"
 
 
@@ -50,10 +51,10 @@ TARGETS = (
     Target("canal-json files", "protocol=canal-json"),
     Target("canal-json files, fsync=false", "protocol=canal-json&fsync=false"),
     Target("csv files", "protocol=csv"),
-    Target("canal-json to the blackhole", "protocol=canal-json", False),
+    Target("canal-json to the blackhole", "protocol=canal-json", "blackhole://"),
 )
 LAG_TARGETS = (
-    Target("blackhole", "protocol=canal-json", False),
+    Target("blackhole", "protocol=canal-json", "blackhole://"),
     Target("canal-json files, flush-interval=200ms", "protocol=canal-json&flush-interval=200ms"),
 )
 
@@ -195,7 +196,7 @@ class Feeds:
         folder.mkdir(parents=True)
         config = folder / "feed.toml"
         database = log.database if log else STEADY_TABLE.partition(".")[0]
-        config.write_text(f'[filter]\nrules = ["{database}.*"]\n')
+        config.write_text(f'[filter]\nrules = ["{database}.*"]\n{target.config}')
         place = f"&start-position={log.file}:{log.start}" if log else ""
         ready = prepare(
             f"{self._server.uri}?snapshot=never{place}", target.uri(folder), config, FEED

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from rowferry.testing.servers import Kafka, MariaDb, MySql, Registry, Server
+from rowferry.testing.servers import Kafka, Listener, MariaDb, MySql, Registry, Server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,16 +26,24 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session")
-def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySql]:
+def server_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where servers keep their files, which are many: nothing stays when the tests end."""
+    folder = tmp_path_factory.mktemp("servers")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mysql_server(server_folder: Path) -> Iterator[MySql]:
     """A MySQL server for all tests: make a database of your own in it, and change no settings."""
-    with MySql.start(tmp_path_factory.mktemp("mysql"), server_id=101) as server:
+    with MySql.start(server_folder / "mysql", server_id=101) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+def mariadb_server(server_folder: Path) -> Iterator[MariaDb]:
     """A MariaDB server for all tests, as `mysql_server`."""
-    with MariaDb.start(tmp_path_factory.mktemp("mariadb"), server_id=102) as server:
+    with MariaDb.start(server_folder / "mariadb", server_id=102) as server:
         yield server
 
 
@@ -45,14 +55,25 @@ def source_server(request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+def kafka_broker(server_folder: Path) -> Iterator[Kafka]:
     """A Kafka broker for all tests: use topics of your own, and do not stop it."""
-    with Kafka.start(tmp_path_factory.mktemp("kafka")) as broker:
+    with Kafka.start(server_folder / "kafka") as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def guarded_broker(server_folder: Path) -> Iterator[Kafka]:
+    """A broker with every kind of login that keeps rights: all is allowed where none was set."""
+    rights = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with Kafka.start(server_folder / "guarded", rights, tuple(Listener)) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def schema_registry(server_folder: Path) -> Iterator[Registry]:
     """A schema registry for all tests: use subjects of your own, and do not stop it."""
-    with Registry.start(tmp_path_factory.mktemp("registry")) as registry:
+    with Registry.start(server_folder / "registry") as registry:
         yield registry

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from codec_harness import CODEC_HARNESSES, CodecHarness
-from lane_harness import LANE_HARNESSES, LaneHarness
+from lane_harness import LANE_HARNESSES, KafkaHarness, LaneHarness
 from sink_harness import SINK_HARNESSES, SinkHarness
 from source_harness import SOURCE_HARNESSES, SourceHarness
 
@@ -16,7 +16,7 @@ from rowferry.registry import CODECS, SINKS, SOURCES
 
 def _variants(registered: list[str], known: list[str]) -> list[str]:
     """Return the registered names, and the degraded variants (`name+how`) of each."""
-    more = [k for k in known if "+" in k and k.partition("+")[0] in registered]
+    more = [k for k in known if k not in registered and k.partition("+")[0] in registered]
     return sorted([*registered, *more])
 
 
@@ -46,23 +46,26 @@ def healthy_sink(
     return _sink(request.param, tmp_path, monkeypatch)
 
 
-def _lanes(name: str, folder: Path) -> LaneHarness:
-    found = LANE_HARNESSES.get(name)
+def _lanes(request: pytest.FixtureRequest, folder: Path) -> LaneHarness:
+    found = LANE_HARNESSES.get(request.param)
     if found is None:
-        pytest.fail(f"no harness for sink {name!r}: add it to lane_harness.py")
-    return found(folder)
+        pytest.fail(f"no harness for sink {request.param!r}: add it to lane_harness.py")
+    harness = found(folder)
+    if isinstance(harness, KafkaHarness):
+        harness.broker = request.getfixturevalue("guarded_broker")
+    return harness
 
 
 @pytest.fixture(params=_variants(_LANES, list(LANE_HARNESSES)))
 def lane_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LaneHarness]:
-    with _lanes(request.param, tmp_path) as started:
+    with _lanes(request, tmp_path) as started:
         yield started
 
 
 @pytest.fixture(params=_LANES)
 def healthy_lanes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LaneHarness]:
     """For tests that break the target themselves."""
-    with _lanes(request.param, tmp_path) as started:
+    with _lanes(request, tmp_path) as started:
         yield started
 
 

@@ -9,6 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
+from uuid import uuid4
 
 import pyarrow as pa
 from sink_harness import FEED, tables_of
@@ -22,6 +23,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import Answer, Fault, HttpReceiver
+from rowferry.testing.servers import Kafka, Listener
 from rowferry.testing.servers.certificates import Certificates
 
 
@@ -196,8 +198,54 @@ class FlakyHttpHarness(HttpHarness):
         return [line for r in self.receiver.once() for line in r.body.splitlines()]
 
 
+class KafkaHarness(LaneHarness):
+    """A broker that all tests share, with a topic of each test's own."""
+
+    scheme = "kafka"
+    broker: Kafka  # set by the fixture
+
+    def __enter__(self) -> Self:
+        self.topic = f"contract-{uuid4().hex}"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """The topic stays: nobody else looks at it."""
+
+    def uri(self) -> str:
+        return f"kafka://{self.broker.bootstrap}/{self.topic}?write-timeout=300ms"
+
+    def received(self) -> list[bytes]:
+        if self.topic not in self.broker.topics():
+            return []
+        return [m.value or b"" for m in self.broker.read_all(self.topic)]
+
+    def break_for_now(self) -> None:
+        self.broker.delete_topic(self.topic)
+
+    def break_for_good(self) -> None:
+        self.broker.forbid("WRITE", self.topic)
+
+
+class KafkaTlsHarness(KafkaHarness):
+    """The same with TLS."""
+
+    scheme = "kafka+ssl"
+
+    def uri(self) -> str:
+        address = self.broker.address(Listener.SSL)
+        ca = self.broker.certificates.ca
+        return f"kafka+ssl://{address}/{self.topic}?write-timeout=300ms&ca={ca}"
+
+
 LANE_HARNESSES: dict[str, Callable[[Path], LaneHarness]] = {
     "http": HttpHarness,
     "http+flaky": FlakyHttpHarness,
     "https": HttpsHarness,
+    "kafka": KafkaHarness,
+    "kafka+ssl": KafkaTlsHarness,
 }

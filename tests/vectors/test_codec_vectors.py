@@ -1,4 +1,4 @@
-"""csv, canal-json and plain JSON, byte for byte: <codec>/<case>/{change.json, value.bin, head.bin, ORIGIN}."""
+"""csv, canal-json, json, byte for byte: <codec>/<case>/{change.json, *.bin, ORIGIN}."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Checks:
         self._seen.add(identity)
         mark = self._marks.get(row.where.container, 0)
         newest = self._newest.get(place, 0)
-        if row.commit_ts < mark:
+        if row.commit_ts <= mark:
             self._findings.fault(f"{row}: first seen after the watermark {mark}")
         if row.commit_ts < newest:
             self._findings.fault(f"{row}: first seen after the key's change at {newest}")

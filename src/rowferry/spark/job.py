@@ -10,51 +10,25 @@ second tasks send them. A micro-batch of one segment needs no shuffle.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice, Topic
+from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.flow.assemble import Flow, assemble
 from rowferry.flow.sink.contract import Packet
-from rowferry.flow.sink.packing import from_bytes, to_bytes
 from rowferry.registry import SINKS
 from rowferry.spark.failure import as_error
+from rowferry.spark.lanes import PACKET_DDL, DeliverTask, PackTask, packets_of
+from rowferry.spark.receipts import RECEIPT_DDL, read_receipts, receipt_batch
 from rowferry.spark.session import close_session
+from rowferry.spark.spool import clear
 from rowferry.spec.changefeed import ChangefeedSpec
-
-_RECEIPT = pa.schema(
-    [
-        ("segment", pa.int32()),
-        ("slice", pa.int32()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("source_bytes", pa.int64()),
-        ("note", pa.string()),
-        ("found", pa.string()),
-    ]
-)
-_PACKET = pa.schema(
-    [
-        ("lane", pa.int32()),
-        ("segment", pa.int32()),
-        ("number", pa.int32()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("payload", pa.binary()),
-    ]
-)
-_PACKET_DDL = "lane int, segment int, number int, topic string, partition int, payload binary"
-_RECEIPTS_LAST = (1 << 31) - 1
-_RECEIPT_DDL = (
-    "segment int, slice int, rows long, bytes long, source_bytes long, note string, found string"
-)
 
 
 @lru_cache(maxsize=8)
@@ -88,7 +62,7 @@ class SegmentTask:
         """Run the segments whose ordinals come in; yield their receipts."""
         for batch in batches:
             for ordinal in batch.column(0).to_numpy():
-                yield _receipt_batch(list(self.run(int(ordinal))))
+                yield receipt_batch(list(self.run(int(ordinal))))
 
     def run(self, ordinal: int) -> Iterator[Receipt]:
         """Run one segment in this process."""
@@ -96,7 +70,7 @@ class SegmentTask:
         if not flow.sink.TRAITS.needs_shuffle:
             return flow.run_segment(*self._work(ordinal))
         receipts: list[Receipt] = []
-        self.deliver(_packets(flow.pack_segment(*self._work(ordinal)), receipts))
+        self.deliver(packets_of(flow.pack_segment(*self._work(ordinal)), receipts))
         return iter(receipts)
 
     def pack(self, ordinal: int) -> Iterator[Packet | Receipt]:
@@ -123,93 +97,15 @@ class SegmentTask:
         return segment, outputs, tables, self._planned_at_ms
 
 
-class PackTask:
-    """What each task before a shuffle runs: its row's segment from the log to packets."""
-
-    def __init__(self, task: SegmentTask, lanes: int) -> None:
-        self._task, self._lanes = task, lanes
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the segments whose ordinals come in; yield their packets, then their receipts."""
-        for batch in batches:
-            for ordinal in batch.column(0).to_numpy():
-                for found in self._task.pack(int(ordinal)):
-                    yield self._row(found)
-
-    def _row(self, found: Packet | Receipt) -> pa.RecordBatch:
-        if isinstance(found, Receipt):
-            payload = _receipt_batch([found]).serialize()
-            row = (0, found.segment, _RECEIPTS_LAST, "", 0)
-        else:
-            lane = (crc32(found.topic.name.encode()) + found.partition) % self._lanes
-            payload = to_bytes(found.messages)
-            where = (json.dumps(found.topic.to_json()), found.partition)
-            row = (lane, found.segment, found.number, *where)
-        columns = [pa.array([one], kind) for one, kind in zip(row, _PACKET.types[:5], strict=True)]
-        bounds = pa.array([0, payload.size], pa.int32()).buffers()[1]
-        columns.append(pa.Array.from_buffers(pa.binary(), 1, [None, bounds, payload]))
-        return pa.RecordBatch.from_arrays(columns, schema=_PACKET)
-
-
-class DeliverTask:
-    """What each task after a shuffle runs: its lane's packets to the sink."""
-
-    def __init__(self, task: SegmentTask) -> None:
-        self._task = task
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send the packets that come in, in their order; yield the receipts among them."""
-        receipts: list[Receipt] = []
-        self._task.deliver(_packets(self._found(batches), receipts))
-        yield _receipt_batch(receipts)
-
-    def _found(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Packet | Receipt]:
-        for batch in batches:
-            for at in range(batch.num_rows):
-                _, segment, number, topic, partition = (
-                    batch.column(i)[at].as_py() for i in range(5)
-                )
-                payload = batch.column("payload")[at].as_buffer()
-                if number == _RECEIPTS_LAST:
-                    yield from _receipts(pa.ipc.read_record_batch(payload, _RECEIPT).to_pylist())
-                else:
-                    where = Topic.from_json(json.loads(topic))
-                    yield Packet(segment, number, where, partition, from_bytes(payload))
-
-
-def _packets(found: Iterator[Packet | Receipt], receipts: list[Receipt]) -> Iterator[Packet]:
-    """Yield the packets; receipts go to the list."""
-    for one in found:
-        if isinstance(one, Receipt):
-            receipts.append(one)
-        else:
-            yield one
-
-
-def _receipt_batch(receipts: Sequence[Receipt]) -> pa.RecordBatch:
-    columns = {
-        "segment": [r.segment for r in receipts],
-        "slice": [r.slice for r in receipts],
-        "rows": [r.rows for r in receipts],
-        "bytes": [r.bytes for r in receipts],
-        "source_bytes": [r.source_bytes for r in receipts],
-        "note": [json.dumps(r.note) for r in receipts],
-        "found": [json.dumps(r.found) for r in receipts],
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=_RECEIPT)
-
-
-def _receipts(rows: Sequence[Mapping[str, Any]]) -> Iterator[Receipt]:
-    for row in rows:
-        told = {**row, "note": json.loads(row["note"]), "found": json.loads(row["found"])}
-        yield Receipt(**told)
-
-
 class SparkRunner:
     """Runs plans as Spark jobs."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
+        context = session.sparkContext
+        # Where all tasks run on this machine, packets need not go through Java.
+        local = (context.master or "").startswith("local")
+        self._spool = tempfile.mkdtemp("-packets", dir=context._temp_dir) if local else None
 
     def run(
         self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
@@ -231,19 +127,22 @@ class SparkRunner:
             if shuffle:
                 told = self._by_lane(task, segments)
             else:
-                told = segments.mapInArrow(task.__call__, _RECEIPT_DDL)
+                told = segments.mapInArrow(task.__call__, RECEIPT_DDL)
             rows = told.collect()
         except Exception as err:
             raise as_error(err) from err
-        return list(_receipts([r.asDict() for r in rows]))
+        finally:
+            clear(self._spool)
+        return list(read_receipts([r.asDict() for r in rows]))
 
     def _by_lane(self, task: SegmentTask, segments: DataFrame) -> DataFrame:
-        lanes = self._session.sparkContext.defaultParallelism
-        packets = segments.mapInArrow(PackTask(task, lanes).__call__, _PACKET_DDL)
+        context = self._session.sparkContext
+        lanes = context.defaultParallelism
+        packets = segments.mapInArrow(PackTask(task, lanes, self._spool).__call__, PACKET_DDL)
         in_order = packets.repartitionById(lanes, packets["lane"]).sortWithinPartitions(
             "segment", "number"
         )
-        return in_order.mapInArrow(DeliverTask(task).__call__, _RECEIPT_DDL)
+        return in_order.mapInArrow(DeliverTask(task).__call__, RECEIPT_DDL)
 
     def close(self) -> None:
         """Stop Spark and its Java process."""

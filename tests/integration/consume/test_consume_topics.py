@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,9 @@ from run_kit import Result, call
 from rowferry.change.chunk import DdlKind, SchemaChange, Watermark
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.consume import kafka_topics
+from rowferry.consume.arrival import Arrival
+from rowferry.consume.consumer import Outcome, Request, consume
 from rowferry.testing.servers import Kafka
 
 TABLE = TableSchema(
@@ -127,8 +133,63 @@ def test_without_watermarks_rows_come_as_they_lie(kafka_broker: Kafka, run: Run)
     for topic in topics:
         mine = [r["after"]["id"] for r in lines(found) if r["at"].startswith(topic)]
         assert mine == [1, 2, 3]
+    found = run(uri, "--until", "end", "--from", "end")
+    assert (found.code, found.out) == (0, ""), found.err
+    assert found.err == "0 rows, 0 schema changes, 0 repeats, 0 violations\n"
     refused = run(uri, "--until", "77").refusal()
     assert "carries no watermarks" in refused[1]
+
+
+class Taken:
+    """Keeps what it is given, and the last word on the progress."""
+
+    def __init__(self) -> None:
+        self.changes: list[Arrival] = []
+        self.waiting = 0
+
+    def take(self, changes: Iterable[Arrival]) -> None:
+        self.changes += changes
+
+    def tell(self, outcome: Outcome) -> None:
+        self.waiting = outcome.waiting
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_topics_and_partitions_that_come_later_are_read(
+    kafka_broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_topics, "_LOOK_S", 0.0)
+    at = f"kafka://{kafka_broker.bootstrap}"
+    uri = f"{at}/consume-first?protocol=canal-json&enable-tidb-extension=true"
+    config = tmp_path / "rules.toml"
+    rules = '[{matcher = ["shop.*"], partition = "ts", topic = "consume-{schema}"}]'
+    config.write_text(f"[sink]\ndispatchers = {rules}\n")
+    kafka_broker.create_topic("consume-first")
+    first = Writer(kafka_broker, codec_of(uri), "consume-first")
+    later = Writer(kafka_broker, codec_of(uri), "consume-shop")
+    taken = Taken()
+    request = Request(uri, config, until_ts=50)
+    with ThreadPoolExecutor(1) as worker:
+        running = worker.submit(consume, request, lambda _: [taken], threading.Event(), taken.tell)
+        kafka_broker.create_topic("consume-shop")
+        later.write(0, inserts(TABLE, 20, image(1)))
+        wait_for(lambda: taken.waiting == 1)
+        kafka_broker.add_partitions("consume-shop", 2)
+        later.write(1, inserts(TABLE, 11, image(2)))
+        wait_for(lambda: taken.waiting == 2)
+        assert taken.changes == []
+        first.write(0, Watermark(50))
+        for partition in (0, 1):
+            later.write(partition, Watermark(50))
+        outcome = running.result(60)
+    assert [str(c.where) for c in taken.changes] == ["consume-shop[1]@0", "consume-shop[0]@0"]
+    assert (outcome.findings.violations, outcome.waiting) == (0, 0), outcome.findings.samples
 
 
 def test_refusals_are_one_line(kafka_broker: Kafka, run: Run, tmp_path: Path) -> None:

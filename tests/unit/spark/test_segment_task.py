@@ -16,7 +16,8 @@ from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.contract import Packet, SinkTraits
 from rowferry.spark import job
-from rowferry.spark.job import DeliverTask, InProcessRunner, PackTask, SegmentTask
+from rowferry.spark.job import InProcessRunner, SegmentTask
+from rowferry.spark.lanes import DeliverTask, PackTask
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

@@ -46,7 +46,8 @@ def _word(data: Bytes, start: int, end: int) -> int:
 
 
 @compiled
-def _skip_space(data: Bytes, at: int) -> int:
+def skip_space(data: Bytes, at: int) -> int:
+    """Return the next place from `at` on that holds no space."""
     while at < len(data) and (data[at] == 32 or data[at] == 9 or data[at] == 10 or data[at] == 13):
         at += 1
     return at
@@ -63,7 +64,7 @@ def _string_end(data: Bytes, at: int) -> int:
 
 
 @compiled
-def _value_end(data: Bytes, at: int) -> int:
+def value_end(data: Bytes, at: int) -> int:
     """Return the place after the value that begins at `at`, or -1."""
     depth = 0
     while at < len(data):
@@ -90,7 +91,7 @@ def _value_end(data: Bytes, at: int) -> int:
 
 
 @compiled
-def _is_null(data: Bytes, at: int, end: int) -> bool:
+def is_null(data: Bytes, at: int, end: int) -> bool:
     """Return whether the value is the word `null`."""
     if end - at != 4 or data[at] != 110 or data[at + 1] != 117:
         return False
@@ -98,31 +99,31 @@ def _is_null(data: Bytes, at: int, end: int) -> bool:
 
 
 @compiled
-def _key(data: Bytes, at: int) -> Any:
+def read_key(data: Bytes, at: int) -> Any:
     """Read `"key" :`; return (start, end of the inside, place of the value), or start -1."""
-    at = _skip_space(data, at)
+    at = skip_space(data, at)
     if at >= len(data) or data[at] != 34:
         return -1, -1, at
     end = _string_end(data, at + 1)
     if end < 0:
         return -1, -1, at
-    colon = _skip_space(data, end + 1)
+    colon = skip_space(data, end + 1)
     if colon >= len(data) or data[colon] != 58:
         return -1, -1, at
-    return at + 1, end, _skip_space(data, colon + 1)
+    return at + 1, end, skip_space(data, colon + 1)
 
 
 @compiled
-def _after(data: Bytes, at: int) -> Any:
+def after_member(data: Bytes, at: int) -> Any:
     """Read `,` or `}` after a member; return (next place or -1, whether more follows)."""
-    at = _skip_space(data, at)
+    at = skip_space(data, at)
     if at >= len(data) or (data[at] != 44 and data[at] != 125):
         return -1, False
     return at + 1, data[at] == 44
 
 
 @compiled
-def _number(data: Bytes, at: int) -> Any:
+def read_number(data: Bytes, at: int) -> Any:
     """Return (the whole number below 2^63 at `at`, place after it), or place -1."""
     value, start = np.uint64(0), at
     while at < len(data) and 48 <= data[at] <= 57:
@@ -133,7 +134,7 @@ def _number(data: Bytes, at: int) -> Any:
 
 
 @compiled
-def _column(
+def column_of(
     data: Bytes, start: int, end: int, names: Bytes, bounds: Ints, guess: int, scratch: Bytes
 ) -> int:
     """Return the number of the column of that name, or -1; looks at `guess` first."""
@@ -173,36 +174,36 @@ def _image(
 ) -> Any:
     """Read `null` or `[{…}]`; return (place after it or -1, whether an object was there)."""
     if at < len(data) and data[at] != 91:
-        end = _value_end(data, at)
-        return (end if _is_null(data, at, end) else -1), False
-    at = _skip_space(data, at + 1)
+        end = value_end(data, at)
+        return (end if is_null(data, at, end) else -1), False
+    at = skip_space(data, at + 1)
     if at >= len(data) or data[at] != 123:
         return -1, False
-    at, guess, more = _skip_space(data, at + 1), 0, True
+    at, guess, more = skip_space(data, at + 1), 0, True
     if at < len(data) and data[at] == 125:
         at, more = at + 1, False
     while more:
-        start, end, at = _key(data, at)
+        start, end, at = read_key(data, at)
         if start < 0 or at >= len(data):
             return -1, False
-        stop = _value_end(data, at)
+        stop = value_end(data, at)
         if stop < 0:
             return -1, False
-        column = _column(data, start, end, names, bounds, guess, scratch)
+        column = column_of(data, start, end, names, bounds, guess, scratch)
         if column >= 0:
             guess = column + 1
             if data[at] == 34:
                 starts[column, row], ends[column, row] = at + 1, stop - 1
-            elif _is_null(data, at, stop):
+            elif is_null(data, at, stop):
                 starts[column, row], ends[column, row] = NULL, NULL
             elif data[at] == 123 or data[at] == 91:
                 return -1, False
             else:
                 starts[column, row], ends[column, row] = at, stop
-        at, more = _after(data, stop)
+        at, more = after_member(data, stop)
         if at < 0:
             return -1, False
-    at = _skip_space(data, at)
+    at = skip_space(data, at)
     if at >= len(data) or data[at] != 93:
         return -1, False
     return at + 1, True
@@ -212,21 +213,21 @@ def _image(
 def _commit_ts(data: Bytes, at: int, facts: Ints, row: int) -> int:
     """Read the `_tidb` object; return the place after it, or -1."""
     if at >= len(data) or data[at] != 123:
-        return _value_end(data, at)
-    at, more = _skip_space(data, at + 1), True
+        return value_end(data, at)
+    at, more = skip_space(data, at + 1), True
     if at < len(data) and data[at] == 125:
         return at + 1
     while more:
-        start, end, at = _key(data, at)
+        start, end, at = read_key(data, at)
         if start < 0:
             return -1
         if _word(data, start, end) == _COMMIT_TS:
-            facts[COMMIT_TS, row], at = _number(data, at)
+            facts[COMMIT_TS, row], at = read_number(data, at)
         else:
-            at = _value_end(data, at)
+            at = value_end(data, at)
         if at < 0:
             return -1
-        at, more = _after(data, at)
+        at, more = after_member(data, at)
         if at < 0:
             return -1
     return at
@@ -249,7 +250,7 @@ def _message(
         return -1, False
     at, more, has_data = at + 1, True, False
     while more:
-        start, end, at = _key(data, at)
+        start, end, at = read_key(data, at)
         if start < 0 or at >= len(data):
             return -1, False
         word = _word(data, start, end)
@@ -259,17 +260,17 @@ def _message(
             at, has_old = _image(data, at, row, names, bounds, scratch, old[0], old[1])
             facts[HAS_OLD, row] = has_old
         elif word == _ES:
-            facts[ES, row], at = _number(data, at)
+            facts[ES, row], at = read_number(data, at)
         elif word == _TIDB:
             at = _commit_ts(data, at, facts, row)
         else:
-            stop = _value_end(data, at)
+            stop = value_end(data, at)
             if word == _TYPE and data[at] == 34:
                 facts[OP, row] = _word(data, at + 1, stop - 1) - _INSERT
             at = stop
         if at < 0:
             return -1, False
-        at, more = _after(data, at)
+        at, more = after_member(data, at)
         if at < 0:
             return -1, False
     return at, has_data

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from rowferry.flow.encode.kernels_json import (
-    _after,
-    _column,
-    _is_null,
-    _key,
-    _number,
-    _skip_space,
-    _value_end,
+    after_member,
+    column_of,
+    is_null,
+    read_key,
+    read_number,
+    skip_space,
+    value_end,
 )
 from rowferry.flow.encode.kernels_memory import Bytes, Ints, compiled, frozen
 from rowferry.flow.encode.kernels_spans import MISSING, NULL
@@ -61,7 +61,7 @@ def _value(
 ) -> Any:
     """Note where a column's value stands; return whether it may have that form."""
     starts[column, row], ends[column, row] = at, stop
-    if form != ANY_OR_NULL and _is_null(data, at, stop):
+    if form != ANY_OR_NULL and is_null(data, at, stop):
         starts[column, row], ends[column, row] = NULL, NULL
     elif form == SCALAR and data[at] == 34:
         starts[column, row], ends[column, row] = at + 1, stop - 1
@@ -84,24 +84,24 @@ def _image(
 ) -> Any:
     """Read `null` or `{…}`; return (place after it or -1, whether an object was there)."""
     if data[at] != 123:
-        end = _value_end(data, at)
-        return (end if end >= 0 and _is_null(data, at, end) else -1), False
-    at, guess, more = _skip_space(data, at + 1), 0, True
+        end = value_end(data, at)
+        return (end if end >= 0 and is_null(data, at, end) else -1), False
+    at, guess, more = skip_space(data, at + 1), 0, True
     if at < len(data) and data[at] == 125:
         return at + 1, True
     while more:
-        start, end, at = _key(data, at)
+        start, end, at = read_key(data, at)
         if start < 0 or at >= len(data):
             return -1, False
-        stop = _value_end(data, at)
+        stop = value_end(data, at)
         if stop < 0:
             return -1, False
-        column = _column(data, start, end, names, bounds, guess, scratch)
+        column = column_of(data, start, end, names, bounds, guess, scratch)
         if column >= 0:
             guess = column + 1
             if not _value(data, at, stop, forms[column], column, row, starts, ends):
                 return -1, False
-        at, more = _after(data, stop)
+        at, more = after_member(data, stop)
         if at < 0:
             return -1, False
     return at, True
@@ -125,7 +125,7 @@ def _message(
         return -1
     at, more = at + 1, True
     while more:
-        start, end, at = _key(data, at)
+        start, end, at = read_key(data, at)
         if start < 0 or at >= len(data):
             return -1
         word = _word(data, start, end)
@@ -134,15 +134,15 @@ def _message(
             at, found = _image(data, at, row, names, bounds, forms, scratch, image[0], image[1])
             facts[HAS_BEFORE if word == _BEFORE else HAS_AFTER, row] = found
         elif word == _COMMIT_TS:
-            facts[COMMIT_TS, row], at = _number(data, at)
+            facts[COMMIT_TS, row], at = read_number(data, at)
         else:
-            stop = _value_end(data, at)
+            stop = value_end(data, at)
             if word == _OP and stop > 0 and data[at] == 34:
                 facts[OP, row] = _word(data, at + 1, stop - 1) - _INSERT
             at = stop
         if at < 0:
             return -1
-        at, more = _after(data, at)
+        at, more = after_member(data, at)
         if at < 0:
             return -1
     return at

@@ -17,7 +17,9 @@ from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
@@ -257,6 +259,12 @@ class Kafka(JavaServer):
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
         (found,) = self._done(self._admin.describe_configs([resource]))
         return {key: str(entry.value) for key, entry in found.items()}
+
+    def forbid(self, operation: str, topic: str, user: str = "*") -> None:
+        """Take a right on a topic, like `WRITE`, from a user (of `*`: all); needs an authorizer."""
+        what = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*")
+        rule = AclBinding(*what, AclOperation[operation], AclPermissionType.DENY)
+        self._done(self._admin.create_acls([rule]))
 
     def read_all(self, topic: str, partition: int | None = None) -> list[Message]:
         """Return all messages of a topic that are there now, partition by partition in order.

@@ -257,9 +257,10 @@ def test_what_is_missing_or_damaged_in_storage_is_an_error(
 
 def test_a_message_cannot_name_any_other_file(tmp_path: Path) -> None:
     codec = claimed(CanalJson, tmp_path)
-    for location in ("file:///etc/passwd", f"file://{tmp_path}/..", "../x.json", 5):
+    (tmp_path / "x.json").write_bytes(b'{"key":null,"value":"e30="}')
+    for location in ("file:///etc/passwd", f"file://{tmp_path}/..", "x.json", 5):
         text = {"_tidb": {"claimCheckLocation": location}, "data": [{}]}
-        with pytest.raises(DecodeError):
+        with pytest.raises(DecodeError, match="it names no file of ours"):
             list(codec.decode_message(None, json.dumps(text).encode()))
 
 
@@ -323,6 +324,12 @@ def test_values_that_are_not_compressed_are_refused(compression: str, junk: byte
     codec = build(CanalJson, large_message_handle_compression=compression)
     with pytest.raises(DecodeError):
         list(codec.decode_message(None, junk))
+
+
+def test_a_length_that_no_snappy_block_can_have_is_not_believed() -> None:
+    codec = build(CanalJson, large_message_handle_compression="snappy")
+    with pytest.raises(DecodeError, match="its length cannot be right"):
+        list(codec.decode_message(None, b"\xff\xff\xff\xff\x0f12"))
 
 
 # --- settings ------------------------------------------------------------------------------------

@@ -182,6 +182,11 @@ def test_flags() -> None:
     }
 
 
+def test_zerofill_is_unsigned() -> None:
+    schema = table(SqlType("int"), SqlType("int", zerofill=True))
+    assert flags_of(schema, schema.columns[1]) == 1 + 64 + 128
+
+
 def test_a_unique_key_serves_as_handle() -> None:
     schema = parse_create("create table t (a int, b int not null unique)", "test")
     members = json.loads(value(codec(), inserts(schema, (1, 2))))["u"]

@@ -13,13 +13,24 @@ from rowferry.flow.encode import (
     kernels_csv,
     kernels_float,
     kernels_json,
+    kernels_plain_json,
     kernels_render,
     kernels_spans,
+    plain_json,
 )
 from rowferry.flow.encode.canal_json import CanalJson
 from rowferry.flow.encode.csv import Csv
+from rowferry.flow.encode.plain_json import PlainJson
 
-MODULES = (kernels, kernels_csv, kernels_float, kernels_json, kernels_render, kernels_spans)
+MODULES = (
+    kernels,
+    kernels_csv,
+    kernels_float,
+    kernels_json,
+    kernels_plain_json,
+    kernels_render,
+    kernels_spans,
+)
 
 
 def compiled() -> dict[str, set[str]]:
@@ -33,6 +44,7 @@ def compiled() -> dict[str, set[str]]:
 
 csv.warm()
 canal_json.warm()
+plain_json.warm()
 before = compiled()
 kinds = ("int", "float", "double", "varbinary", "datetime", "text", "bigint")
 schema = table(*(SqlType(k) for k in kinds), SqlType("set", elements=("x", "y")))
@@ -43,6 +55,7 @@ for part in (rows, Rows(schema, rows.batch.slice(1, 2))):
         Csv(spec(csv={"quote": "", "binary-encoding-method": "hex"})),
         CanalJson(spec()),
         CanalJson(spec("kafka://broker/topic")),
+        PlainJson(spec()),
     ):
         data = bytes(codec.encode_rows(part, 5).value_bytes())
         if not data.endswith(b"}"):

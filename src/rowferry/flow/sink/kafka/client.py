@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from rowferry.errors import (
@@ -29,6 +31,8 @@ from rowferry.flow.sink.kafka.options import Settings
 _BATCH_BYTES: Final = 1_000_000
 _QUEUED_MESSAGES: Final = 400_000
 _QUEUED_BYTES: Final = 64 << 20
+_PROPAGATION_MS: Final = 3000
+_PATIENCE_S: Final = 0.5  # before a look at what went wrong meanwhile
 _CHUNK: Final = 10_000  # messages handed to the library at once
 _OVERHEAD: Final = 128  # of a batch with one message, at most
 _FOR_GOOD: Final = frozenset(
@@ -45,12 +49,24 @@ _FOR_GOOD: Final = frozenset(
     }
 )
 _TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+_NO_TOPIC: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
 
 
 class Troubles:
-    """The last thing that went wrong on a client's connections, from the library's own thread."""
+    """The last thing that went wrong on a client's connections, from the library's own thread.
 
-    def __init__(self) -> None:
+    Attributes:
+        at: the brokers' address, for the words of errors.
+    """
+
+    def __init__(self, at: str = "") -> None:
+        self.at = at
         self._lock = threading.Lock()
         self._last: KafkaError | None = None
 
@@ -66,21 +82,37 @@ class Troubles:
         with self._lock:
             return self._last
 
+    def forget(self) -> None:
+        """Begin anew: something worked, so what went wrong before is no reason any more."""
+        with self._lock:
+            self._last = None
+
 
 def as_error(error: KafkaError, doing: str, troubles: Troubles | None = None) -> RowferryError:
     """Return our error for the library's, with its verdict."""
     why = troubles.last() if troubles else None
-    told = why if why is not None and why.code() in _FOR_GOOD else error
-    words = f"Kafka, {doing}: {told.str().strip()}"
-    if why is not None and why is not told and why.str() not in words:
-        words += f" ({why.str().strip()})"
+    told = why if why is not None and _for_good(why) else error
+    at = f" at {troubles.at}" if troubles and troubles.at else ""
+    words = f"Kafka{at}, {doing}: {_words(told)}"
+    if why is not None and why is not told and _words(why) not in words:
+        words += f" ({_words(why)})"
     if told.code() in _TOO_LARGE:
         return MessageTooLarge(
             f"{words}; raise max.message.bytes of the topic, or set large-message-handle-option"
         )
-    if told.code() in _FOR_GOOD:
+    if _for_good(told):
         return SinkUnwritable(f"{words}; correct the login, the rights or the option")
     return SinkUnavailable(words)
+
+
+def _for_good(error: KafkaError) -> bool:
+    # A broker that goes away in the middle of a handshake says nothing about certificates.
+    gone = error.code() == KafkaError._SSL and "Disconnected" in error.str()
+    return error.code() in _FOR_GOOD and not gone
+
+
+def _words(error: KafkaError) -> str:
+    return " ".join(error.str().split())
 
 
 class Topics:
@@ -89,7 +121,7 @@ class Topics:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._timeout_s = settings.timeout_s
-        self._troubles = Troubles()
+        self._troubles = Troubles(settings.connection["bootstrap.servers"])
         with _options_checked():
             told: Any = {**settings.connection, "error_cb": self._troubles, "log_level": 0}
             self._admin = AdminClient(told)
@@ -101,8 +133,8 @@ class Topics:
             SinkUnavailable: no broker answered.
             SinkUnwritable: a broker refused the login.
         """
-        with self._asking("listing topics"):
-            found = self._admin.list_topics(timeout=self._timeout_s)
+        found = self._listed()
+        self._troubles.forget()
         return {
             name: len(topic.partitions)
             for name, topic in found.topics.items()
@@ -136,26 +168,62 @@ class Topics:
         Raises:
             TopicRefused: the broker refuses it, with its words.
         """
+        if self._create(topic, partitions, in_earnest=True):
+            self._wait_for(topic, partitions)
+
+    def check_create(self, topic: str, partitions: int) -> None:
+        """Ask whether a topic could be made; makes none.
+
+        Raises:
+            TopicRefused: the broker would refuse it, with its words.
+        """
+        self._create(topic, partitions, in_earnest=False)
+
+    def check_write(self, topic: str) -> None:
+        """Ask whether this login may write to a topic that is there.
+
+        Raises:
+            SinkUnwritable: it may not.
+        """
+        future = self._admin.describe_topics(
+            TopicCollection([topic]),
+            include_authorized_operations=True,
+            request_timeout=self._timeout_s,
+        )[topic]
+        with self._asking(f"asking for rights on topic {topic}"):
+            rights = future.result().authorized_operations
+        if rights is not None and not {AclOperation.WRITE, AclOperation.ALL} & set(rights):
+            raise SinkUnwritable(
+                f"Kafka at {self._troubles.at}: this login may not write to topic {topic}; grant "
+                "it the right WRITE"
+            )
+
+    def _create(self, topic: str, partitions: int, in_earnest: bool) -> bool:
+        """Make a topic, or only ask; return whether it was not there."""
         factor = self._settings.replication_factor
         future = self._admin.create_topics(
-            [NewTopic(topic, partitions, factor)], request_timeout=self._timeout_s
+            [NewTopic(topic, partitions, factor)],
+            request_timeout=self._timeout_s,
+            validate_only=not in_earnest,
         )[topic]
         try:
             future.result(self._timeout_s + 5)
         except KafkaException as err:
             error = err.args[0]
             if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return
+                return False
             found = as_error(error, f"creating topic {topic}", self._troubles)
             if isinstance(found, SinkUnavailable):
                 raise found from None
             raise TopicRefused(
-                f"topic {topic!r} cannot be created: {error.str()}; create it yourself, or correct "
-                "replication-factor or the rights"
+                f"topic {topic!r} cannot be created: {_words(error)}; create it yourself, or "
+                "correct replication-factor or the rights"
             ) from None
         except TimeoutError:
-            raise SinkUnavailable(f"Kafka, creating topic {topic}: no answer") from None
-        self._wait_for(topic, partitions)
+            raise SinkUnavailable(
+                f"Kafka at {self._troubles.at}, creating topic {topic}: no answer"
+            ) from None
+        return True
 
     def _wait_for(self, topic: str, partitions: int) -> None:
         """Wait until the brokers tell of a new topic: a producer would otherwise not find it."""
@@ -166,8 +234,23 @@ class Topics:
             time.sleep(0.05)
 
     def _broker(self) -> str:
-        with self._asking("asking for brokers"):
-            return str(min(self._admin.list_topics(timeout=self._timeout_s).brokers))
+        return str(min(self._listed().brokers))
+
+    def _listed(self) -> ClusterMetadata:
+        """Return what the brokers tell of themselves and of topics.
+
+        A login that is refused is tried again and again by the library: not by us.
+        """
+        end = time.monotonic() + self._timeout_s
+        while True:
+            left = end - time.monotonic()
+            try:
+                return self._admin.list_topics(timeout=max(min(left, _PATIENCE_S), 0.001))
+            except KafkaException as err:
+                self._admin.poll(0)
+                found = as_error(err.args[0], "listing topics", self._troubles)
+                if left <= _PATIENCE_S or isinstance(found, SinkUnwritable):
+                    raise found from None
 
     def _config(self, what: ConfigResource) -> dict[str, str | None]:
         future = self._admin.describe_configs([what], request_timeout=self._timeout_s)[what]
@@ -197,11 +280,15 @@ class Sender:
 
     Messages of one partition arrive in the order in which they were sent. Once something failed,
     nothing more can be sent: make a new one.
+
+    Attributes:
+        missing: a topic that is not there any more; "": none is known.
     """
 
     def __init__(self, settings: Settings, largest: int) -> None:
         self._settings = settings
-        self._troubles = Troubles()
+        self.missing = ""
+        self._troubles = Troubles(settings.connection["bootstrap.servers"])
         self._failed: tuple[KafkaError, str] | None = None
         self._queued: deque[tuple[int, int]] = deque()  # messages and bytes of each chunk
         self._messages, self._bytes = 0, 0
@@ -214,9 +301,11 @@ class Sender:
                     "log_level": 0,
                     "linger.ms": 20,  # `flush` does not wait for it
                     "message.timeout.ms": _delivery_ms(settings),
+                    # Topics are there before they are written: one that is missing was deleted.
+                    "topic.metadata.propagation.max.ms": _PROPAGATION_MS,
                     "batch.num.messages": 100_000,
                     # The broker's limit holds for a batch, so no batch may exceed a message's.
-                    "batch.size": min(_BATCH_BYTES, largest),
+                    "batch.size": max(min(_BATCH_BYTES, largest), 1),
                     "message.max.bytes": max(largest + _OVERHEAD, 1000),
                     "queue.buffering.max.messages": 2 * _QUEUED_MESSAGES,
                     "queue.buffering.max.kbytes": 1 << 20,
@@ -261,8 +350,11 @@ class Sender:
         while self._producer.flush(0.5):
             self._raise_failure()
             if time.monotonic() > end:
-                raise SinkUnavailable("Kafka, sending: the brokers took too long")
+                raise SinkUnavailable(
+                    f"Kafka at {self._troubles.at}, sending: the brokers took too long"
+                )
         self._raise_failure()
+        self._troubles.forget()
         self._queued.clear()
         self._messages = self._bytes = 0
 
@@ -288,13 +380,21 @@ class Sender:
         if error is not None and self._failed is None:
             where = f"sending to {message.topic()} partition {message.partition()}"
             self._failed = (error, where)
+            if error.code() in _NO_TOPIC:
+                self.missing = message.topic()
 
     def _refused(self, topic: str, partition: int, chunk: Sequence[dict[str, Any]]) -> None:
+        self._producer.poll(0)
+        self._raise_failure()  # what failed first says more
         first: Iterable[KafkaError] = (m["_error"] for m in chunk if m.get("_error") is not None)
         error = next(iter(first), None)
         where = f"sending to {topic} partition {partition}"
         if error is None:
-            raise SinkUnavailable(f"Kafka, {where}: the client took only a part of the messages")
+            raise SinkUnavailable(
+                f"Kafka at {self._troubles.at}, {where}: the client took only a part of all"
+            )
+        if error.code() in _NO_TOPIC:
+            self.missing = topic
         raise as_error(error, where, self._troubles)
 
     def _raise_failure(self) -> None:

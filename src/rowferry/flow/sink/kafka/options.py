@@ -211,8 +211,8 @@ ACKS = Option(
     "required-acks",
     _acks(),
     -1,
-    "Who must have stored a message before it counts. Anything but -1 can lose messages when a "
-    "broker fails.",
+    "Who must have stored a message before it counts. Anything but -1 can lose messages, or change "
+    "their order, when a broker fails.",
     uri=True,
 )
 SASL_USER = Option("sasl-user", text(), "", "The user's name (PLAIN, SCRAM).", uri=True)

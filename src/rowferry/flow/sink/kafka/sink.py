@@ -7,13 +7,14 @@ in the same order: readers may see a row more than once, never out of its turn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from rowferry.change.chunk import SchemaChange, Watermark
 from rowferry.change.plan import Output, Plan, Receipt, Stretch, TableSlice, Topic
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadUri, TopicRefused
+from rowferry.errors import BadUri, SinkUnavailable, TopicRefused
 from rowferry.flow.dispatch.by_topic import ByTopic
 from rowferry.flow.dispatch.contract import Dispatch
 from rowferry.flow.dispatch.rules import DispatchRules
@@ -57,6 +58,7 @@ class Kafka:
         self._topics: dict[str, Topic] = {}
         self._owners: dict[str, TableId] = {}  # of topics that hold one table only
         self._senders: dict[int, Sender] = {}
+        self._foreseen: tuple[str, ...] = ()  # topics of the tables at creation
 
     @property
     def dispatch(self) -> Dispatch:
@@ -84,17 +86,23 @@ class Kafka:
         for table in tables:
             self._own(self._rules.topic_of(table.id), table.id)
         self._owners.clear()
+        self._foreseen = tuple(self._rules.topic_of(table.id) for table in tables)
 
     def probe(self, owner: Owner) -> None:
         """Ask the brokers whether this changefeed may write here; makes no topic.
 
         Raises:
-            SinkUnavailable, SinkUnwritable: no broker answers, or it refuses the login.
+            SinkUnavailable, SinkUnwritable: no broker answers, or it refuses the login or the
+                right to write.
             TopicRefused: a topic is missing or too small, or cannot be made.
         """
         counts = self._asked().partition_counts()
-        for name in self._rules.static_topics():
-            self._partitions(name, counts.get(name))
+        for name in dict.fromkeys((*self._foreseen, *self._rules.static_topics())):
+            partitions = self._partitions(name, counts.get(name))
+            if name in counts:
+                self._asked().check_write(name)
+            else:
+                self._asked().check_create(name, partitions)
         made = self._settings.partitions or DEFAULT_PARTITIONS
         for rule, index in self._rules.fixed_indexes():
             reached = {n: c for n, c in counts.items() if self._rules.may_reach(rule, n)}
@@ -111,11 +119,8 @@ class Kafka:
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """Connect, and make topics that are missing. Repeats of older owners do no harm here."""
         self._topics, self._owners = {}, {}
-        told = state or {"topics": {}, "owners": {}}
-        self._owners = {t: TableId(*name) for t, name in told["owners"].items()}
         counts = self._asked().partition_counts()
-        for name, partitions in told["topics"].items():
-            self._meet(name, counts, partitions)
+        self._recall(state, counts)
         for name in self._rules.static_topics():
             if name not in self._topics:
                 self._meet(name, counts, None)
@@ -151,23 +156,22 @@ class Kafka:
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Send packets in their order; on return all of them are durable."""
-        used: dict[int, Sender] = {}
-        try:
+        met: dict[str, Topic] = {}
+        with self._sending(met):
             for packet in packets:
-                sender = self._sender(packet.topic)
-                used[packet.topic.max_message_bytes] = sender
-                sender.send(packet.topic.name, packet.partition, packet.messages)
-            for sender in used.values():
-                sender.flush()
-        except BaseException:
-            self._drop_senders()  # a failed one sends no more, and nothing may arrive late
-            raise
+                met[packet.topic.name] = packet.topic
+                self._sender(packet.topic).send(
+                    packet.topic.name, packet.partition, packet.messages
+                )
 
     def publish(
         self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
     ) -> None:
         """Send the schema changes in order, then the watermark; on return they are durable."""
-        try:
+        if plan.sink_state and plan.sink_state["topics"].keys() - self._topics.keys():
+            # Another process allocated this plan, and met topics that were not there before.
+            self._recall(plan.sink_state, self._asked().partition_counts())
+        with self._sending(self._topics):
             for change in plan.stretch.schema_changes:
                 self._send_change(change, plan.planned_at_ms)
             if plan.stretch.watermark is not None:
@@ -176,11 +180,6 @@ class Kafka:
                 if encoded is not None:
                     for topic in self._active_topics():
                         self._send(topic, range(topic.partitions), encoded)
-            for sender in self._senders.values():
-                sender.flush()
-        except BaseException:
-            self._drop_senders()
-            raise
 
     def discard(self, plan: Plan) -> None:
         """What was sent stays; it will be sent again, in order."""
@@ -227,6 +226,14 @@ class Kafka:
                     f"{name} would be created with replication-factor = {factor}, and the broker "
                     f"wants {least} replicas in sync before a message counts; raise it"
                 )
+
+    def _recall(self, state: dict[str, Any] | None, counts: Mapping[str, int]) -> None:
+        """Take in the topics of a plan, with the partition counts that are in use."""
+        told = state or {"topics": {}, "owners": {}}
+        self._owners |= {t: TableId(*name) for t, name in told["owners"].items()}
+        for name, partitions in told["topics"].items():
+            if name not in self._topics:
+                self._meet(name, counts, partitions)
 
     def _meet(self, name: str, counts: Mapping[str, int], stored: int | None) -> None:
         """Learn of a topic, or make it; `stored`: how many partitions were in use before."""
@@ -277,6 +284,22 @@ class Kafka:
         if limit not in self._senders:
             self._senders[limit] = Sender(self._settings, limit)
         return self._senders[limit]
+
+    @contextmanager
+    def _sending(self, topics: Mapping[str, Topic]) -> Iterator[None]:
+        """Wait at the end until all is durable; on an error, make topics anew that were deleted."""
+        try:
+            yield
+            for sender in self._senders.values():
+                sender.flush()
+        except BaseException as err:
+            gone = {s.missing for s in self._senders.values() if s.missing}
+            self._drop_senders()  # a failed one sends no more, and nothing may arrive late
+            if isinstance(err, SinkUnavailable):
+                for name in sorted(gone & topics.keys()):
+                    self._partitions(name, None)
+                    self._asked().create(name, topics[name].partitions)
+            raise
 
     def _drop_senders(self) -> None:
         senders, self._senders = self._senders, {}

@@ -1,0 +1,47 @@
+"""Receipts as rows that Spark carries from tasks to the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rowferry.change.plan import Receipt
+
+RECEIPT = pa.schema(
+    [
+        ("segment", pa.int32()),
+        ("slice", pa.int32()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("source_bytes", pa.int64()),
+        ("note", pa.string()),
+        ("found", pa.string()),
+    ]
+)
+RECEIPT_DDL = (
+    "segment int, slice int, rows long, bytes long, source_bytes long, note string, found string"
+)
+
+
+def receipt_batch(receipts: Sequence[Receipt]) -> pa.RecordBatch:
+    """Return receipts as a batch."""
+    columns = {
+        "segment": [r.segment for r in receipts],
+        "slice": [r.slice for r in receipts],
+        "rows": [r.rows for r in receipts],
+        "bytes": [r.bytes for r in receipts],
+        "source_bytes": [r.source_bytes for r in receipts],
+        "note": [json.dumps(r.note) for r in receipts],
+        "found": [json.dumps(r.found) for r in receipts],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=RECEIPT)
+
+
+def read_receipts(rows: Sequence[Mapping[str, Any]]) -> Iterator[Receipt]:
+    """Read rows of such a batch."""
+    for row in rows:
+        told = {**row, "note": json.loads(row["note"]), "found": json.loads(row["found"])}
+        yield Receipt(**told)
