@@ -70,13 +70,21 @@ class Writer:
 
     def __init__(self, broker: Kafka, codec: Codec, topic: str) -> None:
         self._producer = Producer(broker.client_settings())
+        self._refused: list[object] = []
         self._codec, self._topic = codec, Topic(topic, 1, 1 << 20)
 
     def write(self, partition: int, *changes: Rows | SchemaChange | Watermark) -> None:
         for change in changes:
             for key, value in self._messages(change):
-                self._producer.produce(self._topic.name, value, key, partition)
+                self._producer.produce(
+                    self._topic.name, value, key, partition, on_delivery=self._note
+                )
         assert self._producer.flush(30) == 0
+        assert not self._refused
+
+    def _note(self, error: object, _: object) -> None:
+        if error is not None:
+            self._refused.append(error)
 
     def _messages(
         self, change: Rows | SchemaChange | Watermark

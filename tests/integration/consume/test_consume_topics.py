@@ -175,19 +175,24 @@ def test_topics_and_partitions_that_come_later_are_read(
     later = Writer(kafka_broker, codec_of(uri), "consume-shop")
     taken = Taken()
     request = Request(uri, config, until_ts=50)
+    stop = threading.Event()
     with ThreadPoolExecutor(1) as worker:
-        running = worker.submit(consume, request, lambda _: [taken], threading.Event(), taken.tell)
-        kafka_broker.create_topic("consume-shop")
-        later.write(0, inserts(TABLE, 20, image(1)))
-        wait_for(lambda: taken.waiting == 1)
-        kafka_broker.add_partitions("consume-shop", 2)
-        later.write(1, inserts(TABLE, 11, image(2)))
-        wait_for(lambda: taken.waiting == 2)
-        assert taken.changes == []
-        first.write(0, Watermark(50))
-        for partition in (0, 1):
-            later.write(partition, Watermark(50))
-        outcome = running.result(60)
+        running = worker.submit(consume, request, lambda _: [taken], stop, taken.tell)
+        try:
+            kafka_broker.create_topic("consume-shop")
+            later.write(0, inserts(TABLE, 20, image(1)))
+            wait_for(lambda: taken.waiting == 1)
+            kafka_broker.add_partitions("consume-shop", 2)
+            later = Writer(kafka_broker, codec_of(uri), "consume-shop")  # knows of both
+            later.write(1, inserts(TABLE, 11, image(2)))
+            wait_for(lambda: taken.waiting == 2)
+            assert taken.changes == []
+            first.write(0, Watermark(50))
+            for partition in (0, 1):
+                later.write(partition, Watermark(50))
+            outcome = running.result(60)
+        finally:
+            stop.set()
     assert [str(c.where) for c in taken.changes] == ["consume-shop[1]@0", "consume-shop[0]@0"]
     assert (outcome.findings.violations, outcome.waiting) == (0, 0), outcome.findings.samples
 

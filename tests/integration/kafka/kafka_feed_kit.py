@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from rowferry.change.chunk import Rows, SchemaChange, Watermark
 from rowferry.change.plan import Plan, Receipt, TableSlice
@@ -180,7 +181,8 @@ class Scene:
 
     def __init__(self, server: MySql, broker: Kafka, folder: Path, test: str) -> None:
         self.server, self.broker, self._folder = server, broker, folder
-        self.database = re.sub(r"\W+", "_", test).lower().strip("_")[:50]
+        name = re.sub(r"\W+", "_", test).lower().strip("_")
+        self.database = f"{name[:40]}_{crc32(name.encode()):x}"
         self._feeds: list[KafkaFeed] = []
         server.script(
             f"DROP DATABASE IF EXISTS {self.database}", f"CREATE DATABASE {self.database}"

@@ -66,7 +66,7 @@ def test_as_many_partitions_or_fewer_and_growth(table: Scene) -> None:
         feeds[name].catch_up()
         assert in_use(feeds[name]) == written(feeds[name]) == {0, 1}
     homes = {name: {r.key: r.where.container for r in f.rows()} for name, f in feeds.items()}
-    for name, feed in feeds.items():
+    for feed in feeds.values():
         table.broker.add_partitions(feed.topic, 5)
         feed.stop()
     table.sql(numbers(100), "UPDATE t SET id = id + 1000 WHERE id < 10", "DELETE FROM t")

@@ -260,11 +260,22 @@ class Kafka(JavaServer):
         (found,) = self._done(self._admin.describe_configs([resource]))
         return {key: str(entry.value) for key, entry in found.items()}
 
-    def forbid(self, operation: str, topic: str, user: str = "*") -> None:
-        """Take a right on a topic, like `WRITE`, from a user (of `*`: all); needs an authorizer."""
-        what = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*")
-        rule = AclBinding(*what, AclOperation[operation], AclPermissionType.DENY)
-        self._done(self._admin.create_acls([rule]))
+    def forbid(self, operation: str, topic: str = "", user: str = "*") -> None:
+        """Take a right, like `WRITE`, from a user (`*`: all); the broker needs an authorizer.
+
+        Args:
+            operation: the right; all others stay, for everybody.
+            topic: where; "" is the cluster itself.
+            user: from whom.
+        """
+        kind = ResourceType.TOPIC if topic else ResourceType.BROKER
+        what = (kind, topic or "kafka-cluster", ResourcePatternType.LITERAL)
+        deny, allow = AclPermissionType.DENY, AclPermissionType.ALLOW
+        rules = [
+            AclBinding(*what, f"User:{user}", "*", AclOperation[operation], deny),
+            AclBinding(*what, "User:*", "*", AclOperation.ALL, allow),
+        ]
+        self._done(self._admin.create_acls(rules))
 
     def read_all(self, topic: str, partition: int | None = None) -> list[Message]:
         """Return all messages of a topic that are there now, partition by partition in order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import deque
@@ -48,6 +49,7 @@ _FOR_GOOD: Final = frozenset(
         KafkaError.TOPIC_EXCEPTION,
     }
 )
+_ALERT: Final = re.compile("alert [a-z ]*(certificate|unknown ca)")
 _TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 _NO_TOPIC: Final = frozenset(
     {
@@ -108,7 +110,8 @@ def as_error(error: KafkaError, doing: str, troubles: Troubles | None = None) ->
 def _for_good(error: KafkaError) -> bool:
     # A broker that goes away in the middle of a handshake says nothing about certificates.
     gone = error.code() == KafkaError._SSL and "Disconnected" in error.str()
-    return error.code() in _FOR_GOOD and not gone
+    # One that refuses ours says so only after the handshake, in what looks like a lost connection.
+    return bool(error.code() in _FOR_GOOD and not gone) or bool(_ALERT.search(error.str()))
 
 
 def _words(error: KafkaError) -> str:

@@ -1,0 +1,90 @@
+"""The examples of docs/kafka.md, carried out: what was applied equals the source."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from page_examples import Block, all_blocks, commands
+from rowferry.testing.servers import Kafka, MariaDb, MySql, Registry
+
+TABLES = ("orders", "notes")
+
+
+def blocks(language: str) -> list[Block]:
+    return [b for b in all_blocks(language) if b.page == "kafka.md"]
+
+
+def content(server: MySql | MariaDb) -> dict[str, list[tuple[str | bytes | None, ...]]]:
+    return {t: server.execute(f"SELECT * FROM shop.{t} ORDER BY 1") for t in TABLES}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("place", range(3), ids=["canal-json", "open-protocol", "avro"])
+def test_what_a_reader_applies_equals_the_source(
+    place: int,
+    mysql_server: MySql,
+    mariadb_server: MariaDb,
+    kafka_broker: Kafka,
+    schema_registry: Registry,
+    tmp_path: Path,
+) -> None:
+    tables = (
+        "DROP DATABASE IF EXISTS shop",
+        "CREATE DATABASE shop CHARACTER SET utf8mb4",
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY, item VARCHAR(20) NOT NULL, price "
+        "DECIMAL(10,2), at DATETIME(3))",
+        "CREATE TABLE shop.notes (a INT, b VARCHAR(10), t TEXT, PRIMARY KEY (a, b))",
+    )
+    mariadb_server.script(*tables)
+    mysql_server.script(
+        *tables,
+        *(
+            f"INSERT INTO shop.orders VALUES ({i}, 'item {i}', {i}.25, '2026-01-01 10:00:{i % 60}')"
+            for i in range(40)
+        ),
+        "INSERT INTO shop.notes VALUES (1, 'x', 'naïve 🚢'), (2, 'y', NULL), (3, 'z', '')",
+    )
+    for name, block in zip(("feed.toml", "avro.toml"), blocks("toml"), strict=True):
+        (tmp_path / name).write_text(block.text)
+    told = {
+        "mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/": mysql_server.uri,
+        "mysql://copy:$COPY_PASSWORD@127.0.0.1:3307/": mariadb_server.uri,
+        "127.0.0.1:9092": kafka_broker.bootstrap,
+        "http://127.0.0.1:8081": schema_registry.url,
+    }
+    run, consume = commands(blocks("sh")[place])
+
+    def follow(words: list[str]) -> str:
+        for written, real in told.items():
+            words = [w.replace(written, real) for w in words]
+        done = subprocess.run(
+            [sys.executable, "-m", *words],
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-2000:]
+        return done.stdout
+
+    assert re.search(r"^done: 43 rows", follow(run), re.MULTILINE)
+    mysql_server.script(
+        "UPDATE shop.orders SET price = price + 1, item = 'dearer' WHERE id < 20",
+        "DELETE FROM shop.orders WHERE id BETWEEN 5 AND 9",
+        "UPDATE shop.notes SET b = 'moved' WHERE a = 3",
+        *(["ALTER TABLE shop.notes ADD COLUMN more INT DEFAULT 7"] if place < 2 else []),
+        "INSERT INTO shop.notes (a, b) VALUES (4, 'new')",
+    )
+    follow(run)
+    said = follow(consume)
+    assert re.search(r" 0 violations", said)
+    assert content(mariadb_server) == content(mysql_server)

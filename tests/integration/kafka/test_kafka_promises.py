@@ -1,0 +1,139 @@
+"""A random workload on a server, fed to Kafka with faults in between: every promise holds."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+from kafka_feed_kit import NAME, KafkaFeed, Scene
+
+from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
+from rowferry.change.table import TableId
+from rowferry.consume.arrival import Where
+from rowferry.errors import SinkUnavailable
+from rowferry.flow.capture.binlog import scanner
+from rowferry.testing.feed import Feed, FeedFacts
+from rowferry.testing.mysql_history import (
+    JOURNAL,
+    Writers,
+    broken_order,
+    make_history,
+    make_tables,
+    read_rows,
+    settled,
+)
+from rowferry.testing.rebuild import compare, rebuild_changes
+from rowferry.testing.validators import (
+    BeforeImagesTrue,
+    NothingLostOrInvented,
+    Oracle,
+    PerKeyOrder,
+    RebuildMatches,
+    SnapshotMeetsLog,
+    SnapshotWindow,
+    WatermarkHolds,
+)
+
+FACTS = FeedFacts(True, True, key_affinity=True)
+BY_KEY = "[[sink.dispatchers]]\nmatcher = ['*.*']\npartition = 'pk'\n"
+Message = tuple[int, int, Change, bytes]  # partition, offset
+
+
+@pytest.mark.parametrize(
+    "protocol", ["canal-json&enable-tidb-extension=true", "open-protocol&max-batch-size=5"]
+)
+def test_every_promise(
+    scene: Scene, protocol: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanner, "SEGMENT_BYTES", 20_000)
+    server, database = scene.server, scene.database
+    server.execute(f"DROP DATABASE {database}")
+    make_tables(server, database, 100)
+    feed = scene.feed(f"protocol={protocol}&partition-num=3", BY_KEY)
+    schemas = {t.id: t for t in feed.prepare().tables}
+    first_rows = {t: list(read_rows(server, s).values()) for t, s in schemas.items()}
+    # Slow ones: what counts is how often the feed stumbles over them, not how much it carries.
+    writers = Writers(server, schemas, prepare=lambda cursor, dice: time.sleep(0.02))
+    dice = random.Random(seed)
+    first_mark = 0
+
+    def stumble(plan: object) -> None:
+        if dice.random() < 0.2:
+            raise SinkUnavailable("the answer was lost")
+
+    feed.runner.after = stumble
+    writers.start(2, seed)
+    try:
+        while len(writers.acknowledged) < 150 or not feed.faults:
+            step = feed.step()
+            first_mark = first_mark or (step.watermark if step else 0)
+            if dice.random() < 0.05:
+                feed.run()
+    finally:
+        writers.stop()
+    feed.catch_up()
+    messages = list(read(feed, scene))
+    commit_ts = {
+        token: stamp
+        for *_, change, _ in messages
+        if isinstance(change, Rows) and change.table.id.table == JOURNAL
+        for token, stamp in zip(
+            change.after.field("token").to_pylist(), change.commit_ts.tolist(), strict=True
+        )
+    }
+    windows = [
+        SnapshotWindow(TableId(r.database, r.table), r.init_snapshot_ts, first_mark)
+        for r in feed.store.state(NAME).ranges
+        if r.init_snapshot_ts
+    ]
+    lows = {w.low for w in windows}
+    dated = {token: stamp for token, stamp in commit_ts.items() if stamp not in lows}
+    history = make_history(first_rows, schemas, settled(writers), dated)
+    assert broken_order(history) == []
+    oracle = Oracle(history, FACTS, windows)
+    assert judge(oracle, messages) == []
+    rebuilt = rebuild_changes(change for *_, change, _ in messages)
+    source = {name: read_rows(server, schema) for name, schema in schemas.items()}
+    found = compare(rebuilt, source)
+    assert found.same, str(found)
+    assert found.equal > 300
+
+
+def read(feed: KafkaFeed, scene: Scene) -> Iterator[Message]:
+    for message in scene.broker.read_all(feed.topic):
+        for change in feed.codec.decode_message(message.key, message.value):
+            yield message.partition, message.offset, change, message.value or b""
+
+
+def judge(oracle: Oracle, messages: list[Message]) -> list[str]:
+    """Read all partitions side by side, each up to its next watermark in turn."""
+    lanes: dict[int, list[list[Message]]] = defaultdict(lambda: [[]])
+    for message in messages:
+        lanes[message[0]][-1].append(message)
+        if isinstance(message[2], Watermark):
+            lanes[message[0]].append([])
+    validators = (
+        NothingLostOrInvented(oracle),
+        PerKeyOrder(FACTS, oracle),
+        WatermarkHolds(FACTS, oracle),
+        RebuildMatches(oracle),
+        BeforeImagesTrue(oracle),
+        SnapshotMeetsLog(oracle),
+    )
+    feed = Feed(FACTS, validators, containers=[str(lane) for lane in lanes])
+    rounds = max(len(stretches) for stretches in lanes.values())
+    for turn in range(rounds):
+        for lane, stretches in lanes.items():
+            for _, offset, change, raw in stretches[turn] if turn < len(stretches) else ():
+                where = Where(str(lane), offset)
+                match change:
+                    case Rows():
+                        feed.note_rows(change, where, [raw] * len(change))
+                    case SchemaChange():
+                        feed.note_schema_change(change, where)
+                    case Watermark():
+                        feed.note_watermark(change.commit_ts, where)
+    return feed.finish()
