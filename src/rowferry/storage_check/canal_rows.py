@@ -54,6 +54,7 @@ def _block(
 ) -> Lines:
     found = Lines(row, len(texts))
     stamps: list[int] = []
+    inserts: list[bool] = []
     images: list[tuple[int, dict[str, Any]]] = []
     for place, text in enumerate(texts, row):
         message, fault = _message(text, place, expected)
@@ -66,6 +67,7 @@ def _block(
             words = f"it says {said[0]!r}, {said[1]!r}"
             found.faults.append(Fault(Rule.ROW_NAMES, place, words))
         exact = message["_tidb"]["commitTs"] if expected.carries_commit_ts else None
+        inserts.append(message["type"] == "INSERT")
         stamps.append(message["es"] << _LOGICAL_BITS if exact is None else exact)
         if exact is not None and exact >> _LOGICAL_BITS != message["es"]:
             found.faults.append(Fault(Rule.ROW_FIT, place, "es is not the commit-ts's millisecond"))
@@ -73,8 +75,7 @@ def _block(
         images += [(place, image) for image in message.get("old") or ()]
     if len(stamps) == len(texts):
         found.commit_ts = np.array(stamps, np.uint64)
-        # The type stands before all names and values, so its first occurrence is the message's own.
-        found.inserts = np.array([b'"type":"INSERT"' in t for t in texts], bool)
+        found.inserts = np.array(inserts, bool)
     found.faults += _wrong_images(images, form)
     return found
 

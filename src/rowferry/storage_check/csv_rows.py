@@ -14,7 +14,7 @@ from rowferry.storage_check.layout import TableFiles
 from rowferry.storage_check.lines import Fault, Lines
 from rowferry.storage_check.rules import Rule
 from rowferry.storage_check.schema import TableForm
-from rowferry.storage_check.values import first_wrong
+from rowferry.storage_check.values import Mask, first_wrong
 
 _BLOCK_BYTES = 4 << 20
 _ESCAPES = re.compile(rb"\\(.)", re.DOTALL)
@@ -97,7 +97,7 @@ class _Reader:
             return Lines(row, 0, faults=[self._wrong_width(ends, row)])
         return self._rows([text for text, _ in tokens], row, rows)
 
-    def _wrong_width(self, ends: np.ndarray, row: int) -> Fault:  # type: ignore[type-arg]
+    def _wrong_width(self, ends: Mask, row: int) -> Fault:
         widths = np.diff(np.flatnonzero(ends), prepend=-1)
         place = int(np.argmax(widths != self._width)) if len(widths) else 0
         width = int(widths[place]) if len(widths) else len(ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from rowferry.flow.encode import csv
@@ -55,7 +56,7 @@ def expected_of(spec: ChangefeedSpec) -> Expected:
     sink, line = spec.options(storage.SINK_TABLE), spec.options(csv.CSV)
     is_csv = spec.protocol == "csv"
 
-    def told(option: Option[object]) -> bool:
+    def told(option: Option[Any]) -> bool:
         return bool(spec.sink.parameter(option.key)) or option.key in spec.section("sink")
 
     return Expected(

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from rowferry.errors import BadInput, RowferryError
+from rowferry.face.cli.check_storage import check_storage_command
 from rowferry.face.cli.consume import consume_command
 from rowferry.face.cli.demo import demo_command
 from rowferry.face.cli.output import consoles, show_error
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("consume")(consume_command)
+app.command("check-storage")(check_storage_command)
 app.command("demo")(demo_command)
 app.add_typer(refstore_app, name="refstore")
 app.add_typer(workload_app, name="workload")

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -345,7 +345,7 @@ class Settings:
     max_message_bytes: int
     acks: int
     timeout_s: float
-    connection: Mapping[str, Any]  # for every client; holds secrets
+    connection: Mapping[str, Any] = field(repr=False)  # for every client; holds secrets
     producing: Mapping[str, Any]  # for producers, besides
 
 

@@ -1,0 +1,46 @@
+"""A server that speaks Google Cloud Storage's protocol: fake-gcs-server."""
+
+from __future__ import annotations
+
+import json
+import os
+from urllib.parse import urlencode
+
+from rowferry.testing.servers.child import HOST
+from rowferry.testing.servers.object_server import BUCKET, ObjectServer
+from rowferry.testing.servers.programs import GoProgram
+
+
+class FakeGcs(ObjectServer):
+    """It keeps objects in memory, and lets everybody in."""
+
+    program = GoProgram(
+        "fake-gcs-server-1.56.1", "github.com/fsouza/fake-gcs-server@v1.56.1", "fake-gcs-server"
+    )
+
+    def arguments(self) -> list[str]:
+        """Return what follows the program on the command line."""
+        listen = ["-scheme", "http", "-host", HOST, "-port", str(self.port)]
+        seen_as = ["-public-host", f"{HOST}:{self.port}", "-external-url", self.endpoint]
+        return [*listen, *seen_as, "-backend", "memory", "-log-level", "error"]
+
+    def environment(self) -> dict[str, str]:
+        """Return this process's environment."""
+        return dict(os.environ)
+
+    def answers(self) -> bool:
+        """Whether the server lists buckets."""
+        return self.ask("GET", "/storage/v1/b?project=rowferry") == 200
+
+    def make_bucket(self) -> None:
+        """Make the bucket; on repeat: nothing."""
+        headers = {"Content-Type": "application/json"}
+        self.ask("POST", "/storage/v1/b?project=rowferry", headers, json.dumps({"name": BUCKET}))
+
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of a sink URI."""
+        return {"endpoint": self.endpoint, "anonymous": "true"}
+
+    def uri(self, prefix: str, **parameters: str) -> str:
+        """Return a sink URI for a prefix of the bucket."""
+        return f"gcs://{BUCKET}/{prefix}?{urlencode({**self.parameters(), **parameters})}"

@@ -1,0 +1,146 @@
+"""Object stores as child processes: what all of them share."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Final, Self
+
+import urllib3
+
+from rowferry.errors import SourceUnavailable
+from rowferry.testing.servers.child import HOST, PORT_TRIES, PortTaken, end, free_port, spawn
+from rowferry.testing.servers.programs import Program
+
+BUCKET: Final = "rowferry"
+_START_S: Final = 60.0
+_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10))
+
+
+class ObjectServer(ABC):
+    """A store on 127.0.0.1 with one bucket; it is killed at the end of the block.
+
+    Attributes:
+        folder: holds its objects and its messages, `server.err`.
+        port: where it listens.
+    """
+
+    program: ClassVar[Program]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self.port = 0
+        self._child: subprocess.Popen[bytes] | None = None
+
+    # --- what differs ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def arguments(self) -> list[str]:
+        """Return what follows the program on the command line."""
+
+    @abstractmethod
+    def environment(self) -> dict[str, str]:
+        """Return its environment."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether the server does its work."""
+
+    @abstractmethod
+    def make_bucket(self) -> None:
+        """Make the bucket; on repeat: nothing."""
+
+    @abstractmethod
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of a sink URI: the endpoint, and how to log in."""
+
+    @abstractmethod
+    def uri(self, prefix: str, **parameters: str) -> str:
+        """Return a sink URI for a prefix of the bucket."""
+
+    # --- life ------------------------------------------------------------------------------------
+
+    @classmethod
+    def ensure(cls) -> Path:
+        """Return the folder of the program; fetch it if it is not there."""
+        return cls.program.ensure()
+
+    @classmethod
+    def start(cls, folder: Path) -> Self:
+        """Make a store with an empty bucket and return when it answers.
+
+        Raises:
+            SourceUnavailable: it cannot be had, or does not start.
+        """
+        cls.ensure()
+        server = cls(folder)
+        (server.folder / "data").mkdir(parents=True)
+        for _ in range(PORT_TRIES):
+            server.port = free_port()
+            try:
+                server._launch()
+            except PortTaken:
+                continue
+            return server
+        raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
+
+    @property
+    def endpoint(self) -> str:
+        """Its address."""
+        return f"http://{HOST}:{self.port}"
+
+    def kill(self) -> None:
+        """End the server at once, as a crash does. On repeat: nothing."""
+        child, self._child = self._child, None
+        if child is not None:
+            end(child, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = ""
+    ) -> int:
+        """Send a request and return the answer's status; 0: there was none."""
+        try:
+            answer = _http.request(method, self.endpoint + path, headers=headers, body=body)
+        except urllib3.exceptions.HTTPError:
+            return 0
+        return answer.status
+
+    def _launch(self) -> None:
+        messages = self.folder / "server.err"
+        command = [*self.program.command(), *self.arguments()]
+        self._child = spawn(command, messages, self.environment())
+        try:
+            self._wait_ready(messages)
+            self.make_bucket()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_ready(self, messages: Path) -> None:
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if self._child is None or self._child.poll() is not None:
+                said = messages.read_text(errors="replace")
+                if "already in use" in said or "EADDRINUSE" in said:
+                    raise PortTaken
+                raise SourceUnavailable(f"the server did not start: {said.strip()[-300:]}")
+            if self.answers():
+                return
+            time.sleep(0.02)
+        raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
