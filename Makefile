@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -111,6 +111,9 @@ bench: setup ## measure the stages and the whole line, without database servers
 
 bench-mysql: setup services ## measure MySQL sources beside other tools; ARGS="--server mysql --profile"
 	@$(BIN)/python bench/mysql.py $(ARGS)
+
+bench-kafka: setup services ## measure feeds to Kafka beside a bare producer; ARGS="--scale 1 --docs"
+	@$(BIN)/python bench/kafka.py $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \

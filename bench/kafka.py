@@ -35,7 +35,7 @@ PARTITIONS = 4
 AIM = 0.6
 BY_KEY = '[sink]\ndispatchers = [{matcher = ["*.*"], partition = "index-value"}]\n'
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- kafka: begin -->", "<!-- kafka: end -->"
+BEGIN, END = "<!-- figures: kafka -->", "<!-- end of figures: kafka -->"
 
 
 def main() -> None:
@@ -82,7 +82,7 @@ def main() -> None:
     if asked.docs:
         page = PAGE.read_text()
         head, tail = page.split(BEGIN)[0], page.split(END)[1]
-        PAGE.write_text(f"{head}{BEGIN}\n{text}{END}{tail}")
+        PAGE.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}")
 
 
 def _figures(

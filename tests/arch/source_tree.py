@@ -92,8 +92,11 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             *_FLOW,
         ),
     ),
-    ("testing.nemesis*", ("testing*", "consume*", "refstore*", "control.store*", *_FLOW)),
-    ("testing*", ("testing*", "consume*", "refstore*", *_FLOW)),
+    (
+        "testing.nemesis*",
+        ("testing*", "consume*", "rebuild*", "refstore*", "control.store*", *_FLOW),
+    ),
+    ("testing*", ("testing*", "consume*", "rebuild*", "refstore*", *_FLOW)),
     ("warm", ("flow*", "refstore*")),
     ("flow", ()),
     ("__main__", ("face*",)),

@@ -15,8 +15,13 @@ from rowferry.change.table import TableId
 from rowferry.errors import LoginRefused, ReplicaIdTaken, RowferryError, SourceUnsupported
 from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
 from rowferry.flow.capture.binlog.privileges import check_select
-from rowferry.flow.capture.binlog.probe import Preflight, check_server_id, preflight
-from rowferry.flow.capture.binlog.session import Flavour, Login, connected
+from rowferry.flow.capture.binlog.probe import (
+    Preflight,
+    cascade_notices,
+    check_server_id,
+    preflight,
+)
+from rowferry.flow.capture.binlog.session import Flavour, Login, connected, facts
 from rowferry.flow.capture.binlog.stream import LogStream, StartAt
 from rowferry.spec.option import read_options
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
@@ -375,3 +380,27 @@ def test_a_replica_that_commits_in_another_order(mysql: Server, tmp_path: Path) 
         for cure in text.split("run: ")[1].split(", then "):
             replica.execute(cure)
         assert ask(replica.login).notices == ()
+
+
+def test_cascades_that_the_log_does_not_tell(server: Server) -> None:
+    """MySQL 9.6 and later write them; whoever captures such a table of MariaDB is told."""
+    server.script(
+        "CREATE DATABASE IF NOT EXISTS keyed",
+        "CREATE TABLE keyed.parent (a INT PRIMARY KEY)",
+        "CREATE TABLE keyed.child (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES "
+        "keyed.parent (a) ON DELETE CASCADE)",
+        "CREATE TABLE keyed.plain (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES "
+        "keyed.parent (a))",
+    )
+    captured = {TableId("keyed", name) for name in ("parent", "child", "plain")}
+    with connected(server.login) as connection:
+        known = facts(connection, server.login)
+        said = list(cascade_notices(connection, server.login, known, captured))
+        without = list(cascade_notices(connection, server.login, known, {TableId("keyed", "t")}))
+    server.script("DROP DATABASE keyed")
+    assert without == []
+    if known.flavour is Flavour.MYSQL:
+        assert said == []
+    else:
+        (words,) = said
+        assert words.startswith("keyed.child: a foreign key changes their rows")

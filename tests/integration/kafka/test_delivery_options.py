@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from kafka_feed_kit import Scene, Statement
 from rowferry.change.plan import Topic
 from rowferry.flow.assemble import assemble, option_tables
 from rowferry.flow.encode.contract import Encoded
-from rowferry.flow.sink.contract import Owner, Packet
+from rowferry.flow.sink.contract import LaneSink, Owner, Packet
 from rowferry.spec.build import build_spec
 from rowferry.testing.servers import Kafka
 
@@ -23,11 +24,11 @@ WORDS = [f"word {n}".encode() * 20 for n in range(500)]
 def deliver(broker: Kafka, topic: str, query: str, words: Sequence[bytes | None]) -> None:
     uri = f"kafka://{broker.bootstrap}/{topic}?protocol=open-protocol&partition-num=1&{query}"
     spec, _ = build_spec("range://h:1", uri, tables=option_tables)
-    sink = assemble(spec).sink
+    sink = cast(LaneSink, assemble(spec).sink)
     sink.open(Owner("feed", 1), None)
     keys = pa.array([b"k%d" % n for n in range(len(words))], pa.large_binary())
     messages = Encoded(pa.array(words, pa.large_binary()), keys)
-    sink.deliver(iter([Packet(0, 0, Topic(topic, 1, 1 << 20), 0, messages)]))  # type: ignore[attr-defined]
+    sink.deliver(iter([Packet(0, 0, Topic(topic, 1, 1 << 20), 0, messages)]))
     sink.close()
 
 

@@ -6,10 +6,11 @@ Every check says what is wrong and the statement that cures it; the user gets al
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rowferry.change.table import TableId
 from rowferry.errors import LoginRefused, ReplicaIdTaken, RowferryError, SourceUnsupported
 from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.privileges import Grants, account, may_read_log
@@ -187,6 +188,29 @@ def _left_out_findings(server: _Server) -> Iterator[Finding]:
             yield f"binlog_do_db is {row[2]}: changes of other databases are not in the log"
         if row[3]:
             yield f"binlog_ignore_db is {row[3]}: changes of these databases are not in the log"
+
+
+_CASCADES_LOGGED: Final = (9, 6, 0)  # MySQL from here on runs them where the log sees them
+_UNSEEN_RULES: Final = "('CASCADE', 'SET NULL', 'SET DEFAULT')"
+
+
+def cascade_notices(
+    connection: Connection[Any], login: Login, known: ServerFacts, captured: Collection[TableId]
+) -> Iterator[str]:
+    """Name the captured tables whose rows a foreign key may change behind the log's back."""
+    if known.flavour is Flavour.MYSQL and known.version >= _CASCADES_LOGGED:
+        return
+    sql = (
+        "SELECT DISTINCT constraint_schema, table_name FROM information_schema."
+        f"referential_constraints WHERE delete_rule IN {_UNSEEN_RULES} "
+        f"OR update_rule IN {_UNSEEN_RULES}"
+    )
+    found = [TableId(*row) for row in rows(connection, login, sql)]
+    if names := sorted(str(name) for name in found if name in captured):
+        yield (
+            f"{', '.join(names)}: a foreign key changes their rows by CASCADE or SET NULL, and "
+            "this server's log does not tell: such changes are not delivered"
+        )
 
 
 # --- GTIDs and replicas --------------------------------------------------------------------------

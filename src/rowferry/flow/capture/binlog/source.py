@@ -18,7 +18,7 @@ from rowferry.flow.capture.binlog.chunks import Chunk
 from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
 from rowferry.flow.capture.binlog.privileges import check_select
-from rowferry.flow.capture.binlog.probe import preflight
+from rowferry.flow.capture.binlog.probe import cascade_notices, preflight
 from rowferry.flow.capture.binlog.read import read_log
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.session import Flavour, Login, connected, facts
@@ -66,6 +66,9 @@ class BinlogSource:
             names = {t.id for t in tables if decision.captures(t)}
             self.unnumbered = tuple(n for n in server.unnumbered_tables() if n in names)
             check_select(server.connection, self._login, names)
+            self.notices += tuple(
+                cascade_notices(server.connection, self._login, found.facts, names)
+            )
             return tables
         finally:
             server.close()

@@ -188,4 +188,5 @@ def test_an_unknown_compression_is_told() -> None:
         "kafka://b/t?protocol=open-protocol&compression=brotli&kafka-version=2.4.0",
         tables=option_tables,
     )
+    assert any("compression" in notice and "none" in notice for notice in notices)
     assert any("kafka-version" in notice for notice in notices)

@@ -1,0 +1,209 @@
+"""Topics and partitions that a Kafka sink asks for, makes, remembers and writes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kafka_kit import FakeBroker, kafka_of, stretch_of, table, words
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.plan import Plan, Topic
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import SinkUnavailable, SinkUnwritable, TopicRefused
+from rowferry.flow.sink.contract import Owner, Packet
+from rowferry.flow.sink.kafka.sink import Kafka
+
+ME = Owner("feed", 1)
+EXTENDED = "protocol=canal-json&enable-tidb-extension=true"
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+    found = FakeBroker()
+    found.install(monkeypatch)
+    return found
+
+
+def plan_of(kafka: Kafka, *tables: TableSchema, **more: Any) -> Plan:
+    stretch, slices = stretch_of(*tables, **more)
+    outputs, state = kafka.allocate(stretch, slices)
+    return Plan.from_json(Plan(1, 1, 0, stretch, outputs, state).to_json())
+
+
+def test_a_probe_asks_for_every_topic_that_is_foreseen(broker: FakeBroker) -> None:
+    broker.counts = {"x_shop_t": 2, "other": 1}
+    kafka = kafka_of(topic="x_{schema}_{table}")
+    kafka.check_tables([table("t"), table("u")])
+    kafka.probe(ME)
+    assert broker.asked == ["write x_shop_t", "create x_shop_u 3", "create fallback 3"]
+    assert broker.made == []
+
+
+def test_a_fixed_partition_must_be_there_in_every_topic(broker: FakeBroker) -> None:
+    broker.counts = {"x_shop_t": 2, "other": 1}
+    with pytest.raises(TopicRefused, match=r"partition = 2: x_shop_t has 2 partitions in use"):
+        kafka_of(topic="x_{schema}_{table}", partition=2).probe(ME)
+    with pytest.raises(TopicRefused, match="a topic that will be created has 3"):
+        kafka_of(topic="y_{schema}_{table}", partition=3).probe(ME)
+    kafka_of(topic="x_{schema}_{table}", partition=1).probe(ME)
+
+
+def test_replicas_must_suffice_for_the_acknowledgement(broker: FakeBroker) -> None:
+    broker.in_sync = 2
+    with pytest.raises(
+        TopicRefused, match=r"fallback would be created with replication-factor = 1"
+    ):
+        kafka_of().probe(ME)
+    kafka_of("protocol=canal-json&required-acks=1").probe(ME)
+    kafka_of("protocol=canal-json&replication-factor=2").probe(ME)
+    broker.counts = {"fallback": 1}
+    kafka_of().probe(ME)
+
+
+def test_topics_are_made_when_they_are_met_and_remembered(broker: FakeBroker) -> None:
+    kafka = kafka_of(EXTENDED + "&partition-num=2", topic="{schema}.{table}")
+    kafka.open(ME, None)
+    assert broker.made == [("fallback", 2)]
+    broker.limits = {"shop.t": 500}
+    plan = plan_of(kafka, table("t"), watermark=9)
+    assert broker.made[1:] == [("shop.t", 2)]
+    assert Topic.from_json(plan.outputs[0].target) == Topic("shop.t", 2, 500)
+    assert plan.sink_state == {"topics": {"fallback": 2, "shop.t": 2}, "owners": {}}
+    kafka.publish(plan, (), {})
+    # The default topic comes last: whoever waits for its watermark has all the others'.
+    assert [(t, p) for t, p, _ in broker.sent] == [
+        ("shop.t", 0),
+        ("shop.t", 1),
+        ("fallback", 0),
+        ("fallback", 1),
+    ]
+    assert all(json.loads(v[0] or b"")["_tidb"] == {"watermarkTs": 9} for *_, v in broker.sent)
+
+
+def test_the_count_in_use_stays(broker: FakeBroker) -> None:
+    broker.counts = {"fallback": 9}
+    kafka = kafka_of()
+    kafka.open(ME, {"topics": {"fallback": 4}, "owners": {}})
+    plan = plan_of(kafka, table("t"))
+    assert Topic.from_json(plan.outputs[0].target).partitions == 4
+    broker.counts = {"fallback": 3}
+    with pytest.raises(TopicRefused, match="has 3 partitions, and this changefeed writes to 4"):
+        kafka_of().open(ME, {"topics": {"fallback": 4}, "owners": {}})
+    broker.counts = {}
+    kafka_of().open(ME, {"topics": {"fallback": 4}, "owners": {}})
+    assert broker.made == [("fallback", 4)]
+
+
+def test_another_process_publishes_what_was_planned(broker: FakeBroker) -> None:
+    """It opens with what was published, and learns of new topics from the plan itself."""
+    change = SchemaChange(5, DdlKind.ADD_COLUMN, "ALTER", TableId("shop", "t"), table("t"))
+    first = kafka_of(EXTENDED + "&partition-num=2", topic="{schema}.{table}")
+    first.open(ME, None)
+    plan = plan_of(first, table("t"), changes=(change,), watermark=9)
+    second = kafka_of(EXTENDED + "&partition-num=2", topic="{schema}.{table}")
+    second.open(Owner("feed", 2), {"topics": {"fallback": 2}, "owners": {}})
+    second.publish(plan, (), {})
+    assert [(t, p) for t, p, _ in broker.sent] == [
+        ("shop.t", 0),  # the schema change
+        ("shop.t", 0),
+        ("shop.t", 1),
+        ("fallback", 0),
+        ("fallback", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("protocol=canal-json", [0]),
+        ("protocol=open-protocol", [0, 1, 2]),
+        ("protocol=avro&schema-registry=http://r:1", []),
+        (
+            "protocol=avro&schema-registry=http://r:1&enable-tidb-extension=true"
+            "&avro-enable-watermark=true",
+            [0, 1, 2],
+        ),
+    ],
+)
+def test_where_schema_changes_go(broker: FakeBroker, query: str, expected: list[int]) -> None:
+    change = SchemaChange(5, DdlKind.ADD_COLUMN, "ALTER", TableId("shop", "t"), table("t"))
+    kafka = kafka_of(query)
+    kafka.open(ME, None)
+    kafka.publish(plan_of(kafka, changes=(change,)), (), {})
+    assert [(t, p) for t, p, _ in broker.sent] == [("fallback", p) for p in expected]
+
+
+def test_a_renamed_table_tells_it_where_its_rows_were(broker: FakeBroker) -> None:
+    here, old = TableId("shop", "new"), TableId("shop", "old")
+    change = SchemaChange(5, DdlKind.RENAME_TABLE, "RENAME", here, table("new"), previous=old)
+    kafka = kafka_of("protocol=open-protocol&partition-num=1", topic="{schema}.{table}")
+    kafka.open(ME, None)
+    kafka.publish(plan_of(kafka, changes=(change,)), (), {})
+    assert [t for t, *_ in broker.sent] == ["shop.old"]
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def packet(topic: str, partition: int, *values: bytes, limit: int = 1000) -> Packet:
+    return Packet(0, 0, Topic(topic, 2, limit), partition, words(*values))
+
+
+def test_packets_are_sent_as_they_come(broker: FakeBroker) -> None:
+    broker.counts = {"a": 2, "b": 2}
+    packets = [packet("a", 1, b"1", b"2"), packet("b", 0, b"3", limit=5), packet("a", 1, b"4")]
+    kafka_of().deliver(iter(packets))
+    assert broker.sent == [("a", 1, [b"1", b"2"]), ("b", 0, [b"3"]), ("a", 1, [b"4"])]
+    assert broker.given_up == 0
+
+
+def test_after_a_fault_nothing_more_arrives_and_all_is_sent_again(broker: FakeBroker) -> None:
+    broker.counts = {"a": 2}
+    broker.faults = [None, SinkUnavailable("away")]
+    kafka, packets = kafka_of(), [packet("a", 0, b"1"), packet("a", 1, b"2")]
+    with pytest.raises(SinkUnavailable):
+        kafka.deliver(iter(packets))
+    assert broker.given_up == 1
+    assert broker.made == []
+    kafka.deliver(iter(packets))
+    assert [v for *_, v in broker.sent] == [[b"1"], [b"1"], [b"2"]]
+
+
+def test_a_topic_that_is_gone_is_made_anew_unless_that_is_forbidden(broker: FakeBroker) -> None:
+    broker.faults = [SinkUnavailable("no such topic")]
+    with pytest.raises(SinkUnavailable):
+        kafka_of().deliver(iter([packet("a", 0, b"1")]))
+    assert broker.made == [("a", 2)]
+    broker.counts, broker.faults = {}, [SinkUnavailable("no such topic")]
+    with pytest.raises(TopicRefused, match="`auto-create-topic` is false, and a not found"):
+        kafka_of("protocol=canal-json&auto-create-topic=false").deliver(
+            iter([packet("a", 0, b"1")])
+        )
+    broker.faults = [SinkUnwritable("no right")]
+    with pytest.raises(SinkUnwritable):
+        kafka_of().deliver(iter([packet("a", 0, b"1")]))
+    assert broker.made == [("a", 2)]
+
+
+# --- one table in a topic ------------------------------------------------------------------------
+
+AVRO = "protocol=avro&schema-registry=http://r:1"
+
+
+def test_the_owner_of_a_topic_is_remembered(broker: FakeBroker) -> None:
+    kafka = kafka_of(AVRO)
+    with pytest.raises(TopicRefused, match=r"fallback would hold shop\.t and shop\.u"):
+        kafka.check_tables([table("t"), table("u")])
+    kafka = kafka_of(AVRO)
+    kafka.check_tables([table("t")])
+    kafka.open(ME, None)
+    plan = plan_of(kafka, table("t"))
+    assert plan.sink_state is not None
+    assert plan.sink_state["owners"] == {"fallback": ["shop", "t"]}
+    later = kafka_of(AVRO)
+    later.open(ME, plan.sink_state)
+    plan_of(later, table("t", 200))
+    with pytest.raises(TopicRefused, match='add a dispatcher with topic = "{schema}_{table}"'):
+        plan_of(later, table("u"))
