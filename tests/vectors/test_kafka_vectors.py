@@ -54,14 +54,14 @@ class Broker:
     def partition_counts(self) -> dict[str, int]:
         return dict(self.counts)
 
-    def create(self, topic: str, partitions: int) -> None:
-        self.counts[topic] = partitions
+    def create(self, wanted: dict[str, int]) -> None:
+        self.counts |= wanted
 
     def least_in_sync(self) -> int:
         return 1
 
-    def largest_message(self, topic: str) -> int:
-        return 1000
+    def largest_messages(self, topics: dict[str, int]) -> dict[str, int]:
+        return dict.fromkeys(topics, 1000)
 
 
 @pytest.mark.parametrize(("given", "expected"), vectors("partition-count"))

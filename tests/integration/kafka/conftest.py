@@ -17,12 +17,3 @@ def scene(
 ) -> Iterator[Scene]:
     with scene_of(mysql_server, kafka_broker, tmp_path, request.node.name) as found:
         yield found
-
-
-@pytest.fixture
-def guarded(
-    mysql_server: MySql, guarded_broker: Kafka, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Scene]:
-    """The same on the broker with logins and rights."""
-    with scene_of(mysql_server, guarded_broker, tmp_path, request.node.name) as found:
-        yield found

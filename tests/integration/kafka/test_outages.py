@@ -13,7 +13,7 @@ from kafka_feed_kit import KafkaFeed, Scene, scene_of
 from rowferry.consume.consumer import Outcome, Request, consume
 from rowferry.errors import SinkUnavailable, Verdict
 from rowferry.flow.capture.binlog import scanner
-from rowferry.flow.sink.kafka.client import Sender
+from rowferry.flow.sink.kafka.sender import Sender
 from rowferry.testing.registry_stub import registry_stub
 from rowferry.testing.servers import Kafka, MySql
 

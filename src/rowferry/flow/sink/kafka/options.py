@@ -27,6 +27,7 @@ from rowferry.spec.option import (
 )
 
 DEFAULT_PARTITIONS: Final = 3  # of topics that are created, where nobody says how many
+BATCH_OVERHEAD: Final = 128  # bytes of a batch beside its one message, at most
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
 _COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _MECHANISMS: Final = ("plain", "scram-sha-256", "scram-sha-512", "gssapi", "oauthbearer")

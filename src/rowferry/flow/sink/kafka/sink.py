@@ -20,8 +20,9 @@ from rowferry.flow.dispatch.contract import Dispatch
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
-from rowferry.flow.sink.kafka.client import Sender, Topics
 from rowferry.flow.sink.kafka.options import DEFAULT_PARTITIONS, KAFKA, read_settings
+from rowferry.flow.sink.kafka.sender import Sender
+from rowferry.flow.sink.kafka.topics import Topics
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -97,12 +98,11 @@ class Kafka:
             TopicRefused: a topic is missing or too small, or cannot be made.
         """
         counts = self._asked().partition_counts()
-        for name in dict.fromkeys((*self._foreseen, *self._rules.static_topics())):
-            partitions = self._partitions(name, counts.get(name))
-            if name in counts:
-                self._asked().check_write(name)
-            else:
-                self._asked().check_create(name, partitions)
+        names = dict.fromkeys((*self._foreseen, *self._rules.static_topics()))
+        wanted = {name: self._partitions(name, counts.get(name)) for name in names}
+        missing = self._missing(wanted, counts)
+        self._asked().check_write(wanted.keys() - missing.keys())
+        self._asked().check_create(missing)
         made = self._settings.partitions or DEFAULT_PARTITIONS
         for rule, index in self._rules.fixed_indexes():
             reached = {n: c for n, c in counts.items() if self._rules.may_reach(rule, n)}
@@ -121,9 +121,7 @@ class Kafka:
         self._topics, self._owners = {}, {}
         counts = self._asked().partition_counts()
         self._recall(state, counts)
-        for name in self._rules.static_topics():
-            if name not in self._topics:
-                self._meet(name, counts, None)
+        self._meet(dict.fromkeys(self._rules.static_topics()), counts)
 
     # --- a micro-batch ---------------------------------------------------------------------------
 
@@ -137,11 +135,9 @@ class Kafka:
         """
         names = {one: self._rules.topic_of(table.id) for one, table in tables.items()}
         changes = [self._rules.topic_of_change(c) for c in stretch.schema_changes]
-        wanted = [n for n in dict.fromkeys([*names.values(), *changes]) if n not in self._topics]
-        if wanted:
-            counts = self._asked().partition_counts()
-            for name in wanted:
-                self._meet(name, counts, None)
+        wanted = dict.fromkeys([*names.values(), *changes])
+        if wanted.keys() - self._topics.keys():
+            self._meet(wanted, self._asked().partition_counts())
         for one, name in names.items():
             self._own(name, tables[one].id)
         outputs = tuple(
@@ -208,7 +204,6 @@ class Kafka:
                 raise TopicRefused(
                     f"`auto-create-topic` is false, and {name} not found; create it, or allow it"
                 )
-            self._check_replicas(name)
             return asked or DEFAULT_PARTITIONS
         if asked and asked > there:
             raise TopicRefused(
@@ -217,40 +212,55 @@ class Kafka:
             )
         return asked or there
 
-    def _check_replicas(self, name: str) -> None:
+    def _missing(self, wanted: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the topics that must be made, each with its partitions.
+
+        Raises:
+            TopicRefused: they may not be made, or could never be written.
+        """
+        missing = {name: count for name, count in wanted.items() if name not in counts}
         factor = self._settings.replication_factor
-        if self._settings.acks == -1:
+        for name in missing:
+            self._partitions(name, None)
+        if missing and self._settings.acks == -1:
             least = self._asked().least_in_sync()
             if factor < least:
                 raise TopicRefused(
-                    f"{name} would be created with replication-factor = {factor}, and the broker "
-                    f"wants {least} replicas in sync before a message counts; raise it"
+                    f"{min(missing)} would be created with replication-factor = {factor}, and the "
+                    f"broker wants {least} replicas in sync before a message counts; raise it"
                 )
+        return missing
 
     def _recall(self, state: dict[str, Any] | None, counts: Mapping[str, int]) -> None:
         """Take in the topics of a plan, with the partition counts that are in use."""
         told = state or {"topics": {}, "owners": {}}
         self._owners |= {t: TableId(*name) for t, name in told["owners"].items()}
-        for name, partitions in told["topics"].items():
-            if name not in self._topics:
-                self._meet(name, counts, partitions)
+        self._meet(told["topics"], counts)
 
-    def _meet(self, name: str, counts: Mapping[str, int], stored: int | None) -> None:
-        """Learn of a topic, or make it; `stored`: how many partitions were in use before."""
-        there = counts.get(name)
-        used = stored or self._partitions(name, there)
-        if there is None:
-            if stored:
-                self._partitions(name, None)
-            self._asked().create(name, used)
-            # A topic of the same name may have come up meanwhile.
-            there = self._asked().partition_counts().get(name, used)
-        if used > there:
-            raise TopicRefused(
-                f"topic {name} has {there} partitions, and this changefeed writes to {used}; add "
-                "the missing ones"
-            )
-        self._topics[name] = Topic(name, used, self._asked().largest_message(name))
+    def _meet(self, wanted: Mapping[str, int | None], counts: Mapping[str, int]) -> None:
+        """Learn of topics that are new here, or make them.
+
+        Args:
+            wanted: each with how many of its partitions were in use before; None: it is new.
+            counts: the topics that there are.
+        """
+        used = {
+            name: stored or self._partitions(name, counts.get(name))
+            for name, stored in wanted.items()
+            if name not in self._topics
+        }
+        missing = self._missing(used, counts)
+        if missing:
+            self._asked().create(missing)
+            counts = self._asked().partition_counts()  # others may have made them meanwhile
+        for name, count in used.items():
+            if count > counts.get(name, count):
+                raise TopicRefused(
+                    f"topic {name} has {counts[name]} partitions, and this changefeed writes to "
+                    f"{count}; add the missing ones"
+                )
+        limits = self._asked().largest_messages(used)
+        self._topics |= {name: Topic(name, count, limits[name]) for name, count in used.items()}
 
     def _own(self, topic: str, table: TableId) -> None:
         if not self._codec.TRAITS.one_table_per_topic:
@@ -295,10 +305,10 @@ class Kafka:
         except BaseException as err:
             gone = {s.missing for s in self._senders.values() if s.missing}
             self._drop_senders()  # a failed one sends no more, and nothing may arrive late
-            if isinstance(err, SinkUnavailable):
-                for name in sorted(gone & topics.keys()):
-                    self._partitions(name, None)
-                    self._asked().create(name, topics[name].partitions)
+            if gone and isinstance(err, SinkUnavailable):
+                lost = {name: topics[name].partitions for name in gone & topics.keys()}
+                self._topics = {n: t for n, t in self._topics.items() if n not in lost}
+                self._meet(lost, self._asked().partition_counts())
             raise
 
     def _drop_senders(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,21 +45,21 @@ class FakeBroker:
     def partition_counts(self) -> dict[str, int]:
         return dict(self.counts)
 
-    def largest_message(self, topic: str) -> int:
-        return self.limits.get(topic, 1000)
+    def largest_messages(self, topics: Iterable[str]) -> dict[str, int]:
+        return {topic: self.limits.get(topic, 1000) for topic in topics}
 
     def least_in_sync(self) -> int:
         return self.in_sync
 
-    def create(self, topic: str, partitions: int) -> None:
-        self.made.append((topic, partitions))
-        self.counts.setdefault(topic, partitions)
+    def create(self, wanted: Mapping[str, int]) -> None:
+        self.made += wanted.items()
+        self.counts = {**wanted, **self.counts}
 
-    def check_create(self, topic: str, partitions: int) -> None:
-        self.asked.append(f"create {topic} {partitions}")
+    def check_create(self, wanted: Mapping[str, int]) -> None:
+        self.asked += [f"create {topic} {partitions}" for topic, partitions in wanted.items()]
 
-    def check_write(self, topic: str) -> None:
-        self.asked.append(f"write {topic}")
+    def check_write(self, topics: Iterable[str]) -> None:
+        self.asked += [f"write {topic}" for topic in topics]
 
 
 class FakeSender:

@@ -24,6 +24,16 @@ from rowferry.flow.sink.kafka.client import Troubles, as_error
         (KafkaError._TRANSPORT, "tlsv13 alert certificate required", SinkUnwritable),
         (KafkaError._TRANSPORT, "ssl/tls alert bad certificate", SinkUnwritable),
         (KafkaError._TRANSPORT, "tlsv1 alert unknown ca", SinkUnwritable),
+        (
+            KafkaError._AUTHENTICATION,
+            'Failed to acquire SASL OAUTHBEARER token: {"error": "invalid_client"}',
+            SinkUnwritable,
+        ),
+        (
+            KafkaError._AUTHENTICATION,
+            "Failed to acquire SASL OAUTHBEARER token: Failed to connect",
+            SinkUnavailable,
+        ),
         (KafkaError.MSG_SIZE_TOO_LARGE, "large", MessageTooLarge),
     ],
 )
@@ -41,6 +51,7 @@ def test_what_went_wrong_on_the_connection_says_more() -> None:
     found = as_error(error, "sending", troubles)
     assert str(found).endswith("sending: timed out (connection refused)")
     troubles(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    troubles(KafkaError(KafkaError._TRANSPORT, "disconnected"))
     found = as_error(error, "sending", troubles)
     assert isinstance(found, SinkUnwritable)
     assert "sending: wrong password" in str(found)

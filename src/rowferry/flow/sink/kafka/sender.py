@@ -1,0 +1,195 @@
+"""The producer of the Kafka sink: queues messages in order, and waits until they are durable."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from rowferry.errors import SinkUnavailable
+from rowferry.flow.encode.contract import Encoded
+from rowferry.flow.sink.kafka.client import Troubles, as_error, options_checked
+from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, Settings
+
+_BATCH_BYTES: Final = 1_000_000
+_QUEUED_MESSAGES: Final = 400_000
+_QUEUED_BYTES: Final = 64 << 20
+_PROPAGATION_MS: Final = 3000
+_CHUNK: Final = 10_000  # messages handed to the library at once
+_NO_TOPIC: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+
+
+class Sender:
+    """A producer for topics whose messages have one largest size. Not for several threads.
+
+    Messages of one partition arrive in the order in which they were sent. Once something failed,
+    nothing more can be sent: make a new one.
+
+    Attributes:
+        missing: a topic that is not there any more; "": none is known.
+    """
+
+    def __init__(self, settings: Settings, largest: int) -> None:
+        self._settings = settings
+        self.missing = ""
+        self._troubles = Troubles(settings.connection["bootstrap.servers"])
+        self._report: tuple[KafkaError, Any] | None = None  # the first message that failed
+        self._fatal: KafkaError | None = None
+        self._queued: deque[tuple[int, int]] = deque()  # messages and bytes of each chunk
+        self._messages, self._bytes = 0, 0
+        with options_checked():
+            self._producer = confluent_kafka.Producer(
+                {
+                    **settings.connection,
+                    **settings.producing,
+                    "error_cb": self._troubles,
+                    "log_level": 0,
+                    "linger.ms": 20,  # `flush` does not wait for it
+                    "message.timeout.ms": _delivery_ms(settings),
+                    # Topics are there before they are written: one that is missing was deleted.
+                    "topic.metadata.propagation.max.ms": _PROPAGATION_MS,
+                    "batch.num.messages": 100_000,
+                    # The broker's limit holds for a batch, so no batch may exceed a message's.
+                    "batch.size": max(min(_BATCH_BYTES, largest), 1),
+                    "message.max.bytes": max(largest + BATCH_OVERHEAD, 1000),
+                    "queue.buffering.max.messages": 2 * _QUEUED_MESSAGES,
+                    "queue.buffering.max.kbytes": 1 << 20,
+                }
+            )
+
+    def send(self, topic: str, partition: int, messages: Encoded) -> None:
+        """Queue messages, waiting while too many are under way.
+
+        Raises:
+            SinkUnavailable, SinkUnwritable, MessageTooLarge: an earlier message failed.
+        """
+        values = messages.values.to_pylist()
+        if messages.keys is None:
+            batch = [{"value": v} for v in values]
+        else:
+            pairs = zip(messages.keys.to_pylist(), values, strict=True)
+            batch = [{"key": k, "value": v} for k, v in pairs]
+        size = messages.nbytes
+        for start in range(0, len(batch), _CHUNK):
+            chunk = batch[start : start + _CHUNK]
+            self._make_room()
+            with self._served():
+                taken = self._producer.produce_batch(
+                    topic, chunk, partition=partition, on_delivery=self._note
+                )
+            self._raise_failure()
+            if taken != len(chunk):
+                self._refused(topic, partition, chunk)
+            part = size * len(chunk) // max(len(batch), 1)
+            self._queued.append((len(chunk), part))
+            self._messages += len(chunk)
+            self._bytes += part
+        self._serve(0)
+        self._raise_failure()
+
+    def flush(self) -> None:
+        """Wait until all is durable.
+
+        Raises:
+            SinkUnavailable, SinkUnwritable, MessageTooLarge: some message failed.
+        """
+        end = time.monotonic() + _delivery_ms(self._settings) / 1000 + 5
+        left = 1
+        while left:
+            with self._served():
+                left = self._producer.flush(0.5)
+            self._raise_failure()
+            if time.monotonic() > end:
+                raise SinkUnavailable(
+                    f"Kafka at {self._troubles.at}, sending: the brokers took too long"
+                )
+        self._raise_failure()
+        self._troubles.forget()
+        self._queued.clear()
+        self._messages = self._bytes = 0
+
+    def give_up(self) -> None:
+        """Forget what is queued, so that nothing of it arrives later."""
+        with self._served():
+            self._producer.purge()
+            self._producer.flush(1.0)
+
+    def _make_room(self) -> None:
+        while True:
+            waiting = len(self._producer)
+            while self._queued and self._messages - self._queued[0][0] >= waiting:
+                messages, size = self._queued.popleft()
+                self._messages -= messages
+                self._bytes -= size
+            if waiting < _QUEUED_MESSAGES and self._bytes < _QUEUED_BYTES:
+                return
+            self._serve(0.01)
+            self._raise_failure()
+
+    def _note(self, error: KafkaError | None, message: Any) -> None:
+        """Keep the first failure; only failures are reported.
+
+        The library may call this while it raises a fatal error: then calls fail here, and only
+        assignments work.
+        """
+        if error is not None and self._report is None:
+            self._report = (error, message)
+
+    def _serve(self, wait_s: float) -> None:
+        with self._served():
+            self._producer.poll(wait_s)
+
+    @contextmanager
+    def _served(self) -> Iterator[None]:
+        """Keep a fatal error, which the library raises wherever it happens to call back."""
+        try:
+            yield
+        except (KafkaException, SystemError) as err:
+            cause: BaseException | None = err
+            while cause is not None and not isinstance(cause, KafkaException):
+                cause = cause.__cause__
+            if cause is None:
+                raise
+            self._fatal = cause.args[0]
+
+    def _refused(self, topic: str, partition: int, chunk: Sequence[dict[str, Any]]) -> None:
+        self._serve(0)
+        self._raise_failure()  # what failed first says more
+        first: Iterable[KafkaError] = (m["_error"] for m in chunk if m.get("_error") is not None)
+        error = next(iter(first), None)
+        where = f"sending to {topic} partition {partition}"
+        if error is None:
+            raise SinkUnavailable(
+                f"Kafka at {self._troubles.at}, {where}: the client took only a part of all"
+            )
+        if error.code() in _NO_TOPIC:
+            self.missing = topic
+        raise as_error(error, where, self._troubles)
+
+    def _raise_failure(self) -> None:
+        if self._fatal is not None and self._report is None:
+            self._serve(1.0)  # a fatal error comes ahead of the message that it is about
+        if self._report is not None:
+            error, message = self._report
+            if error.code() in _NO_TOPIC:
+                self.missing = message.topic()
+            where = f"sending to {message.topic()} partition {message.partition()}"
+            raise as_error(error, where, self._troubles)
+        if self._fatal is not None:
+            raise as_error(self._fatal, "sending", self._troubles)
+
+
+def _delivery_ms(settings: Settings) -> int:
+    """How long a message may take before it counts as failed: three requests and a reconnect."""
+    return int(3 * settings.producing["request.timeout.ms"]) + 5000

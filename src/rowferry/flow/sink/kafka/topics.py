@@ -1,0 +1,195 @@
+"""Topics of the Kafka sink: asks the brokers for them, and makes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclOperation
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._metadata import ClusterMetadata
+from confluent_kafka.cimpl import NewTopic
+
+from rowferry.errors import SinkUnavailable, SinkUnwritable, TopicRefused
+from rowferry.flow.sink.kafka.client import Troubles, as_error, options_checked, words_of
+from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, Settings
+
+T = TypeVar("T")
+_PATIENCE_S: Final = 0.5  # before the first look at what went wrong meanwhile
+_AT_ONCE: Final = 100  # topics in one request
+
+
+class Topics:
+    """Asks for topics and makes them (driver)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._timeout_s = settings.timeout_s
+        self._troubles = Troubles(settings.connection["bootstrap.servers"])
+        with options_checked():
+            told: Any = {**settings.connection, "error_cb": self._troubles, "log_level": 0}
+            self._admin = AdminClient(told)
+
+    def partition_counts(self) -> dict[str, int]:
+        """Return all topics that this login may see, with their partition counts.
+
+        Raises:
+            SinkUnavailable: no broker answered.
+            SinkUnwritable: a broker refused the login.
+        """
+        found = self._listed()
+        self._troubles.forget()
+        return {
+            name: len(topic.partitions)
+            for name, topic in found.topics.items()
+            if topic.error is None
+        }
+
+    def largest_messages(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return how long a message may be in each of these topics."""
+        configured = self._settings.max_message_bytes
+        asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+        limits = {}
+        for some in _parts(asked):
+            for resource, found in self._configs(some).items():
+                said = found.get("max.message.bytes") if found else None
+                limits[resource.name] = (
+                    configured if said is None else min(configured, int(said) - BATCH_OVERHEAD)
+                )
+        return limits
+
+    def least_in_sync(self) -> int:
+        """Return how many replicas must be in sync where a topic says nothing of its own."""
+        broker = ConfigResource(ConfigResource.Type.BROKER, str(min(self._listed().brokers)))
+        (found,) = self._configs([broker]).values()
+        return int((found or {}).get("min.insync.replicas") or 1)
+
+    def create(self, wanted: Mapping[str, int]) -> None:
+        """Make topics, each with its partitions; those that are there already stay as they are.
+
+        Raises:
+            TopicRefused: the broker refuses one, with its words.
+        """
+        made = self._create(wanted, in_earnest=True)
+        end = time.monotonic() + self._timeout_s
+        # A producer that asks a broker too early would not find them.
+        while late := made.keys() - self.partition_counts().keys():
+            if time.monotonic() > end:
+                raise SinkUnavailable(
+                    f"Kafka at {self._troubles.at}: topic {min(late)} was created, and it is not "
+                    "there yet, or this login may not see it"
+                )
+            time.sleep(0.05)
+
+    def check_create(self, wanted: Mapping[str, int]) -> None:
+        """Ask whether topics could be made; makes none.
+
+        Raises:
+            TopicRefused: the broker would refuse one, with its words.
+        """
+        self._create(wanted, in_earnest=False)
+
+    def check_write(self, topics: Iterable[str]) -> None:
+        """Ask whether this login may write to topics that are there.
+
+        Raises:
+            SinkUnwritable: it may not.
+        """
+        needed = {AclOperation.WRITE, AclOperation.ALL}
+        for some in _parts(topics):
+            futures = self._admin.describe_topics(
+                TopicCollection(some),
+                include_authorized_operations=True,
+                request_timeout=self._timeout_s,
+            )
+            for topic, future in futures.items():
+                with self._asking(f"asking for rights on topic {topic}"):
+                    rights = future.result().authorized_operations
+                if rights is not None and not needed & set(rights):
+                    raise SinkUnwritable(
+                        f"Kafka at {self._troubles.at}: this login may not write to topic {topic}; "
+                        "grant it the right WRITE"
+                    )
+
+    def _create(self, wanted: Mapping[str, int], in_earnest: bool) -> dict[str, int]:
+        """Make topics, or only ask; return those that were not there."""
+        factor, made = self._settings.replication_factor, dict(wanted)
+        for some in _parts(wanted.items()):
+            futures = self._admin.create_topics(
+                [NewTopic(name, partitions, factor) for name, partitions in some],
+                request_timeout=self._timeout_s,
+                validate_only=not in_earnest,
+            )
+            for topic, future in futures.items():
+                try:
+                    future.result(self._timeout_s + 5)
+                except KafkaException as err:
+                    if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        raise self._not_created(topic, err.args[0]) from None
+                    del made[topic]
+                except TimeoutError:
+                    raise SinkUnavailable(
+                        f"Kafka at {self._troubles.at}, creating topic {topic}: no answer"
+                    ) from None
+        return made
+
+    def _not_created(self, topic: str, error: KafkaError) -> SinkUnavailable | TopicRefused:
+        found = as_error(error, f"creating topic {topic}", self._troubles)
+        if isinstance(found, SinkUnavailable):
+            return found
+        return TopicRefused(
+            f"topic {topic!r} cannot be created: {words_of(error)}; create it yourself, or correct "
+            "replication-factor or the rights"
+        )
+
+    def _listed(self) -> ClusterMetadata:
+        """Return what the brokers tell of themselves and of topics.
+
+        A login that is refused is tried again and again by the library: not by us.
+        """
+        wait_s, left_s = _PATIENCE_S, self._timeout_s
+        while True:
+            wait_s = min(wait_s, left_s)
+            try:
+                return self._admin.list_topics(timeout=wait_s)
+            except KafkaException as err:
+                self._admin.poll(0)
+                found = as_error(err.args[0], "listing topics", self._troubles)
+                left_s -= wait_s
+                if left_s <= 0 or isinstance(found, SinkUnwritable):
+                    raise found from None
+                wait_s *= 2  # a large cluster may need long for its answer
+
+    def _configs(
+        self, asked: list[ConfigResource]
+    ) -> dict[ConfigResource, dict[str, str | None] | None]:
+        """Return settings; None for those that this login may not see, though it may write."""
+        futures = self._admin.describe_configs(asked, request_timeout=self._timeout_s)
+        found: dict[ConfigResource, dict[str, str | None] | None] = {}
+        for resource, future in futures.items():
+            try:
+                with self._asking(f"asking for settings of {resource.name}"):
+                    told = future.result()
+                found[resource] = {name: entry.value for name, entry in told.items()}
+            except SinkUnwritable:
+                found[resource] = None
+        return found
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as err:
+            self._admin.poll(0)
+            raise as_error(err.args[0], doing, self._troubles) from None
+
+
+def _parts(many: Iterable[T]) -> Iterator[list[T]]:
+    """Yield as many as one request should hold, in turn."""
+    left = list(many)
+    for start in range(0, len(left), _AT_ONCE):
+        yield left[start : start + _AT_ONCE]
