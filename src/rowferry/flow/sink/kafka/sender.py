@@ -159,9 +159,10 @@ class Sender:
             cause: BaseException | None = err
             while cause is not None and not isinstance(cause, KafkaException):
                 cause = cause.__cause__
-            if cause is None:
-                raise
-            self._fatal = cause.args[0]
+            # A fatal error may come with its cause or, when it interrupts a callback, without:
+            # the report of the message that failed follows, and says why.
+            bare = KafkaError(KafkaError._FATAL, "the client can send no more")
+            self._fatal = bare if cause is None else cause.args[0]
 
     def _refused(self, topic: str, partition: int, chunk: Sequence[dict[str, Any]]) -> None:
         self._serve(0)
