@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from rowferry.testing.servers import Kafka, Listener, MariaDb, MySql, Registry, Server
+from rowferry.testing.servers import (
+    Azurite,
+    FakeGcs,
+    Kafka,
+    Listener,
+    MariaDb,
+    Minio,
+    MySql,
+    Registry,
+    Server,
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,3 +87,24 @@ def schema_registry(server_folder: Path) -> Iterator[Registry]:
     """A schema registry for all tests: use subjects of your own, and do not stop it."""
     with Registry.start(server_folder / "registry") as registry:
         yield registry
+
+
+@pytest.fixture(scope="session")
+def s3_server(server_folder: Path) -> Iterator[Minio]:
+    """An S3 server for all tests: use a prefix of your own, and do not stop it."""
+    with Minio.start(server_folder / "s3") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server(server_folder: Path) -> Iterator[FakeGcs]:
+    """A Google Cloud Storage server for all tests, as `s3_server`."""
+    with FakeGcs.start(server_folder / "gcs") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure_server(server_folder: Path) -> Iterator[Azurite]:
+    """An Azure Blob server for all tests, as `s3_server`."""
+    with Azurite.start(server_folder / "azure") as server:
+        yield server

@@ -69,11 +69,16 @@ CODECS: Registry[Codec] = Registry(
 SINKS: Registry[Sink] = Registry(
     "sink",
     {
+        "azblob": "rowferry.flow.sink.storage.object_storage:AzureStorage",
+        "azure": "rowferry.flow.sink.storage.object_storage:AzureStorage",
         "blackhole": "rowferry.flow.sink.blackhole:Blackhole",
         "file": "rowferry.flow.sink.storage.sink:Storage",
+        "gcs": "rowferry.flow.sink.storage.object_storage:GcsStorage",
+        "gs": "rowferry.flow.sink.storage.object_storage:GcsStorage",
         "http": "rowferry.flow.sink.http.sink:Http",
         "https": "rowferry.flow.sink.http.sink:Http",
         "kafka": "rowferry.flow.sink.kafka.sink:Kafka",
         "kafka+ssl": "rowferry.flow.sink.kafka.sink:Kafka",
+        "s3": "rowferry.flow.sink.storage.object_storage:S3Storage",
     },
 )

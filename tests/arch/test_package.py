@@ -13,8 +13,10 @@ from rowferry.errors import UnknownName
 from rowferry.registry import CODECS, SINKS, SOURCES, Registry
 
 NEEDED = {
-    "protocol": "TRAITS TABLES file_head encode_rows batch encode_schema_change encode_watermark decode",
-    "sink": "TRAITS TABLES dispatch probe open segment_bytes same_day allocate publish discard close",
+    "protocol": "TRAITS TABLES probe file_head encode_rows batch encode_schema_change "
+    "encode_watermark decode decode_message",
+    "sink": "TRAITS TABLES dispatch check_tables probe open segment_bytes same_day allocate "
+    "publish discard close",
     "source": "TABLES traits probe planner read",
 }
 ENTRIES = [(r, name) for r in (SOURCES, CODECS, SINKS) for name in r.names()]

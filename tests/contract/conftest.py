@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from codec_harness import CODEC_HARNESSES, CodecHarness
 from lane_harness import LANE_HARNESSES, KafkaHarness, LaneHarness
-from sink_harness import SINK_HARNESSES, SinkHarness
+from sink_harness import OBJECT_SERVERS, SINK_HARNESSES, ObjectHarness, SinkHarness
 from source_harness import SOURCE_HARNESSES, SourceHarness
 
 from rowferry.registry import CODECS, SINKS, SOURCES
+from rowferry.testing.servers import Relay
 
 
 def _variants(registered: list[str], known: list[str]) -> list[str]:
@@ -20,30 +21,35 @@ def _variants(registered: list[str], known: list[str]) -> list[str]:
     return sorted([*registered, *more])
 
 
-def _sink(name: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> SinkHarness:
+def _sink(request: pytest.FixtureRequest, place: Path) -> Iterator[SinkHarness]:
+    name = request.param
     found = SINK_HARNESSES.get(name)
     if found is None:
         pytest.fail(f"no harness for sink {name!r}: add it to sink_harness.py")
-    return found(tmp_path / "target", patch)
+    harness = found(place, request.getfixturevalue("monkeypatch"))
+    if not isinstance(harness, ObjectHarness):
+        yield harness
+        return
+    harness.server = request.getfixturevalue(OBJECT_SERVERS[harness.scheme])
+    with Relay(harness.server.client_port) as harness.relay:
+        yield harness
 
 
 _LANES = [name for name in SINKS.names() if SINKS.load(name).TRAITS.needs_shuffle]
-_SEGMENTS = [name for name in SINKS.names() if name not in _LANES]
+# Schemes of one class differ in nothing but their name: the first stands for the others.
+_BY_CLASS = {SINKS.load(name): name for name in reversed(SINKS.names()) if name not in _LANES}
+_SEGMENTS = sorted(_BY_CLASS.values())
 
 
 @pytest.fixture(params=_variants(_SEGMENTS, list(SINK_HARNESSES)))
-def sink(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> SinkHarness:
-    return _sink(request.param, tmp_path, monkeypatch)
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkHarness]:
+    yield from _sink(request, tmp_path / "target")
 
 
 @pytest.fixture(params=_SEGMENTS)
-def healthy_sink(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> SinkHarness:
+def healthy_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkHarness]:
     """For tests in which child processes build sinks of their own, which nothing degrades."""
-    return _sink(request.param, tmp_path, monkeypatch)
+    yield from _sink(request, tmp_path / "target")
 
 
 def _lanes(request: pytest.FixtureRequest, folder: Path) -> LaneHarness:

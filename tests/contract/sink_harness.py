@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -21,11 +22,15 @@ from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import SinkUnavailable
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.sink.contract import Owner, Sink
-from rowferry.flow.sink.storage import local_files
+from rowferry.flow.sink.storage import buckets, local_files
+from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+from rowferry.testing.servers import ObjectServer, Relay
+from rowferry.testing.servers.object_server import BUCKET
 
 T = TypeVar("T")
 TRAITS = CodecTraits(".csv", "nowhere", carries_before_image=False, can_omit_columns=False)
@@ -312,9 +317,82 @@ class SlowFileHarness(FileHarness):
             patch.setattr(local_files.LocalStaged, name, slow(real))
 
 
+class ObjectHarness(FileHarness):
+    """A prefix of a bucket, whose name holds `place`, reached through a relay that can be cut."""
+
+    scheme: ClassVar[str]
+    server: ObjectServer
+    relay: Relay
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(place, patch)
+        self._wrong: dict[str, str] = {}
+        patch.setitem(buckets.RETRIES, "max_retries", 2)
+
+    def uri(self) -> str:
+        return self._uri(self.relay.port, **self._wrong)
+
+    def _uri(self, port: int, **wrong: str) -> str:
+        endpoint = urlsplit(self.server.parameters()["endpoint"])
+        through = endpoint._replace(netloc=f"127.0.0.1:{port}").geturl()
+        uri = self.server.uri(str(self.place).lstrip("/"), protocol="csv", endpoint=through)
+        bucket = wrong.get("bucket", BUCKET)
+        return f"{self.scheme}://{bucket}{uri.partition(BUCKET)[2]}"
+
+    def _files(self) -> Files:
+        uri = self._uri(self.server.client_port)
+        spec = ChangefeedSpec(FEED, self.spec().source, Uri.parse(uri, "sink"))
+        sink: Any = SINKS.load(self.scheme)
+        return sink.files_of(spec, read_settings(spec))  # type: ignore[no-any-return]
+
+    def _steps(self) -> Iterator[Any]:
+        yield from read_storage(self._files())
+
+    def traces(self) -> dict[str, bytes]:
+        """Without blanks in `metadata`, and without empty files, which hold a number only."""
+        files = self._files()
+        found = {p: files.get(p) for p in sorted(files.paths(9)) if p != "rowferry.owner"}
+        kept = {p: s.data.strip() for p, s in found.items() if s is not None and s.data}
+        empty = {"metadata": b'{"checkpoint-ts":0}'}  # as if there were none
+        return {p: data for p, data in kept.items() if empty.get(p) != data}
+
+    def break_for_now(self) -> None:
+        self.relay.cut()
+
+    def break_for_good(self) -> None:
+        self._wrong = {"bucket": "nobody-made-it"}
+
+
+class LosingObjectHarness(ObjectHarness):
+    """Answers get lost now and then: what was asked for is done, and nobody hears of it."""
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(place, patch)
+        self.asks = self._ask_again
+        self._calls = 0
+
+    def _ask_again(self, call: Callable[[], T]) -> T:
+        self._calls += 1
+        self.relay.lose_answers(self._calls % 3)
+        for _ in range(4):
+            try:
+                return call()
+            except SinkUnavailable:
+                continue
+        return call()
+
+
+def _objects(scheme: str, kind: type[ObjectHarness] = ObjectHarness) -> type[ObjectHarness]:
+    return type(f"{kind.__name__}_{scheme}", (kind,), {"scheme": scheme})
+
+
+OBJECT_SERVERS = {"azblob": "azure_server", "gcs": "gcs_server", "s3": "s3_server"}
+
 SINK_HARNESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], SinkHarness]] = {
     "blackhole": BlackholeHarness,
     "file": FileHarness,
     "file+flaky": FlakyFileHarness,
     "file+slow": SlowFileHarness,
+    **{scheme: _objects(scheme) for scheme in OBJECT_SERVERS},
+    "s3+losing": _objects("s3", LosingObjectHarness),
 }

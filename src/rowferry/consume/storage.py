@@ -51,14 +51,19 @@ def placed_changes(root: Path, codec: Codec) -> Iterator[tuple[Where, Change]]:
 def renamed_from(query: str, to: TableId) -> TableId:
     """Return the name that a table had before the RENAME in a DDL text.
 
+    A table may be renamed more than once in it: `RENAME TABLE a TO c, b TO a, c TO b`.
+
     Raises:
         BadInput: the text does not rename anything to that name.
     """
     pairs = _RENAME_TABLE.findall(query) if not query.upper().lstrip().startswith("ALTER") else []
-    for old, new in pairs + _ALTER_RENAME.findall(query):
-        if _name(new, to.database) == to:
-            return _name(old, to.database)
-    raise BadInput(f"the rename to {to} cannot be followed: {query}")
+    name = to
+    for old, new in reversed(pairs + _ALTER_RENAME.findall(query)):
+        if _name(new, to.database) == name:
+            name = _name(old, to.database)
+    if name == to:
+        raise BadInput(f"the rename to {to} cannot be followed: {query}")
+    return name
 
 
 def _schema_change(step: StoredSchema) -> SchemaChange:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,8 +11,9 @@ from rowferry.flow.assemble import codec_name
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.files import Files
-from rowferry.flow.sink.storage.local_files import LocalFiles
+from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.paths import parse_data_name
+from rowferry.flow.sink.storage.sink import Storage
 from rowferry.registry import CODECS, SINKS, SOURCES
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -23,6 +23,7 @@ from rowferry.spec.uri import Uri
 
 _NO_SOURCE: Final = "mysql://none@none/"  # what was written does not depend on it
 _PROTOCOLS: Final = {"csv": "csv", "json": "canal-json"}
+_DEEPEST: Final = 6  # directories above a data file
 
 
 @dataclass(frozen=True)
@@ -56,30 +57,31 @@ def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> St
         raise BadOption(f"--protocol {protocol}: the changefeed's settings say {told}")
     if protocol and protocol not in _PROTOCOLS.values():
         raise BadOption(f"--protocol {protocol!r}: allowed: csv | canal-json")
-    if not told:
-        found = protocol or _guessed(open_files(place))
-        uri += ("&" if place.parameters else "?") + f"protocol={found}"
-    spec, _ = build_spec(_NO_SOURCE, uri, config, tables=_tables)
-    return StoredFeed(spec, open_files(spec.sink))
+    if told or protocol:
+        return _opened(uri, config, "" if told else protocol)
+    found = _guessed(_opened(uri, None, "csv").files)
+    return _opened(uri, config, found)
 
 
 def reopen(spec: ChangefeedSpec) -> StoredFeed:
-    """Return the same storage in another process."""
-    return StoredFeed(spec, open_files(spec.sink))
-
-
-def open_files(uri: Uri) -> Files:
-    """Return the files at a URI.
+    """Return the same storage in another process.
 
     Raises:
-        BadUri: there is no such directory, or the scheme cannot be read.
+        BadUri: no storage has such a scheme, or there is no such directory.
     """
-    if uri.scheme != "file":
-        raise BadUri(f"{uri.scheme}:// cannot be read back; known: file")
-    root = Path(uri.absolute(str(Path.cwd()), "storage").path)
-    if not root.is_dir():
-        raise BadUri(f"{root} is not there; check the storage URI")
-    return LocalFiles(root)
+    sink = SINKS.load(spec.sink.scheme)
+    if not issubclass(sink, Storage):
+        known = ", ".join(n for n in SINKS.names() if issubclass(SINKS.load(n), Storage))
+        raise BadUri(f"{spec.sink.scheme}:// is no storage; known: {known}")
+    if spec.sink.scheme == "file" and not Path(spec.sink.path).is_dir():
+        raise BadUri(f"{spec.sink.path} is not there; check the storage URI")
+    return StoredFeed(spec, sink.files_of(spec, read_settings(spec)))
+
+
+def _opened(uri: str, config: Path | None, protocol: str) -> StoredFeed:
+    joined = "&" if "?" in uri else "?"
+    whole = f"{uri}{joined}protocol={protocol}" if protocol else uri
+    return reopen(build_spec(_NO_SOURCE, whole, config, tables=_tables)[0])
 
 
 def _in_config(config: Path | None) -> str:
@@ -88,19 +90,12 @@ def _in_config(config: Path | None) -> str:
 
 
 def _guessed(files: Files) -> str:
-    """Return the protocol of the first data file."""
-    for extension in _extensions(files, "", 0):
-        return _PROTOCOLS.get(extension.split(".")[0], "csv")
+    """Return the protocol of the first data file that is found."""
+    for path in files.paths(_DEEPEST):
+        named = parse_data_name(path.rpartition("/")[2])
+        if named is not None:
+            return _PROTOCOLS.get(named[1].split(".")[0], "csv")
     return "csv"
-
-
-def _extensions(files: Files, directory: str, depth: int) -> Iterator[str]:
-    for entry in files.entries(directory):
-        path = f"{directory}/{entry.name}" if directory else entry.name
-        if entry.is_directory and depth < 6:
-            yield from _extensions(files, path, depth + 1)
-        elif (named := parse_data_name(entry.name)) is not None:
-            yield named[1]
 
 
 def _tables(spec: ChangefeedSpec) -> list[OptionTable]:

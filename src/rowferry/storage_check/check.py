@@ -79,15 +79,17 @@ def _metadata(reader: Reader, is_there: bool, findings: Findings) -> int | None:
 
 
 def _schemas(reader: Reader, table: TableFiles, findings: Findings) -> dict[int, TableForm | None]:
-    """Return a table's versions with their columns; None: the file is there and has none."""
+    """Return a table's versions with their columns; None: the file is there and is not readable."""
     found: dict[int, TableForm | None] = {}
     for at in table.schemas:
         stored = reader.get(at.path)
         form = check_schema(stored.data, at, table, findings) if stored is not None else None
-        if at.version in found and found[at.version] is not None and form is not None:
+        known = found.get(at.version)
+        if form is not None and form.columns and known is not None and known.columns:
             words = f"version {at.version} has more than one schema file"
             findings.add(Rule.SCHEMA_MISSING, at.path, words)
-        found[at.version] = form or found.get(at.version)
+        if at.version not in found or (form is not None and form.columns):
+            found[at.version] = form
     return found
 
 
@@ -140,7 +142,8 @@ class _DirectoryCheck:
         self._form = forms.get(here.version)
         self._next = min((v for v in forms if v > here.version), default=None)
         self._last: tuple[int, bool] | None = None  # commit-ts, and whether its rows are inserts
-        if self._form is None:
+        if here.version not in forms or (self._form is not None and not self._form.columns):
+            self._form = None
             words = f"version {here.version} has no schema file with columns"
             findings.add(Rule.SCHEMA_MISSING, here.path, words)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rowferry.storage_check.expected import Expected
 from rowferry.storage_check.layout import TableFiles
@@ -41,12 +41,6 @@ def csv_lines(
         at, row = end, row + lines.count
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    text: bytes | None
-    quoted: bool
-
-
 class _Reader:
     def __init__(self, table: TableFiles, form: TableForm, expected: Expected) -> None:
         self._table, self._form, self._expected = table, form, expected
@@ -60,7 +54,7 @@ class _Reader:
             field = rb"%b|%b" % (field, bare)
         else:
             field = rb"(?:\\.|(?!%b|%b)[^\\])*" % (delimiter, end)
-        self._token = re.compile(rb"(%b)(%b|%b)" % (field, delimiter, end), re.DOTALL)
+        self._token = re.compile(rb"(?:%b)(?:%b|%b)" % (field, delimiter, end), re.DOTALL)
 
     @property
     def head(self) -> bytes:
@@ -84,18 +78,19 @@ class _Reader:
 
     def block(self, data: bytes, row: int) -> Lines:
         """Read whole rows."""
-        tokens = self._token.findall(data)
-        ends = np.array([end == self._expected.terminator for _, end in tokens], bool)
-        if sum(len(text) + len(end) for text, end in tokens) != len(data):
-            place = row + int(ends.sum())
-            words = "malformed, or without its terminator"
-            return Lines(row, 0, faults=[Fault(Rule.ROW_FIT, place, words)])
+        # Whole matches, not groups: tuples by the million keep the garbage collector busy.
+        texts = self._token.findall(data)
+        tokens = pa.array(texts, pa.large_binary())
+        ends: Mask = pc.ends_with(tokens, self._expected.terminator).to_numpy(zero_copy_only=False)
         rows = int(ends.sum())
+        if sum(map(len, texts)) != len(data):
+            words = "malformed, or without its terminator"
+            return Lines(row, 0, faults=[Fault(Rule.ROW_FIT, row + rows, words)])
         wanted = np.zeros(len(ends), bool)
         wanted[self._width - 1 :: self._width] = True
         if len(ends) % self._width or (ends != wanted).any():
             return Lines(row, 0, faults=[self._wrong_width(ends, row)])
-        return self._rows([text for text, _ in tokens], row, rows)
+        return self._rows(tokens, row, rows)
 
     def _wrong_width(self, ends: Mask, row: int) -> Fault:
         widths = np.diff(np.flatnonzero(ends), prepend=-1)
@@ -104,48 +99,61 @@ class _Reader:
         words = f"{width} fields; {self._meta} and {len(self._form.columns)} columns expected"
         return Fault(Rule.ROW_FIT, row + place, f"{words} ({_HINT})")
 
-    def _rows(self, texts: list[bytes], row: int, count: int) -> Lines:
+    def _rows(self, tokens: pa.LargeBinaryArray, row: int, count: int) -> Lines:
         found = Lines(row, count)
-        columns = [texts[place :: self._width] for place in range(self._width)]
-        for op in sorted({*columns[0]} - {self._string(o) for o in _OPS}):
-            place = columns[0].index(op)
-            found.faults.append(Fault(Rule.ROW_FIT, row + place, f"the operation is {_show(op)}"))
-        for place, name in ((1, self._table.table), (2, self._table.database)):
-            for other in {*columns[place]} - {self._string(name.encode())}:
-                at = row + columns[place].index(other)
-                found.faults.append(Fault(Rule.ROW_NAMES, at, f"{_show(other)}, not {name!r}"))
-        found.inserts = np.array([c == self._string(b"I") for c in columns[0]], bool)
+        places = np.arange(count) * self._width
+        ends = [self._expected.delimiter] * (self._width - 1) + [self._expected.terminator]
+        columns = [
+            pc.binary_slice(tokens.take(pa.array(places + n)), 0, -len(end))
+            for n, end in enumerate(ends)
+        ]
+
+        def only(place: int, allowed: Sequence[bytes], rule: Rule, words: str) -> None:
+            odd = ~_is_in(columns[place], allowed)
+            if odd.any():
+                at = int(np.argmax(odd))
+                told = f"{words} {_show(columns[place][at].as_py())}"
+                found.faults.append(Fault(rule, row + at, told))
+
+        only(0, [self._string(op) for op in _OPS], Rule.ROW_FIT, "the operation is")
+        only(1, [self._string(self._table.table.encode())], Rule.ROW_NAMES, "the table is")
+        only(2, [self._string(self._table.database.encode())], Rule.ROW_NAMES, "the database is")
+        if self._expected.old_value:
+            only(self._meta - 1, [b"true", b"false"], Rule.ROW_FIT, "is-update is")
+        found.inserts = _equal(columns[0], self._string(b"I"))
         if self._expected.carries_commit_ts:
             self._stamps(columns[3], found)
-        if self._expected.old_value:
-            for other in {*columns[self._meta - 1]} - {b"true", b"false"}:
-                at = row + columns[self._meta - 1].index(other)
-                found.faults.append(Fault(Rule.ROW_FIT, at, f"is-update is {_show(other)}"))
         for column, raw in zip(self._form.columns, columns[self._meta :], strict=True):
-            fields = [self._field(text) for text in raw]
-            values = pa.array([f.text for f in fields], pa.large_binary())
-            quoted = np.array([f.quoted for f in fields], bool) if self._expected.quote else None
+            values, quoted = self._values(raw)
             wrong = first_wrong(column, values, quoted, "csv", self._expected.packing)
             if wrong is not None:
                 words = f"column {column.name!r}: {wrong[1]}"
                 found.faults.append(Fault(Rule.ROW_FIT, row + wrong[0], words))
         return found
 
-    def _stamps(self, texts: list[bytes], found: Lines) -> None:
-        try:
-            found.commit_ts = np.array([int(t) for t in texts], np.uint64)
-        except (ValueError, OverflowError):
-            place = next(i for i, t in enumerate(texts) if not t.isdigit() or int(t) >= 1 << 64)
-            words = f"commit-ts is {_show(texts[place])}"
+    def _stamps(self, texts: pa.LargeBinaryArray, found: Lines) -> None:
+        odd = [not (t.isdigit() and int(t) < 1 << 64) for t in texts.to_pylist()]
+        if any(odd):
+            place = odd.index(True)
+            words = f"commit-ts is {_show(texts[place].as_py())}"
             found.faults.append(Fault(Rule.ROW_FIT, found.first_row + place, words))
+            return
+        found.commit_ts = texts.cast(pa.large_utf8()).cast(pa.uint64()).to_numpy()
 
-    def _field(self, text: bytes) -> _Field:
-        mark = self._expected.quote
-        if text == self._expected.null:
-            return _Field(None, False)
-        if mark and text.startswith(mark):
-            return _Field(text[1:-1].replace(mark + mark, mark), True)
-        return _Field(text if mark else _ESCAPES.sub(_unescaped, text), False)
+    def _values(self, raw: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Mask | None]:
+        """Return a column's values without quotes and escapes, and which were quoted."""
+        null, mark = pa.scalar(None, pa.large_binary()), self._expected.quote
+        is_null = pc.equal(raw, pa.scalar(self._expected.null, pa.large_binary()))
+        if not mark:
+            values = raw
+            if pc.any(pc.match_substring(raw, b"\\")).as_py():
+                plain = [_ESCAPES.sub(_unescaped, text) for text in raw.to_pylist()]
+                values = pa.array(plain, pa.large_binary())
+            return pc.if_else(is_null, null, values), None
+        quoted = pc.starts_with(raw, mark)
+        inner = pc.replace_substring(pc.binary_slice(raw, 1, -1), mark + mark, mark)
+        values = pc.if_else(is_null, null, pc.if_else(quoted, inner, raw))
+        return values, quoted.to_numpy(zero_copy_only=False)
 
     def _string(self, text: bytes) -> bytes:
         """Return a text as a field."""
@@ -155,6 +163,17 @@ class _Reader:
         found = text.replace(b"\\", b"\\\\").replace(b"\r", b"\\r").replace(b"\n", b"\\n")
         delimiter = self._expected.delimiter
         return found.replace(delimiter, b"".join(b"\\" + bytes([b]) for b in delimiter))
+
+
+def _equal(values: pa.Array, wanted: bytes) -> Mask:
+    return _is_in(values, [wanted])
+
+
+def _is_in(values: pa.Array, wanted: Sequence[bytes]) -> Mask:
+    found: Mask = pc.is_in(values, value_set=pa.array(wanted, pa.large_binary())).to_numpy(
+        zero_copy_only=False
+    )
+    return found
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:

@@ -77,7 +77,7 @@ class _Number(str):
 def check_schema(
     content: bytes, at: SchemaPath, table: TableFiles, findings: Findings
 ) -> TableForm | None:
-    """Check a schema file; return its columns, None where it has none or cannot be read."""
+    """Check a schema file; return its columns (a database has none), None if they are not known."""
     form = _read(content, at, findings)
     if form is None:
         return None
@@ -98,7 +98,7 @@ def check_schema(
     names = [c.name.lower() for c in read if c is not None]
     for name in sorted({n for n in names if names.count(n) > 1}):
         findings.add(Rule.SCHEMA_COLUMN, at.path, f"two columns are called {name!r}")
-    if not read or None in read:
+    if None in read:
         return None
     return TableForm(at.version, tuple(c for c in read if c is not None))
 

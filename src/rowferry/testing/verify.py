@@ -6,6 +6,8 @@ from pathlib import Path
 
 from rowferry.change.table import TableId
 from rowferry.flow.encode.contract import Codec
+from rowferry.rebuild.stored_feed import StoredFeed
+from rowferry.rebuild.table import plan_tables, rebuild_here
 from rowferry.refstore.client import Store
 from rowferry.testing.rebuild import Comparison, RebuiltTable, compare, rebuild
 
@@ -15,9 +17,24 @@ def verify_storage(root: Path, codec: Codec, store: Store, tables: list[TableId]
 
     The store must be quiet, and the feed must have delivered everything.
     """
-    expected: dict[TableId, RebuiltTable] = {}
-    for name in tables:
-        schema = store.table(name)
-        expected[name] = RebuiltTable(schema, schema.handle_key, store.scan(name))
+    expected = _present(store, tables)
     rebuilt = rebuild(root, codec, {t: r.key for t, r in expected.items()})
     return compare({t: r for t, r in rebuilt.items() if t in expected}, expected)
+
+
+def verify_stored(feed: StoredFeed, store: Store, tables: list[TableId]) -> Comparison:
+    """Do the same with the product's own rebuild, by which users read such files."""
+    expected = _present(store, tables)
+    rebuilt: dict[TableId, RebuiltTable] = {}
+    for name, table in expected.items():
+        (plan,) = plan_tables(feed, [name], key=table.key)
+        rebuilt[name] = RebuiltTable(plan.schema, plan.key, rebuild_here(plan))
+    return compare(rebuilt, expected)
+
+
+def _present(store: Store, tables: list[TableId]) -> dict[TableId, RebuiltTable]:
+    found: dict[TableId, RebuiltTable] = {}
+    for name in tables:
+        schema = store.table(name)
+        found[name] = RebuiltTable(schema, schema.handle_key, store.scan(name))
+    return found

@@ -10,7 +10,9 @@ import pytest
 from feed_kit import Feed, Scene, scene_of
 from run_kit import call
 
-from rowferry.testing.servers import Server
+from rowferry.rebuild.stored_feed import open_storage
+from rowferry.rebuild.table import plan_tables, rebuild_here
+from rowferry.testing.servers import ObjectServer, Server
 
 TYPES = (
     "CREATE TABLE types (id BIGINT UNSIGNED PRIMARY KEY, t TINYINT, m MEDIUMINT UNSIGNED, f FLOAT, "
@@ -26,7 +28,6 @@ VALUES = (
     f"INSERT INTO types VALUES (0{', NULL' * 19})",
     "INSERT INTO types (id, f, d, n, e, s, ti) VALUES (1, 0, 1e21, 0, 'é', '', '00:00:01.5')",
 )
-DAYS = ("2023-05-09 23:59:59", "2023-05-10 00:00:00", "2023-05-10 12:00:00")
 CONFIGS = {
     "csv": "[sink.csv]\ninclude-commit-ts = true\noutput-field-header = true",
     "csv-bare": (
@@ -105,3 +106,25 @@ def test_a_feed_leaves_what_the_layout_says(
     assert [(s["rule"], s["path"]) for s in told["samples"]] == [
         ("index-missing", str(index.parents[1].relative_to(feed.root)))
     ]
+
+
+def test_buckets_are_read_as_directories_are(
+    scene: Scene,
+    s3_server: ObjectServer,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feed = lived_through(scene, "", "canal-json")
+    uri = s3_server.uri("check-storage", **{"enable-tidb-extension": "true"})
+    bucket = open_storage(uri, protocol="canal-json").files
+    for path in (p for p in feed.root.rglob("*") if p.is_file()):
+        bucket.overwrite(path.relative_to(feed.root).as_posix(), path.read_bytes())
+    result = call(tmp_path, capfd, monkeypatch, ["check-storage", uri])
+    assert result.code == 0, result.out
+    assert result.out.endswith("no violation\n")
+    local = f"file://{feed.root}?enable-tidb-extension=true"
+    plans = [plan_tables(open_storage(place)) for place in (uri, local)]
+    assert [p.lineage.table.table for p in plans[0]] == ["parts", "renamed", "types"]
+    for one, other in zip(*plans, strict=True):
+        assert rebuild_here(one).to_pylist() == rebuild_here(other).to_pylist()

@@ -16,6 +16,7 @@ from rowferry.face.cli.output import consoles, size
 from rowferry.rebuild.stored_feed import open_storage
 from rowferry.storage_check.check import check_storage
 from rowferry.storage_check.expected import expected_of
+from rowferry.storage_check.listing import Listing
 from rowferry.storage_check.rules import Findings, Rule
 
 
@@ -44,7 +45,7 @@ def check_storage_command(
     ) as progress:
         task = progress.add_task("", total=None)
         findings = check_storage(
-            feed.files,
+            Listing(feed.files),
             expected_of(feed.spec),
             lambda done, total: progress.update(task, completed=done, total=total),
         )

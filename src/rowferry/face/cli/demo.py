@@ -24,12 +24,13 @@ from rowferry.control.service import Listener, Prepared, RunSettings, prepare, r
 from rowferry.control.supervise import Until
 from rowferry.errors import RowferryError
 from rowferry.face.cli.output import consoles, size
+from rowferry.rebuild.stored_feed import reopen
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.refstore.workload import Bank, Mixed, Pace
 from rowferry.refstore.workload import run as run_workload
 from rowferry.testing.rebuild import Comparison
-from rowferry.testing.verify import verify_storage
+from rowferry.testing.verify import verify_stored
 
 DEMO_DIR = Path(".rowferry/demo")
 _PATIENCE_S = 60.0
@@ -90,7 +91,7 @@ def demo_command(
                 changefeed_id="demo",
             )
             meter = _run_feed(out, ready, folder, store, bank, mixed, seconds)
-            comparison = _verify(out, ready, files, store, [bank.table, mixed.table])
+            comparison = _verify(out, ready, store, [bank.table, mixed.table])
     _show_files(out, files)
     _show_figures(out, meter, comparison.equal)
     if not comparison.same:
@@ -221,11 +222,9 @@ def _add_column(store: Store, table: TableId) -> None:
     store.ddl(f"ALTER TABLE `{table.database}`.`{table.table}` ADD COLUMN note varchar(20)")
 
 
-def _verify(
-    out: Console, ready: Prepared, files: Path, store: Store, tables: list[TableId]
-) -> Comparison:
+def _verify(out: Console, ready: Prepared, store: Store, tables: list[TableId]) -> Comparison:
     _say(out, "the changefeed has stopped; rebuilding the tables from the files")
-    return verify_storage(files, ready.flow.encode, store, tables)
+    return verify_stored(reopen(ready.spec), store, tables)
 
 
 # --- what there is to see ------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from rowferry.face.cli.demo import demo_command
 from rowferry.face.cli.output import consoles, show_error
 from rowferry.face.cli.refstore import app as refstore_app
 from rowferry.face.cli.run import run_command
+from rowferry.face.cli.table import table_command
 from rowferry.face.cli.workload import app as workload_app
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command("run")(run_command)
 app.command("consume")(consume_command)
 app.command("check-storage")(check_storage_command)
+app.command("table")(table_command)
 app.command("demo")(demo_command)
 app.add_typer(refstore_app, name="refstore")
 app.add_typer(workload_app, name="workload")

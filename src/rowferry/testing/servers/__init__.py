@@ -1,10 +1,11 @@
 """Real servers for tests and benchmarks, fetched, started and stopped here.
 
 In: a folder and settings. Out: a server that answers on 127.0.0.1: MySQL and MariaDB with an
-administrator's login, Kafka, and a schema registry.
+administrator's login, Kafka, a schema registry, and object stores (S3, GCS, Azure).
 Nothing is installed on the machine; programs are kept in a cache folder that later runs use.
 """
 
+from rowferry.testing.servers.azurite import Azurite
 from rowferry.testing.servers.flavours import (
     MariaDb,
     MariaDb11,
@@ -12,21 +13,30 @@ from rowferry.testing.servers.flavours import (
     ensure_mariadb,
     ensure_mysql,
 )
+from rowferry.testing.servers.gcs import FakeGcs
 from rowferry.testing.servers.kafka import Kafka, Listener, Message
+from rowferry.testing.servers.minio import Minio
+from rowferry.testing.servers.object_server import ObjectServer
 from rowferry.testing.servers.registry import Registry
+from rowferry.testing.servers.relay import Relay
 from rowferry.testing.servers.replication import promote, replicate, wait_for
 from rowferry.testing.servers.server import Row, Server
 from rowferry.testing.servers.sysbench import sysbench_table
 from rowferry.testing.servers.tokens import TokenEndpoint
 
 __all__ = [
+    "Azurite",
+    "FakeGcs",
     "Kafka",
     "Listener",
     "MariaDb",
     "MariaDb11",
     "Message",
+    "Minio",
     "MySql",
+    "ObjectServer",
     "Registry",
+    "Relay",
     "Row",
     "Server",
     "TokenEndpoint",

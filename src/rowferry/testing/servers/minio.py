@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlencode
 
+from rowferry.testing.servers.certificates import Certificates
 from rowferry.testing.servers.child import HOST
 from rowferry.testing.servers.object_server import BUCKET, ObjectServer
 from rowferry.testing.servers.programs import GoProgram
@@ -25,11 +27,24 @@ class Minio(ObjectServer):
         super().__init__(folder)
         self.user, self.password = secrets.token_hex(8), secrets.token_hex(16)
 
+    @classmethod
+    def start_with_tls(cls, folder: Path) -> Self:
+        """Make a server that speaks TLS, with certificates of its own."""
+        server = cls(folder)
+        server.certificates = made = Certificates.make(folder / "pem")
+        key, mark, certificate = made.server.read_text().partition("-----BEGIN CERTIFICATE")
+        known = folder / "certs"
+        known.mkdir()
+        (known / "private.key").write_text(key)
+        (known / "public.crt").write_text(mark + certificate)
+        return server.begin()
+
     def arguments(self) -> list[str]:
         """Return what follows the program on the command line."""
         data = self.folder / "data"
         (data / BUCKET).mkdir(exist_ok=True)  # a folder that is there at its start is a bucket
-        return ["server", "--quiet", "--address", f"{HOST}:{self.port}", str(data)]
+        tls = ["--certs-dir", str(self.folder / "certs")] if self.certificates else []
+        return ["server", "--quiet", *tls, "--address", f"{HOST}:{self.port}", str(data)]
 
     def environment(self) -> dict[str, str]:
         """Return its environment: the login, and nothing that it would tell others."""

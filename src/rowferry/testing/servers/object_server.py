@@ -10,16 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
+from urllib.parse import urlsplit
 
 import urllib3
 
 from rowferry.errors import SourceUnavailable
+from rowferry.testing.servers.certificates import Certificates
 from rowferry.testing.servers.child import HOST, PORT_TRIES, PortTaken, end, free_port, spawn
 from rowferry.testing.servers.programs import Program
 
 BUCKET: Final = "rowferry"
 _START_S: Final = 60.0
-_http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10))
+_LIMIT: Final = urllib3.Timeout(10)
+_http = urllib3.PoolManager(retries=False, timeout=_LIMIT)
 
 
 class ObjectServer(ABC):
@@ -28,9 +31,11 @@ class ObjectServer(ABC):
     Attributes:
         folder: holds its objects and its messages, `server.err`.
         port: where it listens.
+        certificates: of a server that speaks TLS; None: of one that does not.
     """
 
     program: ClassVar[Program]
+    certificates: Certificates | None = None
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -77,22 +82,30 @@ class ObjectServer(ABC):
         Raises:
             SourceUnavailable: it cannot be had, or does not start.
         """
-        cls.ensure()
-        server = cls(folder)
-        (server.folder / "data").mkdir(parents=True)
+        return cls(folder).begin()
+
+    def begin(self) -> Self:
+        """Do what `start` does."""
+        self.ensure()
+        (self.folder / "data").mkdir(parents=True)
         for _ in range(PORT_TRIES):
-            server.port = free_port()
+            self.port = free_port()
             try:
-                server._launch()
+                self._launch()
             except PortTaken:
                 continue
-            return server
+            return self
         raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
 
     @property
     def endpoint(self) -> str:
-        """Its address."""
-        return f"http://{HOST}:{self.port}"
+        """Where the program itself listens."""
+        return f"http{'s' if self.certificates else ''}://{HOST}:{self.port}"
+
+    @property
+    def client_port(self) -> int:
+        """The port that clients connect to."""
+        return urlsplit(self.parameters()["endpoint"]).port or 0
 
     def kill(self) -> None:
         """End the server at once, as a crash does. On repeat: nothing."""
@@ -115,8 +128,12 @@ class ObjectServer(ABC):
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = ""
     ) -> int:
         """Send a request and return the answer's status; 0: there was none."""
+        http = _http
+        if self.certificates:
+            ca = str(self.certificates.ca)
+            http = urllib3.PoolManager(retries=False, timeout=_LIMIT, ca_certs=ca)
         try:
-            answer = _http.request(method, self.endpoint + path, headers=headers, body=body)
+            answer = http.request(method, self.endpoint + path, headers=headers, body=body)
         except urllib3.exceptions.HTTPError:
             return 0
         return answer.status

@@ -15,6 +15,7 @@ from rowferry.flow.sink.storage.schema_file import (
     SchemaDocument,
     column_form,
     of_change,
+    of_changes,
     of_table,
     read_document,
 )
@@ -277,3 +278,21 @@ def test_an_unknown_column_type_is_named() -> None:
 )
 def test_json_as_go_writes_it(value: object, text: str) -> None:
     assert marshal_indent(value) == text
+
+
+def test_an_exchange_of_partitions_is_told_once() -> None:
+    """Its second table has a file of its new version, without the statement."""
+    columns = (Column(1, "id", SqlType("int"), nullable=False),)
+    tables = [TableSchema(TableId("d", name), 1, 9, columns) for name in ("t", "u")]
+    text = "ALTER TABLE d.t EXCHANGE PARTITION p WITH TABLE d.u"
+    kind = DdlKind.EXCHANGE_PARTITION
+    both = [SchemaChange(9, kind, text, t.id, t) for t in tables]
+    other = SchemaChange(
+        10, DdlKind.ADD_COLUMN, "ALTER TABLE d.t ADD c int", tables[0].id, tables[0]
+    )
+    found = of_changes([*both, other, *both])
+    told = [(d.table, d.query, d.kind) for d in found]
+    once = [("t", text, 42), ("u", "", 0)]
+    assert told == [*once, ("t", other.query, int(other.kind)), *once]
+    assert found[1].columns
+    assert of_changes(both[1:])[0].query == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from rowferry.change.position import physical_ms
-from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.files import Files, each
 from rowferry.flow.sink.storage.options import Settings
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import META, DataFile, IndexFile, index_path
@@ -27,11 +27,14 @@ def expire(
     for path, kind in walk(files, settings.date_separator):
         if isinstance(kind, DataFile | IndexFile) and "" < kind.directory.date < first_kept:
             old.setdefault(kind.directory.path, []).append(path)
-    for directory, paths in old.items():
+
+    def remove(directory: str) -> None:
         with ownership.fenced():
             files.delete(index_path(directory))
-            for path in paths:
+            for path in old[directory]:
                 files.delete(path)
             files.prune(f"{directory}/{META}")
             files.prune(directory)
+
+    each(files, remove, old)
     return frozenset(old)

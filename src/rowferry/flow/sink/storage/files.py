@@ -1,15 +1,19 @@
 """What the sink needs of any storage: a few operations on named objects.
 
-Create if absent, compare and swap, read, list, delete, and one lock per prefix. Everything else in
-this package reaches the storage through these only.
+Create if absent, compare and swap, read, list, delete, and one lock per prefix where the storage
+has locks. Everything else in this package reaches the storage through these only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,15 @@ class Files(Protocol):
 
     Many objects become durable in four steps: stage each, `flush` all, name each, `settle`. An
     object is never seen under its name before its content is durable.
+
+    Attributes:
+        has_locks: `locked` really keeps others out. Without, only conditional writes do: whoever
+            was replaced may still carry out a write that it had begun.
+        parallel: how many operations at once are faster than one after the other.
     """
+
+    has_locks: bool
+    parallel: int
 
     def shown(self, path: str) -> str:
         """Return the path as users know it, for errors."""
@@ -61,11 +73,20 @@ class Files(Protocol):
     def get(self, path: str) -> Stored | None:
         """Return an object; None: there is none."""
 
+    def recall(self, path: str) -> Stored | None:
+        """Return a small object, perhaps as this process last saw or wrote it; for `swap` only.
+
+        If it was changed since, `swap` tells so, and the next call reads it anew.
+        """
+
     def exists(self, path: str) -> bool:
         """Return whether there is such an object."""
 
     def entries(self, directory: str) -> list[Entry]:
         """Return the names in a directory, sorted; a missing directory has none."""
+
+    def paths(self, depth: int) -> Iterator[str]:
+        """Yield the path of every object at most `depth` directories deep, in no special order."""
 
     def create(self, path: str, data: bytes) -> bool:
         """Create an object, whole and durable; False: the same bytes were there already.
@@ -76,6 +97,9 @@ class Files(Protocol):
 
     def swap(self, path: str, data: bytes, expected: Stored | None) -> bool:
         """Replace an object if it is still as expected (None: absent); False: it is not."""
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Put content under a name, whatever is there."""
 
     def delete(self, path: str) -> None:
         """Remove an object; a missing one is fine."""
@@ -96,10 +120,29 @@ class Files(Protocol):
         """Remove staged content that nobody finished."""
 
     def locked(self, shared: bool = False) -> AbstractContextManager[None]:
-        """Let one process at a time (or any number of shared ones) in; not re-entrant."""
+        """Let one process at a time (or any number of shared ones) in; not re-entrant.
+
+        Without `has_locks` it lets everybody in.
+        """
 
     def check_writable(self) -> None:
         """Raise SinkUnwritable unless the prefix can be written or made; writes nothing."""
 
     def prepare(self) -> None:
-        """Make the prefix."""
+        """Make the prefix, and forget what was seen so far."""
+
+    def close(self) -> None:
+        """Let connections and local space go."""
+
+
+def each(files: Files, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Return what `do` gives for each item, in order; as many at once as is good for the storage.
+
+    On raise: it is the error of the first item that failed; others may have been done.
+    """
+    given = list(items)
+    workers = min(files.parallel, len(given))
+    if workers < 2:
+        return [do(item) for item in given]
+    with ThreadPoolExecutor(workers, thread_name_prefix="storage") as pool:
+        return list(pool.map(do, given))

@@ -62,6 +62,15 @@ def metadata_content(checkpoint_ts: int) -> bytes:
     return f'{{"checkpoint-ts":{checkpoint_ts}}}'.encode()
 
 
+def metadata_of_epoch(checkpoint_ts: int, epoch: int) -> bytes:
+    """Return the same metadata in bytes that no other epoch writes: blanks follow.
+
+    A store's tag may be a hash of the content, so that only other bytes have another tag.
+    """
+    digits = f"{epoch:b}".translate({ord("0"): " ", ord("1"): "\t"})
+    return metadata_content(checkpoint_ts) + digits.encode()
+
+
 def read_metadata(content: bytes, shown: str) -> int:
     """Return the checkpoint-ts of `metadata`; `shown` names the file in the error.
 

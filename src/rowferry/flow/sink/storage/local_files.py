@@ -59,6 +59,9 @@ def local_root(uri: Uri) -> Path:
 class LocalFiles:
     """A directory on a local or network file system that has hard links and flock."""
 
+    has_locks = True
+    parallel = 1
+
     def __init__(self, root: Path, fsync: bool = True, lock_wait_s: float = _LOCK_WAIT_S) -> None:
         self.root = root
         self.fsync = fsync
@@ -78,6 +81,10 @@ class LocalFiles:
             except FileNotFoundError:
                 return None
 
+    def recall(self, path: str) -> Stored | None:
+        """Return a file as it is now."""
+        return self.get(path)
+
     def exists(self, path: str) -> bool:
         """Return whether there is such a file."""
         with _owned(self.shown(path)):
@@ -92,6 +99,18 @@ class LocalFiles:
             except FileNotFoundError:
                 return []
         return sorted(names, key=lambda e: e.name)
+
+    def paths(self, depth: int) -> Iterator[str]:
+        """Yield the files of the directories down to a depth, by name."""
+        return self._below("", depth)
+
+    def _below(self, directory: str, depth: int) -> Iterator[str]:
+        for entry in self.entries(directory):
+            path = f"{directory}/{entry.name}" if directory else entry.name
+            if not entry.is_directory:
+                yield path
+            elif depth and path != STAGING:
+                yield from self._below(path, depth - 1)
 
     def create(self, path: str, data: bytes) -> bool:
         """Create a file under a temporary name, then link it to its own."""
@@ -112,6 +131,10 @@ class LocalFiles:
         finally:
             staged.abandon()
             self.settle()
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Replace a file by rename, whatever it is."""
+        self.swap(path, data, self.get(path))
 
     def delete(self, path: str) -> None:
         """Remove a file; a missing one is fine."""
@@ -189,6 +212,9 @@ class LocalFiles:
         """Make the directory, and the one for staged files."""
         with _owned(self.shown("")):
             self._place(STAGING).mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        """Nothing is held between two calls."""
 
     def _place(self, path: str) -> Path:
         return self.root / path

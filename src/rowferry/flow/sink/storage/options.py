@@ -8,6 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from rowferry.errors import OptionsConflict
+from rowferry.flow.sink.storage.compress import SUFFIXES
 from rowferry.flow.sink.storage.cron import Cron
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
@@ -99,7 +100,7 @@ WORKER_COUNT = Option(
     "worker-count",
     _positive("worker-count", most=512),
     16,
-    "Accepted for compatibility; Spark's cores decide how much is written at once.",
+    "Object stores: how many requests one process sends at once. Without effect on file://.",
     uri=True,
 )
 FLUSH_INTERVAL = Option(
@@ -174,6 +175,15 @@ FSYNC = Option(
     uri=True,
 )
 
+COMPRESSION = Option(
+    "compression",
+    one_of(*SUFFIXES),
+    "none",
+    "Data files are compressed, and their names end with `.gz` or `.zst`.",
+    uri=True,
+    alterable=False,
+)
+
 STORAGE_TABLE = OptionTable(
     "sink.cloud-storage-config",
     (
@@ -189,6 +199,7 @@ STORAGE_TABLE = OptionTable(
         FLUSH_CONCURRENCY,
         RAW_CHANGE,
         FSYNC,
+        COMPRESSION,
     ),
 )
 
@@ -234,11 +245,13 @@ SINK_TABLE = OptionTable(
 class Settings:
     """The options of one changefeed, read and checked."""
 
+    worker_count: int
     flush_interval_s: float
     file_size_bytes: int
     output_column_id: bool
     raw_change: bool
     fsync: bool
+    compression: str
     expiration_days: int
     cleanup: Cron
     date_separator: str
@@ -264,11 +277,13 @@ def read_settings(spec: ChangefeedSpec) -> Settings:
             "files expire by the day in their path"
         )
     return Settings(
+        worker_count=storage[WORKER_COUNT],
         flush_interval_s=storage[FLUSH_INTERVAL].total_seconds(),
         file_size_bytes=storage[FILE_SIZE],
         output_column_id=storage[OUTPUT_COLUMN_ID],
         raw_change=storage[RAW_CHANGE],
         fsync=storage[FSYNC],
+        compression=storage[COMPRESSION],
         expiration_days=storage[EXPIRATION_DAYS],
         cleanup=storage[CLEANUP_CRON],
         date_separator=sink[DATE_SEPARATOR],

@@ -6,12 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from rowferry.errors import Fenced, PlanDiscarded, SinkDamaged, SinkOwned
+from rowferry.errors import (
+    Fenced,
+    FileConflict,
+    PlanDiscarded,
+    SinkDamaged,
+    SinkOwned,
+    SinkUnavailable,
+)
 from rowferry.flow.sink.contract import Owner
-from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.files import Files, Stored
 from rowferry.flow.sink.storage.index_file import Mark
 from rowferry.flow.sink.storage.paths import METADATA, OWNER, Metadata, SchemaFile
 from rowferry.flow.sink.storage.walk import walk
+
+_TRIES = 10
 
 
 class Ownership:
@@ -19,6 +28,11 @@ class Ownership:
 
     Every change of published content happens inside `fenced`: under the prefix's lock, after the
     mark was read there. So an owner that was replaced fails before it changes anything.
+
+    Where the storage has no locks, an owner may be replaced while it is inside. Then three rules
+    keep what was published: whatever is to be replaced is read before `fenced` and replaced only if
+    still the same; a new owner changes `metadata` after its claim, so that no replacement of it
+    begun before succeeds; and numbers of discarded plans stay taken, by empty files.
     """
 
     def __init__(self, files: Files) -> None:
@@ -39,25 +53,28 @@ class Ownership:
                 "of that name, or runs elsewhere; choose another sink URI or delete the directory"
             )
 
-    def claim(self, owner: Owner) -> None:
-        """Write the mark, taking over from a lower epoch.
+    def claim(self, owner: Owner) -> bool:
+        """Write the mark, taking over from a lower epoch; return whether there was none before.
 
         Raises:
             SinkOwned: another changefeed's output is here.
             Fenced: a higher epoch has claimed it.
+            SinkUnavailable: others change the mark all the time.
         """
         with self._files.locked():
-            stored = self._files.get(OWNER)
-            mark = self._parse(stored.data) if stored else None
-            if mark is None:
-                self._refuse_foreign_content()
-                mark = Mark(owner)
-            self._refuse_other_changefeed(mark, owner)
-            self._refuse_newer(mark, owner)
-            content = replace(mark, owner=owner).content()
-            if stored is None or stored.data != content:
-                self._files.swap(OWNER, content, stored)
-            self._owner = owner
+            for _ in range(_TRIES):
+                stored = self._files.get(OWNER)
+                mark = self._parse(stored.data) if stored else None
+                if mark is None:
+                    self._refuse_foreign_content()
+                    mark = Mark(owner)
+                self._refuse_other_changefeed(mark, owner)
+                self._refuse_newer(mark, owner)
+                content = replace(mark, owner=owner).content()
+                if stored and stored.data == content or self._files.swap(OWNER, content, stored):
+                    self._owner = owner
+                    return stored is None
+        raise SinkUnavailable(f"{self._files.shown(OWNER)} is changed by others all the time")
 
     @contextmanager
     def fenced(self) -> Iterator[Mark]:
@@ -66,22 +83,25 @@ class Ownership:
         Raises:
             Fenced: somebody else has claimed the prefix since.
         """
-        owner = self._owner
-        if owner is None:
-            raise Fenced(f"{self._files.shown('')} was not claimed; open the sink first")
+        owner = self._claimed()
         with self._files.locked():
-            mark = self._read()
-            if mark is None:
-                raise SinkDamaged(
-                    f"{self._files.shown(OWNER)} is gone; restart the changefeed with the "
-                    "directory as it was, or with an empty one"
-                )
-            if mark.owner.changefeed != owner.changefeed:
-                raise Fenced(
-                    f"{self._files.shown('')} now belongs to changefeed {mark.owner.changefeed!r}"
-                )
-            self._refuse_newer(mark, owner)
-            yield mark
+            yield self._verified(owner)[0]
+
+    def _verified(self, owner: Owner) -> tuple[Mark, Stored]:
+        """Return the mark, which must be this owner's."""
+        stored = self._files.get(OWNER)
+        if stored is None:
+            raise SinkDamaged(
+                f"{self._files.shown(OWNER)} is gone; restart the changefeed with the "
+                "directory as it was, or with an empty one"
+            )
+        mark = self._parse(stored.data)
+        if mark.owner.changefeed != owner.changefeed:
+            raise Fenced(
+                f"{self._files.shown('')} now belongs to changefeed {mark.owner.changefeed!r}"
+            )
+        self._refuse_newer(mark, owner)
+        return mark, stored
 
     def discards(self) -> int:
         """Return how many plans were discarded here."""
@@ -90,9 +110,19 @@ class Ownership:
 
     def count_discard(self) -> None:
         """Shut out the tasks of every plan made so far: `admit` refuses them from now on."""
-        with self.fenced() as mark:
-            content = replace(mark, discards=mark.discards + 1).content()
-            self._files.swap(OWNER, content, self._files.get(OWNER))
+        owner = self._claimed()
+        with self._files.locked():
+            for _ in range(_TRIES):
+                mark, stored = self._verified(owner)
+                content = replace(mark, discards=mark.discards + 1).content()
+                if self._files.swap(OWNER, content, stored):
+                    return
+        raise SinkUnavailable(f"{self._files.shown(OWNER)} is changed by others all the time")
+
+    def _claimed(self) -> Owner:
+        if self._owner is None:
+            raise Fenced(f"{self._files.shown('')} was not claimed; open the sink first")
+        return self._owner
 
     @contextmanager
     def admit(self, discards: int) -> Iterator[None]:
@@ -102,13 +132,21 @@ class Ownership:
             PlanDiscarded: the plan was discarded meanwhile.
         """
         with self._files.locked(shared=True):
-            now = self.discards()
-            if now != discards:
-                raise PlanDiscarded(
-                    f"{self._files.shown('')}: this plan was made before a discard "
-                    f"({discards} of {now}); its files are not written any more"
-                )
-            yield
+            self._refuse_discarded(discards)
+            try:
+                yield
+            except FileConflict:
+                # Without locks the discard may have come, and taken the number, meanwhile.
+                self._refuse_discarded(discards)
+                raise
+
+    def _refuse_discarded(self, discards: int) -> None:
+        now = self.discards()
+        if now != discards:
+            raise PlanDiscarded(
+                f"{self._files.shown('')}: this plan was made before a discard "
+                f"({discards} of {now}); its files are not written any more"
+            )
 
     def _read(self) -> Mark | None:
         stored = self._files.get(OWNER)

@@ -3,7 +3,7 @@
     metadata
     <database>/meta/schema_<version>_<checksum>.json
     <database>/<table>/meta/schema_<version>_<checksum>.json
-    <database>/<table>/<version>[/<partition id>][/<date>]/CDC<number>.<extension>
+    <database>/<table>/<version>[/<partition id>][/<date>]/CDC<number>.<extension>[.gz|.zst]
     <database>/<table>/<version>[/<partition id>][/<date>]/meta/CDC.index
 
 Names stand in paths as they are, in any script; what a path cannot hold is written as %XX.
@@ -36,7 +36,7 @@ _TOP = frozenset({METADATA, OWNER, LOCK, STAGING})
 _DATE_FORMS = {"none": "", "year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d"}
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?", re.ASCII)
 _VERSION = re.compile(r"\d{1,20}", re.ASCII)
-_DATA_NAME = re.compile(r"CDC(\d{6,20})\.([A-Za-z0-9]+)", re.ASCII)
+_DATA_NAME = re.compile(r"CDC(\d{6,20})\.([A-Za-z0-9]+(?:\.(?:gz|zst))?)", re.ASCII)
 _SCHEMA_NAME = re.compile(r"schema_(\d{1,20})_(\d{10})\.json", re.ASCII)
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from rowferry.change.chunk import Watermark
 from rowferry.change.table import TableSchema
 from rowferry.errors import SinkDamaged
+from rowferry.flow.sink.storage.compress import uncompressed
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
 from rowferry.flow.sink.storage.local_files import LocalFiles
@@ -38,7 +39,7 @@ class StoredSchema:
 
 @dataclass(frozen=True, slots=True)
 class StoredData:
-    """A visible data file with its content and the table version that it was written with."""
+    """A visible data file with its content, uncompressed, and the table version of its rows."""
 
     path: str
     directory: Directory
@@ -50,19 +51,20 @@ class StoredData:
 Step: TypeAlias = StoredSchema | StoredData | Watermark
 
 
-def read_storage(root: Path) -> Iterator[Step]:
+def read_storage(root: Path | Files) -> Iterator[Step]:
     """Yield schema files and visible data files by version, then the checkpoint of `metadata`.
 
     At each version: databases before tables, a table's schema file before its data, and data by
     partition, date and number. Rows that move between partitions of one table are in commit order
     only within each partition. Files above CDC.index are not visible and are passed over. May run
     while a feed writes: everything at or below the checkpoint was visible when reading began.
+    `root` is a directory, or what a sink's `files_of` gives.
 
     Raises:
         SinkDamaged: a number at or below CDC.index is missing, a table version has no schema file,
             or a schema, index or metadata file cannot be read.
     """
-    files = LocalFiles(root)
+    files = LocalFiles(root) if isinstance(root, Path) else root
     stored = files.get(METADATA)
     checkpoint = read_metadata(stored.data, files.shown(METADATA)) if stored else None
     schemas: list[tuple[str, SchemaFile]] = []
@@ -134,4 +136,5 @@ def _read_data(
                 f"{files.shown(home)} has no data file of number {number}, but "
                 f"{files.shown(index)} counts {last}; restore it from a copy"
             )
-        yield StoredData(paths[number], directory, number, schema, content.data)
+        data = uncompressed(extension, content.data, files.shown(paths[number]))
+        yield StoredData(paths[number], directory, number, schema, data)

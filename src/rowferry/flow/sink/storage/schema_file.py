@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rowferry.change.chunk import SchemaChange
+from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.sqltype import FACTS, Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadInput, SinkDamaged
@@ -110,6 +110,24 @@ def of_change(change: SchemaChange, column_ids: bool = False) -> SchemaDocument:
         int(change.kind),
         _columns(change.schema, column_ids) if change.schema and change.table.table else (),
     )
+
+
+def of_changes(changes: Sequence[SchemaChange], column_ids: bool = False) -> list[SchemaDocument]:
+    """Return the schema files of DDLs.
+
+    EXCHANGE PARTITION changes two tables, of which only the first's file has the statement: who
+    replays files must not exchange twice.
+    """
+    found: list[SchemaDocument] = []
+    exchanged: set[str] = set()
+    for change in changes:
+        document = of_change(change, column_ids)
+        if change.kind is DdlKind.EXCHANGE_PARTITION:
+            if change.query in exchanged:
+                document = replace(document, query="", kind=0)
+            exchanged ^= {change.query}
+        found.append(document)
+    return found
 
 
 # --- writing columns -----------------------------------------------------------------------------

@@ -9,15 +9,17 @@ from typing import Any, ClassVar
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import FileConflict, SinkError, SinkUnavailable, SnapshotGone
+from rowferry.errors import FileConflict, SinkError, SnapshotGone
 from rowferry.flow.dispatch.by_slice import BySlice
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
+from rowferry.flow.sink.storage.compress import SUFFIXES, DataContent, nothing
 from rowferry.flow.sink.storage.expire import expire
-from rowferry.flow.sink.storage.files import Files, Staged, Stored
+from rowferry.flow.sink.storage.files import Files, Staged, Stored, each
 from rowferry.flow.sink.storage.index_file import Naming, metadata_content, read_metadata
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
-from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE, read_settings
+from rowferry.flow.sink.storage.measures import expansions, last_numbers, moved_on
+from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE, Settings, read_settings
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import (
     METADATA,
@@ -25,8 +27,10 @@ from rowferry.flow.sink.storage.paths import (
     IndexFile,
     date_text,
     index_path,
+    parse_data_name,
 )
-from rowferry.flow.sink.storage.schema_file import of_change, of_table
+from rowferry.flow.sink.storage.schema_file import of_changes, of_table
+from rowferry.flow.sink.storage.small_files import SmallFiles
 from rowferry.flow.sink.storage.walk import walk
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -34,7 +38,6 @@ from rowferry.spec.option import OptionTable
 _KEPT_IN_STATE = 256  # directories; the numbers of others are read from CDC.index again
 _KEPT_IN_MEMORY = 65536
 _LEAST_SEGMENT = 1024
-_EXPANSION_BOUNDS = (1 / 64, 64.0)  # a table whose rows are mostly dropped gets no endless ones
 
 
 class Storage:
@@ -53,17 +56,28 @@ class Storage:
         now: Callable[[], datetime] | None = None,
     ) -> None:
         self.settings = read_settings(spec)
-        self._naming = Naming(
-            self.settings.index_digits, "." + codec.TRAITS.file_suffix.removeprefix(".")
-        )
-        self._files: Files = LocalFiles(local_root(spec.sink), self.settings.fsync)
+        kind = self.settings.compression
+        suffix = "." + codec.TRAITS.file_suffix.removeprefix(".") + SUFFIXES[kind]
+        self._naming = Naming(self.settings.index_digits, suffix)
+        self._files = self.files_of(spec, self.settings)
         self._ownership = Ownership(self._files)
+        self._small = SmallFiles(self._files, self._ownership)
+        self._nothing = nothing(kind)
         self._now = now or self._wall_clock
         self._state: dict[str, int] = {}  # last numbers as of the last published plan
         self._last: dict[str, int] = {}  # the same, once CDC.index was asked; newest at the end
         self._shown: set[tuple[TableId, int]] = set()  # versions whose schema file is there
         self._expansion: dict[TableId, float] = {}
         self._cleanup_at: datetime | None = None
+
+    @classmethod
+    def files_of(cls, spec: ChangefeedSpec, settings: Settings) -> Files:
+        """Return access to the place that the sink URI names; asks nobody.
+
+        Raises:
+            BadInput: the URI names no such place, or an option cannot be used.
+        """
+        return LocalFiles(local_root(spec.sink), settings.fsync)
 
     @property
     def flush_interval_s(self) -> float:
@@ -86,9 +100,9 @@ class Storage:
         self._files.check_writable()
         self._ownership.probe(owner)
         self._checkpoint_in(self._files.get(METADATA))
-        for path, kind in walk(self._files, self.settings.date_separator):
-            if isinstance(kind, IndexFile):
-                self._number_in(self._files.get(path), path)
+        known = walk(self._files, self.settings.date_separator)
+        indexes = [path for path, kind in known if isinstance(kind, IndexFile)]
+        each(self._files, lambda path: self._number_in(self._files.get(path), path), indexes)
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         """Any table can go here."""
@@ -102,13 +116,10 @@ class Storage:
         """
         self._files.check_writable()
         self._files.prepare()
-        self._ownership.claim(owner)
-        with self._ownership.fenced():
-            stored = self._files.get(METADATA)
-            self._checkpoint_in(stored)
-            if stored is not None:
-                # An older owner that read it before us now finds it changed, wherever tags decide.
-                self._files.swap(METADATA, stored.data, stored)
+        if self._ownership.claim(owner):
+            self._checkpoint_in(self._files.get(METADATA))
+        else:
+            self._small.shut_out_older_owners(owner, self._checkpoint_in)
         self._files.sweep()
         self._state = dict(state["last"]) if state else {}
         self._last, self._shown = {}, set()
@@ -141,25 +152,29 @@ class Storage:
     ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
         """Give every slice of every segment the next number of its directory; writes nothing."""
         discards = self._ownership.discards()
-        last: dict[str, int] = {}
+        places = [
+            (segment.ordinal, place, self._directory_of(piece, tables[piece], date))
+            for segment in stretch.segments
+            for date in [self._date_of(segment)]
+            for place, piece in enumerate(segment.slices)
+        ]
+        touched = list(dict.fromkeys(where for _, _, where in places))
+        last = dict(zip(touched, each(self._files, self._last_number, touched), strict=True))
         outputs: list[Output] = []
-        for segment in stretch.segments:
-            date = self._date_of(segment)
-            for place, piece in enumerate(segment.slices):
-                physical_id = piece.physical_id if self.settings.partition_separator else None
-                name = tables[piece].written_as
-                where = Directory(*name, piece.version, physical_id, date).path
-                number = last.get(where, -1)
-                number = (number if number >= 0 else self._last_number(where)) + 1
-                last[where] = number
-                target = {
-                    "directory": where,
-                    "number": number,
-                    "path": f"{where}/{self._naming.data_name(number)}",
-                    "discards": discards,
-                }
-                outputs.append(Output(segment.ordinal, place, target))
-        return tuple(outputs), {"last": _moved_on(self._state, last, _KEPT_IN_STATE)}
+        for ordinal, place, where in places:
+            last[where] = number = last[where] + 1
+            target = {
+                "directory": where,
+                "number": number,
+                "path": f"{where}/{self._naming.data_name(number)}",
+                "discards": discards,
+            }
+            outputs.append(Output(ordinal, place, target))
+        return tuple(outputs), {"last": moved_on(self._state, last, _KEPT_IN_STATE)}
+
+    def _directory_of(self, piece: TableSlice, table: TableSchema, date: str) -> str:
+        physical_id = piece.physical_id if self.settings.partition_separator else None
+        return Directory(*table.written_as, piece.version, physical_id, date).path
 
     def _date_of(self, segment: Segment) -> str:
         date = self.same_day(segment.first_commit_ts)
@@ -176,12 +191,19 @@ class Storage:
         if known is not None:
             return known
         index = index_path(directory)
-        recorded = self._number_in(self._files.get(index), index)
+        recorded = self._number_in(self._files.recall(index), index)
         if recorded and not self._files.exists(f"{directory}/{self._naming.data_name(recorded)}"):
             recorded -= 1
         found = max(recorded, self._state.get(directory, 0))
+        if not self._files.has_locks:
+            found = max(found, self._last_taken(directory))
         self._last[directory] = found
         return found
+
+    def _last_taken(self, directory: str) -> int:
+        """Return the last number that has a file; above the index, discarded plans left them."""
+        names = (parse_data_name(e.name) for e in self._files.entries(directory))
+        return max((found[0] for found in names if found), default=0)
 
     # --- in tasks --------------------------------------------------------------------------------
 
@@ -196,23 +218,24 @@ class Storage:
             FileConflict: a file of a number exists with other content.
             PlanDiscarded: the plan was discarded while the task ran.
         """
-        staged = {o.slice: self._files.stage() for o in outputs}
-        rows, size = dict.fromkeys(staged, 0), dict.fromkeys(staged, 0)
-        already: dict[int, bool] = {}
+        kind = self.settings.compression
+        staged = {o.slice: DataContent(self._files.stage(), kind) for o in outputs}
+        rows = dict.fromkeys(staged, 0)
         try:
             for place, frame in frames:
-                if length := frame.nbytes:
-                    staged[place].append(frame.value_bytes())
+                staged[place].add(frame.value_bytes())
                 rows[place] += frame.row_count
-                size[place] += length
-            self._files.flush(staged.values())
+            self._files.flush([content.finish() for content in staged.values()])
             with self._ownership.admit(outputs[0].target["discards"] if outputs else 0):
-                for output in outputs:
-                    already[output.slice] = not _create(staged[output.slice], output, segment)
+                made = each(
+                    self._files, lambda o: _create(staged[o.slice].staged, o, segment), outputs
+                )
             self._files.settle()
         finally:
             for content in staged.values():
-                content.abandon()
+                content.staged.abandon()
+        already = {o.slice: not new for o, new in zip(outputs, made, strict=True)}
+        size = {place: content.size for place, content in staged.items()}
         total = sum(size.values())
         return iter(
             Receipt(
@@ -243,15 +266,19 @@ class Storage:
         self._require_written(plan, receipts)
         pieces = (p for s in plan.stretch.segments for p in s.slices)
         self._show_table_versions(tables[p].at(p.version) for p in pieces)
-        self._advance_indexes(_last_numbers(plan))
+        self._advance_indexes(last_numbers(plan))
         self._show_schema_changes(plan.stretch.schema_changes)
         if plan.stretch.watermark is not None:
             self._advance_metadata(plan.stretch.watermark)
-            self._expire_if_due(plan.stretch.watermark)
         self._remember(plan, receipts)
+        if plan.stretch.watermark is not None:
+            self._expire_if_due(plan.stretch.watermark)
 
     def discard(self, plan: Plan) -> None:
         """Remove the plan's files that no index names; its tasks create no more of them.
+
+        Where no lock keeps a task out that is still at work, each of these numbers stays taken by
+        an empty file, which fits every plan.
 
         Raises:
             Fenced: another owner has claimed the directory.
@@ -260,23 +287,31 @@ class Storage:
         by_directory: dict[str, list[dict[str, Any]]] = {}
         for output in plan.outputs:
             by_directory.setdefault(output.target["directory"], []).append(output.target)
-        for directory, targets in by_directory.items():
+
+        def clear(directory: str) -> None:
             self._last.pop(directory, None)
             index = index_path(directory)
             with self._ownership.fenced():
                 visible = self._number_in(self._files.get(index), index)
-                for target in targets:
-                    if target["number"] > visible:
+                for target in by_directory[directory]:
+                    if target["number"] <= visible:
+                        continue
+                    if self._files.has_locks:
                         self._files.delete(target["path"])
+                    else:
+                        self._files.overwrite(target["path"], self._nothing)
+
+        each(self._files, clear, by_directory)
 
     def close(self) -> None:
-        """Nothing is held between two calls."""
+        """Let connections and local space go."""
+        self._files.close()
 
     def _require_written(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
         written = {(r.segment, r.slice) for r in receipts}
-        for output in plan.outputs:
-            path = output.target["path"]
-            if (output.segment, output.slice) not in written and not self._files.exists(path):
+        unsure = [o.target["path"] for o in plan.outputs if (o.segment, o.slice) not in written]
+        for path, there in zip(unsure, each(self._files, self._files.exists, unsure), strict=True):
+            if not there:
                 raise SinkError(
                     f"{self._files.shown(path)} of micro-batch {plan.micro_batch} was not written"
                 )
@@ -285,67 +320,22 @@ class Storage:
         new = {(s.id, s.version): s for s in schemas if (s.id, s.version) not in self._shown}
         found = (of_table(s, self.settings.output_column_id) for s in new.values())
         # Where a DDL's own file of a version is there, it says more; it stays.
-        contents = {d.path: d.content() for d in found if not self._files.exists(d.path)}
-
-        def show(path: str, content: Staged) -> None:
-            if not self._files.exists(path):
-                content.create(path)
-
-        self._put(contents, show)
+        self._small.put({d.path: d.content() for d in found}, lambda path, stored: stored is None)
         self._shown.update(new)
 
     def _show_schema_changes(self, changes: Sequence[SchemaChange]) -> None:
-        documents = [of_change(c, self.settings.output_column_id) for c in changes]
+        documents = of_changes(changes, self.settings.output_column_id)
         contents = {d.path: d.content() for d in documents}
-
-        def show(path: str, content: Staged) -> None:
-            stored = self._files.get(path)
-            if stored is None or stored.data != contents[path]:
-                self._swap(path, content, stored)
-
-        self._put(contents, show)
+        self._small.put(contents, lambda path, old: old is None or old.data != contents[path])
 
     def _advance_indexes(self, numbers: Mapping[str, int]) -> None:
         last = {index_path(directory): number for directory, number in numbers.items()}
-
-        def advance(path: str, content: Staged) -> None:
-            stored = self._files.get(path)
-            if self._number_in(stored, path) < last[path]:
-                self._swap(path, content, stored)
-
-        self._put({p: self._naming.index_content(n) for p, n in last.items()}, advance)
+        contents = {p: self._naming.index_content(n) for p, n in last.items()}
+        self._small.put(contents, lambda path, old: self._number_in(old, path) < last[path])
 
     def _advance_metadata(self, watermark: int) -> None:
-        def advance(path: str, content: Staged) -> None:
-            stored = self._files.get(path)
-            if self._checkpoint_in(stored) < watermark:
-                self._swap(path, content, stored)
-
-        self._put({METADATA: metadata_content(watermark)}, advance)
-
-    def _put(self, contents: Mapping[str, bytes], put: Callable[[str, Staged], None]) -> None:
-        """Stage all contents, then let `put` name each, in order and as the owner.
-
-        On return all of them are durable.
-        """
-        staged: dict[str, Staged] = {}
-        try:
-            for path, content in contents.items():
-                staged[path] = self._files.stage(content)
-            self._files.flush(staged.values())
-            for path, ready in staged.items():
-                with self._ownership.fenced():
-                    put(path, ready)
-            self._files.settle()
-        finally:
-            for ready in staged.values():
-                ready.abandon()
-
-    def _swap(self, path: str, content: Staged, expected: Stored | None) -> None:
-        if not content.swap(path, expected):
-            raise SinkUnavailable(
-                f"{self._files.shown(path)} was changed by somebody else meanwhile"
-            )
+        content = {METADATA: metadata_content(watermark)}
+        self._small.put(content, lambda path, old: self._checkpoint_in(old) < watermark)
 
     def _number_in(self, stored: Stored | None, path: str) -> int:
         return self._naming.read_index(stored.data, self._files.shown(path)) if stored else 0
@@ -362,10 +352,10 @@ class Storage:
         self._cleanup_at = self.settings.cleanup.after(now)
 
     def _remember(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        self._last = _moved_on(self._last, _last_numbers(plan), _KEPT_IN_MEMORY)
+        self._last = moved_on(self._last, last_numbers(plan), _KEPT_IN_MEMORY)
         if plan.sink_state:
-            self._state = _moved_on(self._state, plan.sink_state["last"], _KEPT_IN_STATE)
-        self._expansion.update(_expansions(plan, receipts))
+            self._state = moved_on(self._state, plan.sink_state["last"], _KEPT_IN_STATE)
+        self._expansion.update(expansions(plan, receipts))
 
 
 def _create(content: Staged, output: Output, segment: Segment) -> bool:
@@ -385,31 +375,3 @@ def _create(content: Staged, output: Output, segment: Segment) -> bool:
                 f"{output.target['path']} holds an earlier try of a snapshot that has no key"
             ) from None
         raise
-
-
-def _last_numbers(plan: Plan) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for output in plan.outputs:
-        directory, number = output.target["directory"], output.target["number"]
-        found[directory] = max(number, found.get(directory, 0))
-    return found
-
-
-def _moved_on(old: Mapping[str, int], new: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return the newest entries of both, those of `new` last; no number goes back."""
-    found = {k: v for k, v in old.items() if k not in new}
-    found.update((k, max(v, old.get(k, 0))) for k, v in new.items())
-    return dict(list(found.items())[-most:])
-
-
-def _expansions(plan: Plan, receipts: Sequence[Receipt]) -> dict[TableId, float]:
-    """Return file bytes per log byte of each table that the receipts measured."""
-    slices = {s.ordinal: s.slices for s in plan.stretch.segments}
-    read: dict[TableId, int] = {}
-    written: dict[TableId, int] = {}
-    for receipt in receipts:
-        table = slices[receipt.segment][receipt.slice].table
-        read[table] = read.get(table, 0) + receipt.source_bytes
-        written[table] = written.get(table, 0) + receipt.bytes
-    least, most = _EXPANSION_BOUNDS
-    return {t: min(max(written[t] / n, least), most) for t, n in read.items() if n > 0}

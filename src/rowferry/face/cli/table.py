@@ -1,0 +1,149 @@
+"""`rowferry table`: tables as they were, from the change files of a storage sink."""
+
+from __future__ import annotations
+
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableId
+from rowferry.errors import BadOption
+from rowferry.face.cli.output import consoles
+from rowferry.flow.sink.storage.paths import escape
+from rowferry.rebuild.stored_feed import open_storage
+from rowferry.rebuild.table import TablePlan, plan_tables
+from rowferry.spark.rebuild_table import TableJob, opened_job
+
+_AT_ONCE = 4  # tables that are written side by side: many are small
+
+
+def table_command(
+    from_: Annotated[
+        str, typer.Option("--from", help="Where a changefeed wrote, e.g. file:///data/changes")
+    ],
+    table: Annotated[
+        str, typer.Option(help="database.table, as the files name it; default: all")
+    ] = "",
+    as_of: Annotated[
+        str, typer.Option(help="A commit-ts, or a time such as 2026-01-31T12:00:00.123Z")
+    ] = "",
+    to: Annotated[
+        Path | None, typer.Option(help="Write Parquet to <folder>/<database>/<table>")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="The changefeed's settings")] = None,
+    protocol: Annotated[
+        str, typer.Option(help="csv or canal-json; default: as the files are named")
+    ] = "",
+    key: Annotated[
+        str, typer.Option(help="Columns that name a row, where schema files tell no primary key")
+    ] = "",
+    native_times: Annotated[
+        bool, typer.Option("--native-times", help="Dates and times as Spark's types, not as text")
+    ] = False,
+    show: Annotated[int, typer.Option(help="How many rows are printed without --to")] = 20,
+    spark_master: Annotated[str, typer.Option(help="Where Spark runs")] = "local[*]",
+) -> None:
+    """Rebuild a table, or all, and print its first rows and count, or write it as Parquet."""
+    out, err = consoles()
+    names = [_table_name(table)] if table else []
+    feed = open_storage(from_, config, protocol)
+    columns = [c.strip() for c in key.split(",") if c.strip()]
+    plans = plan_tables(feed, names, commit_ts(as_of) if as_of else None, columns)
+    if to is not None:
+        _refuse_full(to, plans)
+    if not plans:
+        err.print("the storage holds no table", style="yellow")
+        return
+    with tempfile.TemporaryDirectory("-rowferry-table") as logs:
+        with opened_job(Path(logs), spark_master) as job:
+            if to is None:
+                for plan in plans:
+                    _print(out, job, plan, show, native_times)
+            else:
+                _write(out, job, plans, to, native_times)
+
+
+def commit_ts(text: str) -> int:
+    """Read a commit-ts, or a time: then the last commit-ts of its millisecond.
+
+    Raises:
+        BadOption: it is neither.
+    """
+    if text.isdecimal() and 0 < int(text) < 1 << 63:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadOption(
+            f"--as-of {text!r}: allowed: a commit-ts, or a time such as 2026-01-31T12:00:00.123Z"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    milliseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
+    return (round(milliseconds) + 1 << PHYSICAL_SHIFT) - 1
+
+
+def _table_name(text: str) -> TableId:
+    database, dot, name = text.partition(".")
+    if not (database and dot and name):
+        raise BadOption(f"--table {text!r}: write it as database.table")
+    return TableId(database, name)
+
+
+def _folder(to: Path, table: TableId) -> Path:
+    return to.absolute() / escape(table.database) / escape(table.table)
+
+
+def _refuse_full(to: Path, plans: list[TablePlan]) -> None:
+    for plan in plans:
+        folder = _folder(to, plan.lineage.table)
+        if folder.exists():
+            raise BadOption(f"--to {to}: {folder} is there already; name another folder")
+
+
+def _print(out: Console, job: TableJob, plan: TablePlan, show: int, native_times: bool) -> None:
+    count, rows = job.first_rows(plan, show, native_times)
+    name = str(plan.lineage.table)
+    if out.is_terminal:
+        shown = Table(title=name, title_justify="left")
+        for column in plan.schema.visible:
+            shown.add_column(column.name)
+        for row in rows:
+            shown.add_row(*(_cell(value) for value in row))
+        out.print(shown)
+    else:
+        out.file.write("\t".join(c.name for c in plan.schema.visible) + "\n")
+        for row in rows:
+            out.file.write("\t".join(_cell(value).plain for value in row) + "\n")
+    _tell(out, name, f"{count:,} rows", plan)
+
+
+def _write(
+    out: Console, job: TableJob, plans: list[TablePlan], to: Path, native_times: bool
+) -> None:
+    folders = [_folder(to, plan.lineage.table) for plan in plans]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        counts = pool.map(lambda p, f: job.write(p, f, native_times), plans, folders)
+        for plan, folder, count in zip(plans, folders, counts, strict=True):
+            _tell(out, str(plan.lineage.table), f"{count:,} rows in {folder}", plan)
+
+
+def _tell(out: Console, name: str, words: str, plan: TablePlan) -> None:
+    at = f"as of {plan.as_of}" if plan.as_of is not None else "all that is visible"
+    out.print(Text.assemble((name, "bold"), f": {words}, {at}"), soft_wrap=True)
+
+
+def _cell(value: object) -> Text:
+    if value is None:
+        return Text("NULL", "dim")
+    if isinstance(value, bytes | bytearray):
+        return Text(f"0x{bytes(value).hex()}")
+    return Text(str(value))

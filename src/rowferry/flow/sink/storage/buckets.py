@@ -1,0 +1,207 @@
+"""From a sink URI to the bucket that it names: s3://, gcs://, azure:// and their other names."""
+
+from __future__ import annotations
+
+import configparser
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from rowferry.errors import BadOption, BadUri, OptionsConflict
+from rowferry.flow.sink.storage.object_files import ObjectFiles
+from rowferry.flow.sink.storage.object_options import (
+    ACCESS_KEY,
+    ACCOUNT_KEY,
+    ACCOUNT_NAME,
+    ALLOW_HTTP,
+    ANONYMOUS,
+    AZURE_TABLE,
+    CA,
+    CREDENTIALS_FILE,
+    ENDPOINT,
+    GCS_TABLE,
+    PATH_STYLE,
+    PROFILE,
+    REGION,
+    REQUEST_TIMEOUT,
+    S3_TABLE,
+    SAS_TOKEN,
+    SECRET_ACCESS_KEY,
+    SESSION_TOKEN,
+    SSE,
+    SSE_KEY,
+)
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import Options
+from rowferry.spec.uri import Uri
+
+_CONNECT_TIMEOUT: Final = timedelta(seconds=10)
+# Short losses are bridged here; what takes longer is the supervisor's to try again.
+RETRIES: Final[dict[str, Any]] = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(minutes=3),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=3),
+        "base": 2,
+    },
+}
+_HERE: Final = ("127.0.0.1", "localhost", "::1")
+
+
+def s3_files(spec: ChangefeedSpec, parallel: int) -> ObjectFiles:
+    """Return the S3 prefix that a sink URI names, for so many requests at once; asks nobody.
+
+    Raises:
+        BadUri, BadOption, OptionsConflict: the URI or an option cannot be used.
+    """
+    options = spec.options(S3_TABLE)
+    if bool(options[ACCESS_KEY]) != bool(options[SECRET_ACCESS_KEY]):
+        raise OptionsConflict("access-key and secret-access-key go together; give both or none")
+    config = _given(
+        endpoint=options[ENDPOINT],
+        access_key_id=options[ACCESS_KEY],
+        secret_access_key=options[SECRET_ACCESS_KEY],
+        session_token=options[SESSION_TOKEN],
+        region=options[REGION],
+        server_side_encryption=options[SSE].replace("aes256", "AES256"),
+        sse_kms_key_id=options[SSE_KEY],
+    )
+    if "access_key_id" not in config:
+        config = {**_aws_profile(options[PROFILE]), **config}
+    config["virtual_hosted_style_request"] = not options[PATH_STYLE]
+    config["copy_if_not_exists"] = "multipart"
+    return _files(spec.sink, parallel, options, S3Store, config)
+
+
+def gcs_files(spec: ChangefeedSpec, parallel: int) -> ObjectFiles:
+    """Return the Google Cloud Storage prefix that a sink URI names; asks nobody. Raises as S3's."""
+    options = spec.options(GCS_TABLE)
+    config = _given(base_url=options[ENDPOINT], service_account=options[CREDENTIALS_FILE])
+    more: dict[str, Any] = {}
+    if options[ANONYMOUS]:
+        more["credential_provider"] = _nobody
+    return _files(spec.sink, parallel, options, GCSStore, config, more)
+
+
+def azure_files(spec: ChangefeedSpec, parallel: int) -> ObjectFiles:
+    """Return the Azure Blob prefix that a sink URI names; asks nobody. Raises as S3's."""
+    options = spec.options(AZURE_TABLE)
+    if options[ACCOUNT_KEY] and options[SAS_TOKEN]:
+        raise OptionsConflict("account-key and sas-token are two ways to log in; give one")
+    config = _given(
+        endpoint=options[ENDPOINT],
+        account_name=options[ACCOUNT_NAME],
+        account_key=options[ACCOUNT_KEY],
+        sas_key=options[SAS_TOKEN].removeprefix("?"),
+    )
+    return _files(spec.sink, parallel, options, AzureStore, config)
+
+
+def _files(
+    uri: Uri,
+    parallel: int,
+    options: Options,
+    store: Any,
+    config: dict[str, Any],
+    more: dict[str, Any] | None = None,
+) -> ObjectFiles:
+    if not uri.address or ":" in uri.address or uri.user:
+        raise BadUri(
+            f"the sink URI {uri} names no bucket; write {uri.scheme}://bucket/prefix?endpoint=…"
+        )
+    client: dict[str, Any] = {
+        "timeout": options[REQUEST_TIMEOUT],
+        "connect_timeout": min(_CONNECT_TIMEOUT, options[REQUEST_TIMEOUT]),
+        "allow_http": _may_be_plain(options),
+    }
+    if options[CA]:
+        client["root_certificate"] = _read(options[CA], "ca")
+    try:
+        made = store(
+            uri.address, config=config, client_options=client, retry_config=RETRIES, **(more or {})
+        )
+    except (BaseError, ValueError, OSError) as err:
+        words = " ".join(str(err).split("Debug source:")[0].split())
+        raise BadOption(f"the sink URI {uri} cannot be used: {_hidden(words, config)}") from None
+    return ObjectFiles(made, f"{uri.scheme}://{uri.address}", uri.path, parallel=parallel)
+
+
+def _given(**values: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value}
+
+
+def _hidden(words: str, config: dict[str, Any]) -> str:
+    """Return words without any value that is long enough to be a secret."""
+    for value in config.values():
+        if isinstance(value, str) and len(value) >= 8:
+            words = words.replace(value, "***")
+    return words[:300]
+
+
+def _may_be_plain(options: Options) -> bool:
+    """Return whether requests may go without TLS.
+
+    Raises:
+        OptionsConflict: they would go to another machine, and nobody said that this is meant.
+    """
+    endpoint = options[ENDPOINT]
+    if not endpoint.startswith("http://"):
+        if endpoint and not endpoint.startswith("https://"):
+            raise BadOption(f"endpoint = {endpoint!r}: write it as https://host or http://host")
+        return False
+    if urlsplit(endpoint).hostname not in _HERE and not options[ALLOW_HTTP]:
+        raise OptionsConflict(
+            f"endpoint = {endpoint!r} sends everything in plain text to another machine; write "
+            "https://, or add allow-http=true"
+        )
+    return True
+
+
+def _nobody() -> dict[str, Any]:
+    return {"token": "anonymous", "expires_at": None}
+
+
+def _read(path: str, key: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as err:
+        raise BadOption(f"{key} = {path!r} cannot be read: {err.strerror}") from None
+
+
+def _aws_profile(profile: str) -> dict[str, str]:
+    """Return the keys of a profile in AWS's credentials file; none where the environment has some.
+
+    Raises:
+        BadOption: the profile was named, and there is none.
+    """
+    if not profile and "AWS_ACCESS_KEY_ID" in os.environ:
+        return {}
+    name = profile or os.environ.get("AWS_PROFILE", "default")
+    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
+    settings = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
+    found = _section(file, name)
+    more = _section(settings, name if name == "default" else f"profile {name}")
+    if profile and not found:
+        raise BadOption(f"profile = {profile!r}: {file} has no such profile with an access key")
+    region = "" if "AWS_REGION" in os.environ else found.get("region") or more.get("region", "")
+    return _given(
+        access_key_id=found.get("aws_access_key_id", ""),
+        secret_access_key=found.get("aws_secret_access_key", ""),
+        session_token=found.get("aws_session_token", ""),
+        region=region,
+    )
+
+
+def _section(file: str, name: str) -> dict[str, str]:
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(os.path.expanduser(file), encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        raise BadOption(f"{file} is not a file of AWS profiles") from None
+    return dict(parser[name]) if parser.has_section(name) else {}

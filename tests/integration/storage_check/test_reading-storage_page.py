@@ -1,0 +1,78 @@
+"""The page of check-storage and table: its commands are carried out, its rules are the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from feed_kit import scene_of
+from run_kit import call
+
+from page_examples import ROOT, all_blocks, commands, table_rows
+from rowferry.face.cli import table as table_face
+from rowferry.rebuild.table import TablePlan, rebuild_here
+from rowferry.storage_check.rules import Rule
+from rowferry.testing.servers import MySql
+
+PAGE = "reading-storage.md"
+CONFIG = '[filter]\nrules = ["shop.*"]\n\n[sink.csv]\ninclude-commit-ts = true\n'
+
+
+class JobHere:
+    """Rebuilds in this process, for tests of words; Spark has a test of its own."""
+
+    def first_rows(
+        self, plan: TablePlan, most: int, native_times: bool
+    ) -> tuple[int, list[tuple[object, ...]]]:
+        rows = rebuild_here(plan).sort_by([(c, "ascending") for c in plan.key])
+        return rows.num_rows, [tuple(r.values()) for r in rows.slice(0, most).to_pylist()]
+
+    def write(self, plan: TablePlan, folder: Path, native_times: bool) -> int:
+        rows = rebuild_here(plan)
+        folder.mkdir(parents=True)
+        pq.write_table(rows, folder / "part.parquet")
+        return rows.num_rows
+
+
+@contextmanager
+def job_here(log_dir: Path, master: str) -> Iterator[JobHere]:
+    yield JobHere()
+
+
+def test_the_rules_are_those_of_the_page() -> None:
+    rows = table_rows((ROOT / "docs" / PAGE).read_text(), "rule|what must hold")
+    assert [name.strip("`") for name, _ in rows] == [rule.code for rule in Rule]
+
+
+def test_a_reader_can_follow_the_page(
+    mysql_server: MySql,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table_face, "opened_job", job_here)
+    with scene_of(mysql_server, tmp_path, "shop") as scene:
+        scene.sql(
+            "CREATE TABLE orders (id INT PRIMARY KEY, item VARCHAR(20))",
+            "INSERT INTO orders VALUES (1, 'tea'), (2, 'salt')",
+        )
+        feed = scene.feed(config="[sink.csv]\ninclude-commit-ts = true", protocol="csv")
+        feed.catch_up()
+        scene.sql("UPDATE orders SET item = 'milk' WHERE id = 1", "DELETE FROM orders WHERE id = 2")
+        feed.catch_up()
+        feed.root.rename(tmp_path / "changes")
+    (tmp_path / "feed.toml").write_text(CONFIG)
+    shell = [words for b in all_blocks("sh") if b.page == PAGE for words in commands(b)]
+    said = []
+    for words in shell:
+        typed = [w.replace("$PWD", str(tmp_path)) for w in words[1:]]
+        found = call(tmp_path, capfd, monkeypatch, typed)
+        assert found.code == 0, found.err
+        said.append(found.out)
+    assert said[0].endswith("no violation\n")
+    assert said[1].splitlines()[:2] == ["id\titem", "1\tmilk"]
+    assert said[2].startswith("shop.orders: 1 rows in ")
+    assert pq.read_table(tmp_path / "lake/shop/orders").to_pylist() == [{"id": 1, "item": "milk"}]

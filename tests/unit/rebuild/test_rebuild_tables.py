@@ -1,0 +1,219 @@
+"""Tables from change files: versions, renames, keys, times, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from rebuild_kit import Directory
+
+from rowferry.change.chunk import DdlKind
+from rowferry.change.table import TableId
+from rowferry.errors import (
+    BadInput,
+    BadOption,
+    BadUri,
+    DecodeError,
+    NoSuchTable,
+    OptionsConflict,
+    SinkDamaged,
+)
+from rowferry.rebuild.images import Remaining, shares
+from rowferry.rebuild.stored_feed import open_storage
+from rowferry.rebuild.table import plan_tables, rebuild_here
+
+T = "CREATE TABLE d.t (id INT PRIMARY KEY, v VARCHAR(9))"
+T2 = "CREATE TABLE d.t (id INT PRIMARY KEY, w INT NOT NULL DEFAULT 7, name VARCHAR(9))"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Directory:
+    return Directory(tmp_path / "out")
+
+
+def test_the_last_change_of_a_key_wins(place: Directory) -> None:
+    t = place.version(T, 10)
+    place.rows(t, 'I 11 1,"a"', 'I 11 2,"b"', 'U 12 1,"c"')
+    place.rows(t, 'D 13 2,"b"', "I 14 3,\\N", 'D 15 1,"c"', 'I 15 1,"d"')
+    assert place.tables() == {"d.t": [{"id": 1, "v": "d"}, {"id": 3, "v": None}]}
+    assert place.tables(as_of=12) == {"d.t": [{"id": 1, "v": "c"}, {"id": 2, "v": "b"}]}
+    assert place.tables(as_of=10) == {"d.t": []}
+    assert place.tables(as_of=9) == {}
+
+
+def test_rows_above_the_checkpoint_do_not_count(place: Directory) -> None:
+    place.rows(place.version(T, 10), 'I 11 1,"a"', 'U 20 1,"b"')
+    place.checkpoint(15)
+    assert place.tables() == {"d.t": [{"id": 1, "v": "a"}]}
+    with pytest.raises(BadOption, match="complete up to 15 only"):
+        place.tables(as_of=16)
+
+
+def test_files_above_the_index_are_not_visible(place: Directory) -> None:
+    t = place.version(T, 10)
+    place.rows(t, 'I 11 1,"a"')
+    place.rows(t, 'U 12 1,"b"')
+    (index,) = place.root.rglob("CDC.index")
+    index.write_text(f"CDC{1:020d}.csv\n")
+    assert place.tables() == {"d.t": [{"id": 1, "v": "a"}]}
+    index.write_text(f"CDC{3:020d}.csv\n")
+    with pytest.raises(SinkDamaged, match="no data file of number 3"):
+        place.tables()
+
+
+def test_columns_are_added_renamed_and_dropped(place: Directory) -> None:
+    place.rows(place.version(T, 10), 'I 11 1,"a"', 'I 11 2,"b"')
+    query = "ALTER TABLE t ADD w INT NOT NULL DEFAULT 7 AFTER id, RENAME COLUMN v TO name"
+    second = place.ddl(20, DdlKind.MULTI_SCHEMA_CHANGE, query, "d.t", T2)
+    place.rows(second, 'U 21 2,8,"c"')
+    dropped = "CREATE TABLE d.t (id INT PRIMARY KEY, w VARCHAR(5))"
+    place.ddl(
+        30, DdlKind.MULTI_SCHEMA_CHANGE, "ALTER TABLE t DROP name, MODIFY w …", "d.t", dropped
+    )
+    assert place.tables() == {"d.t": [{"id": 1, "w": "7"}, {"id": 2, "w": "8"}]}
+    assert place.tables(as_of=25) == {
+        "d.t": [{"id": 1, "w": 7, "name": "a"}, {"id": 2, "w": 8, "name": "c"}]
+    }
+
+
+def test_tables_end_begin_again_and_change_names(place: Directory) -> None:
+    place.rows(place.version(T, 10), 'I 11 1,"a"')
+    place.rows(place.version(T.replace("d.t", "d.u"), 10), 'I 11 9,"u"')
+    swap = "RENAME TABLE t TO x, u TO t, x TO u"
+    place.ddl(20, DdlKind.RENAME_TABLE, swap, "d.t", T)
+    place.ddl(20, DdlKind.RENAME_TABLE, swap, "d.u", T.replace("d.t", "d.u"))
+    swapped = {"d.t": [{"id": 9, "v": "u"}], "d.u": [{"id": 1, "v": "a"}]}
+    assert place.tables(as_of=25) == swapped
+    empty = place.ddl(30, DdlKind.TRUNCATE_TABLE, "TRUNCATE TABLE t", "d.t", T)
+    place.rows(empty, 'I 31 5,"n"')
+    place.ddl(40, DdlKind.DROP_TABLE, "DROP TABLE u", "d.u")
+    assert place.tables() == {"d.t": [{"id": 5, "v": "n"}]}
+    again = place.ddl(50, DdlKind.CREATE_TABLE, "CREATE TABLE u …", "d.u", T.replace("d.t", "d.u"))
+    place.rows(again, 'I 51 6,"z"')
+    assert place.tables()["d.u"] == [{"id": 6, "v": "z"}]
+    place.ddl(60, DdlKind.DROP_DATABASE, "DROP DATABASE d", "d")
+    assert place.tables() == {}
+    assert place.tables(as_of=25) == swapped
+
+
+def test_a_table_without_a_key_is_counted(tmp_path: Path) -> None:
+    place = Directory(tmp_path / "out", "output-old-value = true")
+    bag = place.version("CREATE TABLE d.b (a INT, v INT)", 10)
+    lines = ["I 11 false,1,1"] * 3 + ["D 12 false,1,1", "D 13 true,1,1", "I 13 true,1,2"]
+    place.rows(bag, *lines)
+    assert place.tables() == {"d.b": [{"a": 1, "v": 1}, {"a": 1, "v": 2}]}
+
+
+def test_a_key_may_be_given(place: Directory) -> None:
+    t = place.version("CREATE TABLE d.t (id INT NOT NULL UNIQUE, v INT)", 10)
+    place.rows(t, "I 11 1,1", "U 12 1,2")
+    with pytest.raises(BadInput, match="carry no old row"):
+        place.tables()
+    assert place.tables(key=["ID"]) == {"d.t": [{"id": 1, "v": 2}]}
+
+
+def test_another_key_needs_old_rows(tmp_path: Path) -> None:
+    second = "CREATE TABLE d.t (id INT, v INT PRIMARY KEY)"
+    first = "CREATE TABLE d.t (id INT PRIMARY KEY, v INT)"
+    query = "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (v)"
+    with_old = Directory(tmp_path / "out", "output-old-value = true")
+    t = with_old.version(first, 10)
+    with_old.rows(t, "I 11 false,1,1", "D 12 true,1,1", "I 12 true,1,2")
+    with_old.ddl(20, DdlKind.MULTI_SCHEMA_CHANGE, query, "d.t", second)
+    assert with_old.tables() == {"d.t": [{"id": 1, "v": 2}]}
+    (tmp_path / "more").mkdir()
+    without = Directory(tmp_path / "more" / "out")
+    without.rows(without.version(first, 10), "I 11 1,1", "U 12 1,2")
+    without.ddl(20, DdlKind.MULTI_SCHEMA_CHANGE, query, "d.t", second)
+    with pytest.raises(BadInput, match="carry no old row"):
+        without.tables()
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "create", "words"),
+    [
+        (DdlKind.ADD_COLUMN, "ADD n INT AUTO_INCREMENT UNIQUE", "n INT", "no file tells"),
+        (DdlKind.ADD_COLUMN, "ADD n INT AS (id + 1) STORED", "n INT", "no file tells"),
+        (
+            DdlKind.ADD_COLUMN,
+            "ADD n DATETIME DEFAULT CURRENT_TIMESTAMP",
+            "n DATETIME DEFAULT CURRENT_TIMESTAMP",
+            "no file tells",
+        ),
+        (DdlKind.DROP_PARTITION, "DROP PARTITION p1", "v VARCHAR(9)", "cannot be followed"),
+        (DdlKind.MODIFY_COLUMN, "MODIFY v INT", "v INT", "cannot be followed to int"),
+    ],
+)
+def test_what_no_file_tells_is_refused(
+    kind: DdlKind, query: str, create: str, words: str, place: Directory
+) -> None:
+    t = place.version(T, 10)
+    after = f"CREATE TABLE d.t (id INT PRIMARY KEY, {create})"
+    place.ddl(20, kind, f"ALTER TABLE t {query}", "d.t", after)
+    assert place.tables() == {"d.t": []}  # no older row: nothing is unknown
+    place.rows(t, 'I 11 1,"a"')
+    with pytest.raises(BadInput, match=words):
+        place.tables()
+
+
+def test_both_tables_of_an_exchange_are_refused(place: Directory) -> None:
+    """Only one of the two schema files has the statement."""
+    other = T.replace("d.t", "d.u")
+    for create in (T, other):
+        place.rows(place.version(create, 10), 'I 11 1,"a"')
+    exchange = "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u"
+    place.ddl(20, DdlKind.EXCHANGE_PARTITION, exchange, "d.t", T)
+    place.version(other, 20)
+    for plan in plan_tables(place.feed()):
+        with pytest.raises(BadInput, match="EXCHANGE_PARTITION"):
+            rebuild_here(plan)
+
+
+def test_times_that_rows_do_not_tell(place: Directory) -> None:
+    place.rows(place.version(T, 10), 'I 11 1,"a"')
+    bare = open_storage(f"file://{place.root}?protocol=csv")
+    with pytest.raises(OptionsConflict, match="include-commit-ts"):
+        plan_tables(bare, as_of=11)
+    canal = open_storage(f"file://{place.root}?protocol=canal-json")
+    with pytest.raises(OptionsConflict, match=rf"{(1 << 18) - 1} is the end"):
+        plan_tables(canal, as_of=11)
+    raw = f"file://{place.root}?protocol=csv"
+    config = place.root.parent / "raw.toml"
+    config.write_text("[sink.cloud-storage-config]\noutput-raw-change-event = true\n")
+    with pytest.raises(OptionsConflict, match="output-old-value"):
+        plan_tables(open_storage(raw, config))
+
+
+def test_what_is_not_there(place: Directory, tmp_path: Path) -> None:
+    t = place.version(T, 10)
+    place.rows(t, "I 11 1")
+    with pytest.raises(NoSuchTable, match=r"d\.x is not in the storage; tables there: d\.t"):
+        plan_tables(place.feed(), [TableId("d", "x")])
+    with pytest.raises(DecodeError, match=r"CDC0+1\.csv: row 1"):
+        place.tables()
+    (place.root / "metadata").unlink()
+    with pytest.raises(BadInput, match="first checkpoint"):
+        place.tables()
+    with pytest.raises(BadUri, match="nope is not there"):
+        open_storage(f"file://{tmp_path}/nope")
+    with pytest.raises(BadUri, match="no storage; known: .*file"):
+        open_storage("blackhole://?protocol=csv")
+    with pytest.raises(BadOption, match="settings say canal-json"):
+        open_storage(f"file://{tmp_path}?protocol=canal-json", protocol="csv")
+
+
+def test_shares_hold_each_key_once_and_merge_in_any_order(place: Directory) -> None:
+    t = place.version(T, 10)
+    for number in range(4):
+        place.rows(t, *(f'{"D" if i % 5 == number else "I"} {20 + number} {i},"{number}"'
+                        for i in range(50)))  # fmt: skip
+    (plan,) = plan_tables(place.feed())
+    parts: dict[int, Remaining] = {}
+    for images in reversed(list(plan.images(plan.lineage.files))):
+        for share, mine in shares(images, plan.schema, plan.key, 7):
+            parts.setdefault(share, Remaining(plan.schema, plan.key, most_bytes=100)).add(mine)
+    assert len(parts) == 7
+    merged = pa.concat_tables([p.rows() for p in parts.values()]).sort_by("id")
+    assert merged.num_rows == 40
+    assert merged.equals(rebuild_here(plan).sort_by("id"))
