@@ -1,6 +1,6 @@
 """MySQL's log to Kafka in each protocol, beside a bare producer of the same bytes, in one run.
 
-    .venv/bin/python bench/kafka.py [--scale 0.25] [--tries 3] [--docs]
+    .venv/bin/python bench/kafka.py [--scale 0.1] [--tries 3] [--docs]
 
 The log of sysbench-like changes is written by the server. Each protocol's feed delivers it to a
 topic of four partitions, through Spark on two cores. The messages are then read back, and a plain
@@ -41,7 +41,7 @@ BEGIN, END = "<!-- figures: kafka -->", "<!-- end of figures: kafka -->"
 def main() -> None:
     """Run what was asked for."""
     ask = argparse.ArgumentParser()
-    ask.add_argument("--scale", type=float, default=0.25, help="1: 1.6 million changes")
+    ask.add_argument("--scale", type=float, default=1.0, help="1: 1.6 million changes")
     ask.add_argument("--tries", type=int, default=3, help="the best of so many counts")
     ask.add_argument("--protocols", default="canal-json,open-protocol,avro")
     ask.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.name}")
