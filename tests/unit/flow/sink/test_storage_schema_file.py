@@ -196,7 +196,8 @@ def test_a_table_version_is_read_back() -> None:
     assert schema is not None
     assert (schema.id, schema.version) == (TABLE.id, TABLE.version)
     assert schema.primary_key == ("Id",)
-    for read, written in zip(schema.columns, TABLE.columns, strict=True):
+    # Rows hold no virtual column, and a reader of csv counts the columns.
+    for read, written in zip(schema.columns, TABLE.columns[:-1], strict=True):
         assert (read.id, read.name, read.nullable) == (written.id, written.name, written.nullable)
         assert read.default == written.default
         assert read.type.name == written.type.name
@@ -233,7 +234,7 @@ def test_files_with_lengths_and_numbers_as_texts_are_read() -> None:
         lambda text: b"\xff" + text,
         lambda text: text.replace(b'"Price"', b'"Prize"'),
         lambda text: text.replace(b"441349361156227074", b"441349361156227075"),
-        lambda text: text.replace(b'"TableColumnsTotal": 5', b'"TableColumnsTotal": 4'),
+        lambda text: text.replace(b'"TableColumnsTotal": 4', b'"TableColumnsTotal": 5'),
         lambda text: text.replace(b'"hr"', b'"hq"'),
         lambda text: text.replace(b'"10"', b'"ten"'),
         lambda text: text.replace(b'"Price"', b'"\\ud800"'),

@@ -134,10 +134,11 @@ def of_changes(changes: Sequence[SchemaChange], column_ids: bool = False) -> lis
 
 
 def _columns(schema: TableSchema, column_ids: bool) -> tuple[dict[str, Any], ...]:
+    """Return the columns that rows hold: a reader of csv counts on them, so no virtual ones."""
     primary = {name.lower() for name in schema.primary_key}
     return tuple(
         column_form(c, in_primary_key=c.name.lower() in primary, with_id=column_ids)
-        for c in schema.columns
+        for c in schema.visible
     )
 
 
