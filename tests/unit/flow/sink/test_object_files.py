@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -115,6 +116,7 @@ def test_content_above_one_put_goes_in_parts(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_staged_content_needs_one_handle_and_leaves_nothing(files: ObjectFiles) -> None:
     files._spool = spool = Spool(1 << 20)
+    gc.collect()  # handles that other tests left behind must not go in between
     before = len(os.listdir("/proc/self/fd"))
     staged = [files.stage(b"x" * (300 << 10)) for _ in range(50)]
     assert len(os.listdir("/proc/self/fd")) <= before + 1
@@ -123,7 +125,7 @@ def test_staged_content_needs_one_handle_and_leaves_nothing(files: ObjectFiles) 
     assert [c.content.whole()[-2:] for c in staged[:2]] == [b"x0", b"x1"]
     for content in staged:
         content.abandon()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert spool._free == 1 << 20
 
 
