@@ -29,15 +29,15 @@ _BOUNDS = np.array([0] + [i + 1 for i, b in enumerate(_KEYS) if b == 0], np.int6
 
 
 @compiled
-def _word(data: Bytes, start: int, end: int) -> int:
-    """Return which of the known words stands there, or -1."""
-    for k in range(len(_BOUNDS) - 1):
-        size = _BOUNDS[k + 1] - _BOUNDS[k] - 1
+def word_at(data: Bytes, start: int, end: int, pool: Bytes, bounds: Ints) -> int:
+    """Return which word of a pool stands there, or -1; each word ends with a zero byte."""
+    for k in range(len(bounds) - 1):
+        size = bounds[k + 1] - bounds[k] - 1
         if size != end - start:
             continue
         same = True
         for i in range(size):
-            if data[start + i] != _POOL[_BOUNDS[k] + i]:
+            if data[start + i] != pool[bounds[k] + i]:
                 same = False
                 break
         if same:
@@ -221,7 +221,7 @@ def _commit_ts(data: Bytes, at: int, facts: Ints, row: int) -> int:
         start, end, at = read_key(data, at)
         if start < 0:
             return -1
-        if _word(data, start, end) == _COMMIT_TS:
+        if word_at(data, start, end, _POOL, _BOUNDS) == _COMMIT_TS:
             facts[COMMIT_TS, row], at = read_number(data, at)
         else:
             at = value_end(data, at)
@@ -253,7 +253,7 @@ def _message(
         start, end, at = read_key(data, at)
         if start < 0 or at >= len(data):
             return -1, False
-        word = _word(data, start, end)
+        word = word_at(data, start, end, _POOL, _BOUNDS)
         if word == _DATA:
             at, has_data = _image(data, at, row, names, bounds, scratch, new[0], new[1])
         elif word == _OLD:
@@ -266,7 +266,7 @@ def _message(
         else:
             stop = value_end(data, at)
             if word == _TYPE and data[at] == 34:
-                facts[OP, row] = _word(data, at + 1, stop - 1) - _INSERT
+                facts[OP, row] = word_at(data, at + 1, stop - 1, _POOL, _BOUNDS) - _INSERT
             at = stop
         if at < 0:
             return -1, False

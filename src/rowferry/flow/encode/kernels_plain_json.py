@@ -17,6 +17,7 @@ from rowferry.flow.encode.kernels_json import (
     read_number,
     skip_space,
     value_end,
+    word_at,
 )
 from rowferry.flow.encode.kernels_memory import Bytes, Ints, compiled, frozen
 from rowferry.flow.encode.kernels_spans import MISSING, NULL
@@ -36,23 +37,6 @@ _KEYS = b"op\0commitTs\0before\0after\0insert\0update\0delete\0"
 _OP, _COMMIT_TS, _BEFORE, _AFTER, _INSERT, _UPDATE, _DELETE = range(7)
 _POOL = np.frombuffer(_KEYS, np.uint8).copy()
 _BOUNDS = np.array([0] + [i + 1 for i, b in enumerate(_KEYS) if b == 0], np.int64)
-
-
-@compiled
-def _word(data: Bytes, start: int, end: int) -> int:
-    """Return which of the known words stands there, or -1."""
-    for k in range(len(_BOUNDS) - 1):
-        size = _BOUNDS[k + 1] - _BOUNDS[k] - 1
-        if size != end - start:
-            continue
-        same = True
-        for i in range(size):
-            if data[start + i] != _POOL[_BOUNDS[k] + i]:
-                same = False
-                break
-        if same:
-            return k
-    return -1
 
 
 @compiled
@@ -128,7 +112,7 @@ def _message(
         start, end, at = read_key(data, at)
         if start < 0 or at >= len(data):
             return -1
-        word = _word(data, start, end)
+        word = word_at(data, start, end, _POOL, _BOUNDS)
         if word == _BEFORE or word == _AFTER:
             image = before if word == _BEFORE else after
             at, found = _image(data, at, row, names, bounds, forms, scratch, image[0], image[1])
@@ -138,7 +122,7 @@ def _message(
         else:
             stop = value_end(data, at)
             if word == _OP and stop > 0 and data[at] == 34:
-                facts[OP, row] = _word(data, at + 1, stop - 1) - _INSERT
+                facts[OP, row] = word_at(data, at + 1, stop - 1, _POOL, _BOUNDS) - _INSERT
             at = stop
         if at < 0:
             return -1
