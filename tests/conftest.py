@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -23,14 +24,23 @@ from rowferry.testing.servers import (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seed", type=int, default=None, help="replay a chaos test")
+    parser.addoption(
+        "--seed", default="", help="of what is random: a number, or `random`; else each test's own"
+    )
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """The number that decides all that is random in a chaos test; printed for a replay."""
-    chosen = request.config.getoption("--seed")
-    number = int(chosen) if chosen is not None else random.SystemRandom().randrange(1 << 32)
+    """The number that decides all that is random in a chaos test; printed for a replay.
+
+    A test has its own, so that a change of ours is judged by the same dice as the one before it;
+    `--seed random` throws new ones.
+    """
+    chosen = str(request.config.getoption("--seed"))
+    if chosen == "random":
+        number = random.SystemRandom().randrange(1 << 32)
+    else:
+        number = int(chosen) if chosen else crc32(request.node.nodeid.encode())
     print(f"seed {number}; replay with --seed {number}")
     return number
 
