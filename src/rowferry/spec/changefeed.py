@@ -23,6 +23,7 @@ class ChangefeedSpec:
     source: Uri
     sink: Uri
     config: Mapping[str, Any] = field(default_factory=dict)
+    target_ts: int = 0  # it ends when everything up to here was delivered; 0: never
 
     @property
     def protocol(self) -> str:
@@ -56,6 +57,7 @@ class ChangefeedSpec:
             "source": self.source.reveal(),
             "sink": self.sink.reveal(),
             "config": dict(self.config),
+            **({"target_ts": self.target_ts} if self.target_ts else {}),
         }
 
     @classmethod
@@ -66,4 +68,5 @@ class ChangefeedSpec:
             source=Uri.parse(form["source"], "source"),
             sink=Uri.parse(form["sink"], "sink"),
             config=form["config"],
+            target_ts=form.get("target_ts", 0),
         )

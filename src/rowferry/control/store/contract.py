@@ -95,6 +95,29 @@ class Server:
     seen_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a changefeed did since the sample before; its owner writes them, every server reads.
+
+    Attributes:
+        at: when it was taken.
+        lag_ms: how far the watermark is behind the source's clock; None: not known.
+        seconds: time spent carrying out plans.
+        retention_ms: how long the source keeps what was not read yet; None: not known.
+        snapshots: of each table whose snapshot is under way: name, parts done, all parts.
+    """
+
+    at: float
+    lag_ms: int | None
+    watermark: int
+    rows: int
+    bytes: int
+    micro_batches: int
+    seconds: float
+    retention_ms: int | None = None
+    snapshots: tuple[tuple[str, int, int], ...] = ()
+
+
 class MetaStore(Protocol):
     """The meta database. Safe for use from several threads and processes at once."""
 
@@ -141,6 +164,17 @@ class MetaStore(Protocol):
 
     def set_state(self, who: str | Claim, state: State, error: Exception | None = None) -> None:
         """Set the state, whatever it was. `move` is the way that respects the lifecycle."""
+
+    def reset(self, changefeed: str, spec: ChangefeedSpec, why: str) -> Feed:
+        """Forget how far a changefeed is: the next run begins as `spec`'s source URI says.
+
+        Position, progress rows, pending plan and watermark go; `spec` becomes the next spec
+        version; micro-batch numbers, epochs, the sink's state and the state in the lifecycle stay.
+        Whoever still runs it is fenced.
+
+        Raises:
+            IllegalMove: it is in a state in which servers run it; pause it first.
+        """
 
     def request_cancel(self, changefeed: str) -> None:
         """Ask the owner to stop at the next border and remove the changefeed."""
@@ -216,6 +250,15 @@ class MetaStore(Protocol):
 
     def servers(self, since: float = 0.0) -> tuple[Server, ...]:
         """Return the servers seen at or after `since`, by host and pid."""
+
+    def retire(self, holder: Holder) -> None:
+        """Say that this server has left. On repeat: nothing changes."""
+
+    def write_samples(self, samples: Mapping[str, Sample], keep_s: float = 3600.0) -> None:
+        """Store one sample for each changefeed named, and drop those that are older than that."""
+
+    def samples(self, changefeed: str, since: float = 0.0) -> tuple[Sample, ...]:
+        """Return the samples taken at or after `since`, oldest first."""
 
     def close(self) -> None:
         """Let connections go."""
