@@ -1,7 +1,7 @@
-"""What an operator can do with changefeeds: one method for each, whatever face it was asked through.
+"""What an operator can do with changefeeds: one method for each, whatever face asked for it.
 
-Every method works on the meta database (and, to check something new, on source and sink): any server
-takes any request, and the one that owns the changefeed sees the change within a second or two.
+Every method works on the meta database (and, to check something new, on source and sink): any
+server takes any request, and the owner of the changefeed sees the change within a second or two.
 """
 
 from __future__ import annotations
