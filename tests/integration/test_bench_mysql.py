@@ -25,20 +25,12 @@ def run(folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     return found, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("server", "workloads", "without", "lags"),
-    [
-        ("mariadb", ["sysbench", "many-tables"], "debezium", ["blackhole", "canal-json"]),
-        ("mysql", ["single-rows", "wide"], "debezium,lag", []),
-    ],
-)
-def test_a_tiny_run_measures_every_part(
-    server: str, workloads: list[str], without: str, lags: list[str], tmp_path: Path
-) -> None:
+def test_a_tiny_run_measures_every_part(tmp_path: Path) -> None:
     """Debezium is left out: building it takes a network and a minute."""
+    workloads, lags = ["sysbench", "wide"], ["blackhole", "canal-json"]
     tiny = ["--scale", "0.003", "--tries", "1", "--lag-seconds", "1", "--profile"]
-    chosen = ["--workloads", ",".join(workloads), "--without", without]
-    result, shown = run(tmp_path, "--server", server, *tiny, *chosen)
+    chosen = ["--workloads", ",".join(workloads), "--without", "debezium"]
+    result, shown = run(tmp_path, "--server", "mariadb", *tiny, *chosen)
     assert [w["name"] for w in result["workloads"]] == workloads
     for workload in result["workloads"]:
         names = [f["name"] for f in workload["figures"]]

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from rowferry.errors import SourceUnavailable
 
@@ -24,6 +25,53 @@ _parent = ThreadPoolExecutor(1, thread_name_prefix="servers")
 
 class PortTaken(Exception):
     """Somebody else took the port first."""
+
+
+class Living:
+    """The life of a server program: it is killed at the end of the block, and dies with us."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def stop(self) -> None:
+        """End the server in order. On repeat: nothing."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server at once, as a crash does. On repeat: nothing."""
+        self._end(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id.
+
+        Raises:
+            SourceUnavailable: the server is down.
+        """
+        if self._child is None:
+            raise SourceUnavailable(f"the {type(self).__name__} server is down")
+        return self._child.pid
+
+    def _end(self, how: signal.Signals) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            end(child, how)
 
 
 def free_port() -> int:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from rowferry.errors import SourceUnavailable
-from rowferry.testing.servers.child import HOST, PORT_TRIES, PortTaken, end, free_ports, spawn
+from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_ports, spawn
 from rowferry.testing.servers.maven import Jars, java
 from rowferry.testing.servers.packages import cache, locked
 
@@ -23,8 +20,8 @@ _START_S: Final = 120.0
 _FRUGAL: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
-class JavaServer(ABC):
-    """A server on 127.0.0.1; it is killed at the end of the block, and dies with this process.
+class JavaServer(Living, ABC):
+    """A server on 127.0.0.1.
 
     Attributes:
         folder: holds its data and its messages, `server.err`.
@@ -33,10 +30,10 @@ class JavaServer(ABC):
     jars: ClassVar[Jars]
 
     def __init__(self, folder: Path, ports: int, java_options: Sequence[str] = ()) -> None:
+        super().__init__()
         self.folder = folder.absolute()
         self.java_options = tuple(java_options)
         self._ports = [0] * ports
-        self._child: subprocess.Popen[bytes] | None = None
 
     # --- what differs ----------------------------------------------------------------------------
 
@@ -97,14 +94,6 @@ class JavaServer(ABC):
             return
         raise SourceUnavailable(f"no port on {HOST} stayed free for a server to take it")
 
-    def stop(self) -> None:
-        """End the server in order. On repeat: nothing."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the server at once, as a crash does."""
-        self._end(signal.SIGKILL)
-
     def restart(self) -> None:
         """Start the server again, at the same port, over the same data; stop it first if it runs.
 
@@ -118,33 +107,6 @@ class JavaServer(ABC):
             raise SourceUnavailable(
                 f"port {self._ports[0]} was taken while the server was down"
             ) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._child is not None and self._child.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """The process id.
-
-        Raises:
-            SourceUnavailable: the server is down.
-        """
-        if self._child is None:
-            raise SourceUnavailable(f"the server at port {self._ports[0]} is down")
-        return self._child.pid
 
     # --- the process -----------------------------------------------------------------------------
 
@@ -174,11 +136,6 @@ class JavaServer(ABC):
                 return
             time.sleep(0.02)
         raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
-
-    def _end(self, how: signal.Signals) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            end(child, how)
 
 
 def clear(folder: Path) -> Path:

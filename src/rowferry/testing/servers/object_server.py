@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Final, Self
 from urllib.parse import urlsplit
 
@@ -16,7 +13,7 @@ import urllib3
 
 from rowferry.errors import SourceUnavailable
 from rowferry.testing.servers.certificates import Certificates
-from rowferry.testing.servers.child import HOST, PORT_TRIES, PortTaken, end, free_port, spawn
+from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
 from rowferry.testing.servers.programs import Program
 
 BUCKET: Final = "rowferry"
@@ -25,8 +22,8 @@ _LIMIT: Final = urllib3.Timeout(10)
 _http = urllib3.PoolManager(retries=False, timeout=_LIMIT)
 
 
-class ObjectServer(ABC):
-    """A store on 127.0.0.1 with one bucket; it is killed at the end of the block.
+class ObjectServer(Living, ABC):
+    """A store on 127.0.0.1 with one bucket.
 
     Attributes:
         folder: holds its objects and its messages, `server.err`.
@@ -38,9 +35,9 @@ class ObjectServer(ABC):
     certificates: Certificates | None = None
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder.absolute()
         self.port = 0
-        self._child: subprocess.Popen[bytes] | None = None
 
     # --- what differs ----------------------------------------------------------------------------
 
@@ -107,23 +104,6 @@ class ObjectServer(ABC):
         """The port that clients connect to."""
         return urlsplit(self.parameters()["endpoint"]).port or 0
 
-    def kill(self) -> None:
-        """End the server at once, as a crash does. On repeat: nothing."""
-        child, self._child = self._child, None
-        if child is not None:
-            end(child, signal.SIGKILL)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
-
     def ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = ""
     ) -> int:
@@ -152,7 +132,7 @@ class ObjectServer(ABC):
     def _wait_ready(self, messages: Path) -> None:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            if self._child is None or self._child.poll() is not None:
+            if not self.alive:
                 said = messages.read_text(errors="replace")
                 if "already in use" in said or "EADDRINUSE" in said:
                     raise PortTaken

@@ -5,14 +5,12 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 import pymysql
@@ -21,7 +19,7 @@ from pymysql.converters import encoders
 
 from rowferry.errors import SourceUnavailable
 from rowferry.flow.capture.binlog.session import Flavour, Login, wrapped
-from rowferry.testing.servers.child import HOST, PORT_TRIES, PortTaken, end, free_port, spawn
+from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
 from rowferry.testing.servers.packages import Packages, cache, locked
 
 Row = tuple[str | bytes | None, ...]
@@ -31,8 +29,8 @@ _START_S: Final = 120.0
 _TO_TEXT: Final[Any] = encoders  # all kinds of values can be sent; what comes back stays text
 
 
-class Server(ABC):
-    """A server on 127.0.0.1; it is killed at the end of the block, and dies with this process.
+class Server(Living, ABC):
+    """A server on 127.0.0.1.
 
     Call `stop` before the end for a data directory that is to be used again. Statements are run as
     an administrator with all privileges. Every value that comes back is text, bytes or None.
@@ -46,6 +44,7 @@ class Server(ABC):
     packages: ClassVar[Packages]
 
     def __init__(self, folder: Path, server_id: int, options: Sequence[str]) -> None:
+        super().__init__()
         self.folder = folder.absolute()
         self.datadir = self.folder / "data"
         self.server_id = server_id
@@ -53,7 +52,6 @@ class Server(ABC):
         self.host = HOST
         self.port = 0
         self._password = secrets.token_hex(12)
-        self._child: subprocess.Popen[bytes] | None = None
         self._admin: Connection[Any] | None = None
         self._lock = threading.RLock()
 
@@ -114,14 +112,6 @@ class Server(ABC):
                     part.rename(template)
         return template
 
-    def stop(self) -> None:
-        """End the server in order. On repeat: nothing."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the server at once, as a crash does."""
-        self._end(signal.SIGKILL)
-
     def restart(self, *more: str) -> None:
         """Start the server again, at the same port, over the same data; stop it first if it runs.
 
@@ -136,33 +126,6 @@ class Server(ABC):
             raise SourceUnavailable(
                 f"port {self.port} was taken while the server was down"
             ) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._child is not None and self._child.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """The process id.
-
-        Raises:
-            SourceUnavailable: the server is down.
-        """
-        if self._child is None:
-            raise SourceUnavailable(f"the server at port {self.port} is down")
-        return self._child.pid
 
     # --- access ----------------------------------------------------------------------------------
 
@@ -295,9 +258,7 @@ class Server(ABC):
             if self._admin is not None:
                 self._admin.close()
                 self._admin = None
-            child, self._child = self._child, None
-        if child is not None:
-            end(child, how)
+        super()._end(how)
 
 
 def _rows(
