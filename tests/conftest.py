@@ -9,6 +9,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
+from hypothesis import settings
 
 from rowferry.testing.servers import (
     Azurite,
@@ -18,6 +19,7 @@ from rowferry.testing.servers import (
     MariaDb,
     Minio,
     MySql,
+    Postgres,
     Registry,
     Server,
 )
@@ -27,6 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seed", default="", help="of what is random: a number, or `random`; else each test's own"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--seed") != "random":
+        settings.register_profile("own dice", derandomize=True, database=None)
+        settings.load_profile("own dice")
 
 
 @pytest.fixture
@@ -72,6 +80,13 @@ def source_server(request: pytest.FixtureRequest) -> Server:
     """One of the two servers above: a test that asks for it runs on both."""
     server: Server = request.getfixturevalue(f"{request.param}_server")
     return server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(server_folder: Path) -> Iterator[Postgres]:
+    """A PostgreSQL server for all tests, as `mysql_server`."""
+    with Postgres.start(server_folder / "postgres") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

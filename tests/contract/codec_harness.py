@@ -226,4 +226,7 @@ CODEC_HARNESSES: dict[str, CodecHarness] = {
     "csv": CodecHarness("csv", {"csv": {"include-commit-ts": True, "output-old-value": True}}),
     "json": CodecHarness("json", {"json": {"json-columns": "text"}}),
     "open-protocol": CodecHarness("open-protocol", in_files=False),
+    "sql-rows": CodecHarness(
+        "sql-rows", carries_update_before=False, deletes_have_all=False, in_files=False
+    ),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from codec_harness import CODEC_HARNESSES, CodecHarness
-from lane_harness import LANE_HARNESSES, KafkaHarness, LaneHarness
+from lane_harness import LANE_HARNESSES, KafkaHarness, LaneHarness, MySqlHarness
 from sink_harness import OBJECT_SERVERS, SINK_HARNESSES, ObjectHarness, SinkHarness
 from source_harness import SOURCE_HARNESSES, SourceHarness
 
@@ -35,9 +35,13 @@ def _sink(request: pytest.FixtureRequest, place: Path) -> Iterator[SinkHarness]:
         yield harness
 
 
-_LANES = [name for name in SINKS.names() if SINKS.load(name).TRAITS.needs_shuffle]
+_ALL_LANES = [name for name in SINKS.names() if SINKS.load(name).TRAITS.needs_shuffle]
+# Schemes of one class differ in TLS only: the first of each kind stands for the others.
+_LANES = sorted(
+    {(SINKS.load(n), n.endswith(("+ssl", "https"))): n for n in reversed(_ALL_LANES)}.values()
+)
 # Schemes of one class differ in nothing but their name: the first stands for the others.
-_BY_CLASS = {SINKS.load(name): name for name in reversed(SINKS.names()) if name not in _LANES}
+_BY_CLASS = {SINKS.load(name): name for name in reversed(SINKS.names()) if name not in _ALL_LANES}
 _SEGMENTS = sorted(_BY_CLASS.values())
 
 
@@ -59,6 +63,9 @@ def _lanes(request: pytest.FixtureRequest, folder: Path) -> LaneHarness:
     harness = found(folder)
     if isinstance(harness, KafkaHarness):
         harness.broker = request.getfixturevalue("guarded_broker")
+    if isinstance(harness, MySqlHarness):
+        kind = "mysql" if harness.scheme.endswith("+ssl") else "mariadb"
+        harness.server = request.getfixturevalue(f"{kind}_server")
     return harness
 
 

@@ -5,25 +5,32 @@ from __future__ import annotations
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
+from urllib.parse import urlsplit
 from uuid import uuid4
+from zlib import crc32
 
+import numpy as np
 import pyarrow as pa
-from sink_harness import FEED, tables_of
+from sink_harness import FEED, NOON, ORDERS, tables_of
 
-from rowferry.change.chunk import SchemaChange, Watermark
+from rowferry.change.chunk import Op, SchemaChange, Watermark
 from rowferry.change.plan import Plan, Segment, Stretch, Topic
+from rowferry.errors import Fenced
 from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
+from rowferry.flow.encode.sql_rows_frame import RowFrame
 from rowferry.flow.sink.contract import LaneSink, Owner, Packet
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import Answer, Fault, HttpReceiver
-from rowferry.testing.servers import Kafka, Listener
+from rowferry.testing.servers import Kafka, Listener, Relay, Server
 from rowferry.testing.servers.certificates import Certificates
 
 
@@ -242,10 +249,129 @@ class KafkaTlsHarness(KafkaHarness):
         return f"kafka+ssl://{address}/{self.topic}?write-timeout=300ms&ca={ca}"
 
 
+class MySqlHarness(LaneHarness):
+    """Two tables behind a relay; a trigger writes down each row that comes, in its order.
+
+    A word is a row; a schema change writes its query down; so does whatever moves the watermark.
+    """
+
+    scheme = "mysql"
+    server: Server  # set by the fixture
+
+    def __enter__(self) -> Self:
+        self.relay = Relay(self.server.port).__enter__()
+        self._meta = f"meta_{uuid4().hex}"
+        self._epoch = 1
+        self.server.script(
+            "DROP DATABASE IF EXISTS shop",
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.orders (id bigint PRIMARY KEY, note varchar(20))",
+            "CREATE TABLE shop.items LIKE shop.orders",
+            "CREATE TABLE shop.log (seq bigint AUTO_INCREMENT PRIMARY KEY, word varchar(40))",
+            "CREATE TRIGGER shop.came AFTER INSERT ON shop.orders "
+            "FOR EACH ROW INSERT INTO shop.log (word) VALUES (NEW.note)",
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.relay.__exit__(kind, err, trace)
+        self.server.script(f"DROP DATABASE IF EXISTS {self._meta}")
+
+    def uri(self) -> str:
+        login = urlsplit(self.server.uri).netloc.rpartition(":")[0]
+        return f"{self.scheme}://{login}:{self.relay.port}/?meta-database={self._meta}"
+
+    def received(self) -> list[bytes]:
+        found = self.server.execute("SELECT word FROM shop.log ORDER BY seq")
+        return [str(row[0]).encode() for row in found]
+
+    def break_for_now(self) -> None:
+        self.relay.cut()
+
+    def break_for_good(self) -> None:
+        self.server.script("DROP TABLE shop.orders")
+
+    def build(self, changefeed: str = FEED) -> LaneSink:
+        return cast(LaneSink, _OfWords(super().build(changefeed), lambda: self._epoch))
+
+    def opened(self, epoch: int = 1, state: dict[str, Any] | None = None) -> LaneSink:
+        sink = super().opened(epoch, state)
+        self._epoch = epoch
+        self.server.script(
+            f"CREATE TRIGGER IF NOT EXISTS {self._meta}.moved AFTER UPDATE ON "
+            f"{self._meta}.rowferry_fence FOR EACH ROW INSERT INTO shop.log (word) "
+            "SELECT NEW.commit_ts FROM DUAL WHERE NEW.commit_ts <> OLD.commit_ts"
+        )
+        return sink
+
+    def plan(self, sink: LaneSink, number: int, *segments: Segment, **more: Any) -> Plan:
+        plan = super().plan(sink, number, *segments, **more)
+        changes = tuple(
+            replace(c, query=f"INSERT INTO shop.log (word) VALUES ('{c.query}')")
+            for c in plan.stretch.schema_changes
+        )
+        return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
+
+    def publish(self, sink: LaneSink, plan: Plan) -> None:
+        """An owner of before is refused, and changes nothing."""
+        with suppress(Fenced):
+            super().publish(sink, plan)
+
+
+class _OfWords:
+    """A sink of SQL rows that is given words: each is a row with its own key."""
+
+    def __init__(self, sink: LaneSink, epoch: Callable[[], int]) -> None:
+        self._sink, self._owner = sink, epoch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        self._sink.deliver(replace(p, messages=_sql(p), epoch=self._owner()) for p in packets)
+
+
+def _sql(packet: Packet) -> Encoded:
+    said = packet.messages.values.to_pylist()
+    keys = [b"%d," % crc32(word) for word in said]
+    rows = [b"(%d,'%s')," % (crc32(word), word) for word in said]
+    frame = RowFrame(
+        ORDERS,
+        np.full(len(said), Op.INSERT, np.int8),
+        np.full(len(said), NOON, np.uint64),
+        np.arange(len(said)) + (packet.segment << 40) + (packet.number << 20),
+        pa.array(keys, pa.large_binary()),
+        pa.array(rows, pa.large_binary()),
+    )
+    key, value = frame.to_message()
+    return Encoded(pa.array([value], pa.large_binary()), pa.array([key], pa.large_binary()))
+
+
+class MySqlTlsHarness(MySqlHarness):
+    """The same with TLS."""
+
+    scheme = "mysql+ssl"
+
+
+class LaneAfterLaneHarness(MySqlHarness):
+    """Each lane in strict order, and how far it came is written down."""
+
+    def uri(self) -> str:
+        return f"{super().uri()}&exactly-once=true"
+
+
 LANE_HARNESSES: dict[str, Callable[[Path], LaneHarness]] = {
     "http": HttpHarness,
     "http+flaky": FlakyHttpHarness,
     "https": HttpsHarness,
     "kafka": KafkaHarness,
     "kafka+ssl": KafkaTlsHarness,
+    "mysql": MySqlHarness,
+    "mysql+exactly-once": LaneAfterLaneHarness,
+    "mysql+ssl": MySqlTlsHarness,
 }

@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
-from sqlalchemy.exc import OperationalError
+from store_harness import (
+    PATIENCE_S,
+    VARIANTS,
+    Place,
+    Variant,
+    behaving,
+    new_database,
+    opened,
+)
+from store_material import (
+    ITEMS,
+    NOW,
+    ORDERS,
+    SINK,
+    TTL_S,
+    make_plan,
+    make_range,
+    make_spec,
+    make_table,
+    run_plan,
+    someone_else,
+    sqlite_url,
+)
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.plan import Output, Plan, Segment, Stretch, TableSlice
-from rowferry.change.position import RangeProgress, Stage
-from rowferry.change.sqltype import SqlType
-from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.change.table import TableId
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
-from rowferry.control.store.contract import MetaStore
-from rowferry.control.store.fence import HISTORY_LINES
+from rowferry.control.store import fence
+from rowferry.control.store.connection import Database
+from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import (
     BadInput,
@@ -33,125 +54,75 @@ from rowferry.errors import (
     IllegalMove,
     LeaseHeld,
     MetaDamaged,
-    MetaUnavailable,
     NoSuchChangefeed,
     PlanRefused,
     RowRejected,
+    SpecChanged,
 )
-from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
-
-NOW = 1_800_000_000.0
-TTL_S = 15.0
-ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
-SOURCE = Uri.parse("range://reader:source-pw@master:7000", "source")
-SINK = Uri.parse("file:///data/out?protocol=csv&session-token=sink-pw", "sink")
-
 
 # --- the stores under test -----------------------------------------------------------------------
 
 
-def _locked() -> sqlite3.OperationalError:
-    found = sqlite3.OperationalError("database is locked")
-    found.sqlite_errorcode = sqlite3.SQLITE_BUSY
-    return found
+@pytest.fixture(scope="module")
+def server_databases(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
+    """Databases on servers: each is made once, and cleared for each test."""
+    with ExitStack() as stack:
+
+        @cache
+        def database(kind: str) -> tuple[Database, Place]:
+            server = request.getfixturevalue(f"{kind}_server")
+            return stack.enter_context(
+                opened(stack.enter_context(new_database(server, "meta_contract")))
+            )
+
+        yield database
 
 
-class Locked:
-    """A store of which every call is cut short once, each time at another statement.
-
-    The caller does what the supervisor does about MetaUnavailable: it calls again.
-    """
-
-    def __init__(self, store: SqlStore) -> None:
-        self._store = store
-        self._calls = 0
-        self._countdown: int | None = None
-        self.cuts = 0
-        engine = store.database.engine
-        for name in ("do_execute", "do_executemany", "do_execute_no_params"):
-            event.listen(engine, name, self._statement)
-        event.listen(engine, "commit", self._commit)
-
-    def _statement(self, *_: Any) -> None:
-        if self._countdown is None:
-            return
-        self._countdown -= 1
-        if self._countdown < 0:
-            self._countdown = None
-            self.cuts += 1
-            raise _locked()
-
-    def _commit(self, _connection: Any) -> None:
-        if self._countdown is not None:
-            self._countdown = None
-            self.cuts += 1
-            raise OperationalError("COMMIT", None, _locked())
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._calls += 1
-            self._countdown = self._calls % 9
-            try:
-                return found(*args, **kwargs)
-            except MetaUnavailable:
-                assert self._countdown is None
-                return found(*args, **kwargs)
-            finally:
-                self._countdown = None
-
-        return call
+@pytest.fixture(scope="module")
+def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables, to be copied: making them takes longer than most tests."""
+    path = tmp_path_factory.mktemp("empty") / "meta.db"
+    open_store(sqlite_url(path)).close()
+    return path
 
 
-class AnswersLost:
-    """A store of which every call is carried out, but the first answer is lost: it is made again.
-
-    Left out are those where the second call must see that the first one happened.
-    """
-
-    def __init__(self, store: SqlStore) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name in ("create_changefeed", "remove", "move", "note", "close"):
-            return found
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            found(*args, **kwargs)
-            return found(*args, **kwargs)
-
-        return call
-
-
-STORES: dict[str, Callable[[SqlStore], Any]] = {
-    "sqlite": lambda store: store,
-    "sqlite-locked": Locked,
-    "sqlite-answers-lost": AnswersLost,
-}
+@pytest.fixture(params=sorted(VARIANTS))
+def variant(request: pytest.FixtureRequest) -> Variant:
+    return VARIANTS[request.param]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "meta.db"
+def database(
+    variant: Variant,
+    server_databases: Callable[[str], Any],
+    empty_file: Path,
+    tmp_path: Path,
+) -> Iterator[tuple[Database, Place]]:
+    if variant.kind == "sqlite":
+        shutil.copy(empty_file, tmp_path / "meta.db")
+        with opened(sqlite_url(tmp_path / "meta.db")) as found:
+            yield found
+    else:
+        found = server_databases(variant.kind)
+        found[1].clear()
+        yield found
 
 
-@pytest.fixture(params=sorted(STORES))
-def store(request: pytest.FixtureRequest, path: Path) -> Iterator[MetaStore]:
-    real = open_store(_url(path), clock=lambda: NOW)
-    assert isinstance(real, SqlStore)
-    found = STORES[request.param](real)
-    yield found
-    real.close()
-    if isinstance(found, Locked):
-        assert found.cuts > 0  # it was as bad as it should be
+@pytest.fixture
+def place(database: tuple[Database, Place]) -> Place:
+    return database[1]
+
+
+@pytest.fixture
+def store(variant: Variant, database: tuple[Database, Place]) -> Iterator[MetaStore]:
+    with behaving(variant, database[0], NOW) as found:
+        yield found
 
 
 @pytest.fixture
 def feed(store: MetaStore) -> str:
-    return store.create_changefeed(_spec()).id
+    return store.create_changefeed(make_spec()).id
 
 
 @pytest.fixture
@@ -159,92 +130,15 @@ def claim(store: MetaStore, feed: str) -> Claim:
     return store.claim(feed, Holder.here(), NOW, TTL_S)
 
 
-# --- material ------------------------------------------------------------------------------------
-
-
-def _url(path: Path) -> str:
-    return f"sqlite:///{path}"
-
-
-def _spec(changefeed: str = "feed-1", **config: Any) -> ChangefeedSpec:
-    return ChangefeedSpec(changefeed, SOURCE, SINK, config)
-
-
-def _table(name: TableId = ORDERS, table_id: int = 7, version: int = 10) -> TableSchema:
-    columns = (Column(1, "id", SqlType("bigint"), nullable=False),)
-    return TableSchema(name, table_id, version, columns)
-
-
-def _range(
-    range_id: int, name: TableId = ORDERS, table_id: int = 7, index: int = 1
-) -> RangeProgress:
-    return RangeProgress(
-        database=name.database,
-        table=name.table,
-        table_id=table_id,
-        physical_id=table_id,
-        range_id=range_id,
-        start_key=f"{range_id:04x}",
-        end_key=f"{range_id + 1:04x}",
-        stage=Stage.LOG,
-        init_snapshot_version=3,
-        init_snapshot_ts=2**62,
-        current_snapshot_version=4,
-        current_snapshot_ts=2**63 - 1,
-        last_snapshot_key="ff00",
-        last_log_index=index,
-    )
-
-
-def _plan(
-    number: int = 1,
-    *,
-    table: TableSchema | None = None,
-    changes: tuple[SchemaChange, ...] = (),
-    ranges: tuple[RangeProgress, ...] = (),
-    gone: tuple[int, ...] = (),
-    watermark: int | None = None,
-    sink_state: dict[str, Any] | None = None,
-    spec_version: int = 1,
-) -> Plan:
-    slices = (TableSlice(table.id, table.table_id, table.version),) if table else ()
-    segment = Segment(
-        0, {"from": number, "text": "naïve \x00 ∞"}, slices, 10, 20, payload=b"\xff\x00"
-    )
-    return Plan(
-        micro_batch=number,
-        spec_version=spec_version,
-        planned_at_ms=1_800_000_000_000 + number,
-        stretch=Stretch((segment,), changes, {"after": number}, ranges, gone, watermark),
-        outputs=(Output(0, 0, {"file": number}),),
-        sink_state=sink_state,
-    )
-
-
-def _run(store: MetaStore, claim: Claim, plan: Plan, *versions: TableSchema) -> None:
-    store.record(claim, plan, versions)
-    store.publish(claim, plan)
-
-
-def _sql(path: Path, statement: str) -> list[Any]:
-    with closing(sqlite3.connect(path)) as raw, raw:
-        return raw.execute(statement).fetchall()
-
-
-def _everything(path: Path) -> list[str]:
-    with closing(sqlite3.connect(path)) as raw:
-        return list(raw.iterdump())
-
-
-def _subscribed(path: Path) -> list[Any]:
-    return _sql(path, "SELECT db_name, table_name, table_id FROM subscribe ORDER BY 1, 2")
+def _subscribed(place: Place) -> list[Any]:
+    return place.sql("SELECT db_name, table_name, table_id FROM subscribe ORDER BY 1, 2")
 
 
 # --- changefeeds ---------------------------------------------------------------------------------
 
 
 def test_a_changefeed_comes_back_as_it_was_stored(store: MetaStore) -> None:
-    spec = _spec(sink={"protocol": "csv"}, filter={"rules": ["*.*"]})
+    spec = make_spec(sink={"protocol": "csv"}, filter={"rules": ["*.*"]})
     made = store.create_changefeed(spec, cluster_id=5)
     assert made == store.feed("feed-1")
     assert made.spec == spec
@@ -256,12 +150,12 @@ def test_a_changefeed_comes_back_as_it_was_stored(store: MetaStore) -> None:
 
 def test_an_id_is_taken_once(store: MetaStore, feed: str) -> None:
     with pytest.raises(ChangefeedExists, match=feed):
-        store.create_changefeed(_spec(feed))
+        store.create_changefeed(make_spec(feed))
 
 
 def test_lists_are_by_id(store: MetaStore) -> None:
     for name in ("b", "a", "c"):
-        store.create_changefeed(_spec(name))
+        store.create_changefeed(make_spec(name))
     assert [f.id for f in store.feeds()] == ["a", "b", "c"]
 
 
@@ -271,12 +165,14 @@ def test_what_is_not_stored_is_said_by_name(store: MetaStore) -> None:
     assert store.cancel_requested("nobody") is False
     calls: list[Callable[[], Any]] = [
         lambda: store.state("nobody"),
+        lambda: store.ranges("nobody"),
         lambda: store.spec("nobody", 1),
-        lambda: store.update_spec("nobody", _spec("nobody")),
+        lambda: store.update_spec("nobody", make_spec("nobody")),
         lambda: store.remove("nobody"),
         lambda: store.move("nobody", Verb.PAUSE),
         lambda: store.set_state("nobody", State.FAILED),
         lambda: store.request_cancel("nobody"),
+        lambda: store.reset("nobody", make_spec("nobody"), ""),
         lambda: store.claim("nobody", Holder.here(), NOW, TTL_S),
     ]
     for call in calls:
@@ -285,19 +181,28 @@ def test_what_is_not_stored_is_said_by_name(store: MetaStore) -> None:
 
 
 def test_settings_are_kept_by_version(store: MetaStore, feed: str) -> None:
-    first, second = store.spec(feed, 1), _spec(feed, **{"case-sensitive": True})
+    first, second = store.spec(feed, 1), make_spec(feed, **{"case-sensitive": True})
     assert store.update_spec(feed, second).spec_version == 2
     assert store.update_spec(feed, second).spec_version == 2
     assert store.spec(feed, 1) == first
     assert store.spec(feed, 2) == second
     assert store.state(feed).spec == second
     with pytest.raises(BadInput, match="id"):
-        store.update_spec(feed, _spec("another"))
+        store.update_spec(feed, make_spec("another"))
+
+
+def test_settings_made_from_older_ones_are_refused(store: MetaStore, feed: str) -> None:
+    mine, theirs = make_spec(feed, **{"case-sensitive": True}), make_spec(feed, sink={})
+    assert store.update_spec(feed, theirs, since=1).spec_version == 2
+    with pytest.raises(SpecChanged, match="somebody else"):
+        store.update_spec(feed, mine, since=1)
+    assert store.state(feed).spec == theirs
+    assert store.update_spec(feed, mine, since=2).spec_version == 3
 
 
 def test_a_pending_plan_keeps_its_spec_version(store: MetaStore, claim: Claim, feed: str) -> None:
-    store.record(claim, _plan(), ())
-    store.update_spec(feed, _spec(feed, **{"case-sensitive": True}))
+    store.record(claim, make_plan(), ())
+    store.update_spec(feed, make_spec(feed, **{"case-sensitive": True}))
     pending = store.pending(feed)
     assert pending is not None and store.spec(feed, pending.spec_version).config == {}
     store.publish(claim, pending)
@@ -322,42 +227,44 @@ def test_states_follow_the_lifecycle(store: MetaStore, claim: Claim, feed: str) 
 
 
 def test_removal_leaves_nothing_but_the_epoch(
-    store: MetaStore, claim: Claim, feed: str, path: Path
+    store: MetaStore, claim: Claim, feed: str, place: Place
 ) -> None:
-    _run(store, claim, _plan(table=_table(), ranges=(_range(1),)), _table())
-    store.record(claim, _plan(2), ())
-    store.create_changefeed(_spec("bystander"))
+    run_plan(store, claim, make_plan(table=make_table(), ranges=(make_range(1),)), make_table())
+    store.record(claim, make_plan(2), ())
+    store.create_changefeed(make_spec("bystander"))
     store.remove(feed)
     assert [f.id for f in store.feeds()] == ["bystander"]
     for table in ("subscribe", "progress", "pending_plans", "table_versions"):
-        assert _sql(path, f"SELECT * FROM {table}") == []
-    assert _sql(path, "SELECT changefeed FROM spec_versions") == [("bystander",)]
+        assert place.sql(f"SELECT * FROM {table}") == []
+    assert place.sql("SELECT changefeed FROM spec_versions") == [("bystander",)]
     assert [n.what for n in store.history(feed)] == ["removed"]
     with pytest.raises(Fenced, match="removed"):
-        store.record(claim, _plan(2), ())
+        store.record(claim, make_plan(2), ())
 
-    again = store.create_changefeed(_spec(feed))
+    again = store.create_changefeed(make_spec(feed))
     assert again.epoch > claim.epoch
     with pytest.raises(Fenced):
-        store.record(claim, _plan(1), ())
+        store.record(claim, make_plan(1), ())
     assert store.state(feed).versions == ()
     assert store.claim(feed, Holder.here(), NOW, TTL_S).epoch > again.epoch
 
 
 def test_removal_is_asked_for_by_the_service_or_by_hand(
-    store: MetaStore, claim: Claim, feed: str, path: Path
+    store: MetaStore, claim: Claim, feed: str, place: Place
 ) -> None:
     assert store.cancel_requested(feed) is False
-    _run(store, claim, _plan(table=_table(), ranges=(_range(1, ITEMS, 8),)), _table())
+    run_plan(
+        store, claim, make_plan(table=make_table(), ranges=(make_range(1, ITEMS, 8),)), make_table()
+    )
     assert store.cancel_requested(feed) is False
-    _sql(path, "UPDATE subscribe SET cancel = 1 WHERE table_name = 'items'")
+    place.sql("UPDATE subscribe SET cancel = 1 WHERE table_name = 'items'")
     assert store.cancel_requested(feed) is True
     found = store.feed(feed)
     assert found is not None and found.cancel
     # The row that asked ends with a DROP TABLE; what it asked for stays.
     drop = SchemaChange(30, DdlKind.DROP_TABLE, "DROP TABLE items", ITEMS, dropped_table_id=8)
-    _run(store, claim, _plan(2, changes=(drop,), gone=(1,)))
-    assert _subscribed(path) == [("shop", "orders", 7)]
+    run_plan(store, claim, make_plan(2, changes=(drop,), gone=(1,)))
+    assert _subscribed(place) == [("shop", "orders", 7)]
     assert store.cancel_requested(feed) is True
 
 
@@ -369,12 +276,8 @@ def test_removal_can_be_asked_for_before_any_table_is_known(store: MetaStore, fe
 # --- leases --------------------------------------------------------------------------------------
 
 
-def _elsewhere(instance: str = "there") -> Holder:
-    return Holder("other-host", 4711, "another realm", 1, instance)
-
-
 def test_a_live_lease_keeps_others_out(store: MetaStore, feed: str) -> None:
-    first = store.claim(feed, _elsewhere(), NOW, TTL_S)
+    first = store.claim(feed, someone_else(), NOW, TTL_S)
     with pytest.raises(LeaseHeld) as raised:
         store.claim(feed, Holder.here(), NOW + TTL_S - 0.001, TTL_S)
     for word in (feed, "other-host", "4711", "2027-01-15 08:00:00 UTC"):
@@ -383,15 +286,15 @@ def test_a_live_lease_keeps_others_out(store: MetaStore, feed: str) -> None:
     assert second.epoch > first.epoch
 
 
-def test_epochs_go_up_by_one(path: Path) -> None:
-    with closing(open_store(_url(path))) as store:
-        store.create_changefeed(_spec())
-        epochs = [store.claim("feed-1", _elsewhere(), NOW, TTL_S).epoch for _ in range(3)]
+def test_epochs_go_up_by_one(tmp_path: Path) -> None:
+    with closing(open_store(sqlite_url(tmp_path / "meta.db"))) as store:
+        store.create_changefeed(make_spec())
+        epochs = [store.claim("feed-1", someone_else(), NOW, TTL_S).epoch for _ in range(3)]
         assert epochs == [1, 2, 3]
 
 
 def test_a_renewed_lease_lives_on(store: MetaStore, feed: str) -> None:
-    first = store.claim(feed, _elsewhere(), NOW, TTL_S)
+    first = store.claim(feed, someone_else(), NOW, TTL_S)
     store.renew(first, NOW + 10)
     with pytest.raises(LeaseHeld):
         store.claim(feed, Holder.here(), NOW + TTL_S + 1, TTL_S)
@@ -400,8 +303,25 @@ def test_a_renewed_lease_lives_on(store: MetaStore, feed: str) -> None:
     assert (lease.holder, lease.claimed_at, lease.expires_at) == (first.holder, NOW, NOW + 25)
 
 
+def test_many_leases_are_renewed_at_once_and_those_lost_are_named(store: MetaStore) -> None:
+    names = ("a", "b", "c", "d", "e")
+    for name in names:
+        store.create_changefeed(make_spec(name))
+    claims = {name: store.claim(name, someone_else(), NOW, TTL_S) for name in names}
+    store.release(claims["b"])
+    store.claim("c", someone_else("other"), NOW + TTL_S, TTL_S)
+    store.remove("d")
+    lost = store.renew_all(list(claims.values()), NOW + 10)
+    assert {c.changefeed for c in lost} == {"b", "c", "d"}
+    leases = {feed.id: feed.lease for feed in store.feeds()}
+    assert leases["b"] is None
+    expiries = {name: lease.expires_at - NOW for name, lease in leases.items() if lease}
+    assert expiries == {"a": 25.0, "c": 30.0, "e": 25.0}
+    assert store.renew_all([], NOW) == ()
+
+
 def test_a_released_lease_is_free_at_once(store: MetaStore, feed: str) -> None:
-    first = store.claim(feed, _elsewhere(), NOW, TTL_S)
+    first = store.claim(feed, someone_else(), NOW, TTL_S)
     store.release(first)
     with pytest.raises(Fenced, match="released"):
         store.renew(first, NOW)  # a renewal that comes late does not bring it back
@@ -409,13 +329,13 @@ def test_a_released_lease_is_free_at_once(store: MetaStore, feed: str) -> None:
     second = store.claim(feed, Holder.here(), NOW, TTL_S)
     store.release(first)  # not ours any more: nothing happens
     with pytest.raises(LeaseHeld):
-        store.claim(feed, _elsewhere("third"), NOW, TTL_S)
+        store.claim(feed, someone_else("third"), NOW, TTL_S)
     store.renew(second, NOW)
 
 
 def test_a_lease_that_ran_out_but_was_not_taken_still_works(store: MetaStore, claim: Claim) -> None:
     store.renew(claim, NOW + 1000)
-    _run(store, claim, _plan())
+    run_plan(store, claim, make_plan())
 
 
 def test_the_lease_of_a_reused_pid_is_taken_at_once(store: MetaStore, feed: str) -> None:
@@ -430,13 +350,13 @@ def test_a_living_process_on_this_host_keeps_its_lease(store: MetaStore, feed: s
         store.claim(feed, Holder.here(), NOW, TTL_S)
 
 
-def test_owner_is_shown_with_the_tables(store: MetaStore, claim: Claim, path: Path) -> None:
-    _run(store, claim, _plan(table=_table()), _table())
-    assert _sql(path, "SELECT owner FROM subscribe") == [(str(claim.holder),)]
+def test_owner_is_shown_with_the_tables(store: MetaStore, claim: Claim, place: Place) -> None:
+    run_plan(store, claim, make_plan(table=make_table()), make_table())
+    assert place.sql("SELECT owner FROM subscribe") == [(str(claim.holder),)]
     store.release(claim)
-    assert _sql(path, "SELECT owner FROM subscribe") == [("",)]
-    store.claim(claim.changefeed, _elsewhere(), NOW, TTL_S)
-    assert _sql(path, "SELECT owner FROM subscribe") == [("other-host:4711",)]
+    assert place.sql("SELECT owner FROM subscribe") == [("",)]
+    store.claim(claim.changefeed, someone_else(), NOW, TTL_S)
+    assert place.sql("SELECT owner FROM subscribe") == [("other-host:4711",)]
 
 
 # --- record and publish --------------------------------------------------------------------------
@@ -446,120 +366,132 @@ def test_a_recorded_plan_is_pending_and_changes_nothing_else(
     store: MetaStore, claim: Claim, feed: str
 ) -> None:
     before = store.state(feed)
-    plan = _plan(table=_table(), ranges=(_range(1),), watermark=20, sink_state={"n": 1})
-    store.record(claim, plan, (_table(),))
+    plan = make_plan(table=make_table(), ranges=(make_range(1),), watermark=20, sink_state={"n": 1})
+    store.record(claim, plan, (make_table(),))
     assert store.pending(feed) == plan
-    assert store.state(feed) == replace(before, versions=(_table(),))
+    assert store.state(feed) == replace(before, versions=(make_table(),))
 
 
 def test_publishing_moves_everything_together(
-    store: MetaStore, claim: Claim, feed: str, path: Path
+    store: MetaStore, claim: Claim, feed: str, place: Place
 ) -> None:
-    ranges = (_range(1), _range(2))
-    plan = _plan(table=_table(), ranges=ranges, watermark=20, sink_state={"next": {"f": 3}})
-    _run(store, claim, plan, _table())
+    ranges = (make_range(1), make_range(2))
+    plan = make_plan(table=make_table(), ranges=ranges, watermark=20, sink_state={"next": {"f": 3}})
+    run_plan(store, claim, plan, make_table())
     found = store.state(feed)
     assert found.position == {"after": 1}
     assert found.ranges == ranges
-    assert found.versions == (_table(),)
+    assert found.versions == (make_table(),)
     assert (found.watermark, found.micro_batch) == (20, 1)
     assert found.sink_state == {"next": {"f": 3}}
     assert found.epoch == claim.epoch
     assert store.pending(feed) is None
-    shown = _sql(path, "SELECT subscribe_name, master_addrs, sink, cancel FROM subscribe")
+    shown = place.sql("SELECT subscribe_name, master_addrs, sink, cancel FROM subscribe")
     assert shown == [(feed, "master:7000", str(SINK), 0)]
     assert "sink-pw" not in str(shown)
 
 
 def test_the_next_plan_must_be_the_next_number_and_alone(store: MetaStore, claim: Claim) -> None:
     with pytest.raises(PlanRefused, match="2 cannot follow 0"):
-        store.record(claim, _plan(2), ())
+        store.record(claim, make_plan(2), ())
     with pytest.raises(PlanRefused, match="no spec version 9"):
-        store.record(claim, _plan(1, spec_version=9), ())
-    store.record(claim, _plan(1), ())
-    store.record(claim, _plan(1), ())  # the same plan again
-    for other in (_plan(1, watermark=99), _plan(2)):
+        store.record(claim, make_plan(1, spec_version=9), ())
+    store.record(claim, make_plan(1), ())
+    store.record(claim, make_plan(1), ())  # the same plan again
+    for other in (make_plan(1, watermark=99), make_plan(2)):
         with pytest.raises(PlanRefused, match="micro-batch 1 is pending"):
             store.record(claim, other, ())
-    assert store.pending(claim.changefeed) == _plan(1)
+    assert store.pending(claim.changefeed) == make_plan(1)
 
 
 def test_only_the_recorded_plan_can_be_published(
-    store: MetaStore, claim: Claim, path: Path
+    store: MetaStore, claim: Claim, place: Place
 ) -> None:
     with pytest.raises(PlanRefused, match="nothing is pending"):
-        store.publish(claim, _plan(1))
-    store.record(claim, _plan(1), ())
-    before = _everything(path)
+        store.publish(claim, make_plan(1))
+    store.record(claim, make_plan(1), ())
+    before = place.everything()
     with pytest.raises(PlanRefused, match="other content"):
-        store.publish(claim, _plan(1, watermark=99))
-    assert _everything(path) == before
+        store.publish(claim, make_plan(1, watermark=99))
+    assert place.everything() == before
 
 
-def test_publishing_again_changes_nothing(store: MetaStore, claim: Claim, path: Path) -> None:
-    plan = _plan(table=_table(), ranges=(_range(1),), watermark=20)
-    _run(store, claim, plan, _table())
-    before = _everything(path)
+def test_publishing_again_changes_nothing(store: MetaStore, claim: Claim, place: Place) -> None:
+    plan = make_plan(table=make_table(), ranges=(make_range(1),), watermark=20)
+    run_plan(store, claim, plan, make_table())
+    before = place.everything()
     store.publish(claim, plan)
-    assert _everything(path) == before
+    assert place.everything() == before
     with pytest.raises(PlanRefused, match="nothing is pending, 1 was published last"):
         store.publish(claim, plan.with_(planned_at_ms=1))
-    _run(store, claim, _plan(2))
+    run_plan(store, claim, make_plan(2))
     with pytest.raises(PlanRefused):
         store.publish(claim, plan)
 
 
 def test_the_watermark_never_goes_back(store: MetaStore, claim: Claim, feed: str) -> None:
     for number, given, expected in ((1, 50, 50), (2, 40, 50), (3, None, 50), (4, 60, 60)):
-        _run(store, claim, _plan(number, watermark=given))
+        run_plan(store, claim, make_plan(number, watermark=given))
         assert store.state(feed).watermark == expected
 
 
 def test_a_plan_without_sink_state_keeps_the_earlier_one(store: MetaStore, claim: Claim) -> None:
-    _run(store, claim, _plan(1, sink_state={"n": 1}))
-    _run(store, claim, _plan(2))
+    run_plan(store, claim, make_plan(1, sink_state={"n": 1}))
+    run_plan(store, claim, make_plan(2))
     assert store.state(claim.changefeed).sink_state == {"n": 1}
 
 
 def test_only_changed_ranges_are_written_and_gone_ones_go(
-    store: MetaStore, claim: Claim, feed: str, path: Path
+    store: MetaStore, claim: Claim, feed: str, database: tuple[Database, Place]
 ) -> None:
-    _run(store, claim, _plan(1, ranges=tuple(_range(i) for i in (1, 2, 3, 4, 5))))
-    where = "SELECT range_id, rowid FROM progress"
-    before = dict(_sql(path, where))
-    moved = _range(3, TableId("shop", "renamed"))
-    _run(store, claim, _plan(2, ranges=(_range(1), _range(2, index=9), moved), gone=(4, 77)))
-    after = dict(_sql(path, where))
-    assert set(after) == {1, 2, 3, 5}
-    # A row that is written gets a new number, above that of range 5, which no plan touches.
-    assert {i for i in after if after[i] == before[i]} == {1, 5}
-    assert set(store.state(feed).ranges) == {_range(1), _range(2, index=9), moved, _range(5)}
+    run_plan(store, claim, make_plan(1, ranges=tuple(make_range(i) for i in (1, 2, 3, 4, 5))))
+    written: set[int] = set()
+
+    def note(_c: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if statement.startswith("INSERT INTO progress"):
+            rows = values if isinstance(values, list) else [values]
+            numbers = [set(row.values() if isinstance(row, dict) else row) for row in rows]
+            written.update(i for i in (1, 2, 3, 4, 5) if any(1000 + i in row for row in numbers))
+
+    changed = (make_range(2, index=1002), make_range(3, TableId("shop", "renamed"), index=1003))
+    event.listen(database[0].engine, "before_cursor_execute", note)
+    run_plan(store, claim, make_plan(2, ranges=(make_range(1), *changed), gone=(4, 77)))
+    event.remove(database[0].engine, "before_cursor_execute", note)
+    assert written == {2, 3}
+    assert set(store.state(feed).ranges) == {make_range(1), *changed, make_range(5)}
 
 
 def test_many_ranges_and_tables_fit(store: MetaStore, claim: Claim, feed: str) -> None:
-    tables = [_table(TableId("shop", f"t{i:04}"), 1000 + i) for i in range(700)]
-    ranges = tuple(_range(i, t.id, t.table_id) for i, t in enumerate(tables))
-    _run(store, claim, _plan(1, ranges=ranges), *tables)
-    assert store.state(feed).ranges == ranges
+    tables = [make_table(TableId("shop", f"t{i:04}"), 1000 + i) for i in range(700)]
+    ranges = tuple(make_range(i, t.id, t.table_id) for i, t in enumerate(tables))
+    run_plan(store, claim, make_plan(1, ranges=ranges), *tables)
+    assert store.state(feed).ranges == store.ranges(feed) == ranges
     assert store.state(feed).versions == tuple(tables)
-    _run(store, claim, _plan(2, gone=tuple(range(700))))
+    run_plan(store, claim, make_plan(2, gone=tuple(range(700))))
     assert store.state(feed).ranges == ()
 
 
 def test_two_changefeeds_do_not_see_each_other(store: MetaStore, claim: Claim, feed: str) -> None:
-    _run(store, claim, _plan(table=_table(), ranges=(_range(1),), watermark=20), _table())
-    other = store.create_changefeed(_spec("feed-2"))
+    run_plan(
+        store,
+        claim,
+        make_plan(table=make_table(), ranges=(make_range(1),), watermark=20),
+        make_table(),
+    )
+    other = store.create_changefeed(make_spec("feed-2"))
     second = store.claim(other.id, Holder.here(), NOW, TTL_S)
     assert store.state(other.id).ranges == () and store.state(other.id).versions == ()
-    _run(store, second, _plan(table=_table(), ranges=(_range(1, index=5),)), _table())
-    _run(store, second, _plan(2, gone=(1,)))
-    assert store.state(feed).ranges == (_range(1),)
+    run_plan(
+        store, second, make_plan(table=make_table(), ranges=(make_range(1, index=5),)), make_table()
+    )
+    run_plan(store, second, make_plan(2, gone=(1,)))
+    assert store.state(feed).ranges == (make_range(1),)
 
 
 def test_discarding_forgets_the_plan_and_says_why(
     store: MetaStore, claim: Claim, feed: str
 ) -> None:
-    store.record(claim, _plan(1), ())
+    store.record(claim, make_plan(1), ())
     with pytest.raises(PlanRefused, match="1 is pending, not 2"):
         store.discard(claim, 2, "")
     store.discard(claim, 1, "the snapshot is gone")
@@ -567,7 +499,7 @@ def test_discarding_forgets_the_plan_and_says_why(
     noted = [n for n in store.history(feed) if n.what == "discarded"]
     assert [n.details for n in noted] == [{"micro_batch": 1, "why": "the snapshot is gone"}]
     store.discard(claim, 1, "again")
-    _run(store, claim, _plan(1, watermark=5))
+    run_plan(store, claim, make_plan(1, watermark=5))
     assert store.state(feed).micro_batch == 1
 
 
@@ -575,69 +507,69 @@ def test_discarding_forgets_the_plan_and_says_why(
 
 
 def test_a_stored_version_never_changes(store: MetaStore, claim: Claim, feed: str) -> None:
-    _run(store, claim, _plan(1, table=_table()), _table())
-    store.record(claim, _plan(2), (_table(), _table(ITEMS, 8)))
+    run_plan(store, claim, make_plan(1, table=make_table()), make_table())
+    store.record(claim, make_plan(2), (make_table(), make_table(ITEMS, 8)))
     store.discard(claim, 2, "")
     with pytest.raises(PlanRefused, match="version 10 of table shop.orders"):
-        store.record(claim, _plan(2), (replace(_table(), comment="other"),))
+        store.record(claim, make_plan(2), (replace(make_table(), comment="other"),))
     assert store.pending(feed) is None
 
 
 def test_a_restart_gets_the_version_at_the_watermark_and_later_ones(
     store: MetaStore, claim: Claim, feed: str
 ) -> None:
-    tables = [_table(version=v) for v in (10, 20, 30, 40)]
-    _run(store, claim, _plan(1, watermark=9), *tables, _table(ITEMS, 8, 10))
+    tables = [make_table(version=v) for v in (10, 20, 30, 40)]
+    run_plan(store, claim, make_plan(1, watermark=9), *tables, make_table(ITEMS, 8, 10))
     assert [v.version for v in store.state(feed).versions] == [10, 10, 20, 30, 40]
-    _run(store, claim, _plan(2, watermark=30))
+    run_plan(store, claim, make_plan(2, watermark=30))
     found = [(v.id, v.version) for v in store.state(feed).versions]
     assert found == [(ITEMS, 10), (ORDERS, 30), (ORDERS, 40)]
 
 
 def test_versions_of_ended_tables_are_left_out(
-    store: MetaStore, claim: Claim, feed: str, path: Path
+    store: MetaStore, claim: Claim, feed: str, place: Place
 ) -> None:
-    _run(store, claim, _plan(1, watermark=15), _table(), _table(ITEMS, 8))
+    run_plan(store, claim, make_plan(1, watermark=15), make_table(), make_table(ITEMS, 8))
     drop = SchemaChange(20, DdlKind.DROP_TABLE, "DROP TABLE items", ITEMS, dropped_table_id=8)
-    again = _table(table_id=9, version=21)
+    again = make_table(table_id=9, version=21)
     truncate = SchemaChange(
         21, DdlKind.TRUNCATE_TABLE, "TRUNCATE orders", ORDERS, again, dropped_table_id=7
     )
-    plan = _plan(2, changes=(drop, truncate), watermark=21)
+    plan = make_plan(2, changes=(drop, truncate), watermark=21)
     store.record(claim, plan, (again,))
     assert len(store.state(feed).versions) == 3  # the plan may still need all of them
     store.publish(claim, plan)
     assert store.state(feed).versions == (again,)
-    assert _subscribed(path) == [("shop", "orders", 9)]
+    assert _subscribed(place) == [("shop", "orders", 9)]
 
 
 def test_a_rename_moves_the_subscription(
-    store: MetaStore, claim: Claim, feed: str, path: Path
+    store: MetaStore, claim: Claim, feed: str, place: Place
 ) -> None:
-    _run(store, claim, _plan(1, watermark=15), _table())
-    renamed = _table(ITEMS, 7, 20)
+    run_plan(store, claim, make_plan(1, watermark=15), make_table())
+    renamed = make_table(ITEMS, 7, 20)
     change = SchemaChange(20, DdlKind.RENAME_TABLE, "RENAME …", ITEMS, renamed, previous=ORDERS)
-    _run(store, claim, _plan(2, changes=(change,), watermark=20), renamed)
-    assert _subscribed(path) == [("shop", "items", 7)]
+    run_plan(store, claim, make_plan(2, changes=(change,), watermark=20), renamed)
+    assert _subscribed(place) == [("shop", "items", 7)]
     assert store.state(feed).versions == (renamed,)
 
 
 def test_tables_without_an_id_are_told_apart_by_name(
     store: MetaStore, claim: Claim, feed: str
 ) -> None:
-    tables = (_table(ITEMS, 0, 10), _table(ORDERS, 0, 10), _table(ORDERS, 0, 20))
-    _run(store, claim, _plan(1, watermark=30), *tables)
+    tables = (make_table(ITEMS, 0, 10), make_table(ORDERS, 0, 10), make_table(ORDERS, 0, 20))
+    run_plan(store, claim, make_plan(1, watermark=30), *tables)
     assert store.state(feed).versions == (tables[0], tables[2])
 
 
 def test_a_dropped_database_ends_its_tables(
-    store: MetaStore, claim: Claim, feed: str, path: Path
+    store: MetaStore, claim: Claim, feed: str, place: Place
 ) -> None:
-    elsewhere = _table(TableId("keep", "t"), 9)
-    _run(store, claim, _plan(1), _table(), _table(ITEMS, 8), elsewhere)
+    elsewhere = make_table(TableId("keep", "t"), 9)
+    run_plan(store, claim, make_plan(1), make_table(), make_table(ITEMS, 8), elsewhere)
     drop = SchemaChange(20, DdlKind.DROP_DATABASE, "DROP DATABASE shop", TableId("shop", ""))
-    _run(store, claim, _plan(2, changes=(drop,)))
-    assert _subscribed(path) == [("keep", "t", 9)]
+    run_plan(store, claim, make_plan(2, changes=(drop,)))
+    assert _subscribed(place) == [("keep", "t", 9)]
     assert store.state(feed).versions == (elsewhere,)
 
 
@@ -645,9 +577,9 @@ def test_a_dropped_database_ends_its_tables(
 
 
 FENCED: dict[str, Callable[[MetaStore, Claim], Any]] = {
-    "record": lambda store, claim: store.record(claim, _plan(3), ()),
-    "publish": lambda store, claim: store.publish(claim, _plan(2)),
-    "publish-again": lambda store, claim: store.publish(claim, _plan(1)),
+    "record": lambda store, claim: store.record(claim, make_plan(3), ()),
+    "publish": lambda store, claim: store.publish(claim, make_plan(2)),
+    "publish-again": lambda store, claim: store.publish(claim, make_plan(1)),
     "discard": lambda store, claim: store.discard(claim, 2, "why"),
     "renew": lambda store, claim: store.renew(claim, NOW),
     "set-state": lambda store, claim: store.set_state(claim, State.FAILED),
@@ -658,28 +590,28 @@ FENCED: dict[str, Callable[[MetaStore, Claim], Any]] = {
 
 @pytest.mark.parametrize("what", sorted(FENCED))
 def test_a_zombie_changes_nothing(
-    store: MetaStore, claim: Claim, feed: str, path: Path, what: str
+    store: MetaStore, claim: Claim, feed: str, place: Place, what: str
 ) -> None:
-    _run(store, claim, _plan(1))
-    store.record(claim, _plan(2), ())
-    store.claim(feed, _elsewhere(), NOW + TTL_S, TTL_S)
-    before = _everything(path)
+    run_plan(store, claim, make_plan(1))
+    store.record(claim, make_plan(2), ())
+    store.claim(feed, someone_else(), NOW + TTL_S, TTL_S)
+    before = place.everything()
     with pytest.raises(Fenced, match=f"{feed} was taken over"):
         FENCED[what](store, claim)
     store.release(claim)
-    assert _everything(path) == before
+    assert place.everything() == before
 
 
 def test_the_new_owner_goes_on_with_the_recorded_plan(
     store: MetaStore, claim: Claim, feed: str
 ) -> None:
-    plan = _plan(table=_table(), ranges=(_range(1),), watermark=20)
-    store.record(claim, plan, (_table(),))
-    second = store.claim(feed, _elsewhere(), NOW + TTL_S, TTL_S)
+    plan = make_plan(table=make_table(), ranges=(make_range(1),), watermark=20)
+    store.record(claim, plan, (make_table(),))
+    second = store.claim(feed, someone_else(), NOW + TTL_S, TTL_S)
     found = store.pending(feed)
     assert found == plan
     store.publish(second, found)
-    assert store.state(feed).ranges == (_range(1),)
+    assert store.state(feed).ranges == (make_range(1),)
     with pytest.raises(Fenced):
         store.publish(claim, plan)
 
@@ -687,20 +619,22 @@ def test_the_new_owner_goes_on_with_the_recorded_plan(
 # --- history, servers, damage --------------------------------------------------------------------
 
 
-def test_history_is_newest_first_and_bounded(path: Path) -> None:
-    with closing(open_store(_url(path), clock=lambda: NOW)) as store:
-        store.note("other", "kept")
-        for i in range(HISTORY_LINES + 20):
-            store.note("feed", f"line {i}", {"i": i})
-        lines = store.history("feed", limit=10**6)
-        assert len(lines) == HISTORY_LINES
-        assert lines[0].what == f"line {HISTORY_LINES + 19}" and lines[0].at == NOW
-        assert lines[-1].details == {"i": 20}
-        assert [n.what for n in store.history("other")] == ["kept"]
+def test_history_is_newest_first_and_bounded(
+    store: MetaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "HISTORY_LINES", 10)
+    store.note("other", "kept")
+    for i in range(15):
+        store.note("feed", f"line {i}", {"i": i})
+    lines = store.history("feed", limit=10**6)
+    assert [n.what for n in lines] == [f"line {i}" for i in range(14, 4, -1)]
+    assert lines[0].at == NOW and lines[-1].details == {"i": 5}
+    assert [n.what for n in store.history("feed", limit=2)] == ["line 14", "line 13"]
+    assert [n.what for n in store.history("other")] == ["kept"]
 
 
 def test_servers_announce_themselves(store: MetaStore) -> None:
-    here, there = Holder.here(), _elsewhere()
+    here, there = Holder.here(), someone_else()
     store.announce(here, "h:1", NOW)
     store.announce(there, "o:1", NOW)
     store.announce(there, "o:2", NOW + 5)
@@ -709,6 +643,86 @@ def test_servers_announce_themselves(store: MetaStore) -> None:
         (there, "o:2", NOW + 5),
     }
     assert [s.holder for s in store.servers(since=NOW + 1)] == [there]
+    store.retire(there)
+    store.retire(someone_else("never seen"))
+    assert [s.holder for s in store.servers()] == [here]
+
+
+# --- samples -------------------------------------------------------------------------------------
+
+
+def _sample(at: float, rows: int = 0, **more: Any) -> Sample:
+    return Sample(at, 1500, 2**62, rows, 10**12, 3, 0.25, **more)
+
+
+def test_samples_come_back_oldest_first_and_old_ones_go(store: MetaStore, feed: str) -> None:
+    other = store.create_changefeed(make_spec("feed-2")).id
+    rich = _sample(NOW + 1, 7, retention_ms=10**10, snapshots=(("shop.orders", 2, 5),))
+    bare = Sample(NOW, None, 0, 0, 0, 0, 0.0)
+    store.write_samples({feed: rich, other: _sample(NOW + 1)})
+    store.write_samples({feed: bare, "nobody": bare})
+    assert store.samples(feed) == (bare, rich)
+    assert store.samples(feed, since=NOW + 0.5) == (rich,)
+    assert store.samples("nobody") == ()
+    store.write_samples({})
+    store.write_samples({feed: _sample(NOW + 101)}, keep_s=100.0)
+    assert [s.at for s in store.samples(feed)] == [NOW + 1, NOW + 101]
+    store.write_samples({feed: _sample(NOW + 102)}, keep_s=100.0)
+    assert [s.at for s in store.samples(feed)] == [NOW + 101, NOW + 102]
+    assert store.samples(other) == ()  # its own are old, whoever looks
+    store.remove(feed)
+    assert store.samples(feed) == ()
+
+
+# --- beginning anew ------------------------------------------------------------------------------
+
+
+def test_a_reset_forgets_how_far_it_is_and_fences_the_owner(
+    store: MetaStore, claim: Claim, feed: str, place: Place
+) -> None:
+    plan = make_plan(
+        1, table=make_table(), ranges=(make_range(1),), watermark=50, sink_state={"n": 1}
+    )
+    run_plan(store, claim, plan, make_table())
+    store.record(claim, make_plan(2), ())
+    with pytest.raises(IllegalMove, match="pause it first"):
+        store.reset(feed, make_spec(feed), "not yet")
+    assert store.pending(feed) is not None
+    store.move(feed, Verb.PAUSE)
+    anew = replace(make_spec(feed), source=Uri.parse("range://master:7000?start-ts=9", "source"))
+    found = store.reset(feed, anew, "to commit-ts 9")
+    assert (found.state, found.spec, found.spec_version) == (State.STOPPED, anew, 2)
+    assert (found.micro_batch, found.watermark, found.lease) == (1, 0, None)
+    state = store.state(feed)
+    assert (state.position, state.ranges, state.versions, state.watermark) == ({}, (), (), 0)
+    assert (state.micro_batch, state.sink_state) == (1, {"n": 1})
+    assert store.pending(feed) is None and _subscribed(place) == []
+    newest = store.history(feed)[0]
+    assert newest.what == "reset" and newest.details["why"] == "to commit-ts 9"
+    for call in (store.renew, lambda c, _now: store.publish(c, make_plan(2))):
+        with pytest.raises(Fenced):
+            call(claim, NOW)
+
+    store.move(feed, Verb.RESUME)
+    second = store.claim(feed, someone_else(), NOW, TTL_S)
+    other_table = replace(make_table(), comment="a version with the same number, read again")
+    run_plan(
+        store, second, make_plan(2, table=other_table, spec_version=2, watermark=20), other_table
+    )
+    state = store.state(feed)
+    assert (state.watermark, state.versions) == (20, (other_table,))
+    with pytest.raises(BadInput, match="id"):
+        store.reset(feed, make_spec("another"), "") if store.move(feed, Verb.PAUSE) else None
+
+
+def test_a_reset_does_not_forget_a_removal_asked_for_by_hand(
+    store: MetaStore, claim: Claim, feed: str, place: Place
+) -> None:
+    run_plan(store, claim, make_plan(table=make_table()), make_table())
+    store.move(feed, Verb.PAUSE)
+    place.sql("UPDATE subscribe SET cancel = 1")
+    assert store.reset(feed, make_spec(feed), "").cancel is True
+    assert store.cancel_requested(feed) is True
 
 
 @pytest.mark.parametrize(
@@ -724,11 +738,11 @@ def test_servers_announce_themselves(store: MetaStore) -> None:
     ],
 )
 def test_damaged_content_is_named(
-    store: MetaStore, claim: Claim, feed: str, path: Path, change: str, named: str
+    store: MetaStore, claim: Claim, feed: str, place: Place, change: str, named: str
 ) -> None:
-    _run(store, claim, _plan(table=_table(), ranges=(_range(1),)), _table())
-    store.record(claim, _plan(2), ())
-    _sql(path, change)
+    run_plan(store, claim, make_plan(table=make_table(), ranges=(make_range(1),)), make_table())
+    store.record(claim, make_plan(2), ())
+    place.sql(change)
     with pytest.raises(MetaDamaged, match=named):
         store.state(feed)
         store.pending(feed)
@@ -738,15 +752,24 @@ def test_damaged_content_is_named(
 # --- real processes ------------------------------------------------------------------------------
 
 PROCESSES = multiprocessing.get_context("spawn")
-PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by working code
+
+
+@pytest.fixture
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database of a kind, given as the test's parameter."""
+    if request.param == "sqlite":
+        yield sqlite_url(tmp_path / "new.db")
+        return
+    with new_database(request.getfixturevalue(f"{request.param}_server"), "meta_new") as url:
+        yield url
 
 
 def _open_and_claim(url: str, together: Any, answers: Any) -> None:
-    """Run in a child: open a file that does not exist yet, and claim, while others do too."""
+    """Run in a child: open a database that is still empty, and claim, while others do too."""
     together.wait(PATIENCE_S)
     store = open_store(url, busy_timeout_s=PATIENCE_S)
     try:
-        store.create_changefeed(_spec())
+        store.create_changefeed(make_spec())
     except ChangefeedExists:
         pass
     together.wait(PATIENCE_S)
@@ -758,10 +781,11 @@ def _open_and_claim(url: str, together: Any, answers: Any) -> None:
     store.close()
 
 
-def test_processes_that_open_and_claim_at_the_same_time_get_one_owner(path: Path) -> None:
+@pytest.mark.parametrize("new_url", ["sqlite", "mysql", "postgres"], indirect=True)
+def test_processes_that_open_and_claim_at_the_same_time_get_one_owner(new_url: str) -> None:
     together, answers = PROCESSES.Barrier(3), PROCESSES.Queue()
     children = [
-        PROCESSES.Process(target=_open_and_claim, args=(_url(path), together, answers))
+        PROCESSES.Process(target=_open_and_claim, args=(new_url, together, answers))
         for _ in range(3)
     ]
     for child in children:
@@ -782,8 +806,8 @@ def _record_and_die(url: str, at_statement: str) -> None:
     store = open_store(url)
     assert isinstance(store, SqlStore)
     claim = store.claim("feed-1", Holder.here(), NOW, ttl_s=3600)
-    plan = _plan(table=_table(), ranges=(_range(1),), watermark=20)
-    store.record(claim, plan, (_table(),))
+    plan = make_plan(table=make_table(), ranges=(make_range(1),), watermark=20)
+    store.record(claim, plan, (make_table(),))
 
     def die(_cursor: Any, statement: str, *_: Any) -> None:
         if at_statement in statement:
@@ -796,13 +820,23 @@ def _record_and_die(url: str, at_statement: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("at_statement", ["", "UPDATE changefeeds", "DELETE FROM pending_plans"])
+@pytest.mark.parametrize(
+    ("new_url", "at_statement"),
+    [
+        ("sqlite", ""),
+        ("sqlite", "UPDATE changefeeds"),
+        ("sqlite", "DELETE FROM pending_plans"),
+        ("mysql", "UPDATE changefeeds"),
+        ("postgres", "DELETE FROM pending_plans"),
+    ],
+    indirect=["new_url"],
+)
 def test_a_crash_before_publishing_leaves_the_plan_to_the_next_owner(
-    path: Path, at_statement: str
+    new_url: str, at_statement: str
 ) -> None:
-    store = open_store(_url(path))
-    store.create_changefeed(_spec())
-    child = PROCESSES.Process(target=_record_and_die, args=(_url(path), at_statement))
+    store = open_store(new_url)
+    store.create_changefeed(make_spec())
+    child = PROCESSES.Process(target=_record_and_die, args=(new_url, at_statement))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
@@ -811,8 +845,8 @@ def test_a_crash_before_publishing_leaves_the_plan_to_the_next_owner(
     # Its lease has an hour to go, but the process is gone: no need to wait.
     claim = store.claim("feed-1", Holder.here(), NOW, TTL_S)
     plan = store.pending("feed-1")
-    assert plan == _plan(table=_table(), ranges=(_range(1),), watermark=20)
+    assert plan == make_plan(table=make_table(), ranges=(make_range(1),), watermark=20)
     store.publish(claim, plan)
     found = store.state("feed-1")
-    assert (found.micro_batch, found.watermark, found.ranges) == (1, 20, (_range(1),))
+    assert (found.micro_batch, found.watermark, found.ranges) == (1, 20, (make_range(1),))
     store.close()

@@ -2,60 +2,55 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
+import functools
+import random
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
-from sqlalchemy import URL, Connection, create_engine, event, inspect, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    SQLAlchemyError,
-)
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from rowferry.control.store.faults import in_our_words, is_refusal, was_undone
+from rowferry.control.store.kind import kind_of
 from rowferry.control.store.tables import REVISIONS, VERSION_TABLE
-from rowferry.errors import BadUri, Fenced, MetaDamaged, MetaUnavailable, StateError
+from rowferry.errors import BadUri, MetaDamaged, StateError
 
 BUSY_TIMEOUT_S = 5.0
-_WRITES = "rowferry_writes"
-# SQLite's own codes for "this is not what you think it is"; other codes may pass with time.
-_SQLITE_DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+WRITES = "rowferry_writes"  # marks connections whose transactions write
+_TRIES = 6
 _migrating = threading.Lock()  # Alembic keeps its context in a module, one for all threads
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Database:
-    """One meta database, open and migrated to the newest schema version.
+    """One meta database, open and, unless told otherwise, migrated to the newest schema version.
 
     Raises MetaUnavailable when it cannot be reached or written now, MetaDamaged when it is not a
-    meta database that this version can read, BadUri when the URL cannot be used. No text shows a
-    password.
+    meta database that this version can read, BadUri when the URL cannot be used or the server does
+    not let us in. No text shows a password.
     """
 
-    def __init__(self, url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        parsed = _parse(url)
-        self.name = parsed.render_as_string(hide_password=True)
-        path = Path(parsed.database or "")
-        _make_file(path, self.name)
-        _use_wal(path, self.name, busy_timeout_s)
-        # Python's driver must neither begin nor commit by itself: the `begin` event does.
-        arguments = {"timeout": busy_timeout_s, "isolation_level": None}
-        self.engine = create_engine(parsed, connect_args=arguments, max_overflow=-1)
-        event.listen(self.engine, "connect", _prepare_sqlite)
-        event.listen(self.engine, "begin", _begin_sqlite)
-        self._writing = self.engine.execution_options(**{_WRITES: True})
+    def __init__(
+        self, url: str, busy_timeout_s: float = BUSY_TIMEOUT_S, migrate: bool = True
+    ) -> None:
+        self._kind = kind_of(url, busy_timeout_s)
+        self.name = self._kind.name
+        self.engine = self._kind.engine()
+        event.listen(self.engine, "begin", self._begin)
+        self._writing = self.engine.execution_options(**{WRITES: True})
         try:
-            self._migrate()
+            with self._let_in():
+                if migrate:
+                    self.migrate()
+                else:
+                    self.version()
         except BaseException:
             self.close()
             raise
@@ -68,13 +63,42 @@ class Database:
 
     @contextmanager
     def writing(self, doing: str) -> Iterator[Session]:
-        """Open a transaction that is alone from its start; it commits unless an error leaves it."""
-        with self._our_errors(doing), Session(self._writing) as session, session.begin():
+        """Open a transaction that writes; it commits unless an error leaves it.
+
+        What it decides by must be locked first: on SQLite everything is, elsewhere what was
+        selected `FOR UPDATE`.
+        """
+        with (
+            self._our_errors(doing),
+            self._kind.turn(),
+            Session(self._writing) as session,
+            session.begin(),
+        ):
             yield session
+
+    def version(self) -> str | None:
+        """Return the schema version; None for an empty database."""
+        with self._our_errors("open the store"), self.engine.connect() as connection:
+            return self._version(connection)
+
+    def migrate(self, revision: str = REVISIONS[-1]) -> None:
+        """Bring the tables to a schema version. On repeat: nothing changes."""
+        with self._our_errors("open the store"):
+            with self.engine.connect() as connection:
+                if self._version(connection) == revision:
+                    return
+            # Whoever comes second waits for the lock and then finds the work done.
+            with _migrating, self._writing.begin() as connection, self._kind.alone(connection):
+                if self._version(connection) != revision:
+                    _upgrade(connection, revision)
 
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+
+    def _begin(self, connection: Connection) -> None:
+        writes = connection.get_execution_options().get(WRITES, False)
+        self._kind.begin(connection, bool(writes))
 
     @contextmanager
     def _our_errors(self, doing: str) -> Iterator[None]:
@@ -83,24 +107,25 @@ class Database:
         except SQLAlchemyError as err:
             raise in_our_words(err, f"cannot {doing}: meta database {self.name}") from err
 
-    def _migrate(self) -> None:
-        with self._our_errors("open the store"):
-            with self.engine.connect() as connection:
-                if self._version(connection) == REVISIONS[-1]:
-                    return
-            # Whoever comes second waits for the write lock and then finds the work done.
-            with _migrating, self._writing.begin() as connection:
-                if self._version(connection) != REVISIONS[-1]:
-                    _upgrade(connection)
+    @contextmanager
+    def _let_in(self) -> Iterator[None]:
+        """Give a refusal at the door its own verdict; later it may be a failover that passes."""
+        try:
+            yield
+        except StateError as err:
+            if not is_refusal(err.__cause__):
+                raise
+            raise BadUri(
+                f"{err.words}; check user, password, rights and TLS, and that the database exists"
+            ) from err
 
     def _version(self, connection: Connection) -> str | None:
-        """Return the schema version; None for an empty database."""
         tables = inspect(connection).get_table_names()
         if VERSION_TABLE not in tables:
             if tables:
                 raise MetaDamaged(
                     f"{self.name} is the database of something else (it has the table "
-                    f"{min(tables)!r}); name another file"
+                    f"{min(tables)!r}); name another one"
                 )
             return None
         found: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
@@ -112,100 +137,48 @@ class Database:
         return found
 
 
-def has_database(url: str) -> bool:
-    """Return whether there is a database at this URL; makes none.
+def has_database(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> bool:
+    """Return whether there is a meta database at this URL; makes none.
 
     Raises:
         BadUri: the URL is not one of a database that can be used.
+        MetaUnavailable: its server cannot be reached now.
+        MetaDamaged: it is not a meta database, or one of a newer version.
     """
-    return Path(_parse(url).database or "").exists()
+    if kind_of(url, busy_timeout_s).file_is_missing():
+        return False
+    database = Database(url, busy_timeout_s, migrate=False)
+    try:
+        return database.version() is not None
+    finally:
+        database.close()
 
 
-def _upgrade(connection: Connection) -> None:
+def undone_again(method: Callable[P, R]) -> Callable[P, R]:
+    """Make a method that is one transaction run again when another one's locks or rows ended it.
+
+    The database has then undone all of it, so that nobody need hear of it.
+    """
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for turn in range(1, _TRIES):
+            try:
+                return method(*args, **kwargs)
+            except StateError as err:
+                if not was_undone(err.__cause__):
+                    raise
+            time.sleep(random.uniform(0, 0.01 * 2**turn))  # so that two do not meet again
+        return method(*args, **kwargs)
+
+    return call
+
+
+def _upgrade(connection: Connection, revision: str) -> None:
     from alembic import command  # costs 0.2 s, and is needed once in a database's life
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-
-
-def _parse(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise BadUri("the meta database URL cannot be parsed; write sqlite:///path") from None
-    shown = parsed.render_as_string(hide_password=True)
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise BadUri(f"meta database {shown}: only sqlite:///path can be used")
-    if not parsed.database or parsed.database == ":memory:" or parsed.query:
-        raise BadUri(f"meta database {shown}: name a file, as sqlite:///path, without parameters")
-    return parsed
-
-
-def _make_file(path: Path, name: str) -> None:
-    """Make the file and its directory; only we may read it, because settings hold passwords."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as err:
-        raise MetaUnavailable(
-            f"meta database {name} cannot be written: {err.strerror}; name a file that can be"
-        ) from err
-
-
-def _use_wal(path: Path, name: str, busy_timeout_s: float) -> None:
-    """Let readers and the writer work side by side; the file remembers it.
-
-    SQLite does not always wait for others when it changes the mode, so we do.
-    """
-    deadline = time.monotonic() + busy_timeout_s
-    while True:
-        try:
-            with closing(sqlite3.connect(path, timeout=busy_timeout_s)) as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.Error as err:
-            if time.monotonic() >= deadline or not _is_busy(err):
-                raise _sqlite_words(err, f"cannot open meta database {name}") from err
-        time.sleep(0.02)
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    connection.execute("PRAGMA foreign_keys=ON")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and writes later fails at once when another one wrote between;
-    # one that takes the write lock at its start waits for it.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _is_busy(err: BaseException) -> bool:
-    return getattr(err, "sqlite_errorcode", 0) & 0xFF in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
-
-
-def _sqlite_words(err: sqlite3.Error, where: str) -> StateError:
-    if getattr(err, "sqlite_errorcode", 0) & 0xFF in _SQLITE_DAMAGED:
-        return MetaDamaged(f"{where}: {err}")
-    return MetaUnavailable(f"{where}: {err}")
-
-
-def in_our_words(err: SQLAlchemyError, where: str) -> StateError:
-    """Return the database library's error as ours, with the verdict that fits it."""
-    if isinstance(err, PoolTimeout):
-        return MetaUnavailable(f"{where}: all connections are busy")
-    if not isinstance(err, DBAPIError):
-        return MetaDamaged(f"{where}: {err}")
-    if isinstance(err, IntegrityError):
-        return Fenced(f"{where}: another process wrote the same rows: {err.orig}")
-    if isinstance(err.orig, sqlite3.Error):
-        return _sqlite_words(err.orig, where)
-    if isinstance(err, OperationalError | InterfaceError) or err.connection_invalidated:
-        return MetaUnavailable(f"{where}: {err.orig}")
-    return MetaDamaged(f"{where}: {err.orig}")
+    command.upgrade(config, revision)

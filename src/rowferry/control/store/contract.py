@@ -136,10 +136,14 @@ class MetaStore(Protocol):
     def feeds(self) -> tuple[Feed, ...]:
         """Return all changefeeds, by id."""
 
-    def update_spec(self, changefeed: str, spec: ChangefeedSpec) -> Feed:
+    def update_spec(self, changefeed: str, spec: ChangefeedSpec, since: int | None = None) -> Feed:
         """Store new settings as the next spec version; plans already recorded keep theirs.
 
         On repeat with equal settings: nothing changes.
+
+        Raises:
+            SpecChanged: the new settings were made from spec version `since`, and another one is in
+                force by now.
         """
 
     def spec(self, changefeed: str, version: int) -> ChangefeedSpec:
@@ -197,6 +201,12 @@ class MetaStore(Protocol):
     def renew(self, claim: Claim, now: float) -> None:
         """Extend the lease to `now` plus its time to live. A released claim is Fenced."""
 
+    def renew_all(self, claims: Sequence[Claim], now: float) -> tuple[Claim, ...]:
+        """Extend the leases of many claims at once; returns those that are not in force any more.
+
+        A released claim, or one of a changefeed that was removed, is not in force.
+        """
+
     def release(self, claim: Claim) -> None:
         """Give the lease back. A claim that was already lost is released without a word."""
 
@@ -204,6 +214,9 @@ class MetaStore(Protocol):
 
     def state(self, changefeed: str) -> FeedState:
         """Return what was published last; a pending plan is not part of it."""
+
+    def ranges(self, changefeed: str) -> tuple[RangeProgress, ...]:
+        """Return how far each range is, as `state` does, without all the rest of it."""
 
     def record(self, claim: Claim, plan: Plan, versions: Sequence[TableSchema]) -> None:
         """Store new table versions, and the plan as pending.

@@ -6,11 +6,12 @@ interleave; the epoch in that row is the fence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from rowferry.control.lease import Claim, Holder
@@ -91,6 +92,31 @@ def extend(session: Session, claim: Claim, now: float) -> None:
     row.expires_at = to_ms(now + claim.ttl_s)
 
 
+def extend_all(session: Session, claims: Sequence[Claim], now: float) -> tuple[Claim, ...]:
+    """Move the ends of leases that are in force; returns the claims whose lease is not.
+
+    The epoch in the lease's own row decides, so that no changefeed's row is locked: a claim that
+    comes between is seen the next time, and its epoch fences this one anyway.
+    """
+    row = LeaseRow
+    found = session.execute(
+        select(row.changefeed, row.epoch).where(
+            row.changefeed.in_([c.changefeed for c in claims]), row.holder.is_not(None)
+        )
+    )
+    in_force = {(changefeed, epoch) for changefeed, epoch in found}
+    lost = tuple(c for c in claims if (c.changefeed, c.epoch) not in in_force)
+    kept = sorted((c.ttl_s, c.changefeed, c.epoch) for c in claims if c not in lost)
+    for ttl_s, same in groupby(kept, key=lambda key: key[0]):
+        mine = tuple_(row.changefeed, row.epoch).in_([key[1:] for key in same])
+        ends = {"expires_at": to_ms(now + ttl_s)}
+        session.execute(
+            update(row).where(mine, row.holder.is_not(None)).values(**ends),
+            execution_options={"synchronize_session": False},
+        )
+    return lost
+
+
 def give_back(session: Session, claim: Claim) -> None:
     """End the lease; the claim's epoch stays in force until the next one."""
     locked(session, claim)
@@ -98,6 +124,15 @@ def give_back(session: Session, claim: Claim) -> None:
     row.holder = None
     row.expires_at = 0
     _show_owner(session, claim.changefeed, "")
+
+
+def end_lease(session: Session, changefeed: str) -> int:
+    """Take the lease from whoever has it; returns the epoch that fences every claim so far."""
+    row = session.get_one(LeaseRow, changefeed)
+    row.epoch += 1
+    row.holder = None
+    row.expires_at = 0
+    return row.epoch
 
 
 def _show_owner(session: Session, changefeed: str, owner: str) -> None:

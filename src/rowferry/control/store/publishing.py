@@ -91,8 +91,8 @@ def publish_plan(
             f"changefeed {feed.id}: micro-batch {plan.micro_batch} is not the recorded one: "
             f"{found}{what}, {feed.micro_batch} was published last"
         )
-    _move_progress(session, feed, plan.stretch.ranges, plan.stretch.gone_ranges)
-    _move_subscriptions(session, feed, plan, str(claim.holder))
+    lost = _move_progress(session, feed, plan.stretch.ranges, plan.stretch.gone_ranges)
+    _move_subscriptions(session, feed, plan, lost, str(claim.holder))
     feed.position = to_text(plan.stretch.position if position is None else position)
     feed.watermark = max(feed.watermark, plan.stretch.watermark or 0)
     feed.micro_batch = plan.micro_batch
@@ -114,6 +114,18 @@ def discard_plan(session: Session, claim: Claim, micro_batch: int) -> bool:
         )
     session.execute(delete(PendingRow).where(PendingRow.changefeed == feed.id))
     return True
+
+
+def forget_progress(session: Session, feed: FeedRow) -> None:
+    """Bring a changefeed back to its beginning, where it knows no position and no table.
+
+    Micro-batch numbers and the sink's state go on; a removal asked for by hand is not forgotten.
+    """
+    _delete_subscriptions(session, feed, SubscribeRow.subscribe_name == feed.id)
+    session.execute(delete(_PROGRESS).where(ProgressRow.subscribe_name == feed.id))
+    for table in (PendingRow, TableVersionRow):
+        session.execute(delete(table).where(table.changefeed == feed.id), execution_options=_BLIND)
+    feed.position, feed.watermark, feed.published = "{}", 0, ""
 
 
 def _pending_key(session: Session, changefeed: str) -> tuple[int, str] | None:
@@ -176,21 +188,20 @@ def versions_to_go_on(session: Session, feed: FeedRow) -> tuple[TableSchema, ...
         newer.version > row.version,
         newer.version <= feed.watermark,
     )
-    wanted = (
-        select(row.table_id, row.db_name, row.table_name, row.micro_batch, row.definition)
-        .where(row.changefeed == feed.id, ~overtaken)
-        .order_by(row.db_name, row.table_name, row.version)
-    )
+    wanted = select(
+        row.table_id, row.db_name, row.table_name, row.micro_batch, row.definition
+    ).where(row.changefeed == feed.id, ~overtaken)
     subscribed = select(table.table_id, table.db_name, table.table_name).where(
         table.subscribe_name == feed.id
     )
     captured = {_identity(*found) for found in session.execute(subscribed)}
     what = f"table versions of changefeed {feed.id}"
-    return tuple(
+    found = [
         read(definition, TableSchema.from_json, what)
         for table_id, database, name, recorded, definition in session.execute(wanted)
         if recorded > feed.micro_batch or _identity(table_id, database, name) in captured
-    )
+    ]
+    return tuple(sorted(found, key=lambda v: (v.id, v.version, v.table_id)))
 
 
 def _identity(table_id: int, database: str, table: str) -> int | TableId:
@@ -202,18 +213,25 @@ def _identity(table_id: int, database: str, table: str) -> int | TableId:
 
 def progress_of(session: Session, feed: FeedRow) -> tuple[RangeProgress, ...]:
     """Return the progress of every range, by table and start key."""
-    row = ProgressRow
     wanted = select(_PROGRESS).where(_progress_of(feed))
-    by_key = wanted.order_by(row.db_name, row.table_name, row.physical_id, row.start_key)
-    return tuple(to_progress(found) for found in session.execute(by_key))
+    found = [to_progress(row) for row in session.execute(wanted)]
+    found.sort(key=lambda r: (r.database, r.table, r.physical_id, r.start_key, r.range_id))
+    return tuple(found)
 
 
 def _move_progress(
     session: Session, feed: FeedRow, ranges: Sequence[RangeProgress], gone: Sequence[int]
-) -> None:
-    """Write the ranges that differ from what is stored, and delete those that are gone."""
+) -> set[TableId]:
+    """Write the ranges that differ from what is stored, and delete those that are gone.
+
+    Returns the tables that have lost their last range: a changed filter may have let them go.
+    """
     mine, range_id = _progress_of(feed), ProgressRow.range_id
     ended = set(gone)
+    lost: set[TableId] = set()
+    for some in _chunks(sorted(ended)):
+        names = select(ProgressRow.db_name, ProgressRow.table_name).where(mine, range_id.in_(some))
+        lost |= {TableId(d, t) for d, t in session.execute(names.distinct())}
     changed = {r.range_id: r for r in ranges if r.range_id not in ended}
     for some in _chunks(list(changed)):
         for stored in session.execute(select(_PROGRESS).where(mine, range_id.in_(some))):
@@ -224,6 +242,13 @@ def _move_progress(
         session.execute(delete(_PROGRESS).where(mine, range_id.in_(some)))
     if changed:
         session.execute(insert(_PROGRESS), [from_progress(r, feed) for r in changed.values()])
+    for some_names in _chunks(sorted(lost)):
+        pairs = tuple_(ProgressRow.db_name, ProgressRow.table_name).in_(
+            [tuple(n) for n in some_names]
+        )
+        left = select(ProgressRow.db_name, ProgressRow.table_name).where(mine, pairs)
+        lost -= {TableId(d, t) for d, t in session.execute(left.distinct())}
+    return lost
 
 
 def _progress_of(feed: FeedRow) -> ColumnElement[bool]:
@@ -231,13 +256,16 @@ def _progress_of(feed: FeedRow) -> ColumnElement[bool]:
     return and_(row.subscribe_name == feed.id, row.cluster_id == feed.cluster_id)
 
 
-def _move_subscriptions(session: Session, feed: FeedRow, plan: Plan, owner: str) -> None:
+def _move_subscriptions(
+    session: Session, feed: FeedRow, plan: Plan, lost: set[TableId], owner: str
+) -> None:
     """Bring the rows of `subscribe` in line with the tables that are captured after the plan."""
     row = TableVersionRow
     met = select(row.db_name, row.table_name, row.table_id).where(
         row.changefeed == feed.id, row.micro_batch == plan.micro_batch
     )
     tables = captured_by(plan, [(TableId(d, t), i) for d, t, i in session.execute(met)])
+    tables.gone |= lost - tables.present.keys()
     _end_subscriptions(session, feed, tables)
     missing = dict(tables.present)
     for database, table, table_id in _subscribed(session, feed, list(missing)):
@@ -269,9 +297,14 @@ def _end_subscriptions(session: Session, feed: FeedRow, tables: Captured) -> Non
     for some in _chunks(sorted(tables.gone_databases)):
         ended.append(and_(row.subscribe_name == feed.id, row.db_name.in_(some)))
     for those in ended:
-        if session.scalar(select(row.cancel).where(those, row.cancel == 1).limit(1)):
-            feed.cancel = 1
-        session.execute(delete(row).where(those), execution_options=_BLIND)
+        _delete_subscriptions(session, feed, those)
+
+
+def _delete_subscriptions(session: Session, feed: FeedRow, those: ColumnElement[bool]) -> None:
+    # Locked, so that a cancel set by hand comes before this look or finds no row to set it in.
+    if 1 in session.scalars(select(SubscribeRow.cancel).where(those).with_for_update()).all():
+        feed.cancel = 1
+    session.execute(delete(SubscribeRow).where(those), execution_options=_BLIND)
 
 
 def _subscribed(

@@ -13,8 +13,8 @@ from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.control.lease import Holder
 from rowferry.control.lifecycle import State
-from rowferry.control.store.contract import Feed, Lease, Note, Server
-from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, ServerRow
+from rowferry.control.store.contract import Feed, Lease, Note, Sample, Server
+from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, SampleRow, ServerRow
 from rowferry.errors import BadInput, MetaDamaged
 from rowferry.spec.changefeed import ChangefeedSpec
 
@@ -139,3 +139,19 @@ def to_note(row: HistoryRow) -> Note:
 def to_server(row: ServerRow) -> Server:
     """Return a server."""
     return Server(read(row.holder, Holder.from_json, "servers"), row.address, row.seen_at / 1000)
+
+
+def from_sample(changefeed: str, sample: Sample) -> dict[str, Any]:
+    """Return the row of `samples`."""
+    form = {name: getattr(sample, name) for name in Sample.__slots__ if name != "at"}
+    return {"changefeed": changefeed, "at": to_ms(sample.at), "sample": to_text(form)}
+
+
+def to_sample(row: SampleRow) -> Sample:
+    """Return a sample."""
+
+    def build(form: dict[str, Any]) -> Sample:
+        snapshots = tuple((name, done, all_) for name, done, all_ in form.pop("snapshots"))
+        return Sample(at=row.at / 1000, snapshots=snapshots, **form)
+
+    return read(row.sample, build, f"samples of changefeed {row.changefeed}")

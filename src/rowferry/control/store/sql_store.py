@@ -6,23 +6,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from rowferry.change.plan import Plan
+from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableSchema
 from rowferry.control import lifecycle
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.store import fence, publishing
-from rowferry.control.store.connection import BUSY_TIMEOUT_S, Database
-from rowferry.control.store.contract import Feed, FeedState, MetaStore, Note, Server
+from rowferry.control.store.connection import BUSY_TIMEOUT_S, Database, undone_again
+from rowferry.control.store.contract import Feed, FeedState, MetaStore, Note, Sample, Server
 from rowferry.control.store.rows import (
+    from_sample,
     read,
     read_object,
     to_feed,
     to_ms,
     to_note,
+    to_sample,
     to_server,
     to_spec,
     to_state,
@@ -34,12 +37,21 @@ from rowferry.control.store.tables import (
     LeaseRow,
     PendingRow,
     ProgressRow,
+    SampleRow,
     ServerRow,
     SpecRow,
     SubscribeRow,
     TableVersionRow,
 )
-from rowferry.errors import BadInput, ChangefeedExists, Fenced, NoSuchChangefeed, RowferryError
+from rowferry.errors import (
+    BadInput,
+    ChangefeedExists,
+    Fenced,
+    IllegalMove,
+    NoSuchChangefeed,
+    RowferryError,
+    SpecChanged,
+)
 from rowferry.spec.changefeed import ChangefeedSpec
 
 
@@ -49,12 +61,14 @@ def open_store(
     clock: Callable[[], float] = time.time,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> MetaStore:
-    """Open the meta database (`sqlite:///path`), making or upgrading it where needed.
+    """Open the meta database, making or upgrading its tables where needed.
 
-    Several processes may open a new file at the same time.
+    The URL is `sqlite:///path`, `mysql://…`, `mariadb://…` or `postgresql://…`. Several processes
+    may open a new one at the same time. `busy_timeout_s` bounds every wait for a lock or for a
+    connection, twice that the wait for an answer.
 
     Raises:
-        BadUri: the URL is not one of a database that can be used.
+        BadUri: the URL is not one of a database that can be used, or its server refuses us.
         MetaUnavailable: it cannot be reached, written or locked now.
         MetaDamaged: it is not a meta database, or one of a newer version.
     """
@@ -70,6 +84,7 @@ class SqlStore:
 
     # --- changefeeds -----------------------------------------------------------------------------
 
+    @undone_again
     def create_changefeed(self, spec: ChangefeedSpec, cluster_id: int = 0) -> Feed:
         """Store a new changefeed."""
         now, text = self._clock(), to_text(spec.to_json())
@@ -112,25 +127,43 @@ class SqlStore:
     def feeds(self) -> tuple[Feed, ...]:
         """Return all changefeeds, by id."""
         with self.database.reading("list changefeeds") as session:
-            rows = session.scalars(select(FeedRow).order_by(FeedRow.id)).all()
-            return tuple(_feed(session, row) for row in rows)
+            rows = session.scalars(select(FeedRow)).all()
+            leases = {lease.changefeed: lease for lease in session.scalars(select(LeaseRow))}
+            by_hand = select(SubscribeRow.subscribe_name).where(SubscribeRow.cancel == 1)
+            cancelled = set(session.scalars(by_hand.distinct()))
+            return tuple(
+                to_feed(row, leases.get(row.id), row.cancel == 1 or row.id in cancelled)
+                for row in sorted(rows, key=lambda row: row.id)
+            )
 
-    def update_spec(self, changefeed: str, spec: ChangefeedSpec) -> Feed:
+    @undone_again
+    def update_spec(self, changefeed: str, spec: ChangefeedSpec, since: int | None = None) -> Feed:
         """Store new settings as the next spec version."""
-        if spec.changefeed_id != changefeed:
-            raise BadInput(f"the id of changefeed {changefeed} cannot be changed")
-        now, text = self._clock(), to_text(spec.to_json())
         with self.database.writing(f"update changefeed {changefeed}") as session:
             row = fence.locked(session, changefeed)
-            if row.spec != text:
-                row.spec = text
-                row.spec_version += 1
-                version = row.spec_version
-                session.add(
-                    SpecRow(changefeed=changefeed, version=version, spec=text, stored_at=to_ms(now))
+            same = row.spec == to_text(spec.to_json())
+            if since is not None and row.spec_version != since and not same:
+                raise SpecChanged(
+                    f"the settings of changefeed {changefeed} were changed by somebody else just "
+                    "now; look at them and ask again"
                 )
-                fence.note(session, changefeed, now, "updated", {"spec_version": version})
+            if self._take_spec(session, row, spec):
+                details = {"spec_version": row.spec_version}
+                fence.note(session, changefeed, self._clock(), "updated", details)
             return _feed(session, row)
+
+    def _take_spec(self, session: Session, row: FeedRow, spec: ChangefeedSpec) -> bool:
+        """Store settings if they differ from those in force; returns whether they did."""
+        if spec.changefeed_id != row.id:
+            raise BadInput(f"the id of changefeed {row.id} cannot be changed")
+        text = to_text(spec.to_json())
+        if row.spec == text:
+            return False
+        row.spec = text
+        row.spec_version += 1
+        version, now = row.spec_version, to_ms(self._clock())
+        session.add(SpecRow(changefeed=row.id, version=version, spec=text, stored_at=now))
+        return True
 
     def spec(self, changefeed: str, version: int) -> ChangefeedSpec:
         """Return the settings of one spec version."""
@@ -143,23 +176,22 @@ class SqlStore:
             what = f"settings of changefeed {changefeed}"
             return read(row.spec, ChangefeedSpec.from_json, what)
 
+    @undone_again
     def remove(self, who: str | Claim) -> None:
         """Delete all of a changefeed but its epoch and a last line of history."""
         now = self._clock()
         with self.database.writing(f"remove changefeed {_id(who)}") as session:
             changefeed = fence.locked(session, who).id
-            for table in (SpecRow, TableVersionRow, PendingRow, HistoryRow):
+            for table in (SpecRow, TableVersionRow, PendingRow, HistoryRow, SampleRow):
                 session.execute(delete(table).where(table.changefeed == changefeed))
             for named in (SubscribeRow, ProgressRow):
                 session.execute(delete(named).where(named.subscribe_name == changefeed))
             session.execute(delete(FeedRow).where(FeedRow.id == changefeed))
-            lease = session.get_one(LeaseRow, changefeed)
-            # One up: whoever ran this one stays fenced when a new one takes the id.
-            lease.epoch += 1
-            lease.holder = None
-            lease.expires_at = 0
+            # Whoever ran this one stays fenced when a new one takes the id.
+            fence.end_lease(session, changefeed)
             fence.note(session, changefeed, now, "removed", {})
 
+    @undone_again
     def move(self, who: str | Claim, verb: Verb, error: Exception | None = None) -> State:
         """Change the state by a verb of the lifecycle."""
         with self.database.writing(f"{verb} changefeed {_id(who)}") as session:
@@ -168,6 +200,7 @@ class SqlStore:
             self._enter(session, row, state, error)
             return state
 
+    @undone_again
     def set_state(self, who: str | Claim, state: State, error: Exception | None = None) -> None:
         """Set the state, whatever it was."""
         with self.database.writing(f"set changefeed {_id(who)} to {state}") as session:
@@ -184,6 +217,23 @@ class SqlStore:
             details = {"from": was, "to": state, "error": str(error) if error else ""}
             fence.note(session, row.id, self._clock(), "state", details)
 
+    @undone_again
+    def reset(self, changefeed: str, spec: ChangefeedSpec, why: str) -> Feed:
+        """Forget how far a changefeed is."""
+        with self.database.writing(f"reset changefeed {changefeed}") as session:
+            row = fence.locked(session, changefeed)
+            if to_state(row).runs:
+                raise IllegalMove(
+                    f"cannot reset changefeed {changefeed} while it is {row.state}; pause it first"
+                )
+            self._take_spec(session, row, spec)
+            details = {"why": why, "spec_version": row.spec_version, "watermark": row.watermark}
+            publishing.forget_progress(session, row)
+            row.epoch = fence.end_lease(session, changefeed)
+            fence.note(session, changefeed, self._clock(), "reset", details)
+            return _feed(session, row)
+
+    @undone_again
     def request_cancel(self, changefeed: str) -> None:
         """Ask the owner to stop and remove the changefeed."""
         with self.database.writing(f"cancel changefeed {changefeed}") as session:
@@ -199,16 +249,27 @@ class SqlStore:
 
     # --- leases ----------------------------------------------------------------------------------
 
+    @undone_again
     def claim(self, changefeed: str, holder: Holder, now: float, ttl_s: float) -> Claim:
         """Take the changefeed with a new epoch."""
         with self.database.writing(f"claim changefeed {changefeed}") as session:
             return fence.take(session, changefeed, holder, now, ttl_s)
 
+    @undone_again
     def renew(self, claim: Claim, now: float) -> None:
         """Extend the lease."""
         with self.database.writing(f"renew the lease of {claim.changefeed}") as session:
             fence.extend(session, claim, now)
 
+    @undone_again
+    def renew_all(self, claims: Sequence[Claim], now: float) -> tuple[Claim, ...]:
+        """Extend many leases; returns the claims that are not in force any more."""
+        if not claims:
+            return ()
+        with self.database.writing(f"renew {len(claims)} leases") as session:
+            return fence.extend_all(session, claims, now)
+
+    @undone_again
     def release(self, claim: Claim) -> None:
         """Give the lease back."""
         try:
@@ -240,6 +301,15 @@ class SqlStore:
                 epoch=row.epoch,
             )
 
+    def ranges(self, changefeed: str) -> tuple[RangeProgress, ...]:
+        """Return how far each range is."""
+        with self.database.reading(f"read the progress of {changefeed}") as session:
+            row = session.get(FeedRow, changefeed)
+            if row is None:
+                raise fence.no_such(changefeed)
+            return publishing.progress_of(session, row)
+
+    @undone_again
     def record(self, claim: Claim, plan: Plan, versions: Sequence[TableSchema]) -> None:
         """Store new table versions, and the plan as pending."""
         with self.database.writing(f"record a plan of {claim.changefeed}") as session:
@@ -253,11 +323,13 @@ class SqlStore:
                 return None
             return read(row.plan, Plan.from_json, f"pending plan of changefeed {changefeed}")
 
+    @undone_again
     def publish(self, claim: Claim, plan: Plan, position: dict[str, Any] | None = None) -> None:
         """Make the pending plan's end the changefeed's state."""
         with self.database.writing(f"publish a plan of {claim.changefeed}") as session:
             publishing.publish_plan(session, claim, plan, position)
 
+    @undone_again
     def discard(self, claim: Claim, micro_batch: int, why: str) -> None:
         """Forget the pending plan of this number and note it."""
         with self.database.writing(f"discard a plan of {claim.changefeed}") as session:
@@ -267,6 +339,7 @@ class SqlStore:
 
     # --- history and servers ---------------------------------------------------------------------
 
+    @undone_again
     def note(self, changefeed: str, what: str, details: Mapping[str, Any] | None = None) -> None:
         """Add a line to the changefeed's history."""
         with self.database.writing(f"write the history of {changefeed}") as session:
@@ -279,6 +352,7 @@ class SqlStore:
             rows = session.scalars(mine.order_by(HistoryRow.id.desc()).limit(limit))
             return tuple(to_note(row) for row in rows)
 
+    @undone_again
     def announce(self, holder: Holder, address: str, now: float) -> None:
         """Say that this server is alive."""
         with self.database.writing("announce a server") as session:
@@ -297,6 +371,37 @@ class SqlStore:
             rows = session.scalars(select(ServerRow).where(ServerRow.seen_at >= to_ms(since)))
             found = [to_server(row) for row in rows]
             return tuple(sorted(found, key=lambda s: (s.holder.host, s.holder.pid)))
+
+    @undone_again
+    def retire(self, holder: Holder) -> None:
+        """Say that this server has left."""
+        with self.database.writing("retire a server") as session:
+            session.execute(delete(ServerRow).where(ServerRow.instance == holder.instance))
+
+    # --- samples ---------------------------------------------------------------------------------
+
+    @undone_again
+    def write_samples(self, samples: Mapping[str, Sample], keep_s: float = 3600.0) -> None:
+        """Store a sample for each changefeed, and drop old ones."""
+        if not samples:
+            return
+        oldest = to_ms(max(sample.at for sample in samples.values()) - keep_s)
+        with self.database.writing("write samples") as session:
+            session.execute(delete(SampleRow).where(SampleRow.at < oldest))
+            stored = session.scalars(select(FeedRow.id).where(FeedRow.id.in_(samples)))
+            rows = [from_sample(name, samples[name]) for name in sorted(stored)]
+            if rows:
+                key = tuple_(SampleRow.changefeed, SampleRow.at)
+                again = key.in_([(row["changefeed"], row["at"]) for row in rows])
+                session.execute(delete(SampleRow).where(again))
+                session.execute(insert(SampleRow), rows)
+
+    def samples(self, changefeed: str, since: float = 0.0) -> tuple[Sample, ...]:
+        """Return the samples taken at or after `since`, oldest first."""
+        with self.database.reading(f"read the samples of {changefeed}") as session:
+            mine = select(SampleRow).where(SampleRow.changefeed == changefeed)
+            late = mine.where(SampleRow.at >= to_ms(since)).order_by(SampleRow.at)
+            return tuple(to_sample(row) for row in session.scalars(late))
 
     def close(self) -> None:
         """Let connections go."""
@@ -320,6 +425,10 @@ def _cancelled(session: Session, row: FeedRow) -> bool:
 
 def _error_words(error: Exception) -> tuple[str, str]:
     if isinstance(error, RowferryError):
-        return error.code, error.words
+        return error.code, _storable(error.words)
     known = RowferryError(f"{type(error).__name__}: {error}")
-    return known.code, known.words
+    return known.code, _storable(known.words)
+
+
+def _storable(words: str) -> str:
+    return words.replace("\0", "\\0")  # PostgreSQL's texts have no such character

@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "rowferry_version"
-REVISIONS = ("0001",)  # every schema version that this code can open, oldest first
+REVISIONS = ("0001", "0002")  # every schema version that this code can open, oldest first
 
 
 def _name(length: int) -> TypeEngine[str]:
@@ -170,3 +170,14 @@ class ServerRow(Table):
     holder: Mapped[str] = mapped_column(Text)
     address: Mapped[str] = mapped_column(Text)
     seen_at: Mapped[int] = mapped_column(BigInteger)
+
+
+class SampleRow(Table):
+    """What a changefeed did up to a moment. May outlive the changefeed until its time is over."""
+
+    __tablename__ = "samples"
+    __table_args__ = (Index("samples_by_time", "at"),)
+
+    changefeed: Mapped[str] = mapped_column(FEED, primary_key=True)
+    at: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    sample: Mapped[str] = mapped_column(LONG)

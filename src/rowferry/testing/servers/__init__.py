@@ -1,11 +1,13 @@
 """Real servers for tests and benchmarks, fetched, started and stopped here.
 
 In: a folder and settings. Out: a server that answers on 127.0.0.1: MySQL and MariaDB with an
-administrator's login, Kafka, a schema registry, and object stores (S3, GCS, Azure).
+administrator's login, PostgreSQL, Kafka, a schema registry, and object stores (S3, GCS, Azure).
+And a browser, for the web page.
 Nothing is installed on the machine; programs are kept in a cache folder that later runs use.
 """
 
 from rowferry.testing.servers.azurite import Azurite
+from rowferry.testing.servers.chromium import Chromium
 from rowferry.testing.servers.flavours import (
     MariaDb,
     MariaDb11,
@@ -17,6 +19,7 @@ from rowferry.testing.servers.gcs import FakeGcs
 from rowferry.testing.servers.kafka import Kafka, Listener, Message
 from rowferry.testing.servers.minio import Minio
 from rowferry.testing.servers.object_server import ObjectServer
+from rowferry.testing.servers.postgres import Postgres
 from rowferry.testing.servers.registry import Registry
 from rowferry.testing.servers.relay import Relay
 from rowferry.testing.servers.replication import promote, replicate, wait_for
@@ -26,6 +29,7 @@ from rowferry.testing.servers.tokens import TokenEndpoint
 
 __all__ = [
     "Azurite",
+    "Chromium",
     "FakeGcs",
     "Kafka",
     "Listener",
@@ -35,6 +39,7 @@ __all__ = [
     "Minio",
     "MySql",
     "ObjectServer",
+    "Postgres",
     "Registry",
     "Relay",
     "Row",

@@ -7,17 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rowferry.errors import RowferryError
 from rowferry.testing.servers.azurite import Azurite
+from rowferry.testing.servers.chromium import Chromium
 from rowferry.testing.servers.flavours import MariaDb, MariaDb11, MySql
 from rowferry.testing.servers.gcs import FakeGcs
 from rowferry.testing.servers.kafka import Kafka
 from rowferry.testing.servers.minio import Minio
+from rowferry.testing.servers.postgres import Postgres
 from rowferry.testing.servers.registry import Registry
 
 
 def main() -> int:
     """Fetch what is missing and say where it is; return the exit code."""
     # Minio first: it is built from its sources, which takes longest.
-    kinds = (Minio, MySql, MariaDb, MariaDb11, Kafka, Registry, FakeGcs, Azurite)
+    kinds = (
+        *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, Registry, FakeGcs, Azurite),
+        Chromium,
+    )
     with ThreadPoolExecutor(2) as workers:
         try:
             for folder in workers.map(lambda kind: kind.ensure().parent, kinds):

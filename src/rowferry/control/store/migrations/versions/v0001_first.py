@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from alembic import op
 from sqlalchemy.dialects import mysql
+
+from rowferry.control.store.migrations.steps import make_index, make_table
 
 revision = "0001"
 down_revision = None
@@ -50,7 +51,7 @@ def upgrade() -> None:
     """Make all tables."""
     _changefeeds()
     _captured_tables()
-    op.create_table(
+    make_table(
         "leases",
         _key("changefeed", FEED),
         _number("epoch"),
@@ -58,7 +59,7 @@ def upgrade() -> None:
         _number("claimed_at"),
         _number("expires_at"),
     )
-    op.create_table(
+    make_table(
         "history",
         sa.Column("id", COUNTER, primary_key=True, autoincrement=True, nullable=False),
         _text("changefeed", FEED),
@@ -66,8 +67,8 @@ def upgrade() -> None:
         _text("what", sa.String(64)),
         _text("details", LONG),
     )
-    op.create_index("history_by_changefeed", "history", ["changefeed", "id"])
-    op.create_table(
+    make_index("history_by_changefeed", "history", ["changefeed", "id"])
+    make_table(
         "servers",
         _key("instance", sa.String(32)),
         _text("holder"),
@@ -77,7 +78,7 @@ def upgrade() -> None:
 
 
 def _changefeeds() -> None:
-    op.create_table(
+    make_table(
         "changefeeds",
         _key("id", FEED),
         _text("state", sa.String(16)),
@@ -95,14 +96,14 @@ def _changefeeds() -> None:
         _text("error_code", sa.String(16)),
         _text("error", LONG),
     )
-    op.create_table(
+    make_table(
         "spec_versions",
         _of_changefeed(),
         _number("version", primary_key=True),
         _text("spec", LONG),
         _number("stored_at"),
     )
-    op.create_table(
+    make_table(
         "table_versions",
         _of_changefeed(),
         _number("table_id", primary_key=True),
@@ -112,7 +113,7 @@ def _changefeeds() -> None:
         _number("micro_batch"),
         _text("definition", LONG),
     )
-    op.create_table(
+    make_table(
         "pending_plans",
         _of_changefeed(),
         _number("micro_batch"),
@@ -124,7 +125,7 @@ def _changefeeds() -> None:
 
 
 def _captured_tables() -> None:
-    op.create_table(
+    make_table(
         "subscribe",
         _number("cluster_id", primary_key=True),
         _key("db_name", NAME),
@@ -137,8 +138,8 @@ def _captured_tables() -> None:
         _small("cancel"),
         _text("owner"),
     )
-    op.create_index("subscribe_by_name", "subscribe", ["subscribe_name"])
-    op.create_table(
+    make_index("subscribe_by_name", "subscribe", ["subscribe_name"])
+    make_table(
         "progress",
         _number("cluster_id", primary_key=True),
         _key("db_name", NAME),
