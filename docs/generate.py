@@ -27,10 +27,11 @@ def errors_page() -> str:
     """Return the page of all error codes."""
     lines = ["# Errors", "", _NOTE, ""]
     lines += ["Every error is one line, `[code] words`. Codes are never used again.", ""]
-    lines += ["| code | name | meaning | what happens |", "|---|---|---|---|"]
+    lines += ["| code | name | meaning | what happens | what to do |", "|---|---|---|---|---|"]
     for code, error in sorted(BY_CODE.items()):
+        happens = _DONE[error.verdict]
         lines.append(
-            f"| {code} | {error.__name__} | {_first_line(error)} | {_DONE[error.verdict]} |"
+            f"| {code} | {error.__name__} | {_first_line(error)} | {happens} | {error.cure} |"
         )
     return "\n".join(lines) + "\n"
 

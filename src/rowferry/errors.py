@@ -8,7 +8,8 @@
     ├── SinkError           RF-4xxx  writing the sink
     ├── EncodeError         RF-5xxx  a value that a codec cannot write or read
     ├── StoreError          RF-6xxx  the reference store
-    └── EngineError         RF-7xxx  Spark
+    ├── EngineError         RF-7xxx  Spark
+    └── ServerError         RF-8xxx  a Rowferry server, as its clients see it
 
 Doctrine: unknown errors retry with back-off; only errors marked STOP fail a changefeed; REPLAN
 means that the recorded plan can never run again (its snapshot is gone): it is discarded and the
@@ -35,6 +36,7 @@ class RowferryError(Exception):
     """Something went wrong, and we know what: the text says it in one line."""
 
     code: ClassVar[str] = "RF-0000"
+    cure: ClassVar[str] = "Nothing yet: it is tried again. If it stays, read the server's log."
     verdict: ClassVar[Verdict] = Verdict.RETRY
 
     def __init__(self, words: str) -> None:
@@ -55,6 +57,7 @@ class BadInput(RowferryError):
     """What the user asked for cannot be done as written; nothing was written or started."""
 
     code = "RF-1000"
+    cure = "Correct what the text names, then ask again."
     verdict = Verdict.STOP
 
 
@@ -62,90 +65,147 @@ class UnknownOption(BadInput):
     """A key that nobody knows here; the text lists the known ones."""
 
     code = "RF-1001"
+    cure = "Remove the key, or correct it to one of those that the text lists."
 
 
 class BadOption(BadInput):
     """A known key with a value of the wrong type or outside the allowed ones."""
 
     code = "RF-1002"
+    cure = "Give the key one of the values that the text allows."
 
 
 class BadConfigFile(BadInput):
     """A configuration file that cannot be read or parsed."""
 
     code = "RF-1003"
+    cure = "Correct the file that the text names."
 
 
 class BadUri(BadInput):
     """A source or sink URI that cannot be understood."""
 
     code = "RF-1004"
+    cure = "Correct the URI; write special characters in it as %XX."
 
 
 class BadFilterRule(BadInput):
     """A table filter rule with a syntax error."""
 
     code = "RF-1005"
+    cure = "Correct the rule: DATABASE.TABLE, with * and ? as wildcards and ! to exclude."
 
 
 class BadStatement(BadInput):
-    """A DDL text that cannot be parsed or does not fit the table."""
+    """A statement that cannot be parsed, or a DDL text that does not fit the table."""
 
     code = "RF-1006"
+    cure = "Correct the statement at the place that the text names."
 
 
 class UnknownName(BadInput):
     """A source, codec or sink name that is not registered; the text lists the known ones."""
 
     code = "RF-1007"
+    cure = "Use one of the names that the text lists."
 
 
 class OptionsConflict(BadInput):
     """Two options that cannot be used together; the text gives the reason."""
 
     code = "RF-1008"
+    cure = "Remove one of the two settings."
 
 
 class NoSuchTable(BadInput):
     """A table that was named exactly does not exist in the source."""
 
     code = "RF-1009"
+    cure = "Correct the name, create the table first, or use a wildcard."
 
 
 class BadChangefeedId(BadInput):
     """A changefeed id with characters that are not allowed, or too long."""
 
     code = "RF-1010"
+    cure = "Use letters, digits and single hyphens between them, 128 at most."
 
 
 class BadDispatchRule(BadInput):
     """A partition or topic expression that cannot be used, as written or for some table."""
 
     code = "RF-1012"
+    cure = "Correct the rule in sink.dispatchers, then update the changefeed and resume it."
 
 
 class BadRoute(BadInput):
     """A table routing expression that cannot be used, or that sends two tables to one name."""
 
     code = "RF-1013"
+    cure = "Correct target-schema and target-table, then update the changefeed and resume it."
 
 
 class BadEventFilter(BadInput):
     """An event filter whose event, pattern or expression cannot be used."""
 
     code = "RF-1014"
+    cure = "Correct the rule in filter.event-filters, then update the changefeed and resume it."
 
 
 class BadColumnSelector(BadInput):
     """A column selector with a wrong pattern, or one that leaves a table without a key."""
 
     code = "RF-1015"
+    cure = "Keep the table's key among the columns, then update the changefeed and resume it."
+
+
+class TargetUnfit(BadInput):
+    """A table of the downstream that is missing, or that a table's rows do not fit into."""
+
+    code = "RF-1016"
+    cure = "Change the downstream's table as the text says, then resume the changefeed."
+
+
+class TableNotActiveActive(BadInput):
+    """A captured table that soft delete or the active-active mode cannot work with."""
+
+    code = "RF-1024"
+    cure = "Change the table, its marking or the filter as the text says, then resume."
+
+
+class TargetTsTooEarly(BadInput):
+    """A target-ts at or below the commit-ts at which the changefeed begins or stands."""
+
+    code = "RF-1020"
+    cure = "Give a target-ts above the start-ts and above the checkpoint, or none."
 
 
 class TableIneligible(BadInput):
     """Tables without a usable key, which the user neither forces nor leaves out."""
 
     code = "RF-1011"
+    cure = "Give the tables a key, or set ignore-ineligible-table or force-replicate."
+
+
+class AccessDenied(BadInput):
+    """A request without the server's token or a known user and password, or from another site."""
+
+    code = "RF-1023"
+    cure = "Send the token, or a user and password, that the server was started with."
+
+
+class RequestTooLarge(BadInput):
+    """A request whose body is larger than a server reads."""
+
+    code = "RF-1021"
+    cure = "Send less: no request needs more than a mebibyte."
+
+
+class NotSupported(BadInput):
+    """A path of TiCDC's interface, known here, whose work has no counterpart."""
+
+    code = "RF-1022"
+    cure = "Leave it: there is nothing here that it could do."
 
 
 # --- RF-2xxx: the meta database ------------------------------------------------------------------
@@ -155,18 +215,21 @@ class StateError(RowferryError):
     """The meta database refuses."""
 
     code = "RF-2000"
+    cure = "Nothing yet: it is tried again. If it stays, run `rowferry meta check`."
 
 
 class MetaUnavailable(StateError):
     """The meta database did not answer; the same call may work later."""
 
     code = "RF-2001"
+    cure = "Bring the meta database back; changefeeds then go on by themselves."
 
 
 class Fenced(StateError):
     """Another process took this changefeed over; this one must stop at once."""
 
     code = "RF-2002"
+    cure = "Nothing: the changefeed runs on the server that took it over."
     verdict = Verdict.STOP
 
 
@@ -174,6 +237,7 @@ class LeaseHeld(StateError):
     """The changefeed is running elsewhere."""
 
     code = "RF-2003"
+    cure = "Stop the process that the text names, or let it run the changefeed."
     verdict = Verdict.STOP
 
 
@@ -181,6 +245,7 @@ class SpecChanged(StateError):
     """The stored changefeed was made with other settings."""
 
     code = "RF-2004"
+    cure = "Keep what cannot be changed, or make a new changefeed."
     verdict = Verdict.STOP
 
 
@@ -188,6 +253,7 @@ class MetaDamaged(StateError):
     """The meta database holds something that this version cannot read."""
 
     code = "RF-2005"
+    cure = "Upgrade this program, or restore the meta database from a backup."
     verdict = Verdict.STOP
 
 
@@ -195,6 +261,7 @@ class IllegalMove(StateError):
     """The changefeed's state does not allow this; the text lists what it allows."""
 
     code = "RF-2006"
+    cure = "Do first what the text asks for, such as pausing it."
     verdict = Verdict.STOP
 
 
@@ -202,6 +269,7 @@ class NoSuchChangefeed(StateError):
     """No changefeed of this id is stored."""
 
     code = "RF-2007"
+    cure = "Correct the id; the list of changefeeds shows those that there are."
     verdict = Verdict.STOP
 
 
@@ -209,6 +277,7 @@ class ChangefeedExists(StateError):
     """A changefeed of this id is stored already."""
 
     code = "RF-2008"
+    cure = "Use another id, or remove the other one first."
     verdict = Verdict.STOP
 
 
@@ -216,6 +285,7 @@ class PlanRefused(StateError):
     """The plan contradicts what is recorded: another one is pending, or its number is not next."""
 
     code = "RF-2009"
+    cure = "Resume the changefeed. If it comes again, run `rowferry meta check`."
     verdict = Verdict.STOP
 
 
@@ -226,18 +296,21 @@ class SourceError(RowferryError):
     """Reading the source failed."""
 
     code = "RF-3000"
+    cure = "Nothing yet: it is tried again. If it stays, look at the source."
 
 
 class SourceUnavailable(SourceError):
     """The source did not answer; the same read may work later."""
 
     code = "RF-3001"
+    cure = "Bring the source back, or correct its address; reading then goes on by itself."
 
 
 class SnapshotGone(SourceError):
     """A snapshot version no longer exists (the leader moved); a new one must be made."""
 
     code = "RF-3002"
+    cure = "Nothing: a new snapshot is made."
     verdict = Verdict.REPLAN
 
 
@@ -245,6 +318,7 @@ class LogLost(SourceError):
     """The log was compacted past our position: changes cannot be read any more."""
 
     code = "RF-3003"
+    cure = "Reset the changefeed to a new snapshot, and let the source keep its log longer."
     verdict = Verdict.STOP
 
 
@@ -252,6 +326,7 @@ class CorruptLog(SourceError):
     """The source sent bytes that cannot be decoded; the text names the place."""
 
     code = "RF-3004"
+    cure = "Read the same place with the source's own tools; skip it by a reset behind it."
     verdict = Verdict.STOP
 
 
@@ -259,6 +334,7 @@ class SourceMismatch(SourceError):
     """The source is not the one that this changefeed was created for."""
 
     code = "RF-3005"
+    cure = "Give the changefeed the source that it was made for, or make a new one."
     verdict = Verdict.STOP
 
 
@@ -266,6 +342,7 @@ class SourceUnsupported(SourceError):
     """The source lacks something that this changefeed needs."""
 
     code = "RF-3006"
+    cure = "Change the source's settings as the text says, then resume the changefeed."
     verdict = Verdict.STOP
 
 
@@ -273,6 +350,7 @@ class TableVersionUnknown(SourceError):
     """A row refers to a table version that was never recorded."""
 
     code = "RF-3007"
+    cure = "Reset the changefeed to a new snapshot."
     verdict = Verdict.STOP
 
 
@@ -280,6 +358,7 @@ class LoginRefused(SourceError):
     """The source does not let this user in, or does not let it do what is needed."""
 
     code = "RF-3008"
+    cure = "Grant what the text names, or correct user and password, then resume it."
     verdict = Verdict.STOP
 
 
@@ -287,6 +366,7 @@ class ReplicaIdTaken(SourceError):
     """Another replica reads the source's log with the same server id."""
 
     code = "RF-3009"
+    cure = "Set another server-id, or 0 to have a free one chosen, then resume it."
     verdict = Verdict.STOP
 
 
@@ -294,6 +374,7 @@ class EventUnknown(SourceError):
     """The log holds an event, or a form of one, that is not understood; the text names it."""
 
     code = "RF-3010"
+    cure = "Upgrade this program, or reset the changefeed behind the place in the text."
     verdict = Verdict.STOP
 
 
@@ -301,6 +382,7 @@ class SnapshotOutdated(SourceError):
     """A table was altered while its snapshot was read; the snapshot is planned anew."""
 
     code = "RF-3011"
+    cure = "Nothing: the snapshot is planned anew."
     verdict = Verdict.REPLAN
 
 
@@ -308,6 +390,7 @@ class SourceMoved(SourceError):
     """Another server answers at the source's address; the stretch is planned anew by GTID."""
 
     code = "RF-3012"
+    cure = "Nothing: reading goes on by GTID."
     verdict = Verdict.REPLAN
 
 
@@ -315,6 +398,7 @@ class TableAltered(SourceError):
     """A table was altered, emptied or dropped, and a Spark query on it cannot go on as it is."""
 
     code = "RF-3013"
+    cure = "Start the query again with a new checkpoint."
     verdict = Verdict.STOP
 
 
@@ -325,18 +409,21 @@ class SinkError(RowferryError):
     """Writing the sink failed."""
 
     code = "RF-4000"
+    cure = "Nothing yet: it is tried again. If it stays, look at the sink."
 
 
 class SinkUnavailable(SinkError):
     """The sink did not answer; the same write may work later."""
 
     code = "RF-4001"
+    cure = "Bring the sink back, or correct its address; writing then goes on by itself."
 
 
 class RowRejected(SinkError):
     """The sink refused this row for good; retrying cannot help."""
 
     code = "RF-4002"
+    cure = "Correct the target so that it takes the row, then resume the changefeed."
     verdict = Verdict.STOP
 
 
@@ -344,6 +431,7 @@ class SinkUnwritable(SinkError):
     """The target cannot be written (permissions, not a directory, read-only)."""
 
     code = "RF-4003"
+    cure = "Give the permission that is missing, then resume the changefeed."
     verdict = Verdict.STOP
 
 
@@ -351,6 +439,7 @@ class SinkOwned(SinkError):
     """The target belongs to another changefeed."""
 
     code = "RF-4004"
+    cure = "Use a target of its own for each changefeed."
     verdict = Verdict.STOP
 
 
@@ -358,6 +447,7 @@ class SinkDamaged(SinkError):
     """A file of ours at the target was changed or damaged by someone else."""
 
     code = "RF-4005"
+    cure = "Repair or remove the file that the text names, then resume the changefeed."
     verdict = Verdict.STOP
 
 
@@ -365,6 +455,7 @@ class FileConflict(SinkError):
     """A data file of our number exists with other content."""
 
     code = "RF-4006"
+    cure = "Find out who else writes there; remove the file, then resume the changefeed."
     verdict = Verdict.STOP
 
 
@@ -372,6 +463,7 @@ class SchemaRefused(SinkError):
     """The schema registry refused a schema, e.g. because older readers could not read it."""
 
     code = "RF-4007"
+    cure = "Set the subject's compatibility so that it takes the schema, then resume it."
     verdict = Verdict.STOP
 
 
@@ -379,6 +471,15 @@ class TopicRefused(SinkError):
     """A topic that is missing, has too few partitions, or cannot take one more table."""
 
     code = "RF-4008"
+    cure = "Create or widen the topic, or correct the dispatch rules, then resume it."
+    verdict = Verdict.STOP
+
+
+class SchemaChangeRefused(SinkError):
+    """The downstream refuses a DDL; it can be skipped or replaced."""
+
+    code = "RF-4011"
+    cure = "Make it possible, or set skip-ddl or replace-ddl, then resume the changefeed."
     verdict = Verdict.STOP
 
 
@@ -386,6 +487,7 @@ class PlanDiscarded(SinkError):
     """The plan was discarded while its tasks still ran; its files must not appear any more."""
 
     code = "RF-4010"
+    cure = "Nothing: the stretch is planned anew."
     verdict = Verdict.REPLAN
 
 
@@ -396,6 +498,7 @@ class EncodeError(RowferryError):
     """A value cannot be written in this format."""
 
     code = "RF-5000"
+    cure = "Choose another protocol, or leave the column out by a column selector."
     verdict = Verdict.STOP
 
 
@@ -403,6 +506,7 @@ class MessageTooLarge(EncodeError):
     """A row whose message is longer than the queue takes."""
 
     code = "RF-5002"
+    cure = "Raise max-message-bytes, or set large-message-handle, then resume it."
     verdict = Verdict.STOP
 
 
@@ -410,6 +514,7 @@ class DecodeError(RowferryError):
     """Bytes are not what this format allows; the text names the place."""
 
     code = "RF-5001"
+    cure = "Read the bytes with the protocol and options that they were written with."
     verdict = Verdict.STOP
 
 
@@ -420,6 +525,7 @@ class StoreError(RowferryError):
     """The reference store refused a request."""
 
     code = "RF-6000"
+    cure = "Correct the request as the text says."
     verdict = Verdict.STOP
 
 
@@ -427,6 +533,7 @@ class StoreUnavailable(StoreError):
     """The reference store did not answer."""
 
     code = "RF-6001"
+    cure = "Start the reference store, or correct its address."
     verdict = Verdict.RETRY
 
 
@@ -434,6 +541,7 @@ class TransactionAborted(StoreError):
     """The transaction was rolled back (a conflict, or given up as abandoned); try it again."""
 
     code = "RF-6002"
+    cure = "Run the transaction again."
     verdict = Verdict.RETRY
 
 
@@ -441,6 +549,7 @@ class StoreDamaged(StoreError):
     """A file of the reference store is damaged beyond its torn tail."""
 
     code = "RF-6003"
+    cure = "Remove the store's directory and start it anew."
 
 
 # --- RF-7xxx: Spark ------------------------------------------------------------------------------
@@ -450,19 +559,39 @@ class EngineError(RowferryError):
     """Spark could not run a job."""
 
     code = "RF-7000"
+    cure = "Nothing yet: it is tried again. If it stays, read Spark's log."
 
 
 class TaskFailed(EngineError):
     """A task ended without an error of ours (a worker died, memory ran out); it is tried again."""
 
     code = "RF-7001"
+    cure = "Nothing yet: it is tried again. If it stays, give the workers more memory."
 
 
 class NoJava(EngineError):
     """No usable Java was found."""
 
     code = "RF-7002"
+    cure = "Install a Java runtime, or set JAVA_HOME to one."
     verdict = Verdict.STOP
+
+
+# --- RF-8xxx: a server, as its clients see it ----------------------------------------------------
+
+
+class ServerError(RowferryError):
+    """A Rowferry server did not answer as one does."""
+
+    code = "RF-8000"
+    cure = "Check that the address is one of a Rowferry server; read its log."
+
+
+class ServerUnavailable(ServerError):
+    """No Rowferry server answers at the address; the same request may work later."""
+
+    code = "RF-8001"
+    cure = "Start a server with `rowferry server`, or name a running one with --server."
 
 
 # --- text ⇄ error --------------------------------------------------------------------------------
@@ -479,6 +608,12 @@ def _tree(root: type[RowferryError]) -> dict[str, type[RowferryError]]:
 
 BY_CODE: dict[str, type[RowferryError]] = _tree(RowferryError)
 _TAG = re.compile(r"\[(RF-\d{4})\] ([^\n]*)")
+
+
+def cure_of(code: str) -> str:
+    """Return what to do about the error of a code; empty: no such code."""
+    error = BY_CODE.get(code)
+    return error.cure if error else ""
 
 
 def from_text(text: str) -> RowferryError | None:

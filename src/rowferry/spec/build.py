@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rowferry.errors import BadInput
+from rowferry.errors import BadInput, BadOption, TargetTsTooEarly
+from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_id
 from rowferry.spec.check import (
@@ -35,6 +36,7 @@ def build_spec(
     changefeed_id: str | None = None,
     tables: Tables = (),
     conflicts: Sequence[Conflict] = (),
+    target_ts: int = 0,
 ) -> tuple[ChangefeedSpec, list[str]]:
     """Return what the user asked for, checked, with notices to show.
 
@@ -47,6 +49,7 @@ def build_spec(
             as far as it is known (source, sink and protocol are). A table whose section is `source`
             or begins with `source.` belongs to the source URI, every other to the sink URI.
         conflicts: rows of the stages, beside those of spec itself.
+        target_ts: the commit-ts at which the changefeed ends; 0: it has no end.
 
     Raises:
         BadInput: one line that names the file, key, parameter or URI at fault and what is allowed.
@@ -63,6 +66,7 @@ def build_spec(
         source=Uri.parse(source, "source").absolute(os.getcwd(), "source"),
         sink=target,
         config=_in_file(file, lambda: _modern(config, notices)),
+        target_ts=target_ts,
     )
     name = changefeed_id
     name = default_changefeed_id(spec.source, spec.sink) if name is None else name
@@ -70,7 +74,24 @@ def build_spec(
     _check_names(spec)
     found = tuple(tables(spec) if callable(tables) else tables)
     notices += _check(spec, found, (*CONFLICTS, *conflicts), file)
+    check_target_ts(target_ts, spec.start_ts)
     return replace(spec, config=inline_rule_files(spec.config)), notices
+
+
+def check_target_ts(target_ts: int, reached: int) -> None:
+    """Refuse an end that is no commit-ts, or not above one that is reached already.
+
+    Raises:
+        BadOption: it is no commit-ts at all.
+        TargetTsTooEarly: at or below `reached`.
+    """
+    if not 0 <= target_ts < 1 << 63:
+        raise BadOption(f"target-ts = {target_ts}: not a commit-ts; allowed: 0 to 2^63 - 1")
+    if target_ts and target_ts <= reached:
+        raise TargetTsTooEarly(
+            f"target-ts {target_ts} is not above {reached}, where the changefeed begins or stands; "
+            "give a later one, or none"
+        )
 
 
 def _modern(config: str | Path | Mapping[str, Any] | None, notices: list[str]) -> dict[str, Any]:
@@ -99,6 +120,7 @@ def _check(
     of_source = [t for t in tables if t.section.split(".")[0] == "source"]
     of_sink = [t for t in (*own_tables(family), *tables) if t not in of_source]
     check_conflicts(spec, conflicts)
+    _in_file(file, lambda: read_active_active(spec))
     notices = _in_file(file, lambda: check_config(spec.config, [*of_source, *of_sink], readers))
     notices += check_parameters(spec.source, "source", of_source)
     notices += check_parameters(spec.sink, "sink", of_sink, readers)

@@ -31,6 +31,12 @@ class ChangefeedSpec:
         written = self.sink.parameter("protocol") or self.section("sink").get("protocol", "")
         return parse_protocol(written) if isinstance(written, str) else ""
 
+    @property
+    def start_ts(self) -> int:
+        """Begins in the log behind this commit-ts, without a snapshot; 0: elsewhere."""
+        written = self.source.parameter("start-ts") or self.section("source").get("start-ts", 0)
+        return int(written) if str(written).isdecimal() else 0
+
     def section(self, path: str) -> Mapping[str, Any]:
         """Return the raw content of one section ("sink.csv"; "" is the top level)."""
         here: Any = self.config

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
+from rowferry.spec.active_active import ACTIVE_ACTIVE
 from rowferry.spec.dispatch_rules import DISPATCH_RULES
 from rowferry.spec.filter_rules import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
 from rowferry.spec.legacy import parse_protocol
-from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, texts
+from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, texts, whole
 from rowferry.spec.sink_family import Family
 
 CASE_SENSITIVE: Final = Option(
@@ -50,6 +51,21 @@ RULES: Final = Option(
 FILTER: Final = OptionTable("filter", (RULES, EVENT_FILTERS, IGNORE_TXN_START_TS))
 
 
+SYNCED_CHECK: Final = Option(
+    "synced-check-interval",
+    whole(1),
+    300,
+    "A changefeed counts as synced when no row came for this many seconds.",
+)
+SYNCED_CHECKPOINT: Final = Option(
+    "checkpoint-interval",
+    whole(1),
+    15,
+    "A changefeed counts as synced when its checkpoint is less than this many seconds old.",
+)
+SYNCED_STATUS: Final = OptionTable("synced-status", (SYNCED_CHECK, SYNCED_CHECKPOINT))
+
+
 def _protocol(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("expected text")
@@ -83,4 +99,13 @@ def raw_changes_table(family: Family) -> OptionTable | None:
 def own_tables(family: Family) -> tuple[OptionTable, ...]:
     """Return the tables of this module that apply with this kind of sink."""
     raw = raw_changes_table(family)
-    return (TOP, FILTER, SINK, DISPATCH_RULES, COLUMN_RULES, *((raw,) if raw else ()))
+    return (
+        TOP,
+        ACTIVE_ACTIVE,
+        FILTER,
+        SYNCED_STATUS,
+        SINK,
+        DISPATCH_RULES,
+        COLUMN_RULES,
+        *((raw,) if raw else ()),
+    )

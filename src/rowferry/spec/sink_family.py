@@ -52,6 +52,7 @@ FAMILIES: Final = (
         "sink.mysql-config",
         "none",
         ("none", "table", "global"),
+        default_protocol="sql-rows",
     ),
     Family(
         "http",

@@ -76,12 +76,10 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     *_idle("", "sync-point-interval sync-point-retention", "there are no sync points"),
     *_idle(
         "",
-        "active-active-progress-interval active-active-sync-stats-interval",
-        "there is no active-active mode yet",
+        "active-active-sync-stats-interval",
+        "the downstream's statistics are not asked for",
     ),
-    _acts("bdr-mode", False),
     _acts("enable-sync-point", False),
-    _acts("enable-active-active", False),
     # sections of their own
     *_idle("mounter", "worker-num", SPARK, shape=whole()),
     *_idle(
@@ -102,7 +100,6 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
         "memory-usage",
         "there is no redo log",
     ),
-    *_idle("synced-status", "synced-check-interval checkpoint-interval", "no synced status yet"),
     # [sink]
     _acts("sink.transaction-atomicity", "none"),
     _acts("sink.terminator", "\r\n", "csv", "canal-json"),

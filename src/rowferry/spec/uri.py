@@ -69,6 +69,15 @@ class Uri:
         """Return one parameter's text."""
         return dict(self.parameters).get(key, default)
 
+    def with_parameter(self, key: str, value: str | None) -> Uri:
+        """Return the URI with a parameter set, in its place; None takes the parameter away."""
+        if value is not None and key in dict(self.parameters):
+            pairs = [(k, value if k == key else v) for k, v in self.parameters]
+        else:
+            pairs = [(k, v) for k, v in self.parameters if k != key]
+            pairs += [(key, value)] if value is not None else []
+        return replace(self, parameters=tuple(pairs))
+
     def absolute(self, folder: str, what: str) -> Uri:
         """Return a `file` URI with a whole, normal path; any other URI as it is.
 

@@ -81,6 +81,7 @@ class ScriptedSource:
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
     notices: tuple[str, ...] = ()
     unnumbered: tuple[TableId, ...] = ()
+    identity = ""
 
     def __init__(self, spec: ChangefeedSpec) -> None:
         self.script = SCRIPTS[spec.source.address]

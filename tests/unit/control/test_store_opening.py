@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import ssl
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.engine import make_url
 from sqlalchemy.schema import CreateTable
 
 from rowferry.control.store import connection
+from rowferry.control.store.mysql_kind import MysqlKind
 from rowferry.control.store.sql_store import open_store
 from rowferry.control.store.tables import REVISIONS, VERSION_TABLE, Table
 from rowferry.errors import BadUri, MetaDamaged, MetaUnavailable
@@ -42,7 +46,7 @@ def test_a_new_file_is_made_with_its_directory_and_only_we_can_read_it(tmp_path:
 
 def test_opening_again_runs_no_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _open(tmp_path / "meta.db")
-    monkeypatch.setattr(connection, "_upgrade", lambda _c: pytest.fail("migrated again"))
+    monkeypatch.setattr(connection, "_upgrade", lambda *_: pytest.fail("migrated again"))
     _open(tmp_path / "meta.db")
 
 
@@ -140,7 +144,10 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> No
         "sqlite://",
         "sqlite:///:memory:",
         "sqlite:///meta.db?mode=ro",
-        "mysql+pymysql://root:hunter2@db/meta",
+        "oracle://root:hunter2@db/meta",
+        "mysql://root:hunter2@db:port/meta",
+        "mysql://root:hunter2@db",
+        "postgresql:///meta",
     ],
 )
 def test_urls_that_cannot_be_used_are_refused_without_showing_the_password(url: str) -> None:
@@ -148,6 +155,51 @@ def test_urls_that_cannot_be_used_are_refused_without_showing_the_password(url: 
         open_store(url)
     assert "hunter2" not in str(raised.value)
     assert "sqlite:///path" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql://root:hunter2@db/meta?sslmode=require", "'sslmode'; known: ssl-mode, ssl-ca"),
+        ("mariadb://root:hunter2@db/meta?ssl-mode=yes", "allowed: disabled, preferred, required"),
+        ("mysql://root:hunter2@db/meta?ssl-mode=verify-ca&ssl-ca=/none.pem", "check ssl-ca"),
+        ("postgres://root:hunter2@db/meta?ssl-ca=x", "'ssl-ca'; known: sslmode, sslrootcert"),
+    ],
+)
+def test_parameters_of_servers_are_checked_before_they_are_asked(url: str, words: str) -> None:
+    with pytest.raises(BadUri, match=words) as raised:
+        open_store(url)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_tls_is_asked_for_as_the_url_says() -> None:
+    url = "mysql://root@db/meta?ssl-mode="
+    modes = {}
+    for mode in ("required", "verify-ca", "verify-identity"):
+        tls = MysqlKind(make_url(url + mode), 5.0)._tls()["ssl"]
+        modes[mode] = (tls.verify_mode is ssl.CERT_REQUIRED, tls.check_hostname)
+    assert modes == {
+        "required": (False, False),
+        "verify-ca": (True, False),
+        "verify-identity": (True, True),
+    }
+    assert MysqlKind(make_url(url + "disabled"), 5.0)._tls() == {"ssl_disabled": True}
+
+
+@pytest.mark.parametrize("tables", [1, 5, 10])
+def test_a_migration_that_was_cut_off_goes_on(tmp_path: Path, tables: int) -> None:
+    """MySQL keeps tables that were made before a crash: here some are there already."""
+    path, whole = tmp_path / "meta.db", tmp_path / "whole.db"
+    _open(whole)
+    with closing(sqlite3.connect(whole)) as raw:
+        made = raw.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    with closing(sqlite3.connect(path)) as raw:
+        for (statement,) in made[: tables + 1]:
+            raw.execute(statement)
+    _open(path)
+    with closing(sqlite3.connect(path)) as raw:
+        again = raw.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    assert sorted(again) == sorted(made)
 
 
 def test_a_lock_held_by_someone_else_is_unavailable_not_damaged(tmp_path: Path) -> None:

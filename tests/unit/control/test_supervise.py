@@ -19,6 +19,8 @@ from rowferry.control.supervise import (
     IDLE_PUBLISH_S,
     IDLE_WAIT_S,
     LONGEST_WAIT_S,
+    META_WAIT_S,
+    OF_A_SERVER,
     Supervisor,
     Until,
 )
@@ -75,7 +77,7 @@ class Watch:
         self.lost = threading.Event()
         patch.setattr(supervise, "time", SimpleNamespace(monotonic=lambda: self.now))
 
-    def run(self, until: Until | None = None, give_up_after_s: float = 1800.0) -> None:
+    def run(self, until: Until | None = None, give_up_after_s: float = 1800.0, **more: Any) -> None:
         loop: Any = self.loop
         Supervisor(
             loop,
@@ -84,6 +86,7 @@ class Watch:
             tell_fault=lambda error, wait_s: self.faults.append((error.code, wait_s)),
             flush_interval_s=FLUSH_S,
             give_up_after_s=give_up_after_s,
+            **more,
         ).run(until or Until(caught_up=True), self.stop, self.lost)
 
     def stops(self, step: Step = BUSY) -> Callable[[], Step]:
@@ -209,6 +212,32 @@ def test_it_gives_up_after_failing_for_too_long(monkeypatch: pytest.MonkeyPatch)
     assert [m for m, _ in watch.moves] == [Verb.FAULT, Verb.GIVE_UP]
 
 
+def test_a_server_waits_longer_and_each_changefeed_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = [SinkUnavailable("down") for _ in range(8)]
+    watch = Watch(ScriptedLoop(*errors, DONE), monkeypatch)
+    watch.run(patience=OF_A_SERVER, give_up_after_s=1e9)
+    steady = [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 600.0, 600.0]
+    for waited, expected in zip(watch.waits, steady, strict=True):
+        assert 0.9 * expected <= waited <= 1.1 * expected
+    assert watch.waits != steady
+
+
+def test_the_meta_database_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(ScriptedLoop(MetaUnavailable("away"), MetaUnavailable("away"), DONE), monkeypatch)
+    watch.run(patience=OF_A_SERVER)
+    assert watch.waits == [META_WAIT_S, META_WAIT_S]
+
+
+def test_an_error_of_an_earlier_run_is_over_with_the_first_published_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(ScriptedLoop(IDLE, BUSY, DONE), monkeypatch)
+    watch.run(recovering=True)
+    assert watch.moves == [(Verb.RECOVER, "")]
+
+
 # --- when it ends ---------------------------------------------------------------------------------
 
 
@@ -298,3 +327,14 @@ def test_time_alone_is_published_now_and_then(monkeypatch: pytest.MonkeyPatch) -
     asked = [i for i, wanted in enumerate(loop.publish_idle) if wanted]
     gaps = {round(IDLE_WAIT_S * (b - a)) for a, b in pairwise(asked)}
     assert (asked[0], len(asked), gaps) == (0, 4, {IDLE_PUBLISH_S})
+
+
+def test_small_micro_batches_of_many_changefeeds_are_kept_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = replace(BUSY, rows=1_000_000)
+    loop = ScriptedLoop(BUSY, large, BUSY, IDLE)
+    watch = Watch(loop, monkeypatch)
+    loop.script.append(watch.stops())
+    watch.run(Until(), rest_s=lambda: 0.7)
+    assert watch.waits == [0.7, 0.7, IDLE_WAIT_S, 0.7]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
@@ -35,6 +36,8 @@ class Appetite:
         same_day: returns a text that differs when two commit-ts must not share a segment.
         until_ts: nothing after this commit-ts is planned; None: no end.
         whole_transactions: no segment may end inside a transaction.
+        fewer_slices: each table in a segment costs an output of its own: of many tables, segments
+            and stretches should be longer.
     """
 
     segment_bytes: Callable[[TableId], int]
@@ -42,6 +45,7 @@ class Appetite:
     same_day: Callable[[int], str]
     until_ts: int | None = None
     whole_transactions: bool = False
+    fewer_slices: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,13 @@ class SnapshotShare:
     table: TableId
     done_parts: int
     all_parts: int
+
+
+def filter_text(spec: ChangefeedSpec) -> str:
+    """Return what decides which tables are captured, as text: when it changes, tables may join."""
+    words = ("case-sensitive", "force-replicate", "ignore-ineligible-table")
+    rules = [spec.section("filter"), {w: spec.section("").get(w) for w in words}]
+    return json.dumps(rules, sort_keys=True)
 
 
 class Planner(Protocol):
@@ -84,12 +95,32 @@ class Planner(Protocol):
         """Let connections go."""
 
 
+@runtime_checkable
+class Listening(Protocol):
+    """A planner that hears of changes by itself, so that a quiet source need not be asked."""
+
+    def has_news(self) -> bool:
+        """Return whether `plan` would now give more than a higher watermark; costs no I/O.
+
+        False is never wrong for long: what was committed is heard of within a second.
+        """
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A planner that knows for how long its source keeps the log."""
+
+    def retention_ms(self) -> int | None:
+        """Return how long the log at the present position is still kept; None: not known."""
+
+
 class Source(Protocol):
     """A database whose changes can be read. Built from the spec alone, in tasks too."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]]
     notices: tuple[str, ...]  # what the user should know, from the last probe
     unnumbered: tuple[TableId, ...]  # partitioned tables whose rows do not tell their partition
+    identity: str  # the source's own name, from the last probe; empty where it has none
 
     def __init__(self, spec: ChangefeedSpec) -> None: ...
 

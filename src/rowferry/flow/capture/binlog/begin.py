@@ -27,10 +27,12 @@ class Beginning:
 
     Attributes:
         snapshots: tables that join bring the rows that they hold.
+        never: no table does, not even one that a changed filter brings.
         only_snapshot: the feed ends when the snapshot is complete.
     """
 
     snapshots: bool
+    never: bool
     only_snapshot: bool
     start_ts: int
     start_file: str
@@ -66,6 +68,7 @@ class Beginning:
             file, offset = options[opt.START_POSITION], "4"
         return cls(
             snapshots=mode != "never" and not given,
+            never=mode == "never",
             only_snapshot=mode == "only",
             start_ts=options[opt.START_TS],
             start_file=file,
@@ -100,7 +103,8 @@ class Beginning:
             return
         state.rules = self.rules
         known = set(state.by_name())
-        stage = Stage.REGISTERED if self.snapshots else Stage.LOG
+        brings_rows = self.snapshots or (not self.never and server.tells_gtids())
+        stage = Stage.REGISTERED if brings_rows else Stage.LOG
         for table in server.tables(decision.keeps_table, lambda: 0):
             if table.id not in known and decision.captures(table):
                 fresh = table.at(state.log.last_ts)

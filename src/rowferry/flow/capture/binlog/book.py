@@ -8,6 +8,7 @@ from dataclasses import replace
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl import create_sql
 from rowferry.change.ddl_table import quoted_table
+from rowferry.change.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SourceUnsupported
@@ -29,13 +30,20 @@ class Book:
     """Answers a scanner's questions from the state, and changes the state by statements."""
 
     def __init__(
-        self, state: State, server: Server, decision: Decision, snapshots: bool, follow_swaps: bool
+        self,
+        state: State,
+        server: Server,
+        decision: Decision,
+        snapshots: bool,
+        follow_swaps: bool,
+        drop_marked: bool = False,
     ) -> None:
         self._state = state
         self._server = server
         self._decision = decision
         self._snapshots = snapshots
         self._follow_swaps = follow_swaps
+        self._drop_marked = drop_marked
         self._made: list[TableSchema] = []
 
     def made(self) -> tuple[TableSchema, ...]:
@@ -44,6 +52,10 @@ class Book:
         return found
 
     # --- what a scanner asks ---------------------------------------------------------------------
+
+    def is_mark(self, table: TableId) -> bool:
+        """Return whether rows of this table say that a changefeed wrote their transaction."""
+        return self._drop_marked and table.table.lower() == MARK_TABLE
 
     def source_ms(self) -> int:
         """Ask the source's clock."""
@@ -218,6 +230,8 @@ class Book:
                 whole = self._completed(change, statement)
                 if whole is not None:
                     told += self._apply_one(whole, stamp())
+        if self._drop_marked and statement.query.sql_mode == MARK_SQL_MODE_BITS:
+            return ()  # a changefeed ran it: it is followed, and not sent back
         return tuple(told)
 
     def _completed(self, change: SchemaChange, statement: Statement) -> SchemaChange | None:

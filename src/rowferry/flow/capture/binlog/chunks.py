@@ -18,7 +18,7 @@ from rowferry.flow.capture.binlog.session import Connection, Login
 Bound: TypeAlias = tuple[str, ...]
 
 _PLAIN_TEXT: Final = frozenset({"uuid", "inet4", "inet6"})  # compared as values, not as strings
-_TUNINGS: Final = 40  # tries to find a range of integers with the wished number of rows
+_TUNINGS: Final = 130  # tries to find a range of 64-bit integers with the wished number of rows
 # MySQL refuses a day like 2024-02-31 in a comparison, although rows may hold it, unless told so.
 # For MySQL only: fresh statistics, and hints may name invisible keys.
 SETTINGS: Final = (
@@ -217,6 +217,21 @@ def next_chunks(
     while len(found) < count and (not found or found[-1].upper is not None):
         found.append(cut.behind(found[-1].upper if found else after))
     return [replace(chunk, partition=partition) for chunk in found]
+
+
+def split_chunk(
+    connection: Connection[Any], login: Login, schema: TableSchema, chunk: Chunk, first_rows: int
+) -> tuple[Chunk, Chunk] | None:
+    """Return a chunk as two, so many rows in the first; None: the table has not more behind it.
+
+    The chunk must hold more rows than `first_rows` on this server, else the second one begins
+    behind its end.
+    """
+    cut = _Walk(_Table(connection, login, schema, chunk.partition), first_rows)
+    first = replace(cut.behind(chunk.lower), partition=chunk.partition)
+    if first.upper is None:
+        return None
+    return first, replace(chunk, lower=first.upper, rows=max(0, chunk.rows - first_rows))
 
 
 class _Table:

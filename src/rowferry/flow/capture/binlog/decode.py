@@ -57,6 +57,7 @@ _NAMES: Final = {
 }
 # MariaDB's compressed events -> their plain form.
 _PLAIN: Final = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
+_IS_ROWS: Final = np.isin(np.arange(256), list(_NAMES))  # by type code
 _PARTITION: Final = 1  # kind of extra data in a rows event
 
 
@@ -156,7 +157,7 @@ class RowsDecoder:
             raise SourceUnsupported(
                 f"{self.schema.id}: MariaDB's log does not say which partition a row is in"
             )
-        unknown = ~np.isin(events.code, list(_NAMES))
+        unknown = ~_IS_ROWS[events.code]
         if unknown.any():
             raise EventUnknown(
                 f"{self.schema.id}: event code {int(events.code[unknown][0])} holds no rows"

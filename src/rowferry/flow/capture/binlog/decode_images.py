@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,6 +72,35 @@ class _Filled:
         return pa.py_buffer(self.bitmaps[k]) if k >= 0 else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Which columns an image has, and where the second pass puts them.
+
+    Attributes:
+        strings: those of variable length, counted as in the image.
+        fixed: how many are 64-bit words.
+        slot: of each column, among the words or among the strings.
+        no_bitmaps: the slots of the bitmaps where no column has a NULL.
+    """
+
+    columns: list[int]
+    strings: list[int]
+    fixed: int
+    slot: Longs
+    no_bitmaps: Longs
+
+    @classmethod
+    def of(cls, readers: Sequence[ColumnReader], columns: list[int]) -> _Places:
+        fixed = np.array([readers[c].is_fixed for c in columns], np.bool_)
+        return cls(
+            columns,
+            strings=np.flatnonzero(~fixed).tolist(),
+            fixed=int(fixed.sum()),
+            slot=frozen(np.where(fixed, np.cumsum(fixed), np.cumsum(~fixed)) - 1),
+            no_bitmaps=np.full(len(columns), -1, np.int64),
+        )
+
+
 class ImageReader:
     """Reads row images of one table."""
 
@@ -80,6 +110,8 @@ class ImageReader:
         self._action = frozen(np.array([c.action for c in columns], np.int64))
         self._first = frozen(np.array([c.first for c in columns], np.int64))
         self._second = frozen(np.array([c.second for c in columns], np.int64))
+        self._all = _Places.of(columns, list(range(len(columns))))
+        self._image = pa.struct([pa.field(c.name, c.arrow) for c in columns])
 
     def read(self, raw: Bytes, found: Found) -> tuple[pa.StructArray, pa.StructArray]:
         """Return the images before and after the changes; null where there is none.
@@ -96,13 +128,11 @@ class ImageReader:
         self, raw: Bytes, found: Found, side: int, documents: dict[int, tuple[Strings, Flags]]
     ) -> pa.StructArray:
         if found.shaped[side] < 0:
-            fields = [pa.field(c.name, c.arrow) for c in self._columns]
-            return pa.nulls(found.rows, pa.struct(fields))
+            return pa.nulls(found.rows, self._image)
         filled = self._fill(raw, found, side)
-        fields, arrays = [], []
+        arrays = []
         for j, column in enumerate(filled.columns):
             reader, nulls = self._columns[column], int(found.nulls[side, j])
-            fields.append(pa.field(reader.name, reader.arrow))
             if reader.is_fixed:
                 words = filled.words[filled.slot[j]]
                 arrays.append(reader.words(words, filled.bitmap(j), nulls))
@@ -122,30 +152,37 @@ class ImageReader:
                 raise Refused(err.row, column, place, err.why) from None
         have = found.op != _WITHOUT[side]
         bitmap = None if have.all() else pa.py_buffer(np.packbits(have, bitorder="little"))
-        return pa.Array.from_buffers(pa.struct(fields), found.rows, [bitmap], children=arrays)
+        image = self._image
+        if len(filled.columns) != len(self._columns):
+            image = pa.struct([image.field(column) for column in filled.columns])
+        return pa.Array.from_buffers(image, found.rows, [bitmap], children=arrays)
 
     def _fill(self, raw: Bytes, found: Found, side: int) -> _Filled:
         """Run the second pass."""
         rows, n = found.rows, int(found.shaped[side])
-        columns = [int(c) for c in found.shape[side, :n]]
-        readers = [self._columns[c] for c in columns]
-        fixed = np.array([r.is_fixed for r in readers], np.bool_)
-        with_nulls = found.nulls[side, :n] > 0
-        rooms = [
-            r.room(rows - int(found.nulls[side, j]), int(found.sizes[side, j]))
-            for j, r in enumerate(readers)
-            if not r.is_fixed
-        ]
-        begin = np.concatenate((np.zeros(1, np.int64), np.cumsum(rooms, dtype=np.int64)))
+        places = self._all
+        if n != len(self._columns):
+            places = _Places.of(self._columns, found.shape[side, :n].tolist())
+        nulls, sizes = found.nulls[side, :n].tolist(), found.sizes[side, :n].tolist()
+        readers = self._columns
+        begin = [0]
+        for j in places.strings:
+            room = readers[places.columns[j]].room(rows - nulls[j], sizes[j])
+            begin.append(begin[-1] + room)
+        with_nulls = [j for j in range(n) if nulls[j]]
+        bitmap_slot = places.no_bitmaps
+        if with_nulls:
+            bitmap_slot = bitmap_slot.copy()
+            bitmap_slot[with_nulls] = np.arange(len(with_nulls))
         filled = _Filled(
-            columns,
-            words=np.empty((int(fixed.sum()), rows), np.int64),
-            offsets=np.empty((len(rooms), rows + 1), np.int64),
-            begin=frozen(begin),
-            out=np.empty(int(begin[-1]), np.uint8),
-            slot=frozen(np.where(fixed, np.cumsum(fixed), np.cumsum(~fixed)) - 1),
-            bitmaps=np.empty((int(with_nulls.sum()), (rows + 7) // 8), np.uint8),
-            bitmap_slot=frozen(np.where(with_nulls, np.cumsum(with_nulls) - 1, -1)),
+            places.columns,
+            words=np.empty((places.fixed, rows), np.int64),
+            offsets=np.empty((len(places.strings), rows + 1), np.int64),
+            begin=frozen(np.array(begin, np.int64)),
+            out=np.empty(begin[-1], np.uint8),
+            slot=places.slot,
+            bitmaps=np.empty((len(with_nulls), (rows + 7) // 8), np.uint8),
+            bitmap_slot=frozen(bitmap_slot),
         )
         row, j, why = kernels.fill(
             raw,
@@ -165,5 +202,6 @@ class ImageReader:
             filled.bitmaps,
         )
         if why:
-            raise Refused(int(row), columns[j], int(found.at[side, row, j]), int(why))
+            column = places.columns[j]
+            raise Refused(int(row), column, int(found.at[side, row, j]), int(why))
         return filled

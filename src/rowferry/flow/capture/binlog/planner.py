@@ -17,7 +17,11 @@ from rowferry.flow.capture.binlog.gtid import parse_gtids
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.probe import check_server_id
 from rowferry.flow.capture.binlog.read_ahead import ReadAhead
-from rowferry.flow.capture.binlog.retention import check_reachable, retention_notice
+from rowferry.flow.capture.binlog.retention import (
+    check_reachable,
+    retention_left,
+    retention_notice,
+)
 from rowferry.flow.capture.binlog.scanner import Scanner
 from rowferry.flow.capture.binlog.server import Server, passed
 from rowferry.flow.capture.binlog.session import Login
@@ -35,6 +39,10 @@ from rowferry.flow.decide.contract import Decision
 
 ENOUGH_BYTES: Final = 64 << 20  # of log: a stretch this long is worth a job
 WAIT_S: Final = 0.3
+# The same where each table costs files of its own, for so much log of each.
+_BYTES_A_TABLE: Final = 256 << 10
+_ENOUGH_FOR_MANY: Final = 256 << 20
+_WAIT_FOR_MANY_S: Final = 1.2
 RETENTION_EVERY_S: Final = 60.0
 
 
@@ -50,6 +58,7 @@ class BinlogPlanner:
         versions: tuple[TableSchema, ...],
         server_id: int,
         follow_swaps: bool,
+        drop_marked: bool,
         retention_warning: timedelta,
         ranges: tuple[RangeProgress, ...],
     ) -> None:
@@ -58,8 +67,10 @@ class BinlogPlanner:
         self._beginning = beginning
         self._server_id = server_id
         self._follow_swaps = follow_swaps
+        self._drop_marked = drop_marked
         self._retention_warning = retention_warning
         self._retention_at = 0.0
+        self._retention_ms: int | None = None
         self._state = state or State(LogPosition(self._server.flavour, self._server.facts.identity))
         self._is_new = state is None
         self._before: dict[int, RangeProgress] = {r.range_id: r for r in ranges}
@@ -94,6 +105,14 @@ class BinlogPlanner:
             return self._completed(Stretch(tuple(segments), (), {}))
         find_hold(state, self._server)  # what was planned before has been carried out by now
         return self._plan_log(appetite)
+
+    def has_news(self) -> bool:
+        """Return whether the log's reader has framed something, or has failed."""
+        return self._ahead is None or self._ahead.has_news()
+
+    def retention_ms(self) -> int | None:
+        """Return for how long the server keeps the log at our position, as asked a while ago."""
+        return self._retention_ms
 
     def table_versions(self) -> tuple[TableSchema, ...]:
         """Return the table versions that were met for the first time since the last call."""
@@ -186,7 +205,14 @@ class BinlogPlanner:
             if log.offset >= 1 << 32:
                 start = StartAt(gtids=log.gtids)
         stream = LogStream(server.login, server.flavour, start, number)
-        book = Book(state, server, self._decision, self._beginning.snapshots, self._follow_swaps)
+        book = Book(
+            state,
+            server,
+            self._decision,
+            self._beginning.snapshots,
+            self._follow_swaps,
+            self._drop_marked,
+        )
         self._book = book
         scanner = Scanner(stream, log, book, appetite)
         for table_id, low in state.lows.items():
@@ -230,7 +256,8 @@ class BinlogPlanner:
             scanner.move_clock(appetite.until_ts)
             state.log = scanner.position()
         elif at_end and not segments:
-            scanner.move_clock(clock_ms << PHYSICAL_SHIFT)
+            now, end = clock_ms << PHYSICAL_SHIFT, appetite.until_ts
+            scanner.move_clock(now if end is None else min(now, end))
             state.log = scanner.position()
         state.lows = {k: v for k, v in state.lows.items() if k in scanner.waits_for()}
         if state.hold is not None and passed(state.log, state.hold):
@@ -258,9 +285,11 @@ class BinlogPlanner:
 
     def _gather(self, ahead: ReadAhead) -> bool:
         """Wait until there is something to take; returns whether that is all that there is."""
-        until = time.monotonic() + WAIT_S
+        began, pause = time.monotonic(), 0.01
         while True:
-            ahead.wait(ENOUGH_BYTES, until - time.monotonic())
+            enough_bytes, patience_s = self._enough(ahead.scanner)
+            until = began + patience_s
+            ahead.wait(enough_bytes, min(WAIT_S, until - time.monotonic()))
             scanner = ahead.scanner
             if scanner.blocked:
                 self._source_ms = self._server.clock_ms()
@@ -269,19 +298,27 @@ class BinlogPlanner:
             # The clock before the log's end: all that was committed by then lies before that end.
             self._source_ms = self._server.clock_ms()
             at_end = scanner.at_border and self._server.holds_all_of(scanner.position())
-            enough = scanner.at_border and size >= ENOUGH_BYTES
+            enough = scanner.at_border and size >= self._enough(scanner)[0]
             if at_end or enough or time.monotonic() >= until:
                 return at_end
-            ahead.changed.wait(0.01)  # the server is slower than we are: a fuller stretch is better
+            # The server is slower than we are, and a fuller stretch is better; or others write all
+            # the time, and each look costs both sides.
+            ahead.changed.wait(min(pause, max(0.0, until - time.monotonic())))
+            pause *= 2
+
+    def _enough(self, scanner: Scanner) -> tuple[int, float]:
+        """Return how much log is worth a job, and how long to wait for it."""
+        wanted = scanner.breadth * _BYTES_A_TABLE
+        if self._appetite is None or not self._appetite.fewer_slices or wanted <= ENOUGH_BYTES:
+            return ENOUGH_BYTES, WAIT_S
+        return min(wanted, _ENOUGH_FOR_MANY), _WAIT_FOR_MANY_S
 
     def _warn_of_retention(self) -> None:
         now = time.monotonic()
-        if now < self._retention_at:
+        log, server = self._state.log, self._server
+        if now < self._retention_at or not log.file:
             return
         self._retention_at = now + RETENTION_EVERY_S
-        log, server = self._state.log, self._server
-        if not log.file:
-            return
         words = retention_notice(
             server.connection,
             server.login,
@@ -292,3 +329,5 @@ class BinlogPlanner:
         )
         if words:
             self._warnings.append(words)
+        left = retention_left(server.connection, server.login, log.file, physical_ms(log.last_ts))
+        self._retention_ms = None if left is None else int(left.total_seconds() * 1000)

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from rowferry.change.position import physical_ms
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, LogLost
 from rowferry.flow.capture.binlog import events as ev
 from rowferry.flow.capture.binlog.gtid import GtidPosition, GtidSet
@@ -38,6 +38,9 @@ class _NoTables:
 
     def named(self, query: ev.Query) -> str:
         return ""
+
+    def is_mark(self, table: TableId) -> bool:
+        return False
 
     def source_ms(self) -> int:
         return self._server.clock_ms()

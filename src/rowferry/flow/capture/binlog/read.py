@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rowferry.change.chunk import Rows
+from rowferry.change.feed_mark import MARK_TABLE
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable, TableVersionUnknown
@@ -20,9 +21,14 @@ from rowferry.flow.capture.binlog.decode import RowEvents, RowsDecoder
 from rowferry.flow.capture.binlog.scan import Found, Maps, Pairs, run_walk
 from rowferry.flow.capture.binlog.session import Flavour, Login
 from rowferry.flow.capture.binlog.stream import LogStream, StartAt
-from rowferry.flow.capture.binlog.table_map import parse_table_map
+from rowferry.flow.capture.binlog.table_map import MappedTable, parse_table_map
 
 BLOCK_BYTES: Final = 8 << 20  # log bytes that are decoded together
+# With many tables they are more, so that a chunk has rows enough to be worth its making.
+_BYTES_A_TABLE: Final = 256 << 10
+_LARGEST_BLOCK: Final = 128 << 20
+_KEPT_DECODERS: Final = 8192
+_ROOM_BEHIND: Final = 1 << 20
 _ROOM: Final = 1 << 16
 _NEVER: Final = 1 << 62
 
@@ -32,8 +38,11 @@ def read_log(
     segment: Segment,
     tables: Mapping[TableSlice, TableSchema],
     allow_partial: bool = False,
+    drop_marked: bool = False,
 ) -> Iterator[Rows]:
     """Yield the captured rows of a log segment, for each table in log order.
+
+    With `drop_marked`, those that another changefeed wrote are left out.
 
     Raises:
         SourceMoved: another server answers; its files have other offsets.
@@ -43,7 +52,7 @@ def read_log(
     try:
         if segment.payload:
             data = np.frombuffer(segment.payload, np.uint8)
-            for rows in _Reader(segment, tables, allow_partial).carried(data):
+            for rows in _Reader(segment, tables, allow_partial, drop_marked).carried(data):
                 begun = True
                 yield rows
             return
@@ -51,14 +60,51 @@ def read_log(
         if begun:
             raise
     # Also bytes that were damaged when they were planned: the log may have been restored since.
-    yield from _Reader(segment, tables, allow_partial).fetched(login)
+    yield from _Reader(segment, tables, allow_partial, drop_marked).fetched(login)
+
+
+class _Decoders:
+    """Decoders by TABLE_MAP and table version, kept from segment to segment."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, Flavour, bool, int], RowsDecoder] = {}
+        self._mapped: dict[tuple[bytes, Flavour], MappedTable] = {}
+
+    def mapped(self, body: bytes, flavour: Flavour) -> MappedTable:
+        """Return what a TABLE_MAP says."""
+        found = self._mapped.get((body, flavour))
+        if found is None:
+            if len(self._mapped) >= _KEPT_DECODERS:
+                self._mapped.clear()
+            found = self._mapped[body, flavour] = parse_table_map(body, flavour)
+        return found
+
+    def of(
+        self, body: bytes, schema: TableSchema, flavour: Flavour, allow_partial: bool
+    ) -> RowsDecoder:
+        """Return the decoder for rows of a TABLE_MAP, which are of this table version."""
+        key = (body, flavour, allow_partial, id(schema))
+        found = self._known.get(key)
+        if found is None or found.schema is not schema:
+            if len(self._known) >= _KEPT_DECODERS:
+                self._known.clear()
+            found = RowsDecoder(self.mapped(body, flavour), schema, flavour, allow_partial)
+            self._known[key] = found
+        return found
+
+
+_DECODERS: Final = _Decoders()
 
 
 class _Reader:
     """One segment being read."""
 
     def __init__(
-        self, segment: Segment, tables: Mapping[TableSlice, TableSchema], allow_partial: bool
+        self,
+        segment: Segment,
+        tables: Mapping[TableSlice, TableSchema],
+        allow_partial: bool,
+        drop_marked: bool,
     ) -> None:
         read = segment.read
         self._read = read
@@ -67,7 +113,7 @@ class _Reader:
         self._tail = int(read["tail"])
         self._slices = segment.slices
         self._tables = tables
-        self._partial = allow_partial
+        self._partial, self._drop_marked = allow_partial, drop_marked
         self._places: dict[tuple[str, str], dict[int, int]] = {}
         for database, table, partition, place in read["names"]:
             self._places.setdefault((database, table), {})[partition] = place
@@ -102,7 +148,8 @@ class _Reader:
     def fetched(self, login: Login) -> Iterator[Rows]:
         """Ask the server for the segment's bytes."""
         start = StartAt(self._read["file"], self._read["from"])
-        stream = LogStream(login, self._flavour, start, server=self._read["server"])
+        room = min(self._block_bytes(), self._read["to"] - self._read["from"]) + _ROOM_BEHIND
+        stream = LogStream(login, self._flavour, start, server=self._read["server"], room=room)
         self._tail = stream.tail  # until the FORMAT event tells the file's own
         try:
             yield from self._stream(stream)
@@ -125,7 +172,7 @@ class _Reader:
                     if state[k.OFFSET] >= self._read["to"]:
                         reason = k.END  # do not wait for an event that nobody needs
                     else:
-                        if state[k.AT] - stream.start < BLOCK_BYTES:
+                        if state[k.AT] - stream.start < self._block_bytes():
                             break
                         yield from self._decode(stream.data)
                         stream.start = int(state[k.AT])
@@ -144,6 +191,10 @@ class _Reader:
                     raise stream.error(stream.data[begin:end].tobytes())
                 else:
                     yield from self._handle(reason, stream.data)
+
+    def _block_bytes(self) -> int:
+        wanted = min(len(self._slices) * _BYTES_A_TABLE, _LARGEST_BLOCK)
+        return max(BLOCK_BYTES, wanted)
 
     def _walk(self, data: npt.NDArray[np.uint8], filled: int, prefix: int, tail: int) -> int:
         return run_walk(
@@ -169,23 +220,18 @@ class _Reader:
         if not count:
             return
         self._state[k.FOUND] = 0
-        spans = self._found.spans[:count].copy()
-        commit_ts = self._found.commit_ts[:count].astype(np.uint64)
+        places = self._found.place[:count]
+        by_table = np.argsort(places, kind="stable")  # inside a table the log's order stays
+        places = places[by_table]
+        start, end, code, seq = self._found.spans[by_table].T.copy()
+        commit_ts = self._found.commit_ts[by_table].astype(np.uint64)
         if self._read["fixed_ts"]:
             commit_ts[:] = self._read["fixed_ts"]
-        places = self._found.place[:count].copy()
-        for place in np.unique(places):
-            mine = np.flatnonzero(places == place)
-            decoder, physical = self._decoders[int(place)]
-            rows = RowEvents(
-                data=data,
-                start=spans[mine, 0],
-                end=spans[mine, 1],
-                code=spans[mine, 2].astype(np.uint8),
-                commit_ts=commit_ts[mine],
-                seq=spans[mine, 3],
-            )
-            for chunk in decoder.decode(rows):
+        events = RowEvents(data, start, end, code.astype(np.uint8), commit_ts, seq)
+        borders = np.flatnonzero(np.diff(places)) + 1
+        for first, last in zip([0, *borders], [*borders, count], strict=True):
+            decoder, physical = self._decoders[int(places[first])]
+            for chunk in decoder.decode(events.part(first, last)):
                 yield Rows(chunk.table, chunk.batch, physical)
 
     # --- single events ---------------------------------------------------------------------------
@@ -231,12 +277,13 @@ class _Reader:
             )
 
     def _meet_table(self, body: bytes) -> None:
-        mapped = parse_table_map(body, self._flavour)
+        mapped = _DECODERS.mapped(body, self._flavour)
         wanted = self._places.get((mapped.table.database, mapped.table.table), {})
-        slot = self._maps.put(body, captured=bool(wanted))
+        mark = self._drop_marked and mapped.table.table.lower() == MARK_TABLE
+        slot = self._maps.put(body, bool(wanted), mark)
         for partition, place in wanted.items():
             one = self._slices[place]
-            decoder = RowsDecoder(mapped, self._tables[one], self._flavour, self._partial)
+            decoder = _DECODERS.of(body, self._tables[one], self._flavour, self._partial)
             self._pairs.put(slot, partition, len(self._decoders))
             self._decoders.append((decoder, one.physical_id))
 

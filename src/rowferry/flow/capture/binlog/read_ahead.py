@@ -5,16 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from typing import ClassVar
 
 from rowferry.flow.capture.binlog.scanner import Scanner
 from rowferry.flow.capture.binlog.stream import LogStream
 
 _MOST_SEGMENTS = 256
 _LOOK_S = 0.2
+_MOST_READS = 64
+# After a silence more is let come before it is read, the longer the more readers there are: each
+# of them is woken by every transaction, and together they would do nothing but wake up.
+_GATHER_S = 0.002
+_MOST_GATHER_S = 0.1
 
 
 class ReadAhead:
     """A scanner that works on while nobody asks. Hold `changed` for every use of the scanner."""
+
+    readers: ClassVar[int] = 0  # in this process, about
 
     def __init__(self, stream: LogStream, scanner: Scanner, most_bytes: int) -> None:
         self.scanner = scanner
@@ -23,8 +31,10 @@ class ReadAhead:
         self._most_bytes = most_bytes
         self._drained = False
         self._stopped = False
+        self._gathering = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="binlog", daemon=True)
+        ReadAhead.readers += 1
         self._thread.start()
 
     def wait(self, enough_bytes: int, seconds: float) -> None:
@@ -46,6 +56,17 @@ class ReadAhead:
                 return
             self.changed.wait(left)
 
+    def has_news(self) -> bool:
+        """Return whether there is something to take, or an error to hear of."""
+        with self.changed:
+            return (
+                self._error is not None
+                or not self._thread.is_alive()
+                or self.scanner.blocked
+                or not self.scanner.at_border
+                or self.scanner.backlog()[0] > 0
+            )
+
     def poke(self) -> None:
         """Let the framing go on after a take (inside `changed`)."""
         self.changed.notify_all()
@@ -53,7 +74,9 @@ class ReadAhead:
     def close(self) -> None:
         """Stop the thread and close the stream."""
         with self.changed:
+            ReadAhead.readers -= not self._stopped
             self._stopped = True
+            self._gathering.set()
             self.changed.notify_all()
         self._thread.join(timeout=30)
         with suppress(Exception):
@@ -82,11 +105,18 @@ class ReadAhead:
                 self._drained = True
                 self.changed.notify_all()
             ready = self._stream.wait(_LOOK_S)
+            if ready:
+                self._gathering.wait(min(_MOST_GATHER_S, _GATHER_S * self.readers))
         if ready:
             with self.changed:
                 if not self._stopped:
                     self._drained = False
-                    self.scanner.advance()
+                    self.scanner.receive()
+                    for _ in range(_MOST_READS):  # over TLS each event comes by itself
+                        if not self._stream.wait(0):
+                            break
+                        self.scanner.receive()
+                    self.scanner.frame()
         return True
 
     def _full(self) -> bool:

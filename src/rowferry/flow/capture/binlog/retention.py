@@ -218,6 +218,24 @@ def retention_notice(
     return ""
 
 
+def retention_left(
+    connection: Connection[Any], login: Login, file: str, position_ms: int
+) -> timedelta | None:
+    """Return for how long the log at our position is kept; None: nothing limits it.
+
+    Args as for `retention_notice`.
+    """
+    logs = binary_logs(connection, login)
+    place = next((i for i, (name, _) in enumerate(logs) if name == file), len(logs) - 1)
+    settings = _purge_settings(connection, login)
+    now_ms = float(one_row(connection, login, "SELECT UNIX_TIMESTAMP(NOW(3))")[0]) * 1000
+    behind = timedelta(milliseconds=max(0.0, now_ms - position_ms))
+    found = [_by_age(settings, behind)[0]]
+    if place < len(logs) - 1:  # the file that is being written is never too much
+        found.append(_by_size(settings, behind, sum(size for _, size in logs[place:]))[0])
+    return min((left for left in found if left is not None), default=None)
+
+
 def _purge_settings(connection: Connection[Any], login: Login) -> Mapping[str, str]:
     names = (
         "binlog_expire_logs_seconds",

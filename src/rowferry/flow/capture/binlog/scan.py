@@ -27,8 +27,11 @@ class Maps:
         self._filled = 0
         self.bodies: list[bytes] = []
 
-    def put(self, body: bytes, captured: bool) -> int:
-        """Remember a TABLE_MAP (for its number, instead of an earlier one); returns its slot."""
+    def put(self, body: bytes, captured: bool, mark: bool = False) -> int:
+        """Remember a TABLE_MAP (for its number, instead of an earlier one); returns its slot.
+
+        A `mark` keeps all rows behind it in its transaction from being captured.
+        """
         number = int.from_bytes(body[:6], "little")
         slot = len(self.bodies)
         self.bodies.append(body)
@@ -36,7 +39,7 @@ class Maps:
         self.captured = _grown(self.captured, slot + 1)
         self.bytes = _grown(self.bytes, self._filled + len(body))
         self.start[slot], self.size[slot] = self._filled, len(body)
-        self.captured[slot] = captured
+        self.captured[slot] = k.MARK if mark else k.CAPTURED if captured else 0
         self.bytes[self._filled : self._filled + len(body)] = np.frombuffer(body, np.uint8)
         self._filled += len(body)
         if slot * 2 >= len(self.keys):
@@ -69,6 +72,7 @@ class Pairs:
         self.keys = np.full(64, -1, np.int64)
         self.place = np.zeros(64, np.int32)
         self.first_seen = np.full(16, _UNSEEN, np.int64)
+        self.seen_bytes = np.zeros(16, np.int64)
         self._known = 0
 
     def put(self, slot: int, partition: int, place: int) -> None:
@@ -88,6 +92,7 @@ class Pairs:
             more = np.full(max(place + 1, 2 * len(self.first_seen)), _UNSEEN, np.int64)
             more[: len(self.first_seen)] = self.first_seen
             self.first_seen = more
+            self.seen_bytes = _grown(self.seen_bytes, len(more))
 
     def seen(self, count: int) -> list[int]:
         """Return the places that occurred up to the `count`-th captured rows event."""
@@ -139,6 +144,7 @@ def run_walk(
         pairs.keys,
         pairs.place,
         pairs.first_seen,
+        pairs.seen_bytes,
         collect,
         found.spans,
         found.commit_ts,

@@ -51,7 +51,12 @@ PAIR_SLOT: Final = 29  # slot of the rows event that stopped the walk
 PAIR_PARTITION: Final = 30  # its partition + 1; 0: none
 CLAMPED: Final = 31  # transactions whose time was clamped
 UNTIL_TS: Final = 32  # the walk ends before transactions above this commit-ts
-STATE_SIZE: Final = 33
+MARKED: Final = 33  # 1: the open transaction has a table whose rows say that it is not captured
+STATE_SIZE: Final = 34
+
+# --- what a TABLE_MAP's rows are -----------------------------------------------------------------
+CAPTURED: Final = 1
+MARK: Final = 2  # all rows behind it in its transaction are not captured
 
 # --- why a walk stopped --------------------------------------------------------------------------
 MORE: Final = 0  # no whole packet is left
@@ -283,6 +288,7 @@ def walk(
     pair_keys: Any,
     pair_place: Any,
     first_seen: Any,
+    seen_bytes: Any,
     collect: Any,
     out: Any,
     out_ts: Any,
@@ -293,8 +299,10 @@ def walk(
 
     `filled` bytes of `data` are valid; `prefix` is 5 for packets, 0 for bare events; `tail` is how
     many bytes of checksum stand behind each event. The walk ends with END at log offset `stop_at`.
-    `border` gets a copy of `state` at every border between transactions. With `collect`, `out` gets
-    (start, end, code, seq place) of captured rows events, whose checksums are checked.
+    `border` gets a copy of `state` at every border between transactions. `seen_bytes` counts the
+    captured rows events of each place, those that are walked over again as often as that.
+    With `collect`, `out` gets (start, end, code, seq place) of captured rows events, whose
+    checksums are checked.
     """
     while True:
         at = state[AT]
@@ -410,6 +418,7 @@ def walk(
             state[TXN_OFFSET] = offset if not real else behind - length
             state[IN_TXN] = 0
             state[STATEMENT] = 0
+            state[MARKED] = 0
             if code != 34:
                 state[RUN_NEXT] = number + 1
             state[ALONE] = 1 if two & 1 else 0
@@ -436,6 +445,8 @@ def walk(
             if collect and tail == 4:
                 if crc32(data, h, stop, tables) != np.uint32(_number(data, stop, 4)):
                     return BAD_CRC
+            if slot_captured[slot] == MARK:
+                state[MARKED] = 1
             state[STATEMENT] = 1
             state[OFFSET] = behind
             state[AT] = end
@@ -453,9 +464,10 @@ def walk(
             if map_keys[place] == 0:
                 return SPECIAL
             slot = map_slots[place]
-            if slot_captured[slot] == 1 and state[TXN_TS] == 0:
+            captured = slot_captured[slot] == CAPTURED and state[MARKED] == 0
+            if captured and state[TXN_TS] == 0:
                 return BAD
-            if slot_captured[slot] == 1 and state[TXN_TS] > state[FROM_TS]:
+            if captured and state[TXN_TS] > state[FROM_TS]:
                 if state[OPEN] == 0:
                     return FIRST_ROW
                 part = _partition(data, body, stop, code)
@@ -476,6 +488,7 @@ def walk(
                 index = pair_place[found]
                 if state[COUNT] < first_seen[index]:
                     first_seen[index] = state[COUNT]
+                seen_bytes[index] += length
                 state[IN_TXN] = 1
                 if collect:
                     if tail == 4:
@@ -529,6 +542,7 @@ def _close(state: Any, border: Any, behind: Any) -> None:
     state[TXN_TS] = 0
     state[IN_TXN] = 0
     state[STATEMENT] = 0
+    state[MARKED] = 0
     state[ALONE] = 0
     for i in range(len(state)):
         border[i] = state[i]

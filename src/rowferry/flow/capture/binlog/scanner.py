@@ -27,6 +27,7 @@ from rowferry.flow.capture.binlog.position import Gtids, LogPosition
 from rowferry.flow.capture.binlog.read import skip_event
 from rowferry.flow.capture.binlog.scan import Maps, Pairs, run_walk
 from rowferry.flow.capture.binlog.segment_draft import SegmentDraft
+from rowferry.flow.capture.binlog.segment_join import SliceBytes, join_segments
 from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.statements import Effects
 from rowferry.flow.capture.binlog.stream import LogStream
@@ -55,6 +56,9 @@ class TableBook(Protocol):
 
     def named(self, query: ev.Query) -> str:
         """Return the captured table that a statement names, for an error; empty: none."""
+
+    def is_mark(self, table: TableId) -> bool:
+        """Return whether rows of this table mark a transaction that is not captured."""
 
     def source_ms(self) -> int:
         """Ask the source's clock."""
@@ -90,6 +94,7 @@ class Scanner:
         self._names: list[TableId] = []
         self._open: SegmentDraft | None = None
         self._segments: list[Segment] = []
+        self._joinable: dict[int, SliceBytes] = {}  # by the segments' identity
         self._xa = ""  # inside an XA transaction: its xid, or "?" before it is known
         self._xa_parts: list[Segment] = []
         self._prepared = dict(position.prepared)
@@ -132,12 +137,22 @@ class Scanner:
             count += 1
         return count, size
 
+    @property
+    def breadth(self) -> int:
+        """How many tables the segment has that is being framed, or the last one."""
+        if self._open is not None:
+            return len(self._open.slices)
+        return len(self._segments[-1].slices) if self._segments else 0
+
     def take(self) -> tuple[tuple[Segment, ...], LogPosition]:
         """Return the segments framed so far and the position behind them; at a border only."""
         if self._open is not None and self._open.pairs.seen(int(self._kept[k.COUNT])):
             self._close_segment(self._kept)
-        taken = tuple(replace(s, ordinal=place) for place, s in enumerate(self._segments))
-        self._segments = []
+        framed, self._segments = self._segments, []
+        sizes, self._joinable = self._joinable, {}
+        if self._appetite.fewer_slices and len(framed) > 1:
+            framed = join_segments(framed, [sizes.get(id(s)) for s in framed], self._appetite)
+        taken = tuple(replace(s, ordinal=place) for place, s in enumerate(framed))
         if len(self._maps) > 4096 and self._open is None:
             self.forget_tables()
         return taken, self.position()
@@ -254,7 +269,12 @@ class Scanner:
         elif reason == k.NEW_PAIR:
             self._add_pair()
         elif reason == k.CUT:
-            self._cut()
+            if self._open is not None and not self._open.pairs.seen(int(state[k.COUNT])):
+                # So much lies between the transaction's begin and its first captured rows: a
+                # segment holds one event of them, however long that makes it.
+                self._both(k.CUT_AT, int(state[k.OFFSET]) + 1)
+            else:
+                self._cut()
         elif reason == k.NEW_DAY:
             self._close_segment(state)
         elif reason == k.NEW_RUN:
@@ -336,6 +356,9 @@ class Scanner:
             opened.carry(self._stream.data, self._stream.start, behind, CARRY_BYTES)
             segment = opened.finished(seen, end, last, self._maria, self._tail)
             (self._xa_parts if opened.xa else self._segments).append(segment)
+            # Where tables wait for their snapshot, a neighbour may leave out what this one holds.
+            if not opened.xa and not self._state[k.EACH]:
+                self._joinable[id(segment)] = opened.bytes_of(seen)
         self._open = None
         self._both(k.OPEN, 0)
         self._both(k.DAY_END, _NEVER)
@@ -463,7 +486,8 @@ class Scanner:
             if self._open.version_of(schema.table_id) not in (None, schema.version):
                 self._cut()  # the same table goes on with another version
         held = schema is not None and schema.table_id in self._excluded
-        self._maps.put(body, captured=schema is not None and not held)
+        captured, mark = schema is not None and not held, self._book.is_mark(mapped.table)
+        self._maps.put(body, captured, mark)
         self._schemas.append(schema)
         self._names.append(mapped.table)
 
@@ -573,7 +597,8 @@ class Scanner:
             mapped = parse_table_map(body, self._flavour)
             schema = self._book.captured(mapped, int(nested[k.TXN_TS]))
             held = schema is not None and schema.table_id in self._excluded
-            self._maps.put(body, captured=schema is not None and not held)
+            captured, mark = schema is not None and not held, self._book.is_mark(mapped.table)
+            self._maps.put(body, captured, mark)
             self._schemas.append(schema)
             self._names.append(mapped.table)
             return

@@ -57,6 +57,11 @@ class SegmentDraft:
         """Return the version with which a table occurs so far."""
         return next((s.version for s in self.slices if s.table_id == table_id), None)
 
+    def bytes_of(self, seen: list[int]) -> dict[TableSlice, int]:
+        """Return how much log each slice has that occurred; at least that, never less."""
+        ordered = list(self.slices)
+        return {ordered[p]: int(self.pairs.seen_bytes[p]) for p in seen}
+
     def carry(self, data: npt.NDArray[np.uint8], start: int, behind: int, most: int) -> None:
         """Take the bytes of a buffer along, from `start` at the earliest up to `behind`."""
         if self.payload is None:

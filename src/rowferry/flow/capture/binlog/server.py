@@ -82,6 +82,13 @@ class Server:
         sql = "SELECT @@global.binlog_row_metadata"
         return str(session.one_row(self.connection, self.login, sql)[0]).upper() == "FULL"
 
+    def tells_gtids(self) -> bool:
+        """Return whether transactions have GTIDs, without which no snapshot finds its place."""
+        if self.flavour is Flavour.MARIADB:
+            return True
+        sql = "SELECT @@global.gtid_mode"
+        return str(session.one_row(self.connection, self.login, sql)[0]).upper() == "ON"
+
     def log_end(self) -> tuple[str, int]:
         """Return the file and offset behind the last event."""
         return log_end(self.connection, self.login, self.flavour)

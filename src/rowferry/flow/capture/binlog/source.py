@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -23,8 +22,9 @@ from rowferry.flow.capture.binlog.read import read_log
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.session import Flavour, Login, connected, facts
 from rowferry.flow.capture.binlog.state import State
-from rowferry.flow.capture.contract import SourceTraits
+from rowferry.flow.capture.contract import SourceTraits, filter_text
 from rowferry.flow.decide.contract import Decision
+from rowferry.spec.active_active import ACTIVE_ACTIVE, BDR_MODE
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -37,13 +37,13 @@ class BinlogSource:
     def __init__(self, spec: ChangefeedSpec) -> None:
         self._options = spec.options(BINLOG_OPTIONS, spec.source)
         self._login = Login.of(spec.source, self._options)
-        words = ("case-sensitive", "force-replicate", "ignore-ineligible-table")
-        rules = [spec.section("filter"), {w: spec.section("").get(w) for w in words}]
-        self._beginning = Beginning.of(self._options, json.dumps(rules, sort_keys=True))
+        self._beginning = Beginning.of(self._options, filter_text(spec))
+        self._drop_marked = spec.options(ACTIVE_ACTIVE)[BDR_MODE]
         self._flavour: Flavour | None = None  # of `read`: asked once in a worker
         self._exact: dict[int, dict[str, Any]] = {}
         self.notices: tuple[str, ...] = ()
         self.unnumbered: tuple[TableId, ...] = ()
+        self.identity = ""
 
     def traits(self) -> SourceTraits:
         """Return what these sources can do."""
@@ -60,6 +60,7 @@ class BinlogSource:
             needs_snapshot = self._beginning.snapshots
             found = preflight(connection, self._login, self._options, needs_snapshot)
             self.notices = found.notices
+            self.identity = found.facts.identity
         server = Server(self._login)
         try:
             tables = server.tables(decision.keeps_table, lambda: 0)
@@ -94,6 +95,7 @@ class BinlogSource:
             versions,
             server_id=self._options[opt.SERVER_ID],
             follow_swaps=self._options[opt.ONLINE_SCHEMA_CHANGE] == "follow",
+            drop_marked=self._drop_marked,
             retention_warning=self._options[opt.RETENTION_WARNING],
             ranges=ranges,
         )
@@ -103,7 +105,7 @@ class BinlogSource:
         kind = segment.read["kind"]
         if kind == "log":
             partial = self._options[opt.PARTIAL_ROW_IMAGE] == "allow"
-            return read_log(self._login, segment, tables, partial)
+            return read_log(self._login, segment, tables, partial, self._drop_marked)
         schema, commit_ts = tables[segment.slices[0]], segment.read["commit_ts"]
         first = segment.ordinal << 40
         if kind == "exact":

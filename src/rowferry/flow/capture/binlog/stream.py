@@ -57,8 +57,9 @@ class LogStream:
         start: StartAt,
         server_id: int = 0,
         server: str = "",
+        room: int = FIRST_ROOM,
     ) -> None:
-        """Connect and ask for the log.
+        """Connect and ask for the log; `room` bytes of it are taken at once without moving them.
 
         Raises:
             LoginRefused, SourceUnavailable: as `session.connect`; a refused start comes with the
@@ -76,7 +77,7 @@ class LogStream:
             raise
         self._socket = session.socket_of(self._connection)
         self._socket.settimeout(login.read_timeout_s)
-        self.data: npt.NDArray[np.uint8] = np.zeros(FIRST_ROOM, np.uint8)
+        self.data: npt.NDArray[np.uint8] = np.zeros(max(room, FIRST_ROOM), np.uint8)
         self.start = 0  # what lies before was taken
         self.filled = 0
         self._heard = time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from rowferry.change.table import TableId
 from rowferry.errors import CorruptLog, EventUnknown
@@ -160,14 +160,12 @@ def parse_table_map(body: bytes, flavour: Flavour) -> MappedTable:
     if metas.more:
         metas.fail("its columns have more metadata than their types need")
     nullable = reader.take((count + 7) // 8)
-    columns = [
-        replace(c, nullable=bool(nullable[i >> 3] >> (i & 7) & 1)) for i, c in enumerate(columns)
-    ]
+    nulls = [bool(nullable[i >> 3] >> (i & 7) & 1) for i in range(count)]
     fields: dict[int, bytes] = {}
     while reader.more:
         kind = reader.take(1)[0]
         fields[kind] = reader.text()
-    found = _Metadata(fields, columns, table, flavour)
+    found = _Metadata(fields, columns, nulls, table, flavour)
     return MappedTable(number, table, found.columns(), found.primary_key(), _NAMES in fields)
 
 
@@ -219,6 +217,7 @@ class _Metadata:
         self,
         fields: dict[int, bytes],
         columns: list[MappedColumn],
+        nulls: list[bool],
         table: TableId,
         flavour: Flavour,
     ) -> None:
@@ -226,6 +225,7 @@ class _Metadata:
         # MariaDB counts geometries among the strings.
         self._strings = STRINGS | BLOBS | ({GEOMETRY} if flavour is Flavour.MARIADB else set())
         self._columns = columns
+        self._facts: list[dict[str, Any]] = [{"nullable": n} for n in nulls]
         self._table = table
 
     def columns(self) -> tuple[MappedColumn, ...]:
@@ -248,7 +248,7 @@ class _Metadata:
             everything = list(range(len(self._columns)))
             for place, visible in self._bits(everything, _VISIBILITY):
                 self._set(place, visible=visible)
-        return tuple(self._columns)
+        return tuple(replace(c, **f) for c, f in zip(self._columns, self._facts, strict=True))
 
     def primary_key(self) -> tuple[int, ...]:
         if _PREFIX_KEY in self._fields:
@@ -265,7 +265,7 @@ class _Metadata:
         return _Reader(self._fields.get(kind, b""), f"{self._table}, metadata {kind}")
 
     def _set(self, place: int, **facts: object) -> None:
-        self._columns[place] = replace(self._columns[place], **facts)  # type: ignore[arg-type]
+        self._facts[place].update(facts)
 
     def _places(self, codes: frozenset[int] | set[int]) -> list[int]:
         return [i for i, c in enumerate(self._columns) if c.code in codes]
@@ -299,6 +299,6 @@ class _Metadata:
         reader = self._reader(kind)
         for place in self._places({code}):
             texts = [reader.text() for _ in range(reader.packed())]
-            charset = charset_of(self._columns[place].collation)
+            charset = charset_of(self._facts[place].get("collation", 0))
             known = "utf8mb4" if charset in ("", "binary") else charset
             self._set(place, elements=decoded(known, texts))

@@ -9,6 +9,7 @@ from rowferry.change.table import TableSchema
 from rowferry.errors import SnapshotGone
 from rowferry.flow.capture.range_log import catalog
 from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
+from rowferry.flow.capture.range_log.page import DELETE
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,26 @@ class CatalogReader:
         except SnapshotGone as gone:
             raise Rerouted(str(gone)) from None
         return CatalogSnapshot(tables, made.version, made.snapshot_ts, made.without_old_value)
+
+    def at(self, commit_ts: int) -> CatalogSnapshot:
+        """Return the tables as they were at a commit-ts, from the catalog's whole log."""
+        route = self._route()
+        without_old_value = self._client.register(route).without_old_value
+        head = self._client.heads([(route, 0)], at_ts=commit_ts)[0]
+        if head.closed_ts < commit_ts:
+            raise Rerouted(f"commit-ts {commit_ts} is not closed yet")
+        tables: dict[bytes, TableSchema] = {}
+        index = 0
+        while index < head.index_at_ts:
+            page, index = self._client.pull_log(route, index, head.index_at_ts)
+            for place in range(len(page)):
+                key, ts = page.key(place), int(page.commit_ts[place])
+                if page.kind[place] == DELETE:
+                    tables.pop(key, None)
+                elif (table := catalog.read_table(key, page.value(place), ts)) is not None:
+                    tables[key] = table
+        found = {t.table_id: t for t in tables.values()}
+        return CatalogSnapshot(found, head.index_at_ts, commit_ts, without_old_value)
 
     def log(self, after_index: int, after_ts: int) -> CatalogLog:
         """Return the DDLs after an index whose commit-ts is above `after_ts`."""

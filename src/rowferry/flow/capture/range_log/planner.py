@@ -18,6 +18,7 @@ from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption, LogLost, SnapshotGone
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
+from rowferry.flow.capture.range_log.begin import new_range, state_at
 from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
 from rowferry.flow.capture.range_log.client import Head, RangeClient, Rerouted, Route
 from rowferry.flow.capture.range_log.cut import day_end, index_window, size_cuts, stretch_end
@@ -42,8 +43,12 @@ class RangePlanner:
         resnapshot: bool,
         state: State | None,
         versions: tuple[TableSchema, ...],
+        rules: str = "",
+        start_ts: int = 0,
     ) -> None:
         self._client = client
+        self._start_ts = start_ts
+        self._rules = rules
         self._catalog = CatalogReader(client)
         self._decision = decision
         self._by_range = by_range
@@ -101,13 +106,15 @@ class RangePlanner:
         routes = {r.range_id: r for r in self._client.routes(b"t", b"u")}
         if self._first is None and self._state is None:
             # Kept between attempts: snapshots must be newer than the catalog, and they become so.
-            self._first = self._begin()
+            self._first = self._begin(routes)
         known = self._state or self._first
         assert known is not None
         if not self._present_ts:
             self._present_ts = self._client.timestamp()
         state = known.copy()
         self._client.cluster_id = state.cluster_id
+        if state.rules != self._rules:
+            self._follow_filter(state)
         self._follow_splits(state, routes)
         if state.waiting():
             self._join(state, routes)
@@ -149,8 +156,14 @@ class RangePlanner:
 
     # --- the catalog -----------------------------------------------------------------------------
 
-    def _begin(self) -> State:
-        """Read the catalog's present content: the captured tables, none of which has joined."""
+    def _begin(self, routes: dict[int, Route]) -> State:
+        """Read the catalog's present content: the captured tables, none of which has joined.
+
+        With a place in the log, it is the content of then, and all tables have joined.
+        """
+        if self._start_ts:
+            known = routes.values()
+            return state_at(self._client, self._decision, known, self._start_ts, self._rules)
         found = self._catalog.snapshot()
         kept = [t for t in found.tables.values() if self._decision.captures(t)]
         return State(
@@ -159,7 +172,28 @@ class RangePlanner:
             catalog_index=found.index,
             tables={t.table_id: Captured(t) for t in kept},
             without_old_value=found.without_old_value,
+            rules=self._rules,
         )
+
+    def _follow_filter(self, state: State) -> None:
+        """Let tables go that a changed filter no longer keeps, and those join that it now does.
+
+        A table that is only now made, or renamed, in the log that follows comes by that statement.
+        """
+        state.rules = self._rules
+        for table_id, table in list(state.tables.items()):
+            if not self._decision.captures(table.schema):
+                self._forget(state, table_id)
+        ahead = [c for c in self._read_ddls(state).changes if c.schema is not None]
+        born = (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE)
+        coming = {c.schema.table_id for c in ahead if c.schema and (c.kind in born or c.previous)}
+        present = self._catalog.snapshot()
+        for table_id, schema in present.tables.items():
+            if table_id in state.tables or table_id in coming:
+                continue
+            if self._decision.captures(schema):
+                state.tables[table_id] = Captured(schema)
+                state.ddl_seen[table_id] = present.snapshot_ts
 
     def _read_ddls(self, state: State) -> CatalogLog:
         return self._catalog.log(state.catalog_index, state.resolved_ts)
@@ -251,7 +285,7 @@ class RangePlanner:
                     state.parts[range_id] = list(state.parts[route.parent_range_id])
                 state.ranges[range_id] = heir
                 continue
-            state.ranges[range_id] = _new_range(route, table.schema, Stage.LOG)
+            state.ranges[range_id] = new_range(route, table.schema, Stage.LOG)
 
     def _join(self, state: State, routes: dict[int, Route]) -> None:
         """Register the ranges of tables that wait for their snapshot.
@@ -278,7 +312,7 @@ class RangePlanner:
             return
         for route in mine:
             table, version = physical[route.physical_id], made[route.range_id]
-            state.ranges[route.range_id] = _new_range(route, table.schema, Stage.SNAPSHOT).with_(
+            state.ranges[route.range_id] = new_range(route, table.schema, Stage.SNAPSHOT).with_(
                 init_snapshot_version=version.version,
                 init_snapshot_ts=version.snapshot_ts,
                 current_snapshot_version=version.version,
@@ -499,19 +533,6 @@ class RangePlanner:
 
 
 # --- small pieces --------------------------------------------------------------------------------
-
-
-def _new_range(route: Route, schema: TableSchema, stage: Stage) -> RangeProgress:
-    return RangeProgress(
-        database=schema.id.database,
-        table=schema.id.table,
-        table_id=schema.table_id,
-        physical_id=route.physical_id,
-        range_id=route.range_id,
-        start_key=route.start_key.hex(),
-        end_key=route.end_key.hex(),
-        stage=stage,
-    )
 
 
 def _is_of(progress: RangeProgress, table: Captured) -> bool:

@@ -10,7 +10,7 @@ from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadUri
-from rowferry.flow.capture.contract import SourceTraits
+from rowferry.flow.capture.contract import SourceTraits, filter_text
 from rowferry.flow.capture.range_log.client import RangeClient
 from rowferry.flow.capture.range_log.planner import RangePlanner
 from rowferry.flow.capture.range_log.read import read_segment
@@ -18,7 +18,7 @@ from rowferry.flow.capture.range_log.reroute import patiently
 from rowferry.flow.capture.range_log.state import State
 from rowferry.flow.decide.contract import Decision
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, one_of
+from rowferry.spec.option import Option, OptionTable, one_of, whole
 
 FEED_LEVEL = Option(
     "feed-level",
@@ -37,7 +37,15 @@ ON_LOG_LOST = Option(
     "and gap, or `resnapshot` the table (TRUNCATE first, then all its rows again).",
     uri=True,
 )
-RANGE_OPTIONS = OptionTable("source", (FEED_LEVEL, ON_LOG_LOST))
+START_TS = Option(
+    "start-ts",
+    whole(0, 2**63 - 1),
+    0,
+    "Begin with the first transaction whose commit-ts is above this one; no snapshot is made.",
+    uri=True,
+    alterable=False,
+)
+RANGE_OPTIONS = OptionTable("source", (FEED_LEVEL, ON_LOG_LOST, START_TS))
 
 
 class RangeSource:
@@ -52,9 +60,11 @@ class RangeSource:
             raise BadUri(f"{spec.source} is no range source; write range://HOST:PORT")
         self._subscriber = spec.changefeed_id
         self._options = spec.options(RANGE_OPTIONS, spec.source)
+        self._rules = filter_text(spec)
         self._cluster_id = 0
         self.notices: tuple[str, ...] = ()
         self.unnumbered: tuple[TableId, ...] = ()
+        self.identity = ""
         self._client: RangeClient | None = None  # of `read`: kept between a worker's segments
 
     def traits(self) -> SourceTraits:
@@ -71,6 +81,7 @@ class RangeSource:
         try:
             found = patiently(planner.named, f"asking the master at {self._master}")
             self._cluster_id = planner.cluster_id
+            self.identity = str(self._cluster_id)
             return found
         finally:
             planner.close()
@@ -101,6 +112,8 @@ class RangeSource:
             resnapshot=self._options[ON_LOG_LOST] == "resnapshot",
             state=state,
             versions=versions,
+            rules=self._rules,
+            start_ts=self._options[START_TS],
         )
 
     def read(self, segment: Segment, tables: Mapping[TableSlice, TableSchema]) -> Iterator[Rows]:

@@ -38,6 +38,7 @@ class State:
             snapshot); 0: it does not stand still.
         fresh: physical ids born inside the log: no snapshot, the log from its beginning.
         ddl_seen: table id -> commit-ts up to which its DDLs are already part of its definition.
+        rules: the filter in force, as text: when it changes, tables may join.
     """
 
     cluster_id: int = 0
@@ -50,6 +51,7 @@ class State:
     fresh: set[int] = field(default_factory=set)
     ddl_seen: dict[int, int] = field(default_factory=dict)
     without_old_value: bool = False
+    rules: str = ""
 
     def to_position(self) -> dict[str, Any]:
         """Return the JSON form, without the progress rows (they have a table of their own)."""
@@ -65,6 +67,7 @@ class State:
             "fresh": sorted(self.fresh),
             "ddl_seen": {str(k): v for k, v in self.ddl_seen.items()},
             "without_old_value": self.without_old_value,
+            "rules": self.rules,
         }
 
     @classmethod
@@ -89,6 +92,7 @@ class State:
             fresh=set(position["fresh"]),
             ddl_seen={int(k): v for k, v in position["ddl_seen"].items()},
             without_old_value=position["without_old_value"],
+            rules=position.get("rules", ""),
         )
 
     def copy(self) -> State:
@@ -104,6 +108,7 @@ class State:
             set(self.fresh),
             dict(self.ddl_seen),
             self.without_old_value,
+            self.rules,
         )
 
     def waiting(self) -> list[Captured]:

@@ -1,0 +1,113 @@
+"""Where a changefeed begins, as parameters of its source: set at creation, moved by a reset."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from rowferry.errors import BadOption, OptionsConflict
+from rowferry.registry import SOURCES
+from rowferry.spec.build import check_target_ts
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
+
+_START_TS: Final = "start-ts"
+_POSITION: Final = "start-position"
+_GTID: Final = "start-gtid"
+_STARTS: Final = (_START_TS, _POSITION, _GTID)
+_SNAPSHOT: Final = "snapshot"
+# MySQL's `uuid:1-5,…` and MariaDB's `0-1-100,…`; a file of the log looks like neither.
+_GTIDS: Final = re.compile(
+    r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:.*|\d+-\d+-\d+.*", re.S
+)
+
+
+def source_with_start_ts(source: str, start_ts: int | None) -> str:
+    """Return a source URI that begins behind a commit-ts; None or 0 leaves it as it is.
+
+    Raises:
+        OptionsConflict: the URI names another commit-ts.
+        BadOption: this kind of source cannot begin there.
+    """
+    if not start_ts:
+        return source
+    uri = Uri.parse(source, "source")
+    _require(uri, _START_TS)
+    named = uri.parameter(_START_TS)
+    if named and named != str(start_ts):
+        raise OptionsConflict(
+            f"start_ts is {start_ts}, and the source URI's parameter start-ts is {named}; give one"
+        )
+    return uri.with_parameter(_START_TS, str(start_ts)).reveal()
+
+
+def with_old_start(source: str, old: ChangefeedSpec) -> str:
+    """Return a source URI that begins where the stored one does, unless it says where itself.
+
+    Where a changefeed once began cannot be changed by an update, and need not be told again.
+    """
+    uri = Uri.parse(source, "source")
+    if not any(uri.parameter(key) for key in _STARTS):
+        for key in _STARTS:
+            if written := old.source.parameter(key):
+                uri = uri.with_parameter(key, written)
+    return uri.reveal()
+
+
+def moved(
+    spec: ChangefeedSpec, commit_ts: int | None, position: str | None
+) -> tuple[ChangefeedSpec, str]:
+    """Return settings that begin elsewhere, and the place in words.
+
+    With neither a commit-ts nor a position, that is a new snapshot.
+
+    Raises:
+        BadOption: this kind of source cannot begin there, or it is no such place.
+        TargetTsTooEarly: the changefeed would begin behind its own end.
+    """
+    if commit_ts is not None:
+        if commit_ts <= 0:
+            raise BadOption(f"commit-ts {commit_ts}: it must be above 0")
+        check_target_ts(spec.target_ts, commit_ts)
+        return _begun(spec, _START_TS, str(commit_ts)), f"commit-ts {commit_ts}"
+    if position is not None:
+        place = position.strip()
+        if not place:
+            raise BadOption("the position is empty; write FILE:OFFSET, or GTIDs")
+        key = _GTID if _GTIDS.fullmatch(place) else _POSITION
+        return _begun(spec, key, place), f"position {place}"
+    found = _without(spec, *_STARTS)
+    if _written(found, _SNAPSHOT).lower() == "never":
+        found = _without(found, _SNAPSHOT)
+    return found, "a new snapshot"
+
+
+def _begun(spec: ChangefeedSpec, key: str, value: str) -> ChangefeedSpec:
+    _require(spec.source, key)
+    found = _without(spec, *_STARTS)
+    return replace(found, source=found.source.with_parameter(key, value))
+
+
+def _require(source: Uri, key: str) -> None:
+    known = {o.key for table in SOURCES.load(source.scheme).TABLES for o in table.options}
+    if key not in known:
+        raise BadOption(
+            f"a {source.scheme} source cannot begin at a place of its log; it begins with a "
+            "snapshot"
+        )
+
+
+def _written(spec: ChangefeedSpec, key: str) -> str:
+    return spec.source.parameter(key) or str(spec.section("source").get(key, ""))
+
+
+def _without(spec: ChangefeedSpec, *keys: str) -> ChangefeedSpec:
+    """Return settings without these keys of the source, in its URI and in the configuration."""
+    uri = spec.source
+    for key in keys:
+        uri = uri.with_parameter(key, None)
+    config = dict(spec.config)
+    if section := spec.section("source"):
+        config["source"] = {k: v for k, v in section.items() if k not in keys}
+    return replace(spec, source=uri, config=config)

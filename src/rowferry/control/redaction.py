@@ -1,0 +1,100 @@
+"""Settings as they may be shown: without passwords, keys and tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rowferry.errors import BadInput, BadUri
+from rowferry.flow.assemble import option_tables
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.feed_options import own_tables
+from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_family import family_of
+from rowferry.spec.uri import Uri, is_secret_parameter
+
+HIDDEN: Final = "***"
+_LOGIN: Final = re.compile(r"(://[^/@:\s]*:)[^/\s]*@")
+
+
+def redacted_config(spec: ChangefeedSpec) -> dict[str, Any]:
+    """Return a changefeed's configuration with every secret value replaced by `***`.
+
+    Secret is what an option table declares so, what is declared nowhere and has a name like a
+    secret's, and what stands for a password or a secret parameter inside a URI.
+    """
+    declared = {table.path(o.key): o.secret for table in _tables(spec) for o in table.options}
+    return _shown(spec.config, "", declared)
+
+
+def _tables(spec: ChangefeedSpec) -> tuple[OptionTable, ...]:
+    """Return the option tables of a spec; those of stages that cannot be found are left out."""
+    try:
+        return (*own_tables(family_of(spec.sink.scheme)), *option_tables(spec))
+    except BadInput:
+        return ()
+
+
+def _shown(
+    content: Mapping[str, Any], section: str, declared: Mapping[str, bool]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        path = f"{section}.{key}" if section else str(key)
+        secret = declared.get(path, is_secret_parameter(str(key)))
+        found[key] = HIDDEN if secret and value not in ("", None) else _value(value, path, declared)
+    return found
+
+
+def _value(value: Any, path: str, declared: Mapping[str, bool]) -> Any:
+    if isinstance(value, Mapping):
+        return _shown(value, path, declared)
+    if isinstance(value, list | tuple):
+        return [_value(one, path, declared) for one in value]
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(value: str) -> str:
+    """Return a text with the secrets of the URI that it may be hidden."""
+    if "://" not in value:
+        return value
+    try:
+        return str(Uri.parse(value, "")) if "?" in value else _LOGIN.sub(rf"\1{HIDDEN}@", value)
+    except BadInput:
+        return _LOGIN.sub(rf"\1{HIDDEN}@", value)
+
+
+def restored(config: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration in which `***` stands for what is stored under the same key."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        before = stored.get(key)
+        if isinstance(value, Mapping):
+            value = restored(value, before if isinstance(before, Mapping) else {})
+        elif before is not None and (value == HIDDEN or value == _value(before, "", {})):
+            value = before
+        found[key] = value
+    return found
+
+
+def restored_uri(text: str | None, stored: Uri) -> str:
+    """Return a URI's text in which `***` stands for what is stored; None: all that is stored.
+
+    Raises:
+        BadUri: it hides a secret and has another address: secrets go only where they were meant to.
+    """
+    if text is None or text == str(stored):
+        return stored.reveal()
+    uri = Uri.parse(text, "new")
+    before = dict(stored.parameters)
+    hidden = [key for key, value in uri.parameters if value == HIDDEN and key in before]
+    login = uri.password == HIDDEN
+    if (login or hidden) and (uri.address, uri.user) != (stored.address, stored.user):
+        raise BadUri(
+            f"{uri} has another address or user: write its secrets out instead of {HIDDEN}"
+        )
+    for key in hidden:
+        uri = uri.with_parameter(key, before[key])
+    return replace(uri, password=stored.password if login else uri.password).reveal()

@@ -1,0 +1,110 @@
+"""Our errors under the names and HTTP codes by which TiCDC's clients know them.
+
+The nearest ancestor of an error that the table names decides. Errors of ours that have no
+counterpart get the general name of their kind.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rowferry import errors as e
+
+BAD, UNAUTHORIZED, MISSING, CONFLICT, TOO_LARGE, FAILED = 400, 401, 404, 409, 413, 500
+
+_CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
+    e.RowferryError: (FAILED, "ErrUnknown"),
+    # what the user asked for
+    e.BadInput: (BAD, "ErrAPIInvalidParam"),
+    e.UnknownOption: (BAD, "ErrInvalidReplicaConfig"),
+    e.BadOption: (BAD, "ErrInvalidReplicaConfig"),
+    e.OptionsConflict: (BAD, "ErrInvalidReplicaConfig"),
+    e.BadConfigFile: (BAD, "ErrInvalidReplicaConfig"),
+    e.BadUri: (BAD, "ErrSinkURIInvalid"),
+    e.BadFilterRule: (BAD, "ErrFilterRuleInvalid"),
+    e.BadStatement: (BAD, "ErrAPIInvalidParam"),
+    e.UnknownName: (BAD, "ErrSinkURIInvalid"),
+    e.NoSuchTable: (BAD, "ErrFilterRuleInvalid"),
+    e.BadChangefeedId: (BAD, "ErrInvalidChangefeedID"),
+    e.TargetTsTooEarly: (BAD, "ErrTargetTsBeforeStartTs"),
+    e.TableIneligible: (BAD, "ErrTableIneligible"),
+    e.BadDispatchRule: (BAD, "ErrDispatcherFailed"),
+    e.BadRoute: (BAD, "ErrInvalidTableRoutingRule"),
+    e.BadEventFilter: (BAD, "ErrExpressionParseFailed"),
+    e.BadColumnSelector: (BAD, "ErrColumnSelectorFailed"),
+    # the meta database
+    e.StateError: (FAILED, "ErrMetaOpFailed"),
+    e.MetaUnavailable: (FAILED, "ErrMetaOpFailed"),
+    e.MetaDamaged: (FAILED, "ErrMetaOpFailed"),
+    e.SpecChanged: (BAD, "ErrChangefeedUpdateRefused"),
+    e.IllegalMove: (BAD, "ErrChangefeedUpdateRefused"),
+    e.LeaseHeld: (CONFLICT, "ErrChangefeedUpdateRefused"),
+    e.Fenced: (CONFLICT, "ErrChangefeedUpdateRefused"),
+    e.NoSuchChangefeed: (MISSING, "ErrChangeFeedNotExists"),
+    e.ChangefeedExists: (CONFLICT, "ErrChangeFeedAlreadyExists"),
+    e.PlanRefused: (FAILED, "ErrChangefeedUnretryable"),
+    # sources: whoever creates a changefeed can correct these
+    e.SourceError: (FAILED, "ErrUpstreamNotFound"),
+    e.LogLost: (BAD, "ErrStartTsBeforeGC"),
+    e.CorruptLog: (FAILED, "ErrCorruptedDataMutation"),
+    e.SourceMismatch: (BAD, "ErrUpstreamMissMatch"),
+    e.SourceUnsupported: (BAD, "ErrVersionIncompatible"),
+    e.TableVersionUnknown: (FAILED, "ErrSchemaSnapshotNotFound"),
+    e.LoginRefused: (BAD, "ErrVersionIncompatible"),
+    e.ReplicaIdTaken: (BAD, "ErrInvalidReplicaConfig"),
+    e.EventUnknown: (FAILED, "ErrChangefeedUnretryable"),
+    e.SnapshotGone: (FAILED, "ErrSnapshotLostByGC"),
+    # sinks
+    e.SinkError: (FAILED, "ErrReachMaxTry"),
+    e.RowRejected: (FAILED, "ErrChangefeedUnretryable"),
+    e.SinkUnwritable: (BAD, "ErrSinkURIInvalid"),
+    e.SinkOwned: (CONFLICT, "ErrStorageSinkInvalidConfig"),
+    e.SinkDamaged: (BAD, "ErrStorageSinkInvalidConfig"),
+    e.FileConflict: (FAILED, "ErrChangefeedUnretryable"),
+    e.SchemaRefused: (BAD, "ErrAvroSchemaAPIError"),
+    e.TopicRefused: (BAD, "ErrKafkaInvalidConfig"),
+    # codecs
+    e.EncodeError: (FAILED, "ErrEncodeFailed"),
+    e.MessageTooLarge: (FAILED, "ErrMessageTooLarge"),
+    e.DecodeError: (FAILED, "ErrDecodeFailed"),
+}
+
+# Codes with which TiCDC gives a changefeed up at once, without trying again.
+FAST_FAIL: Final = frozenset(
+    {
+        "CDC:ErrExpressionColumnNotFound",
+        "CDC:ErrExpressionParseFailed",
+        "CDC:ErrSchemaSnapshotNotFound",
+        "CDC:ErrSyncRenameTableFailed",
+        "CDC:ErrChangefeedUnretryable",
+        "CDC:ErrCorruptedDataMutation",
+        "CDC:ErrDispatcherFailed",
+        "CDC:ErrColumnSelectorFailed",
+        "CDC:ErrSinkURIInvalid",
+        "CDC:ErrKafkaInvalidConfig",
+        "CDC:ErrMySQLInvalidConfig",
+        "CDC:ErrStorageSinkInvalidConfig",
+        "CDC:ErrInvalidTableRoutingRule",
+        "CDC:ErrTableRoutingFailed",
+        "CDC:ErrTableRouteConflict",
+        "CDC:ErrGCTTLExceeded",
+        "CDC:ErrSnapshotLostByGC",
+        "CDC:ErrStartTsBeforeGC",
+        "CDC:ErrTableAfterDDLNotSplitable",
+    }
+)
+
+
+def ticdc_code(error: e.RowferryError) -> tuple[int, str]:
+    """Return the HTTP status of an error, and TiCDC's name for it (`CDC:Err…`)."""
+    return _of(type(error))
+
+
+def ticdc_code_of(code: str) -> str:
+    """Return TiCDC's name for the error that one of our codes (`RF-4001`) stands for."""
+    return _of(e.BY_CODE.get(code, e.RowferryError))[1]
+
+
+def _of(kind: type[e.RowferryError]) -> tuple[int, str]:
+    status, name = next(_CODES[k] for k in kind.__mro__ if k in _CODES)
+    return status, f"CDC:{name}"

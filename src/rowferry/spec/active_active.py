@@ -1,0 +1,137 @@
+"""The options of soft delete and of the active-active mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from rowferry.errors import OptionsConflict
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import Option, OptionTable, duration, flag, text, texts, whole
+from rowferry.spec.sink_family import family_of
+
+CLUSTER_INDEX_BITS: Final = 4  # the low bits of a timestamp that say which cluster made it
+
+BDR_MODE: Final = Option(
+    "bdr-mode",
+    flag(),
+    False,
+    "Rows and DDLs that another changefeed with this option wrote into the source are not sent on, "
+    "so that two changefeeds may carry changes both ways.",
+)
+ENABLE: Final = Option(
+    "enable-active-active",
+    flag(),
+    False,
+    "Two clusters write the same rows: of each row the newest write wins. Needs bdr-mode, a MySQL "
+    "or TiDB sink, and tables made for it.",
+)
+EMULATION: Final = Option(
+    "active-active-emulation",
+    flag(),
+    False,
+    "Allow a downstream that is not TiDB; its tables need the triggers that "
+    "`rowferry active-active prepare` prints.",
+)
+PROGRESS_INTERVAL: Final = Option(
+    "active-active-progress-interval",
+    duration(timedelta(milliseconds=1)),
+    timedelta(minutes=30),
+    "How often the progress table of the downstream is brought up to date; the first time at once.",
+)
+CLUSTER_ID: Final = Option(
+    "cluster-id",
+    text(),
+    "",
+    "The name of the source's cluster in the downstream's progress table; empty: the source's own "
+    "id, found when the changefeed is created.",
+)
+CLUSTER_INDEX: Final = Option(
+    "cluster-index",
+    whole(0, (1 << CLUSTER_INDEX_BITS) - 1),
+    0,
+    "The number of the source's cluster, in the low bits of every timestamp that it makes, so that "
+    "two clusters never make the same one. Each cluster has another.",
+)
+ACTIVE_ACTIVE_TABLES: Final = Option(
+    "active-active-tables",
+    texts(),
+    (),
+    "Which tables are active-active ones, in the syntax of filter.rules; beside those whose "
+    "comment or definition says so.",
+)
+SOFT_DELETE_TABLES: Final = Option(
+    "soft-delete-tables",
+    texts(),
+    (),
+    "Which tables have soft delete, in the syntax of filter.rules; beside those whose comment or "
+    "definition says so.",
+)
+ACTIVE_ACTIVE: Final = OptionTable(
+    "",
+    (
+        BDR_MODE,
+        ENABLE,
+        EMULATION,
+        PROGRESS_INTERVAL,
+        CLUSTER_ID,
+        CLUSTER_INDEX,
+        ACTIVE_ACTIVE_TABLES,
+        SOFT_DELETE_TABLES,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveActive:
+    """What a changefeed's settings say about the mode."""
+
+    enabled: bool
+    bdr_mode: bool
+    emulated: bool
+    progress_interval: timedelta
+    cluster_id: str
+    cluster_index: int
+
+
+def read_active_active(spec: ChangefeedSpec) -> ActiveActive:
+    """Return the mode that a changefeed asks for.
+
+    Raises:
+        OptionsConflict: the mode is on, and something that it needs is missing or in its way.
+    """
+    options = spec.options(ACTIVE_ACTIVE)
+    found = ActiveActive(
+        enabled=options[ENABLE],
+        bdr_mode=options[BDR_MODE],
+        emulated=options[EMULATION],
+        progress_interval=options[PROGRESS_INTERVAL],
+        cluster_id=options[CLUSTER_ID],
+        cluster_index=options[CLUSTER_INDEX],
+    )
+    if found.enabled:
+        _check(spec, found)
+    return found
+
+
+def _check(spec: ChangefeedSpec, found: ActiveActive) -> None:
+    scheme = spec.sink.scheme
+    if family_of(scheme).name != "mysql":
+        raise OptionsConflict(
+            f"enable-active-active works with a MySQL or TiDB sink only, not with {scheme}://; "
+            "use such a sink, or leave it out"
+        )
+    if not found.bdr_mode:
+        raise OptionsConflict(
+            "enable-active-active needs bdr-mode = true: without it each cluster would get its own "
+            "writes back; set it"
+        )
+    consistent = spec.section("consistent")
+    level = consistent.get("level", "none") if isinstance(consistent, Mapping) else "none"
+    if str(level).lower() not in ("", "none"):
+        raise OptionsConflict(
+            f"enable-active-active excludes the redo log, and consistent.level is {level!r}; set "
+            "it to none"
+        )

@@ -1,0 +1,224 @@
+"""Members of a fleet: they claim, follow the operator, hand over, drain, and survive the rest."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from loop_kit import START, forget_scripted_source, register_scripted_source
+from prometheus_client import generate_latest
+from server_kit import QUICK, Fleet, FragileStore
+
+from rowferry.control import measures
+from rowferry.control.lease import Holder
+from rowferry.control.lifecycle import State, Verb
+from rowferry.control.store.sql_store import open_store
+from rowferry.control.supervise import Patience
+from rowferry.errors import RowRejected, SinkUnavailable
+from rowferry.flow.sink.storage.sink import Storage
+
+
+@pytest.fixture(scope="module")
+def new_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("meta") / "meta.db"
+    open_store(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, new_database: Path) -> Iterator[Fleet]:
+    shutil.copy(new_database, tmp_path / "meta.db")
+    register_scripted_source()
+    store = open_store(f"sqlite:///{tmp_path / 'meta.db'}")
+    yield Fleet(tmp_path, store)
+    store.close()
+    forget_scripted_source()
+
+
+def shown() -> str:
+    return generate_latest(measures.REGISTRY).decode()
+
+
+def test_the_operators_verbs_are_followed(fleet: Fleet) -> None:
+    script = fleet.create("one", 1, 2, 3)
+    with fleet.member() as member:
+        fleet.until_delivered("one")
+        assert [s.address for s in fleet.store.servers()] == ["here:0"]
+        fleet.until(lambda: bool(fleet.store.samples("one")), "a sample")
+        rows = 'rowferry_rows_total{changefeed="one"} 3.0'
+        fleet.until(lambda: rows in shown(), "its figures")
+        fleet.store.move("one", Verb.PAUSE)
+        fleet.until_state("one", State.STOPPED)
+        fleet.until(lambda: not member.changefeeds, "an idle member")
+        assert 'changefeed="one"' not in shown()
+        script.commit(4)
+        fleet.store.move("one", Verb.RESUME)
+        fleet.until_delivered("one")
+        fleet.store.request_cancel("one")
+        fleet.until(lambda: fleet.store.feed("one") is None, "its removal")
+    assert fleet.store.servers() == ()
+
+
+def test_a_stopped_changefeed_is_removed_when_that_is_asked_for(fleet: Fleet) -> None:
+    fleet.create("one", 1)
+    fleet.store.move("one", Verb.PAUSE)
+    with fleet.member():
+        fleet.store.request_cancel("one")
+        fleet.until(lambda: fleet.store.feed("one") is None, "its removal")
+
+
+def test_a_target_ts_finishes(fleet: Fleet) -> None:
+    script = fleet.create("one", 1, 2, 3, target_ts=START + 3)
+    with fleet.member():
+        fleet.until_state("one", State.FINISHED)
+        script.commit(4)
+        assert fleet.ids("one") == [1, 2, 3]
+    assert fleet.feed("one").watermark >= START + 3
+
+
+def test_changed_settings_take_effect_at_the_next_border(fleet: Fleet) -> None:
+    script = fleet.create("one", 1)
+    with fleet.member():
+        fleet.until_delivered("one")
+        feed = fleet.feed("one")
+        changed = replace(feed.spec, config={**feed.spec.config, "case-sensitive": True})
+        assert fleet.store.update_spec("one", changed).spec_version == 2
+        script.commit(2)
+        fleet.until_delivered("one")
+        script.add_column("more")
+        script.commit(3)
+        fleet.until_delivered("one")
+        assert fleet.feed("one").epoch == feed.epoch  # without a new claim
+
+
+def test_a_newcomer_gets_its_share_and_a_drain_gives_it_back(fleet: Fleet) -> None:
+    names = [f"f{i}" for i in range(4)]
+    scripts = [fleet.create(name, 1) for name in names]
+    with fleet.member() as first:
+        for name in names:
+            fleet.until_delivered(name)
+        assert first.changefeeds == tuple(names)
+        with fleet.member() as second:
+            fleet.until(lambda: len(second.changefeeds) == 2 == len(first.changefeeds), "balance")
+            for script in scripts:
+                script.commit(2)
+            for name in names:
+                fleet.until_delivered(name)
+        assert [s.address for s in fleet.store.servers()] == ["here:0"]
+        fleet.until(lambda: first.changefeeds == tuple(names), "all of them again")
+        for script in scripts:
+            script.commit(3)
+        for name in names:
+            fleet.until_delivered(name)
+    assert all(fleet.feed(name).lease is None for name in names)
+
+
+def test_a_stolen_lease_ends_the_run_and_the_thief_is_left_alone(fleet: Fleet) -> None:
+    script = fleet.create("one", 1)
+    thief = Holder("elsewhere", 1, "", 0, "thief")
+    with fleet.member() as member:
+        fleet.until_delivered("one")
+        stolen = fleet.store.claim("one", thief, time.time() + 1e6, 30.0)  # when ours has run out
+        fleet.until(lambda: not member.changefeeds, "the end of the run")
+        script.commit(2)
+        lease = fleet.feed("one").lease
+        assert lease is not None
+        assert (lease.holder, fleet.feed("one").epoch) == (thief, stolen.epoch)
+        assert fleet.feed("one").state is State.NORMAL  # to be taken over is no error
+        fleet.store.release(stolen)
+        fleet.until_delivered("one")
+        assert fleet.feed("one").epoch == stolen.epoch + 1
+
+
+def test_without_the_meta_database_nothing_is_lost(fleet: Fleet) -> None:
+    """Short: the same claim goes on. Long: the lease runs out, and it is claimed again."""
+    script = fleet.create("one", 1)
+    fragile = FragileStore(fleet.store)
+    with fleet.member(replace(QUICK, lease_s=3.0), fragile) as member:
+        fleet.until_delivered("one")
+        epoch = fleet.feed("one").epoch
+        (running,) = member._running.values()
+        fragile.down.set()
+        script.commit(2)
+        fleet.until(lambda: "rowferry_meta_up 0.0" in shown(), "that it is noticed")
+        fragile.down.clear()
+        fleet.until_delivered("one")
+        fragile.down.set()
+        script.commit(3)
+        fleet.until(lambda: running.lease.is_set() and running.ended, "the end of the lease")
+        fragile.down.clear()
+        fleet.until_delivered("one")
+        assert fleet.feed("one").epoch > epoch
+    assert "rowferry_meta_up 1.0" in shown()
+
+
+def test_an_error_is_shown_until_it_is_over(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.create("one", 1, 2)
+    with monkeypatch.context() as patch:
+
+        def refuse(*_: object) -> None:
+            raise SinkUnavailable("the disk is full")
+
+        patch.setattr(Storage, "publish", refuse)
+        with fleet.member():
+            fleet.until_state("one", State.WARNING)
+            counted = 'rowferry_errors_total{changefeed="one",code="RF-4001"}'
+            fleet.until(lambda: counted in shown(), "a count")
+        assert (fleet.feed("one").state, fleet.feed("one").lease) == (State.WARNING, None)
+    with fleet.member():  # another server, which never saw the error
+        fleet.until_state("one", State.NORMAL)
+        fleet.until_delivered("one")
+    assert fleet.feed("one").error == ""
+
+
+def test_an_error_that_cannot_be_repeated_away_fails_it_for_good(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RowRejected("row 7")
+
+    monkeypatch.setattr(Storage, "publish", refuse)
+    fleet.create("one", 1)
+    fleet.create("two")
+    with fleet.member() as member:
+        fleet.until_state("one", State.FAILED)
+        fleet.until(lambda: member.changefeeds == ("two",), "only the other one")
+        assert fleet.feed("one").error == "row 7"
+        before = fleet.feed("one").epoch
+        fleet.store.move("one", Verb.RESUME)
+        fleet.until_state("one", State.FAILED)
+        assert fleet.feed("one").epoch == before + 1
+
+
+def test_an_error_that_nobody_foresaw_disturbs_no_one(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.create("one", 1)
+    odd = fleet.create("two", 1)
+    monkeypatch.setattr(odd, "versions", [])  # its planner will break
+    with fleet.member():
+        fleet.until_delivered("one")
+        fleet.until_state("two", State.WARNING)
+
+
+def test_a_sink_that_never_answers_keeps_nobody_waiting(fleet: Fleet) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        sink = f"http://127.0.0.1:{port}/?protocol=canal-json&timeout=200ms&max-retry=0"
+        fleet.create("silent", 1, sink=sink)
+        others = {name: fleet.create(name, 1) for name in ("a", "b")}
+        with fleet.member(patience=Patience(0.2, 1.0, 0.1)) as member:
+            fleet.until_state("silent", State.WARNING)
+            for turn in range(2, 12):
+                for script in others.values():
+                    script.commit(turn)
+                for name in others:
+                    fleet.until_delivered(name)
+            assert "silent" in member.changefeeds
+    assert fleet.feed("silent").state is State.WARNING
+    assert fleet.feed("silent").error_code == "RF-4001"
