@@ -22,7 +22,7 @@ from rowferry.consume.consumer import Outcome, Request, Taker, consume
 from rowferry.consume.mysql_target import MySqlTarget
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import PLAIN_EVERY_S, consoles
-from rowferry.face.cli.run import stop_on_signal
+from rowferry.face.cli.signals import stop_on_signal
 from rowferry.spec.uri import Uri
 
 _COLOURS = {Op.INSERT: "green", Op.UPDATE: "yellow", Op.DELETE: "red"}
@@ -32,7 +32,7 @@ def consume_command(
     sink_uri: Annotated[
         str,
         typer.Argument(
-            help="Where a changefeed wrote: kafka://HOST:PORT/topic?protocol=…, file://"
+            help="Where a changefeed wrote: kafka://HOST:PORT/topic?protocol=…, file://…, s3://…"
         ),
     ],
     config: Annotated[

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,11 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from rowferry.change.position import physical_ms
-from rowferry.control.loop import Step
-from rowferry.errors import RowferryError
+from rowferry.errors import BadOption, RowferryError
+
+if TYPE_CHECKING:  # clients of a server need not wait for the stages of a changefeed
+    from rowferry.control.loop import Step
 
 WINDOW_S = 5.0
 PLAIN_EVERY_S = 5.0
+CAUGHT_UP_MS = 5000  # a changefeed with less lag has caught up
 
 
 def consoles() -> tuple[Console, Console]:
@@ -154,3 +160,136 @@ class RunView:
         if self._fault:
             parts.append(Text(f"  {self._fault}", style="yellow"))
         return Group(*parts)
+
+
+class Printer:
+    """Prints a command's answer: as a table for people, or as JSON for programs."""
+
+    def __init__(self, form: str | None = None) -> None:
+        """Choose the form: `table`, `json`, or by whether standard output is a terminal."""
+        if form not in (None, "table", "json"):
+            raise BadOption(f"--output {form!r}: allowed: table | json")
+        self.out, self.err = consoles()
+        self.as_json = form == "json" if form else not self.out.is_terminal
+
+    def value(self, value: Any) -> None:
+        """Print a value as JSON."""
+        self.text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+    def text(self, text: str) -> None:
+        """Print a text as it is."""
+        self.out.file.write(text)
+        self.out.file.flush()
+
+    def note(self, words: str) -> None:
+        """Tell something that is not part of the answer."""
+        self.err.print(f"note: {words}", markup=False, soft_wrap=True)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Print a table: aligned on a terminal, else with tabs between the cells."""
+        if not self.out.is_terminal:
+            for row in (columns, *rows):
+                self.text("\t".join(_cell(cell) for cell in row) + "\n")
+            return
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for place, name in enumerate(columns):
+            table.add_column(name, overflow="fold", no_wrap=place == 0)
+        for row in rows:
+            table.add_row(*(_coloured(cell) for cell in row))
+        self.out.print(table)
+
+    def fault(self, name: str, words: str, cure: str) -> None:
+        """Print what is wrong with something, and what helps."""
+        line = Text.assemble((name, "bold"), ": ", (words, "red"), f"  {cure}" if cure else "")
+        self.out.print(line, soft_wrap=True)
+
+
+_COLOURS = {
+    "normal": "green",
+    "warning": "yellow",
+    "pending": "yellow",
+    "failed": "bold red",
+    "stopped": "cyan",
+    "finished": "blue",
+}
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else " ".join(str(value).split())
+
+
+def _coloured(value: Any) -> Text:
+    text = _cell(value)
+    return Text(text, _COLOURS.get(text, ""))
+
+
+class FeedView:
+    """How far a changefeed on a server is: bars for its snapshots and for catching up."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._seen: Mapping[str, Any] = {}
+        self._furthest_ms = 1
+        self._plain_at = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> FeedView:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._render, console=self._console, refresh_per_second=4
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+        else:
+            self._console.print(self._line(), soft_wrap=True)
+
+    def show(self, seen: Mapping[str, Any]) -> None:
+        """Take in what the server told."""
+        self._seen = seen
+        self._furthest_ms = max(self._furthest_ms, seen.get("lag_ms") or 0)
+        now = time.monotonic()
+        if self._live is None and now - self._plain_at >= PLAIN_EVERY_S:
+            self._plain_at = now
+            self._console.print(self._line(), soft_wrap=True)
+
+    def _bars(self) -> list[tuple[str, float, str]]:
+        """Return name, share and words of each bar."""
+        bars = []
+        for one in self._seen.get("snapshots") or ():
+            share = one["done"] / max(one["all"], 1)
+            bars.append((f"snapshot {one['table']}", share, f"{one['done']}/{one['all']}"))
+        lag_ms = self._seen.get("lag_ms")
+        if lag_ms is not None:
+            share = 1.0 if lag_ms <= CAUGHT_UP_MS else 1 - lag_ms / self._furthest_ms
+            bars.append(("catch-up", share, f"lag {lag_ms / 1000:.1f} s"))
+        return bars
+
+    def _head(self) -> Text:
+        state = str(self._seen.get("state", ""))
+        rows, volume = (self._seen.get(k) or 0 for k in ("rows_per_s", "bytes_per_s"))
+        waits = state in ("normal", "warning", "pending") and not self._seen.get("owner")
+        return Text.assemble(
+            (str(self._seen.get("id", "")), "bold cyan"),
+            "  ",
+            (state, _COLOURS.get(state, "")),
+            "  waits for a server" if waits else f"  {rows:,.0f} rows/s  {volume / 1e6:.1f} MB/s",
+        )
+
+    def _line(self) -> Text:
+        words = [f"{name} {100 * share:.0f}% ({told})" for name, share, told in self._bars()]
+        return Text.assemble(self._head(), "".join(f"  {w}" for w in words), *self._fault("  "))
+
+    def _fault(self, lead: str) -> list[tuple[str, str]]:
+        error = self._seen.get("error")
+        return [(f"{lead}[{error['code']}] {error['message']}", "yellow")] if error else []
+
+    def _render(self) -> RenderableType:
+        grid = Table.grid(padding=(0, 1))
+        for name, share, told in self._bars():
+            grid.add_row(f"  {name}", ProgressBar(100, 100 * share, 30), told)
+        faults = [Text(*fault) for fault in self._fault("  ")]
+        return Group(self._head(), grid, *faults)

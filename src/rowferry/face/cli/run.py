@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 from urllib.parse import quote
 
@@ -18,6 +13,7 @@ from rowferry.control.service import Listener, RunSettings, prepare, run, stored
 from rowferry.control.supervise import Until
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import RunView, consoles
+from rowferry.face.cli.signals import stop_on_signal
 
 WORK_DIR = Path(".rowferry")
 
@@ -36,7 +32,10 @@ def run_command(
     ] = None,
     meta: Annotated[
         str | None,
-        typer.Option(help="Meta database; default: sqlite:///.rowferry/<changefeed id>.db"),
+        typer.Option(
+            envvar="ROWFERRY_META",
+            help="Meta database; default: sqlite:///.rowferry/<changefeed id>.db",
+        ),
     ] = None,
     until: Annotated[
         str | None, typer.Option(help="`caught-up`: end when everything present was delivered")
@@ -71,7 +70,7 @@ def run_command(
     Ctrl-C stops between micro-batches; the next run goes on where this one ended.
     """
     out, err = consoles()
-    when, spark_settings = _until(until, until_ts), _settings(spark_conf or [])
+    when, spark_settings = _until(until, until_ts), read_settings(spark_conf or [])
     work_dir = WORK_DIR.absolute()
 
     def meta_url(name: str) -> str:
@@ -140,7 +139,8 @@ def _until(until: str | None, until_ts: int | None) -> Until:
     return Until(caught_up=until is not None, commit_ts=until_ts)
 
 
-def _settings(pairs: list[str]) -> dict[str, str]:
+def read_settings(pairs: list[str]) -> dict[str, str]:
+    """Return `--spark-conf` as a mapping."""
     found = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -161,22 +161,3 @@ def _log_to(folder: Path, name: str) -> None:
     )
     for chatty in ("py4j", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-
-
-@contextmanager
-def stop_on_signal() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets; a second one ends the process."""
-    stop = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        stop.set()
-
-    old = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -20,9 +29,7 @@ from rowferry.face.cli.output import consoles
 from rowferry.flow.sink.storage.paths import escape
 from rowferry.rebuild.stored_feed import open_storage
 from rowferry.rebuild.table import TablePlan, plan_tables
-from rowferry.spark.rebuild_table import TableJob, opened_job
-
-_AT_ONCE = 4  # tables that are written side by side: many are small
+from rowferry.spark.rebuild_table import Rebuilt, TableJob, opened_job
 
 
 def table_command(
@@ -63,12 +70,10 @@ def table_command(
         err.print("the storage holds no table", style="yellow")
         return
     with tempfile.TemporaryDirectory("-rowferry-table") as logs:
-        with opened_job(Path(logs), spark_master) as job:
-            if to is None:
-                for plan in plans:
-                    _print(out, job, plan, show, native_times)
-            else:
-                _write(out, job, plans, to, native_times)
+        with opened_job(Path(logs), spark_master) as job, _progress(err, job) as progress:
+            found = _rebuilt(job, plans, to, show, native_times)
+            for done in progress.track(found, len(plans)):
+                _tell(out, done, to)
 
 
 def commit_ts(text: str) -> int:
@@ -109,36 +114,68 @@ def _refuse_full(to: Path, plans: list[TablePlan]) -> None:
             raise BadOption(f"--to {to}: {folder} is there already; name another folder")
 
 
-def _print(out: Console, job: TableJob, plan: TablePlan, show: int, native_times: bool) -> None:
-    count, rows = job.first_rows(plan, show, native_times)
-    name = str(plan.lineage.table)
+def _rebuilt(
+    job: TableJob, plans: list[TablePlan], to: Path | None, show: int, native_times: bool
+) -> Iterator[Rebuilt]:
+    if to is None:
+        return job.show(plans, show, native_times)
+    folders = [_folder(to, plan.lineage.table) for plan in plans]
+    return job.write(plans, folders, native_times)
+
+
+class _TasksColumn(ProgressColumn):
+    """How far the tables under way are, in Spark's tasks."""
+
+    max_refresh = 0.5
+
+    def __init__(self, job: TableJob) -> None:
+        super().__init__()
+        self._job = job
+
+    def render(self, task: Task) -> Text:
+        done, total = self._job.tasks()
+        return Text(f"{done}/{total} tasks" if total else "", "dim")
+
+
+def _progress(console: Console, job: TableJob) -> Progress:
+    """Return a bar on a terminal, and nothing when piped."""
+    return Progress(
+        TextColumn("rebuilding"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tables"),
+        TimeElapsedColumn(),
+        _TasksColumn(job),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _tell(out: Console, done: Rebuilt, to: Path | None) -> None:
+    plan, name = done.plan, str(done.plan.lineage.table)
+    words = f"{done.count:,} rows"
+    if to is None:
+        _print(out, done, name)
+    else:
+        words += f" in {_folder(to, plan.lineage.table)}"
+    at = f"as of {plan.as_of}" if plan.as_of is not None else "all that is visible"
+    out.print(Text.assemble((name, "bold"), f": {words}, {at}"), soft_wrap=True)
+
+
+def _print(out: Console, done: Rebuilt, name: str) -> None:
+    columns = [c.name for c in done.plan.schema.visible]
     if out.is_terminal:
         shown = Table(title=name, title_justify="left")
-        for column in plan.schema.visible:
-            shown.add_column(column.name)
-        for row in rows:
+        for column in columns:
+            shown.add_column(column)
+        for row in done.rows:
             shown.add_row(*(_cell(value) for value in row))
         out.print(shown)
     else:
-        out.file.write("\t".join(c.name for c in plan.schema.visible) + "\n")
-        for row in rows:
+        out.file.write("\t".join(columns) + "\n")
+        for row in done.rows:
             out.file.write("\t".join(_cell(value).plain for value in row) + "\n")
-    _tell(out, name, f"{count:,} rows", plan)
-
-
-def _write(
-    out: Console, job: TableJob, plans: list[TablePlan], to: Path, native_times: bool
-) -> None:
-    folders = [_folder(to, plan.lineage.table) for plan in plans]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        counts = pool.map(lambda p, f: job.write(p, f, native_times), plans, folders)
-        for plan, folder, count in zip(plans, folders, counts, strict=True):
-            _tell(out, str(plan.lineage.table), f"{count:,} rows in {folder}", plan)
-
-
-def _tell(out: Console, name: str, words: str, plan: TablePlan) -> None:
-    at = f"as of {plan.as_of}" if plan.as_of is not None else "all that is visible"
-    out.print(Text.assemble((name, "bold"), f": {words}, {at}"), soft_wrap=True)
 
 
 def _cell(value: object) -> Text:

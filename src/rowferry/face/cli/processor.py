@@ -1,0 +1,43 @@
+"""`rowferry processor …`: which server works on which changefeed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rowferry.face.cli.changefeed import Id
+from rowferry.face.cli.client import API, Client, connected
+from rowferry.face.cli.output import Printer
+
+app = typer.Typer(help="What servers do for changefeeds.")
+
+
+@app.command("list")
+@connected
+def list_(server: Client, out: Printer) -> None:
+    """List which server runs which changefeed."""
+    found = server.get(*API, "processors")["items"] or []
+    if out.as_json:
+        out.value(found)
+    else:
+        columns = list(found[0]) if found else ["changefeed_id", "capture_id"]
+        out.table(columns, [[item[name] for name in columns] for item in found])
+
+
+@app.command("query")
+@connected
+def query(
+    server: Client,
+    out: Printer,
+    changefeed_id: Id,
+    capture_id: Annotated[
+        str, typer.Option("-p", "--capture-id", help="A server's id, as `capture list` shows it")
+    ],
+) -> None:
+    """Tell which tables a server reads for a changefeed."""
+    found = server.get(*API, "processors", changefeed_id, capture_id)
+    if out.as_json:
+        out.value(found)
+    else:
+        out.table(("table_id",), [(number,) for number in found.get("table_ids") or ()])

@@ -1,0 +1,145 @@
+"""`rowferry server`: a member of the fleet with its faces, until it is told to drain."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rowferry import __version__
+from rowferry.errors import BadOption, RowferryError
+from rowferry.face.cli.output import consoles
+from rowferry.face.cli.run import WORK_DIR, read_settings
+from rowferry.face.cli.signals import stop_on_signal
+
+if TYPE_CHECKING:
+    from rowferry.face.gate import Tls
+
+LOG = logging.getLogger(__name__)
+SWITCH_S = 0.001  # many threads of short work: who waits for an answer should not wait for others
+
+
+def server_command(
+    addr: Annotated[
+        str, typer.Option(help="Where REST, metrics and the web page are served: HOST:PORT")
+    ] = "127.0.0.1:8300",
+    grpc_addr: Annotated[
+        str, typer.Option(help="Where gRPC is served: HOST:PORT; empty: nowhere")
+    ] = "127.0.0.1:8301",
+    advertise_addr: Annotated[
+        str | None, typer.Option(help="How others reach this server; default: --addr")
+    ] = None,
+    meta: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROWFERRY_META",
+            help="Meta database of the fleet; default: sqlite:///.rowferry/meta.db",
+        ),
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(help="For requests that name no source: URI, or ID=URI; may be repeated"),
+    ] = None,
+    spark_master: Annotated[
+        str, typer.Option(help="Where Spark runs: local[*], spark://…, yarn, k8s://…")
+    ] = "local[*]",
+    spark_conf: Annotated[
+        list[str] | None, typer.Option(help="Further Spark settings, key=value; may be repeated")
+    ] = None,
+    work_dir: Annotated[
+        Path, typer.Option(help="Spark's logs and, unless --meta is given, the meta database")
+    ] = WORK_DIR,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM file: certificate chain")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file: the certificate's key")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="PEM file: let in only clients with its certificates")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token that clients must bring")
+    ] = None,
+    users_file: Annotated[
+        Path | None, typer.Option(help="File with a line name:password for each user")
+    ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON")] = False,
+) -> None:
+    """Run changefeeds, together with all other servers on the same meta database.
+
+    SIGTERM or Ctrl-C drains: each changefeed stops at its next border and is left to the others.
+    A second signal ends the server at once; nothing is lost then, either.
+    """
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # Spark's Java is started later
+    # Imported here: other commands should not wait for what only servers need.
+    from rowferry.control.operations import Operations
+    from rowferry.control.running import Conditions
+    from rowferry.control.server import Member
+    from rowferry.control.store.sql_store import open_store
+    from rowferry.face import rpc
+    from rowferry.face.gate import Gate
+    from rowferry.face.rest.app import About, create_app
+    from rowferry.face.rest.serving import serve
+    from rowferry.face.sources import Sources
+    from rowferry.spark.session import open_session
+    from rowferry.spark.shared import SharedSpark
+
+    settings, tls = read_settings(spark_conf or []), _tls(tls_cert, tls_key, tls_ca)
+    gate, sources = Gate.read(token_file, users_file), Sources.parse(source or [])
+    sys.setswitchinterval(SWITCH_S)
+    work_dir = work_dir.absolute()
+    work_dir.mkdir(parents=True, exist_ok=True)
+    _log(log_json)
+    failed: list[RowferryError] = []
+    with ExitStack() as open_things, stop_on_signal() as stop:
+        store = open_store(meta or f"sqlite:///{work_dir / 'meta.db'}")
+        open_things.callback(store.close)
+        spark = SharedSpark(
+            lambda: open_session("rowferry server", work_dir / "logs", spark_master, settings)
+        )
+        open_things.callback(spark.close)
+        member = Member(store, advertise_addr or addr, Conditions(spark.runner))
+        operations = Operations(store)
+        about = About(member.address, __version__, time.time(), member.holder.instance)
+        rest = open_things.enter_context(
+            serve(create_app(operations, about, gate, sources), addr, tls)
+        )
+        if grpc_addr:
+            open_things.enter_context(rpc.serve(operations, grpc_addr, tls, gate, sources))
+
+        def give_up(error: RowferryError) -> None:
+            failed.append(error)
+            stop.set()
+
+        spark.start(give_up)
+        consoles()[0].print(f"serving at {rest.url}", markup=False, soft_wrap=True)
+        member.run(stop)
+    if failed:
+        raise failed[0]
+
+
+def _tls(cert: Path | None, key: Path | None, authority: Path | None) -> Tls | None:
+    from rowferry.face.gate import Tls
+
+    if cert is None and key is None and authority is None:
+        return None
+    if cert is None or key is None:
+        raise BadOption("TLS needs both --tls-cert and --tls-key")
+    return Tls(cert, key, authority)
+
+
+def _log(as_json: bool) -> None:
+    """Send log lines to standard error."""
+    from rowferry.face.json_log import log_json
+
+    if as_json:
+        log_json()
+        return
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True
+    )
+    for chatty in ("py4j", "alembic", "uvicorn", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

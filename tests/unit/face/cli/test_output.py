@@ -1,0 +1,77 @@
+"""What is shown on a terminal: tables and progress bars."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from rowferry.errors import BadOption
+from rowferry.face.cli import output
+from rowferry.face.cli.changefeed_forms import show_list
+from rowferry.face.cli.output import FeedView, Printer
+
+
+def terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=100, color_system="standard")
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_terminal_gets_tables_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal()
+    monkeypatch.setattr(output, "consoles", lambda: (screen, screen))
+    printer = Printer()
+    assert not printer.as_json
+    assert Printer("json").as_json
+    printer.table(("id", "state"), [("[x]", "failed"), ("y", None)])
+    text = shown(screen)
+    assert "[x]" in text and "\x1b[1;31mfailed" in text
+    feed = {
+        "id": "z",
+        "state": "failed",
+        "source_uri": "mysql://h/?a=b",
+        "sink_uri": "blackhole://",
+    }
+    error = {"code": "RF-4001", "message": "it is gone", "cure": "Wait."}
+    show_list(printer, [{**feed, "error": error}, {**feed, "id": "w"}])
+    lines = [Text.from_ansi(line).plain.split() for line in shown(screen).splitlines()]
+    assert lines[-3:] == [
+        ["z", "failed", "0", "mysql://h", "blackhole://"],
+        ["w", "failed", "0", "mysql://h", "blackhole://"],
+        ["z:", "[RF-4001]", "it", "is", "gone", "Wait."],
+    ]
+    pipe = Console(file=io.StringIO())
+    monkeypatch.setattr(output, "consoles", lambda: (pipe, pipe))
+    assert Printer().as_json
+    assert not Printer("table").as_json
+    with pytest.raises(BadOption, match="yaml"):
+        Printer("yaml")
+
+
+def test_bars_for_snapshots_and_catching_up() -> None:
+    screen = terminal()
+    seen: dict[str, Any] = {"id": "x", "state": "warning", "rows_per_s": None, "owner": "h:1"}
+    with FeedView(screen) as view:
+        view.show({**seen, "lag_ms": None, "owner": None})
+        assert "waits for a server" in str(view._head())
+        view.show({**seen, "lag_ms": 60_000})
+        view.show(
+            {
+                **seen,
+                "lag_ms": 15_000,
+                "snapshots": [{"table": "a.t", "done": 1, "all": 4}],
+                "error": {"code": "RF-4001", "message": "[gone]"},
+            }
+        )
+    text = shown(screen)
+    assert "snapshot a.t" in text and "1/4" in text
+    assert "catch-up" in text and "lag 15.0 s" in text
+    assert "[RF-4001] [gone]" in text
+    assert [round(share, 2) for _, share, _ in view._bars()] == [0.25, 0.75]
