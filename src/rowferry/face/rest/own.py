@@ -1,0 +1,87 @@
+"""Our own paths, below /api/rowferry: the overview, dry runs, resets, tables, SQL."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter
+
+from rowferry.control.operations import Operations
+from rowferry.control.statement import execute
+from rowferry.errors import BadOption, RowferryError
+from rowferry.face.about import About
+from rowferry.face.json_log import redacted
+from rowferry.face.rest.bodies import CreateBody, ResetBody, SqlBody, TablesBody
+from rowferry.face.rest.changefeeds import Named, wanted
+from rowferry.face.rest.overview import Overview, changefeed_page
+from rowferry.face.sources import Sources
+
+_PAGE_S = 900.0  # how far back the samples of one changefeed go
+
+
+def own_paths(operations: Operations, about: About, sources: Sources) -> APIRouter:
+    """Return the paths."""
+    paths = APIRouter(prefix="/api/rowferry", tags=["rowferry"])
+    overview = Overview(operations, about)
+
+    def page(changefeed: str) -> dict[str, Any]:
+        return changefeed_page(operations.see(changefeed, _PAGE_S), time.time())
+
+    @paths.get("/overview", summary="All changefeeds and servers at a glance")
+    def look() -> dict[str, Any]:
+        return overview.look()
+
+    @paths.get("/changefeeds/{changefeed_id}", summary="All that is known about a changefeed")
+    def query(changefeed_id: Named) -> dict[str, Any]:
+        return page(changefeed_id)
+
+    @paths.post("/changefeeds/check", summary="What creating a changefeed would do")
+    def check(body: CreateBody) -> dict[str, Any]:
+        try:
+            if not body.sink_uri:
+                raise BadOption("sink_uri is empty; it says where to write")
+            found = operations.create(wanted(body, sources), dry_run=True)
+        except RowferryError as err:
+            return {"ok": False, "error": {"code": err.code, "message": redacted(err.words)}} | {
+                "tables": [],
+                "ineligible": [],
+                "outputs": {},
+                "rules": [],
+                "notices": [],
+            }
+        return {
+            "ok": True,
+            "error": None,
+            "tables": [str(t) for t in found.eligible],
+            "ineligible": [str(t) for t in found.ineligible],
+            "outputs": {str(t): redacted(where) for t, where in found.outputs.items()},
+            "rules": list(found.rules),
+            "notices": [redacted(line) for line in found.notices],
+        }
+
+    @paths.post("/changefeeds/{changefeed_id}/reset", summary="Begin a stopped one anew")
+    def reset(changefeed_id: Named, body: ResetBody) -> dict[str, Any]:
+        operations.reset(changefeed_id, body.commit_ts, body.position, body.snapshot)
+        return page(changefeed_id)
+
+    @paths.post("/changefeeds/{changefeed_id}/tables", summary="Add or drop tables as it runs")
+    def tables(changefeed_id: Named, body: TablesBody) -> dict[str, Any]:
+        if bool(body.add) == bool(body.drop):
+            raise BadOption("give either add or drop, a list of table filter rules")
+        if body.add:
+            operations.add_tables(changefeed_id, body.add)
+        else:
+            operations.drop_tables(changefeed_id, body.drop)
+        return page(changefeed_id)
+
+    @paths.post("/sql", summary="Carry out one SQL statement about changefeeds")
+    def sql(body: SqlBody) -> dict[str, Any]:
+        answer = execute(operations, body.statement)
+        return {
+            "columns": list(answer.columns),
+            "rows": [list(row) for row in answer.rows],
+            "message": answer.message,
+        }
+
+    return paths

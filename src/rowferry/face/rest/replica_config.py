@@ -1,0 +1,101 @@
+"""TiCDC's `replica_config`: our configuration with snake_case keys and durations in nanoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from rowferry.errors import BadOption
+from rowferry.spec.option import go_text, parse_duration
+
+# Keys whose value is a number of nanoseconds there, and a duration with its unit here.
+NANOSECONDS: Final = frozenset(
+    {
+        "changefeed-error-stuck-duration",
+        "sync-point-interval",
+        "sync-point-retention",
+        "active-active-progress-interval",
+        "active-active-sync-stats-interval",
+        "scheduler.region-count-refresh-interval",
+    }
+)
+_OTHER_NAMES: Final = {"sink.file-index-width": "file-index-digit"}
+_OTHER_NAMES_BACK: Final = {"sink.file-index-digit": "file_index_width"}
+# Keys that TiCDC writes with hyphens in JSON, too.
+_HYPHENED: Final = ("target-schema", "target-table")
+
+
+def to_config(replica: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration that a request asks for; keys may also be written with hyphens.
+
+    Raises:
+        BadOption: a key is given twice, a duration is none, or a text is not Unicode.
+    """
+    return _section_in(replica, "")
+
+
+def to_replica(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as TiCDC's clients read it. Secrets must be hidden already."""
+    return _section_out(config, "")
+
+
+def _section_in(section: Mapping[str, Any], path: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for written, value in section.items():
+        _check_text(written, path)
+        key = written.replace("_", "-")
+        key = _OTHER_NAMES.get(_join(path, key), key)
+        if key in found:
+            raise BadOption(f"{_join(path, key)} is given twice, with _ and with -")
+        if value is not None:
+            found[key] = _value_in(value, _join(path, key))
+    return found
+
+
+def _value_in(value: Any, path: str) -> Any:
+    if isinstance(value, Mapping):
+        return _section_in(value, path)
+    if isinstance(value, list):
+        return [_value_in(one, path) for one in value]
+    if isinstance(value, str):
+        _check_text(value, path)
+    if path in NANOSECONDS and isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return go_text(timedelta(microseconds=int(value) // 1000))
+        except (OverflowError, ValueError):
+            raise BadOption(f"{path}: too long a duration") from None
+    return value
+
+
+def _check_text(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadOption(f"{path or 'replica_config'}: holds text that is not Unicode") from None
+
+
+def _section_out(section: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return {
+        _OTHER_NAMES_BACK.get(
+            _join(path, key), key if key in _HYPHENED else key.replace("-", "_")
+        ): _value_out(value, _join(path, key))
+        for key, value in section.items()
+    }
+
+
+def _value_out(value: Any, path: str) -> Any:
+    if isinstance(value, Mapping):
+        return _section_out(value, path)
+    if isinstance(value, list | tuple):
+        return [_value_out(one, path) for one in value]
+    if path in NANOSECONDS and isinstance(value, str):
+        try:
+            return parse_duration(value) // timedelta(microseconds=1) * 1000
+        except ValueError:
+            return value  # "***", or one that this version would refuse
+    return value
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key

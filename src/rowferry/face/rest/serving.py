@@ -1,0 +1,102 @@
+"""Serving the app: uvicorn in a thread of its own, on a socket that is bound before it starts."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from types import TracebackType
+from typing import Self
+
+import uvicorn
+from fastapi import FastAPI
+
+from rowferry.errors import BadOption
+from rowferry.face.gate import Tls, split_address
+
+_START_S = 60.0
+_GRACE_S = 5
+
+
+class Serving:
+    """An app that is being served.
+
+    Attributes:
+        address: host:port, with the port that was chosen for 0.
+        url: the same as a URL.
+    """
+
+    def __init__(self, server: uvicorn.Server, listener: socket.socket, host: str) -> None:
+        port = listener.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{port}"
+        self.url = f"{'https' if server.config.is_ssl else 'http'}://{self.address}"
+        self._server = server
+        self._listener = listener
+        self._thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listener]}, name="rest", daemon=True
+        )
+
+    def start(self) -> Self:
+        """Begin to answer; returns when it does."""
+        self._thread.start()
+        pause = threading.Event()
+        for _ in range(int(_START_S / 0.01)):
+            if self._server.started or not self._thread.is_alive():
+                break
+            pause.wait(0.01)
+        if not self._server.started:
+            self.close()
+            raise BadOption(f"{self.address}: the HTTP server did not start; the log says why")
+        return self
+
+    def close(self) -> None:
+        """Finish the requests under way, for a few seconds, and stop. On repeat: nothing."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join(_GRACE_S + 5)
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def serve(app: FastAPI, addr: str, tls: Tls | None = None) -> Serving:
+    """Serve an app at `HOST:PORT` (port 0: any free one) until the handle is closed.
+
+    Raises:
+        BadOption: the address is taken or of another form, or the TLS files cannot be used.
+    """
+    host, port = split_address(addr, "--addr")
+    if tls is not None:
+        tls.check()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as err:
+        raise BadOption(f"--addr {addr}: cannot be used: {err.strerror or err}") from None
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+        ssl_certfile=tls.cert if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+        ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
+    )
+    return Serving(uvicorn.Server(config), listener, host).start()
