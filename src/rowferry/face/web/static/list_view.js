@@ -1,0 +1,266 @@
+// All changefeeds at a glance: the worst first, or by the column that was chosen.
+
+import { sparkline } from "./chart.js";
+import { h } from "./dom.js";
+import { STATES, badge, glyph, lateness, mayPause, mayResume, runs } from "./state_marks.js";
+import { bytes, count, duration, place, plural, time } from "./words.js";
+
+const ORDERS = {
+  state: (a, b) => STATES.indexOf(a.state) - STATES.indexOf(b.state),
+  name: (a, b) => (a.id < b.id ? -1 : 1),
+  lag: (a, b) => (b.lag_ms ?? -1) - (a.lag_ms ?? -1),
+  rate: (a, b) => b.rows_per_s - a.rows_per_s,
+};
+
+/** Return the changefeeds that the list shows, in its order. */
+export function chosen(feeds, { search, states, order }) {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  const text = (f) =>
+    `${f.id} ${f.state} ${f.source_uri} ${f.sink_uri} ${f.owner ?? ""}`.toLowerCase();
+  return feeds
+    .filter((f) => !states.size || states.has(f.state))
+    .filter((f) => words.every((word) => text(f).includes(word)))
+    .sort((a, b) => ORDERS[order](a, b) || ORDERS.name(a, b));
+}
+
+function tiles(feeds, servers, states) {
+  const buttons = STATES.map((state) => [state, feeds.filter((f) => f.state === state).length])
+    .filter(([state, n]) => n || states.has(state))
+    .map(([state, n]) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: `tile ${state}`,
+          "data-do": "only",
+          "data-state": state,
+          "data-key": state,
+          "aria-pressed": states.has(state) ? "true" : "false",
+          title: `Show only ${state}`,
+        },
+        h("b", {}, n),
+        h("span", {}, glyph(state), state),
+      ),
+    );
+  const running = feeds.filter((f) => runs(f.state) && f.lag_ms !== null);
+  const last = running.reduce((a, b) => (a && a.lag_ms >= b.lag_ms ? a : b), null);
+  const rows = feeds.reduce((sum, f) => sum + f.rows_per_s, 0);
+  const size = feeds.reduce((sum, f) => sum + f.bytes_per_s, 0);
+  return h(
+    "section",
+    { class: "tiles", "aria-label": "At a glance" },
+    h("div", { class: "group", role: "group", "aria-label": "Show only" }, buttons),
+    h(
+      "dl",
+      { class: "totals" },
+      total("Highest lag", last ? duration(last.lag_ms) : "–", last?.id, last && lateness(last)),
+      total("Throughput", `${count(rows)} rows/s`, `${bytes(size)}/s`),
+      total("Servers", String(servers.length), servers.length ? "alive" : "none is seen"),
+    ),
+  );
+}
+
+function total(name, value, more, tone) {
+  return h(
+    "div",
+    {},
+    h("dt", {}, name),
+    h("dd", { class: tone || null }, value),
+    h("dd", { class: "more" }, more ?? "\u00a0"),
+  );
+}
+
+function head(name, order, now, label) {
+  const sorted =
+    now === order ? (order === "name" || order === "state" ? "ascending" : "descending") : null;
+  const button = h("button", { type: "button", "data-do": "order", "data-order": order }, label);
+  return h("th", { role: "columnheader", scope: "col", class: name, "aria-sort": sorted }, button);
+}
+
+/** Return the button that pauses or resumes, as the state allows. */
+export function pauseButton(feed, busy) {
+  const verb = mayPause(feed.state) ? "pause" : mayResume(feed.state) ? "resume" : null;
+  if (!verb) return null;
+  const word = verb === "pause" ? "Pause" : "Resume";
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "button small",
+      "data-do": verb,
+      "data-id": feed.id,
+      disabled: busy.has(feed.id),
+      "aria-label": `${word} ${feed.id}`,
+    },
+    word,
+  );
+}
+
+const percent = ({ done, all }) => (all ? Math.min(100, Math.floor((100 * done) / all)) : 0);
+
+/** Return a bar of what is done, with words. */
+export function progress(done, all, label) {
+  const share = percent({ done, all });
+  return h(
+    "span",
+    {
+      class: "progress",
+      role: "progressbar",
+      "aria-label": label,
+      "aria-valuenow": share,
+      "aria-valuemin": 0,
+      "aria-valuemax": 100,
+    },
+    h("span", { class: "done", style: `width:${share}%` }),
+  );
+}
+
+function row(feed, busy) {
+  const tone = lateness(feed);
+  const shown = runs(feed.state);
+  const cell = (name, label, ...inside) =>
+    h("td", { role: "cell", class: name, "data-label": label }, inside);
+  return h(
+    "tr",
+    { role: "row", class: `feed ${feed.state}`, "data-key": feed.id, "data-id": feed.id },
+    cell("state", "State", badge(feed.state)),
+    cell(
+      "name",
+      "Changefeed",
+      h("a", { class: "open", href: `#/changefeed/${encodeURIComponent(feed.id)}` }, feed.id),
+      h(
+        "span",
+        { class: "route", title: `${feed.source_uri}\n→ ${feed.sink_uri}` },
+        h("span", { class: "end" }, place(feed.source_uri)),
+        h("span", { class: "arrow", role: "img", "aria-label": "to" }, "→"),
+        h("span", { class: "end" }, place(feed.sink_uri)),
+      ),
+      feed.error &&
+        h(
+          "span",
+          { class: "trouble", title: feed.error.message },
+          h("b", {}, feed.error.code),
+          ` ${feed.error.message}`,
+        ),
+    ),
+    cell(
+      `lag ${shown ? tone : "past"}`,
+      "Lag",
+      h("span", { class: "number" }, duration(feed.lag_ms)),
+      sparkline(shown ? feed.lag_series : [], tone),
+    ),
+    cell(
+      "rate",
+      "Throughput",
+      h(
+        "span",
+        { class: "number" },
+        shown ? [count(feed.rows_per_s), h("small", {}, " rows/s")] : "–",
+        shown && h("small", { class: "under" }, `${bytes(feed.bytes_per_s)}/s`),
+      ),
+      sparkline(shown ? (feed.rows_series ?? []) : [], "flow"),
+    ),
+    cell(
+      "tables",
+      "Tables",
+      feed.snapshot
+        ? [
+            h("span", {}, `snapshot ${percent(feed.snapshot)}%`),
+            progress(feed.snapshot.done, feed.snapshot.all, `Snapshot of ${feed.id}`),
+          ]
+        : plural(feed.tables, "table"),
+    ),
+    cell(
+      "owner",
+      "Owner",
+      feed.owner ?? h("span", { class: "muted" }, "nobody"),
+      h(
+        "small",
+        { class: "under", title: "Everything up to then was delivered" },
+        time(feed.checkpoint_time),
+      ),
+    ),
+    cell("do", "", pauseButton(feed, busy)),
+  );
+}
+
+/** Return the page with all changefeeds. */
+export function listView(state) {
+  const { overview, list, busy } = state;
+  const feeds = chosen(overview.changefeeds, list);
+  const all = overview.changefeeds.length;
+  return h(
+    "div",
+    { class: "page", "data-key": "list" },
+    h("h1", { class: "hidden" }, "Changefeeds"),
+    tiles(overview.changefeeds, overview.servers, list.states),
+    h(
+      "div",
+      { class: "toolbar" },
+      h(
+        "div",
+        { class: "search" },
+        h("input", {
+          id: "search",
+          type: "search",
+          placeholder: "Search name, address, state…",
+          "aria-label": "Search changefeeds",
+          autocomplete: "off",
+          spellcheck: "false",
+        }),
+        h("kbd", { "aria-hidden": "true" }, "/"),
+      ),
+      h(
+        "span",
+        { class: "muted", role: "status" },
+        feeds.length === all
+          ? plural(all, "changefeed")
+          : `${feeds.length} of ${plural(all, "changefeed")}`,
+      ),
+    ),
+    all === 0
+      ? h(
+          "div",
+          { class: "card blank" },
+          h("h2", {}, "No changefeed yet"),
+          h("p", {}, "A changefeed carries every committed change of some tables to a target."),
+          h("p", {}, h("a", { class: "button primary", href: "#/new" }, "Create the first one")),
+        )
+      : h(
+          "table",
+          { class: "feeds", role: "table", "aria-label": "Changefeeds" },
+          h(
+            "thead",
+            { role: "rowgroup" },
+            h(
+              "tr",
+              { role: "row" },
+              head("state", "state", list.order, "State"),
+              head("name", "name", list.order, "Changefeed"),
+              head("lag", "lag", list.order, "Lag"),
+              head("rate", "rate", list.order, "Throughput"),
+              h("th", { role: "columnheader", scope: "col", class: "tables" }, "Tables"),
+              h("th", { role: "columnheader", scope: "col", class: "owner" }, "Owner, checkpoint"),
+              h(
+                "th",
+                { role: "columnheader", scope: "col", class: "do" },
+                h("span", { class: "hidden" }, "Do"),
+              ),
+            ),
+          ),
+          h(
+            "tbody",
+            { role: "rowgroup" },
+            feeds.map((feed) => row(feed, busy)),
+          ),
+        ),
+    all > 0 &&
+      feeds.length === 0 &&
+      h(
+        "p",
+        { class: "card blank" },
+        "Nothing fits. ",
+        h("button", { type: "button", class: "link", "data-do": "everything" }, "Show all"),
+      ),
+  );
+}
