@@ -17,7 +17,7 @@ from rowferry.change.table import TableSchema
 from rowferry.control.lease import Claim
 from rowferry.control.store.contract import MetaStore
 from rowferry.flow.assemble import Flow, tables_of
-from rowferry.flow.capture.contract import Appetite, Planner, SnapshotShare
+from rowferry.flow.capture.contract import Appetite, Keeping, Listening, Planner, SnapshotShare
 from rowferry.flow.sink.contract import Owner
 from rowferry.spec.changefeed import ChangefeedSpec
 
@@ -46,6 +46,8 @@ class Step:
         caught_up: the source had nothing more when it was planned.
         finished: nothing will follow.
         seconds: how long carrying out the plan took.
+        retention_ms: for how long the source keeps what was not read yet; None: not known.
+        resolved: what the source has told up to now, though it may not be delivered yet.
     """
 
     published: bool
@@ -59,7 +61,9 @@ class Step:
     schema_changes: int = 0
     seconds: float = 0.0
     watermark: int = 0
+    resolved: int = 0
     lag_ms: int | None = None
+    retention_ms: int | None = None
     snapshots: tuple[SnapshotShare, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -77,7 +81,9 @@ class Loop:
         now_ms: Callable[[], int],
         until_ts: int | None = None,
         stretch_bytes: int = STRETCH_BYTES,
+        spec_version: int | None = None,
     ) -> None:
+        """Make a loop; `spec_version` is the flow's, without it the newest that is stored."""
         self._id = changefeed
         self._flow = flow
         self._store = store
@@ -90,12 +96,15 @@ class Loop:
             same_day=flow.sink.same_day,
             until_ts=until_ts,
             whole_transactions=flow.sink.whole_transactions,
+            fewer_slices=flow.sink.TRAITS.takes_files,
         )
         self._planner: Planner | None = None
         self._versions: dict[tuple[int, int], TableSchema] = {}
+        self._specs: dict[int, ChangefeedSpec] = {}  # of the plan that was run last
         self._fresh_versions: list[TableSchema] = []  # met, but not yet stored
         self._opened = False
         self._published = 0  # number of the last published micro-batch
+        self._flow_version = spec_version
         self._spec_version = 0
         self.watermark = 0
 
@@ -119,7 +128,8 @@ class Loop:
     def _next(self, publish_idle: bool) -> Step:
         if not self._opened:
             self._open()
-        pending = self._store.pending(self._id)
+        # While a planner is open, all that was recorded has been published, and by this loop.
+        pending = self._store.pending(self._id) if self._planner is None else None
         if pending is not None:
             if any(s.again is Again.NEVER for s in pending.stretch.segments):
                 self.replan("a part of it can be read only once")
@@ -131,6 +141,8 @@ class Loop:
             self._close_planner()  # it must start from what was just published
             return done
         planner = self._planner or self._open_planner()
+        if not publish_idle and isinstance(planner, Listening) and not planner.has_news():
+            return Step(published=False, caught_up=True, watermark=self.watermark)
         stretch = planner.plan(self._appetite)
         met = planner.table_versions()
         self._fresh_versions += met
@@ -140,6 +152,7 @@ class Loop:
                 published=False,
                 caught_up=stretch.caught_up,
                 watermark=self.watermark,
+                resolved=max(self.watermark, stretch.watermark or 0),
                 lag_ms=planner.lag_ms(),
                 warnings=planner.warnings(),
             )
@@ -171,7 +184,8 @@ class Loop:
     def _open(self) -> None:
         state = self._store.state(self._id)
         self._flow.sink.open(Owner(self._id, self._claim.epoch), state.sink_state)
-        self._spec_version, self.watermark = state.spec_version, state.watermark
+        self._spec_version = self._flow_version or state.spec_version
+        self.watermark = state.watermark
         self._opened = True
 
     def _has_moved(self, pending: Plan) -> bool:
@@ -205,8 +219,10 @@ class Loop:
             return False
         if stretch.ranges or stretch.gone_ranges:
             return False
-        moved = stretch.watermark is not None and stretch.watermark > self.watermark
-        return not (moved and publish_idle)
+        if stretch.watermark is None or stretch.watermark <= self.watermark:
+            return True
+        end = self._appetite.until_ts
+        return not publish_idle and (end is None or stretch.watermark < end)
 
     def _make_plan(self, stretch: Stretch) -> Plan:
         bare = Plan(
@@ -251,8 +267,10 @@ class Loop:
     def _run(self, plan: Plan, tables: Mapping[TableSlice, TableSchema]) -> Sequence[Receipt]:
         if not plan.stretch.segments:
             return ()
-        spec = self._store.spec(self._id, plan.spec_version)
-        return self._runner.run(spec, plan.with_(epoch=self._claim.epoch), tables)
+        version = plan.spec_version
+        if version not in self._specs:
+            self._specs = {version: self._store.spec(self._id, version)}
+        return self._runner.run(self._specs[version], plan.with_(epoch=self._claim.epoch), tables)
 
     def _step(
         self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float
@@ -269,7 +287,13 @@ class Loop:
             schema_changes=len(plan.stretch.schema_changes),
             seconds=seconds,
             watermark=self.watermark,
+            resolved=self.watermark,
             lag_ms=self._planner.lag_ms() if self._planner else None,
+            retention_ms=_kept_for(self._planner),
             snapshots=self._planner.snapshot_shares() if self._planner else (),
             warnings=self._planner.warnings() if self._planner else (),
         )
+
+
+def _kept_for(planner: Planner | None) -> int | None:
+    return planner.retention_ms() if isinstance(planner, Keeping) else None

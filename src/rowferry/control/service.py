@@ -9,36 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rowferry.change.table import TableSchema
 from rowferry.control.lease import Claim, Heartbeat, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.loop import STRETCH_BYTES, Loop, Step
-from rowferry.control.store.connection import has_database
+from rowferry.control.prepare import Prepared, check_alterable, prepare, stored_spec
 from rowferry.control.store.contract import Feed, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.control.supervise import Supervisor, Until
-from rowferry.errors import Fenced, OptionsConflict, RowferryError, SpecChanged
-from rowferry.flow.assemble import Flow, assemble, option_tables
-from rowferry.flow.sink.contract import Owner
-from rowferry.registry import SOURCES
-from rowferry.spec.build import build_spec
+from rowferry.errors import Fenced, RowferryError
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import ERROR_STUCK, TOP
-from rowferry.spec.uri import Uri
+
+__all__ = ["Listener", "Prepared", "RunSettings", "prepare", "run", "stored_spec"]
 
 LOG = logging.getLogger(__name__)
 LEASE_S = 10.0
-_EPOCH_TO_COME = (1 << 62) - 1  # the claim comes later; it will be above every epoch so far
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A changefeed that was checked and may run; nothing was written yet."""
-
-    spec: ChangefeedSpec
-    flow: Flow
-    tables: tuple[TableSchema, ...]
-    notices: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -59,74 +44,6 @@ class RunSettings:
     spark_master: str = "local[*]"
     spark_settings: Mapping[str, str] = field(default_factory=dict)
     stretch_bytes: int = STRETCH_BYTES
-
-
-def prepare(
-    source: str,
-    sink: str,
-    config: Path | None = None,
-    changefeed_id: str | None = None,
-    stored: Callable[[str], ChangefeedSpec | None] = lambda changefeed: None,
-) -> Prepared:
-    """Check what the user asked for, and ask source and sink whether it can be done.
-
-    `stored` returns the settings of a changefeed that was created before. It goes on whatever
-    tables have come and gone since: only a new one is refused because of its tables.
-
-    Raises:
-        RowferryError: one line that says what is wrong. Nothing was written.
-    """
-    spec, notices = build_spec(source, sink, config, changefeed_id, tables=option_tables)
-    flow = assemble(spec)
-    if not flow.capture.traits().has_closed_timestamps and _whole_transactions(spec):
-        raise OptionsConflict(
-            "transaction-atomicity = table needs a source with closed timestamps: "
-            "remove it, or set feed-level = transaction"
-        )
-    before = stored(spec.changefeed_id)
-    if before is not None:
-        _check_alterable(before, spec, flow)
-    tables = flow.capture.probe(flow.decide)
-    notices += flow.capture.notices
-    if flow.sink.separates_partitions and flow.capture.unnumbered:
-        names = ", ".join(str(n) for n in flow.capture.unnumbered)
-        raise OptionsConflict(
-            f"{names}: partitioned, and the source's log does not tell a row's partition; set "
-            "enable-partition-separator = false, or leave them out by filter.rules"
-        )
-    if before is None:
-        notices += flow.decide.check_tables(tables)
-    captured = tuple(t for t in tables if flow.decide.captures(t))
-    flow.decide.claim_names(captured)
-    if before is None:
-        flow.sink.check_tables(captured)
-    flow.encode.probe()
-    flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
-    if not captured:
-        notices.append("no table matches the filter yet; new ones are picked up when created")
-    return Prepared(spec, flow, captured, tuple(notices))
-
-
-def stored_spec(meta_url: str, changefeed: str) -> ChangefeedSpec | None:
-    """Return the settings of a changefeed; None: it, or its meta database, was never made.
-
-    Raises:
-        BadUri: the URL is not one of a database that can be used.
-        StateError: the database is there, but cannot be read.
-    """
-    if not has_database(meta_url):
-        return None
-    store = open_store(meta_url)
-    try:
-        feed = store.feed(changefeed)
-        return feed.spec if feed else None
-    finally:
-        store.close()
-
-
-def _whole_transactions(spec: ChangefeedSpec) -> bool:
-    asked = spec.sink.parameter("transaction-atomicity")
-    return (asked or spec.section("sink").get("transaction-atomicity", "none")) == "table"
 
 
 def run(
@@ -151,12 +68,15 @@ def run(
         feed = store.feed(spec.changefeed_id) or store.create_changefeed(
             spec, prepared.flow.capture.cluster_id()
         )
-        _check_alterable(feed.spec, spec, prepared.flow)
+        check_alterable(feed.spec, spec, prepared.flow)
         claim = store.claim(spec.changefeed_id, Holder.here(), time.time(), LEASE_S)
         try:
             _bring_up_to_date(store, feed, spec)
             with Heartbeat(store.renew, claim) as heartbeat:
-                _run_claimed(prepared, settings, until, stop, listener, store, claim, heartbeat)
+                again = feed.state is State.WARNING
+                _run_claimed(
+                    prepared, settings, until, stop, listener, store, claim, heartbeat, again
+                )
         finally:
             store.release(claim)
     finally:
@@ -168,41 +88,7 @@ def _bring_up_to_date(store: MetaStore, feed: Feed, spec: ChangefeedSpec) -> Non
     if feed.spec.to_json() != spec.to_json():
         store.update_spec(spec.changefeed_id, spec)
     if not feed.state.runs:
-        store.set_state(spec.changefeed_id, State.NORMAL)
-
-
-def _check_alterable(old: ChangefeedSpec, new: ChangefeedSpec, flow: Flow) -> None:
-    cure = "use another --changefeed-id, or another --meta, for a new changefeed"
-    movable = flow.capture.traits().movable and type(flow.capture) is SOURCES.load(
-        old.source.scheme
-    )
-    for what, before, after in (
-        ("source", old.source, new.source),
-        ("sink", old.sink, new.sink),
-    ):
-        if _place(before) != _place(after) and not (movable and what == "source"):
-            raise SpecChanged(
-                f"changefeed {old.changefeed_id!r} has the {what} {before}, not {after}; {cure}"
-            )
-    if old.protocol != new.protocol:
-        raise SpecChanged(
-            f"changefeed {old.changefeed_id!r} writes {old.protocol}, not {new.protocol}; {cure}"
-        )
-    for table in option_tables(new):
-        uri_old, uri_new = (
-            (old.source, new.source) if table.section == "source" else (old.sink, new.sink)
-        )
-        was, now = old.options(table, uri_old), new.options(table, uri_new)
-        for option in table.options:
-            if not option.alterable and was[option] != now[option]:
-                raise SpecChanged(
-                    f"{table.path(option.key)} of changefeed {old.changefeed_id!r} is "
-                    f"{was[option]!r} and cannot be changed to {now[option]!r}; {cure}"
-                )
-
-
-def _place(uri: Uri) -> tuple[str, str, str]:
-    return (uri.scheme, uri.address, uri.path)
+        store.move(spec.changefeed_id, Verb.START if feed.state is State.PENDING else Verb.RESUME)
 
 
 def _run_claimed(
@@ -214,6 +100,7 @@ def _run_claimed(
     store: MetaStore,
     claim: Claim,
     heartbeat: Heartbeat,
+    recovering: bool,
 ) -> None:
     # Imported here: a wrong word on the command line should not wait for Spark's libraries.
     from rowferry.spark.job import SparkRunner
@@ -254,6 +141,7 @@ def _run_claimed(
         tell_fault=tell_fault,
         flush_interval_s=prepared.flow.sink.flush_interval_s,
         give_up_after_s=prepared.spec.options(TOP)[ERROR_STUCK].total_seconds(),
+        recovering=recovering,
     )
     listener.on_phase("running")
     try:

@@ -3,20 +3,63 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from rowferry.control.lifecycle import Verb
-from rowferry.control.loop import Loop, Step
-from rowferry.errors import RowferryError, TaskFailed, Verdict
+from rowferry.control.loop import Step
+from rowferry.errors import MetaUnavailable, RowferryError, TaskFailed, Verdict
 
 LOG = logging.getLogger(__name__)
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
+META_WAIT_S = 1.0  # without the meta database nothing is lost and nothing else is disturbed
 IDLE_PUBLISH_S = 2.0
 IDLE_WAIT_S = 0.2
+FEW_ROWS = 10_000  # a micro-batch with more is no burden by being one more
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait before a failed step is tried again: twice as long each time.
+
+    Attributes:
+        spread: each wait is longer or shorter by up to this share, so that many changefeeds with
+            one broken target do not all come back at once.
+    """
+
+    first_s: float = FIRST_WAIT_S
+    longest_s: float = LONGEST_WAIT_S
+    spread: float = 0.0
+
+    def spread_out(self, wait_s: float) -> float:
+        """Return a wait with its random share."""
+        return wait_s * random.uniform(1 - self.spread, 1 + self.spread) if self.spread else wait_s
+
+
+AT_A_SHELL = Patience()
+OF_A_SERVER = Patience(10.0, 600.0, 0.1)
+
+
+class Steps(Protocol):
+    """What a supervisor keeps going; see `Loop`."""
+
+    def step(self, publish_idle: bool = True) -> Step:
+        """Do the next thing."""
+
+    def replan(self, why: str) -> None:
+        """Discard the pending plan."""
+
+
+class Signal(Protocol):
+    """Something that is so, or not yet so: an Event, or a lease that runs out."""
+
+    def is_set(self) -> bool:
+        """Return whether it is so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +83,37 @@ class Supervisor:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: Steps,
         move: Callable[[Verb, Exception | None], None],
         tell_step: Callable[[Step], None],
         tell_fault: Callable[[RowferryError, float], None],
         flush_interval_s: float,
         give_up_after_s: float,
+        patience: Patience = AT_A_SHELL,
+        idle_publish_s: float = IDLE_PUBLISH_S,
+        recovering: bool = False,
+        rest_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """Watch over a loop.
+
+        `recovering`: an error of an earlier run is still shown. `rest_s`: how long after the
+        beginning of a small micro-batch the next one may begin, so that many changefeeds get by.
+        """
         self._loop = loop
         self._move = move
         self._tell_step = tell_step
         self._tell_fault = tell_fault
         self._flush_interval_s = flush_interval_s
         self._give_up_after_s = give_up_after_s
+        self._patience = patience
+        self._idle_publish_s = idle_publish_s
+        self._rest_s = rest_s
         self._failing_since: float | None = None
-        self._wait_s = FIRST_WAIT_S
+        self._recovering = recovering
+        self._wait_s = patience.first_s
         self.finished = False  # the source has nothing more to give, ever
 
-    def run(self, until: Until, stop: threading.Event, lost: threading.Event) -> None:
+    def run(self, until: Until, stop: threading.Event, lost: Signal) -> None:
         """Step until done. `stop` is obeyed between micro-batches; `lost` says the lease is gone.
 
         Raises:
@@ -66,9 +122,9 @@ class Supervisor:
         last_idle_publish = 0.0
         while not stop.is_set() and not lost.is_set():
             began = time.monotonic()
-            publish_idle = until.caught_up or began - last_idle_publish >= IDLE_PUBLISH_S
+            publish_idle = until.caught_up or began - last_idle_publish >= self._idle_publish_s
             try:
-                step = self._loop.step(publish_idle or until.commit_ts is not None)
+                step = self._loop.step(publish_idle)
             except Exception as err:
                 self._on_fault(_ours(err), stop)
                 continue
@@ -78,15 +134,26 @@ class Supervisor:
             self.finished = step.finished
             if until.reached(step):
                 return
-            if step.caught_up or not step.published:
-                pause = self._flush_interval_s if step.rows else IDLE_WAIT_S
-                pause = min(pause, self._flush_interval_s)
+            pause = self._pause(step)
+            if pause:
                 stop.wait(max(0.0, pause - (time.monotonic() - began)))
 
+    def _pause(self, step: Step) -> float:
+        """Return how long after its beginning a step may be followed by the next one."""
+        pause = 0.0
+        if step.caught_up or not step.published:
+            pause = min(
+                self._flush_interval_s if step.rows else IDLE_WAIT_S, self._flush_interval_s
+            )
+        if step.published and step.rows < FEW_ROWS and not step.snapshots:
+            pause = max(pause, self._rest_s())
+        return pause
+
     def _on_success(self, step: Step) -> None:
-        if self._failing_since is not None and step.published:
+        if step.published and (self._recovering or self._failing_since is not None):
             self._failing_since = None
-            self._wait_s = FIRST_WAIT_S
+            self._recovering = False
+            self._wait_s = self._patience.first_s
             self._move(Verb.RECOVER, None)
         self._tell_step(step)
 
@@ -107,9 +174,12 @@ class Supervisor:
         elif now - self._failing_since > self._give_up_after_s:
             self._move(Verb.GIVE_UP, err)
             raise err
-        self._tell_fault(err, self._wait_s)
-        stop.wait(self._wait_s)
-        self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
+        wait_s = self._patience.spread_out(self._wait_s)
+        if isinstance(err, MetaUnavailable):
+            wait_s = min(wait_s, META_WAIT_S)
+        self._tell_fault(err, wait_s)
+        stop.wait(wait_s)
+        self._wait_s = min(self._wait_s * 2, self._patience.longest_s)
 
 
 def _ours(err: Exception) -> RowferryError:

@@ -10,10 +10,12 @@ second tasks send them. A micro-batch of one segment needs no shuffle.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +39,12 @@ def _flow_of(spec: str) -> Flow:
     return assemble(ChangefeedSpec.from_json(json.loads(spec)))
 
 
+@lru_cache(maxsize=16384)
+def _table_of(text: str) -> TableSchema:
+    """Return a table version; the same one each time, as whoever remembers things by it needs."""
+    return TableSchema.from_json(json.loads(text))
+
+
 class SegmentTask:
     """What each task runs: its row's segment from the log to the sink."""
 
@@ -49,11 +57,15 @@ class SegmentTask:
         self._spec = json.dumps(spec.to_json())
         self._planned_at_ms = plan.planned_at_ms
         self._micro_batch, self._epoch = plan.micro_batch, plan.epoch
+        targets: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+        for output in plan.outputs:
+            targets.setdefault(output.segment, []).append((output.slice, output.target))
+        texts = {one: json.dumps(table.to_json()) for one, table in tables.items()}
         self._segments = {
             s.ordinal: (
                 json.dumps(s.to_json()),
-                [(o.slice, o.target) for o in plan.outputs_of(s.ordinal)],
-                [json.dumps(tables[one].to_json()) for one in s.slices],
+                targets.get(s.ordinal, []),
+                [texts[one] for one in s.slices],
             )
             for s in plan.stretch.segments
         }
@@ -90,18 +102,18 @@ class SegmentTask:
         segment_text, targets, table_texts = self._segments[ordinal]
         segment = Segment.from_json(json.loads(segment_text))
         tables = {
-            one: TableSchema.from_json(json.loads(text))
-            for one, text in zip(segment.slices, table_texts, strict=True)
+            one: _table_of(text) for one, text in zip(segment.slices, table_texts, strict=True)
         }
         outputs = tuple(Output(ordinal, place, target) for place, target in targets)
         return segment, outputs, tables, self._planned_at_ms
 
 
 class SparkRunner:
-    """Runs plans as Spark jobs."""
+    """Runs plans as Spark jobs; each thread of a process needs a runner of its own."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
+    def __init__(self, session: SparkSession, pool: str = "") -> None:
+        """Use a session alone, or (`pool`) as one of several with a fair share of it each."""
+        self._session, self._pool = session, pool
         context = session.sparkContext
         # Where all tasks run on this machine, packets need not go through Java.
         local = (context.master or "").startswith("local")
@@ -121,6 +133,8 @@ class SparkRunner:
         if not count:
             return []
         task = SegmentTask(spec, plan, tables)
+        if self._pool:  # of this thread: Spark keeps it apart from the others'
+            self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         shuffle = count > 1 and SINKS.load(spec.sink.scheme).TRAITS.needs_shuffle
         try:
             segments = self._session.range(0, count, 1, numPartitions=count)
@@ -145,12 +159,15 @@ class SparkRunner:
         return in_order.mapInArrow(DeliverTask(task).__call__, RECEIPT_DDL)
 
     def close(self) -> None:
-        """Stop Spark and its Java process."""
-        close_session(self._session)
+        """Stop Spark and its Java process, unless others use the session, too."""
+        if not self._pool:
+            close_session(self._session)
+        elif self._spool is not None:
+            shutil.rmtree(self._spool, ignore_errors=True)
 
 
 class InProcessRunner:
-    """Runs plans in this process, one segment after the other: for tests and tiny feeds."""
+    """Runs plans in this process, one segment after the other: for tests."""
 
     def run(
         self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from rowferry.errors import NoJava
+from rowferry.errors import EngineError, NoJava
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -49,6 +50,7 @@ def open_session(
 
     Raises:
         NoJava: the Java virtual machine did not start.
+        EngineError: Spark does not take the settings, or does not reach the master.
     """
     # Workers must run the same virtual environment, or they die at once.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -88,7 +90,15 @@ def open_session(
         _start_java(conf, log_dir / "spark-process.log")
     with warnings.catch_warnings(), _interrupts_left_alone():
         warnings.simplefilter("ignore")
-        return SparkSession(SparkContext.getOrCreate(conf))
+        try:
+            return SparkSession(SparkContext.getOrCreate(conf))
+        except Py4JJavaError as err:
+            why = str(err.java_exception).partition("\n")[0]
+            _end_java()
+            raise EngineError(
+                f"Spark did not start on {master}: {why}; check --spark-master and --spark-conf; "
+                f"details are in {log_dir / 'spark.log'}"
+            ) from None
 
 
 @contextmanager
@@ -117,8 +127,16 @@ def _start_java(conf: SparkConf, output: Path) -> None:
 
 
 def close_session(session: SparkSession) -> None:
-    """Stop Spark and end its Java process."""
-    session.stop()
+    """Stop Spark and end its Java process; one that is gone already is forgotten."""
+    try:
+        session.stop()
+    except (OSError, Py4JError):
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None
+    _end_java()
+
+
+def _end_java() -> None:
     gateway = SparkContext._gateway
     SparkContext._gateway = None
     SparkContext._jvm = None

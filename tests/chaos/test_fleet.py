@@ -1,0 +1,211 @@
+"""Three servers on one meta database under everything that can happen to them: nothing is lost.
+
+Owners are killed, leases are stolen, the meta database stands still for longer than a lease lasts,
+a server drains. In the end every directory holds exactly its table, each row once.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from rowferry.change.chunk import Rows
+from rowferry.change.table import TableId
+from rowferry.control.lease import Holder
+from rowferry.control.operations import Operations, Wanted
+from rowferry.control.server import LEASE_S
+from rowferry.control.store.contract import Feed, MetaStore
+from rowferry.control.store.sql_store import open_store
+from rowferry.flow.assemble import assemble
+from rowferry.refstore.client import Store
+from rowferry.refstore.cluster import LocalCluster
+from rowferry.testing.harness import ServerProcess, checkpoint, wait_for
+from rowferry.testing.servers.child import free_ports
+from rowferry.testing.storage import storage_changes
+from rowferry.testing.verify import verify_storage
+
+WITHIN_S = 240.0
+NAMES = [f"t{i}" for i in range(5)]
+SNAPSHOT_ROWS = 10_000  # enough for a Spark job
+A_TRANSACTION = 20  # rows
+
+
+class Fleet:
+    """The servers that run, and what is seen of them in the meta database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.meta = folder, folder / "meta.db"
+        self.store: MetaStore = open_store(f"sqlite:///{self.meta}")
+        self.servers: list[ServerProcess] = []
+        self._started = 0
+
+    def start(self) -> ServerProcess:
+        """Start one more server."""
+        self._started += 1
+        ports = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        arguments = ["--meta", f"sqlite:///{self.meta}", "--spark-master", "local[1]"]
+        arguments += ["--addr", ports[0], "--grpc-addr", ports[1]]
+        server = ServerProcess(arguments, self.folder / f"server-{self._started}")
+        self.servers.append(server)
+        return server
+
+    def feed(self, name: str) -> Feed:
+        """Return a changefeed."""
+        found = self.store.feed(name)
+        assert found is not None
+        return found
+
+    def owner(self, name: str) -> ServerProcess:
+        """Return the server that runs a changefeed; waits until one does."""
+        found: list[ServerProcess] = []
+
+        def look() -> bool:
+            lease = self.feed(name).lease
+            pid = lease.holder.pid if lease and lease.expires_at > time.time() else 0
+            found[:] = [s for s in self.servers if s.pid == pid and s.alive]
+            return bool(found)
+
+        wait_for(look, f"an owner of {name}", WITHIN_S)
+        return found[0]
+
+    def until_delivered(self, commit_ts: int) -> None:
+        """Wait until every changefeed has delivered up to here."""
+
+        def done() -> bool:
+            return all(checkpoint(self.folder / name) >= commit_ts for name in NAMES)
+
+        wait_for(done, f"commit-ts {commit_ts} everywhere ({self.said()})", WITHIN_S)
+
+    def said(self) -> str:
+        """Return where the servers' messages are, for a test that fails."""
+        return ", ".join(str(s.output) for s in self.servers)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for server in self.servers:
+            server.kill()
+        self.store.close()
+
+
+@contextmanager
+def load(store: Store, written: dict[str, int]) -> Iterator[None]:
+    """Write small transactions to all tables until the end of the block."""
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.wait(0.1):
+            for name in NAMES:
+                first = written[name]
+                with store.transaction() as work:
+                    work.insert(TableId("load", name), _rows(first, A_TRANSACTION))
+                written[name] = first + A_TRANSACTION
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+def _rows(first: int, count: int) -> list[dict[str, object]]:
+    return [{"id": i, "name": f"name-{i}-{'x' * 60}"} for i in range(first, first + count)]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    found = Fleet(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.mark.timeout(1500)
+def test_three_servers_lose_nothing(fleet: Fleet, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    with LocalCluster(tmp_path / "store", 2) as cluster, cluster.store() as store:
+        for _ in range(3):
+            fleet.start()
+        store.ddl("CREATE DATABASE load")
+        written = dict.fromkeys(NAMES, SNAPSHOT_ROWS)
+        for name in NAMES:
+            store.ddl(f"CREATE TABLE load.{name} (id bigint PRIMARY KEY, name varchar(80))")
+            store.load(TableId("load", name), _rows(0, SNAPSHOT_ROWS))
+            _create(fleet, name, f"range://{cluster.master_address}")
+        with load(store, written):
+            fleet.until_delivered(1)
+            _kill_an_owner(fleet, dice)
+            fleet.start()
+            _steal_a_lease(fleet, dice)
+            fleet.until_delivered(store.timestamp())
+            _stand_still(fleet)
+            fleet.until_delivered(store.timestamp())
+            drained = fleet.owner(dice.choice(NAMES))
+            drained.terminate()
+            assert drained.wait(WITHIN_S) == 0, drained.said()[-2000:]
+            _kill_an_owner(fleet, dice)
+            fleet.until_delivered(store.timestamp())
+        fleet.until_delivered(store.timestamp())
+        for server in [s for s in fleet.servers if s.alive]:
+            server.terminate()
+            assert server.wait(WITHIN_S) == 0, server.said()[-2000:]
+        assert fleet.store.servers(time.time() - LEASE_S) == ()
+        for name in NAMES:
+            _check(fleet, name, store, written[name])
+
+
+def _create(fleet: Fleet, name: str, source: str) -> None:
+    config = {
+        "filter": {"rules": [f"load.{name}"]},
+        "sink": {"csv": {"include-commit-ts": True}},
+    }
+    sink = f"file://{fleet.folder / name}?protocol=csv&flush-interval=200ms"
+    Operations(fleet.store).create(Wanted(source, sink, name, config))
+
+
+def _kill_an_owner(fleet: Fleet, dice: random.Random) -> None:
+    """Kill a server at work; others take over what it had."""
+    victim = fleet.owner(dice.choice(NAMES))
+    held = [f for f in fleet.store.feeds() if f.lease and f.lease.holder.pid == victim.pid]
+    victim.kill()
+    for feed in held:
+        wait_for(
+            lambda feed=feed: fleet.feed(feed.id).epoch > feed.epoch,  # type: ignore[misc]
+            f"the take-over of {feed.id}",
+            WITHIN_S,
+        )
+        assert fleet.owner(feed.id) is not victim
+
+
+def _steal_a_lease(fleet: Fleet, dice: random.Random) -> None:
+    """Claim a changefeed over its owner's head: the owner is fenced, and nobody is confused."""
+    name = dice.choice(NAMES)
+    fleet.owner(name)
+    later = 1e6  # when the owner's lease has run out; ours runs out a second from now
+    thief = Holder("elsewhere", 1, "", 0, "thief")
+    stolen = fleet.store.claim(name, thief, time.time() + later, 1.0 - later)
+    wait_for(lambda: fleet.feed(name).epoch > stolen.epoch, f"a new owner of {name}", WITHIN_S)
+
+
+def _stand_still(fleet: Fleet) -> None:
+    """Let nobody write to the meta database for longer than a lease lasts."""
+    with closing(sqlite3.connect(fleet.meta, timeout=60, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        time.sleep(LEASE_S + 1)
+        connection.execute("ROLLBACK")
+
+
+def _check(fleet: Fleet, name: str, store: Store, expected: int) -> None:
+    root, table = fleet.folder / name, TableId("load", name)
+    codec = assemble(fleet.feed(name).spec).encode
+    result = verify_storage(root, codec, store, [table])
+    assert result.same, str(result)
+    delivered = sum(len(c) for c in storage_changes(root, codec) if isinstance(c, Rows))
+    assert delivered == result.equal == expected  # inserts only: a line each, none twice
