@@ -14,7 +14,7 @@ from rowferry.consume.checks import Checks, Findings
 from rowferry.consume.kafka_topics import Message, TopicReader
 from rowferry.consume.partitions import PartitionCheck
 from rowferry.consume.replay import Replay
-from rowferry.consume.storage import placed_changes
+from rowferry.consume.storage import is_storage, placed_changes, stored_files
 from rowferry.errors import BadOption, BadUri, DecodeError
 from rowferry.flow.assemble import codec_name
 from rowferry.flow.decide.decisions import Decisions
@@ -28,7 +28,6 @@ from rowferry.spec.dispatch_rules import dispatch_rules
 from rowferry.spec.option import OptionTable
 
 _NO_SOURCE: Final = "mysql://none@none/"  # what was written does not depend on it
-_STORAGE: Final = ("file",)
 _QUEUES: Final = ("kafka", "kafka+ssl")
 
 
@@ -98,15 +97,15 @@ def consume(
     spec, notices = build_spec(_NO_SOURCE, request.sink_uri, request.config, tables=_tables)
     codec = CODECS.load(codec_name(spec))(spec)
     scheme = spec.sink.scheme
-    if scheme not in (*_STORAGE, *_QUEUES):
-        known = ", ".join((*_STORAGE, *_QUEUES))
+    if scheme not in _QUEUES and not is_storage(scheme):
+        known = ", ".join([*_QUEUES, *(n for n in SINKS.names() if is_storage(n))])
         raise BadUri(f"{scheme}:// cannot be read back; known: {known}")
     outcome = Outcome(Findings(), notes=notices)
     run = _Run(request, outcome, list(takers(outcome.findings)))
-    if scheme in _STORAGE:
-        run.read_storage(Path(spec.sink.path), codec)
-    else:
+    if scheme in _QUEUES:
         run.read_topics(spec, codec, stop, tell)
+    else:
+        run.read_storage(spec, codec, stop, tell)
     return outcome
 
 
@@ -119,13 +118,19 @@ class _Run:
 
     # --- storage ---------------------------------------------------------------------------------
 
-    def read_storage(self, root: Path, codec: Codec) -> None:
-        """Read a directory once, in the order in which its files are replayed."""
+    def read_storage(
+        self,
+        spec: ChangefeedSpec,
+        codec: Codec,
+        stop: threading.Event,
+        tell: Callable[[Outcome], None],
+    ) -> None:
+        """Read a storage once, in the order in which its files are replayed."""
         if self._request.at_end:
-            raise BadOption("--from end: a storage directory is read from its beginning")
-        if not root.is_dir():
-            raise BadUri(f"{root} is not there; check the sink URI")
-        for where, change in placed_changes(root, codec):
+            raise BadOption("--from end: a storage is read from its beginning")
+        for where, change in placed_changes(stored_files(spec), codec):
+            if stop.is_set():
+                return
             if isinstance(change, Watermark):
                 self._outcome.watermark = change.commit_ts
                 continue
@@ -137,6 +142,7 @@ class _Run:
                     self._checks.note_statement(arrival)
                 ready.append(arrival)
             self._hand_on(ready)
+            tell(self._outcome)
 
     # --- topics ----------------------------------------------------------------------------------
 

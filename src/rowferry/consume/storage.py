@@ -1,4 +1,4 @@
-"""A storage directory as a feed: its schema files, data files and checkpoint as changes."""
+"""What a storage sink wrote, as a feed: its schema files, data files and checkpoint as changes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from pathlib import Path
 from rowferry.change.chunk import Change, DdlKind, Rows, SchemaChange, Watermark
 from rowferry.change.table import TableId
 from rowferry.consume.arrival import Where
-from rowferry.errors import BadInput
+from rowferry.errors import BadInput, BadUri
 from rowferry.flow.encode.contract import Codec
+from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
+from rowferry.flow.sink.storage.sink import Storage
+from rowferry.registry import SINKS
+from rowferry.spec.changefeed import ChangefeedSpec
 
 _WORD = r"(?:`(?:[^`]|``)+`|[^\s`.,;]+)"
 _TABLE = rf"({_WORD}(?:\s*\.\s*{_WORD})?)"
@@ -23,8 +28,29 @@ _ALTER_RENAME = re.compile(
 )
 
 
-def storage_changes(root: Path, codec: Codec) -> Iterator[Change]:
-    """Yield a directory's changes in replay order: by version, then date, then number.
+def is_storage(scheme: str) -> bool:
+    """Return whether sinks of such a URI write files."""
+    return scheme in SINKS.names() and issubclass(SINKS.load(scheme), Storage)
+
+
+def stored_files(spec: ChangefeedSpec) -> Files:
+    """Return the files that a changefeed wrote, to read them; asks no object store.
+
+    Raises:
+        BadUri: no storage has such a scheme, or there is no such directory.
+        BadOption, OptionsConflict: an option of the storage cannot be used.
+    """
+    sink = SINKS.load(spec.sink.scheme)
+    if not issubclass(sink, Storage):
+        known = ", ".join(n for n in SINKS.names() if is_storage(n))
+        raise BadUri(f"{spec.sink.scheme}:// is no storage; known: {known}")
+    if spec.sink.scheme == "file" and not Path(spec.sink.path).is_dir():
+        raise BadUri(f"{spec.sink.path} is not there; check the storage URI")
+    return sink.files_of(spec, read_settings(spec))
+
+
+def storage_changes(root: Path | Files, codec: Codec) -> Iterator[Change]:
+    """Yield a storage's changes in replay order: by version, then date, then number.
 
     A schema file comes before its version's rows; one that only describes a version has the kind
     NONE and no query. The checkpoint, if there is one, is the last watermark.
@@ -33,7 +59,7 @@ def storage_changes(root: Path, codec: Codec) -> Iterator[Change]:
         yield change
 
 
-def placed_changes(root: Path, codec: Codec) -> Iterator[tuple[Where, Change]]:
+def placed_changes(root: Path | Files, codec: Codec) -> Iterator[tuple[Where, Change]]:
     """Yield what `storage_changes` does, with the file and line of each."""
     for step in read_storage(root):
         match step:

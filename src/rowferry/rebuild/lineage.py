@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from rowferry.change.chunk import DdlKind
 from rowferry.change.table import TableId, TableSchema
 from rowferry.consume.storage import renamed_from
 from rowferry.errors import BadInput, NoSuchTable, SinkDamaged
-from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.files import Files, each
 from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
 from rowferry.flow.sink.storage.paths import (
     METADATA,
@@ -122,18 +123,17 @@ def read_catalog(files: Files, as_of: int | None = None, date_separator: str = "
             name = (TableId(where.database, where.table), where.version)
             found.indexes.setdefault(name, []).append((path, where))
     documents.sort(key=lambda d: (d[0].version, bool(d[0].table), d[0].database, d[0].table, d[1]))
-    at: int | None = None
-    group: list[SchemaDocument] = []
-    for file, path in documents:
-        if file.version != at:
-            _follow(found.tables, group)
-            at, group = file.version, []
-        content = files.get(path)
-        if content is None:
-            raise SinkDamaged(f"{files.shown(path)} vanished while it was read")
-        group.append(read_document(content.data, file, files.shown(path)))
-    _follow(found.tables, group)
+    read = each(files, lambda found: _document(files, *found), documents)
+    for _, group in groupby(read, lambda document: document.table_version):
+        _follow(found.tables, group)
     return found
+
+
+def _document(files: Files, file: SchemaFile, path: str) -> SchemaDocument:
+    content = files.get(path)
+    if content is None:
+        raise SinkDamaged(f"{files.shown(path)} vanished while it was read")
+    return read_document(content.data, file, files.shown(path))
 
 
 def _follow(tables: dict[TableId, list[Step]], documents: Iterable[SchemaDocument]) -> None:

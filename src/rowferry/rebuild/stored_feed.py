@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rowferry.errors import BadOption, BadUri
+from rowferry.consume.storage import stored_files
+from rowferry.errors import BadOption
 from rowferry.flow.assemble import codec_name
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.files import Files
-from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.paths import parse_data_name
-from rowferry.flow.sink.storage.sink import Storage
 from rowferry.registry import CODECS, SINKS, SOURCES
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -69,13 +68,7 @@ def reopen(spec: ChangefeedSpec) -> StoredFeed:
     Raises:
         BadUri: no storage has such a scheme, or there is no such directory.
     """
-    sink = SINKS.load(spec.sink.scheme)
-    if not issubclass(sink, Storage):
-        known = ", ".join(n for n in SINKS.names() if issubclass(SINKS.load(n), Storage))
-        raise BadUri(f"{spec.sink.scheme}:// is no storage; known: {known}")
-    if spec.sink.scheme == "file" and not Path(spec.sink.path).is_dir():
-        raise BadUri(f"{spec.sink.path} is not there; check the storage URI")
-    return StoredFeed(spec, sink.files_of(spec, read_settings(spec)))
+    return StoredFeed(spec, stored_files(spec))
 
 
 def _opened(uri: str, config: Path | None, protocol: str) -> StoredFeed:

@@ -12,11 +12,12 @@ import pyarrow as pa
 from rowferry.change.chunk import Rows
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadInput, BadOption, DecodeError, OptionsConflict, SinkDamaged
+from rowferry.errors import BadInput, BadOption, DecodeError, OptionsConflict
 from rowferry.flow.encode import csv
 from rowferry.flow.encode.options import tidb_extension
-from rowferry.flow.sink.storage.compress import uncompressed
+from rowferry.flow.sink.storage.files import each
 from rowferry.flow.sink.storage.options import RAW_CHANGE, STORAGE_TABLE
+from rowferry.rebuild.content import contents
 from rowferry.rebuild.images import Following, Remaining
 from rowferry.rebuild.lineage import Lineage, SourceFile, read_catalog, read_checkpoint
 from rowferry.rebuild.stored_feed import StoredFeed, reopen
@@ -56,14 +57,10 @@ class TablePlan:
         """
         feed = reopen(self.spec)
         codec = feed.codec
-        for file in files:
-            stored = feed.files.get(file.path)
-            if stored is None:
-                raise SinkDamaged(f"{feed.files.shown(file.path)} is gone; restore it from a copy")
+        found = contents(feed.files, [file.path for file in files])
+        for file, data in zip(files, found, strict=True):
             steps = self.lineage.steps[file.step :]
             following = Following(steps, self.key, self.key_given)
-            extension = file.path.rpartition("/")[2].partition(".")[2]
-            data = uncompressed(extension, stored.data, feed.files.shown(file.path))
             try:
                 for change in codec.decode(data, steps[0].schema):
                     if isinstance(change, Rows) and (rows := self._early(change)) is not None:
@@ -122,18 +119,32 @@ def plan_tables(
         raise BadOption(f"as of {as_of}: the storage is complete up to {checkpoint} only")
     until = checkpoint if as_of is None and tells == "exact" else as_of
     catalog = read_catalog(feed.files, until)
-    found = []
-    for table in tables or sorted(catalog.tables):
+
+    def plan_of(table: TableId) -> TablePlan:
         lineage = catalog.lineage(feed.files, table)
         named = tuple(lineage.schema.column(c).name for c in key) or lineage.schema.handle_key
-        found.append(TablePlan(feed.spec, lineage, named, bool(key), until))
-    return found
+        return TablePlan(feed.spec, lineage, named, bool(key), until)
+
+    return each(feed.files, plan_of, tables or sorted(catalog.tables))
 
 
 def rebuild_here(plan: TablePlan) -> pa.Table:
     """Rebuild a table in this process, in canonical values."""
-    remaining = Remaining(plan.schema, plan.key)
+    found = rebuild_within(plan, None)
+    assert found is not None
+    return found
+
+
+def rebuild_within(plan: TablePlan, most_bytes: int | None) -> pa.Table | None:
+    """Rebuild a table here as `rebuild_here` does; None: its changes are more than so many bytes.
+
+    No more than that, and what one piece of a file gives, is held to find it out.
+    """
+    remaining, held = Remaining(plan.schema, plan.key), 0
     for images in plan.images(plan.lineage.files):
+        held += images.nbytes
+        if most_bytes is not None and held > most_bytes:
+            return None
         remaining.add(images)
     return remaining.rows()
 

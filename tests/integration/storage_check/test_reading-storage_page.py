@@ -14,6 +14,7 @@ from run_kit import call
 from page_examples import ROOT, all_blocks, commands, table_rows
 from rowferry.face.cli import table as table_face
 from rowferry.rebuild.table import TablePlan, rebuild_here
+from rowferry.spark.rebuild_table import Rebuilt
 from rowferry.storage_check.rules import Rule
 from rowferry.testing.servers import MySql
 
@@ -24,17 +25,23 @@ CONFIG = '[filter]\nrules = ["shop.*"]\n\n[sink.csv]\ninclude-commit-ts = true\n
 class JobHere:
     """Rebuilds in this process, for tests of words; Spark has a test of its own."""
 
-    def first_rows(
-        self, plan: TablePlan, most: int, native_times: bool
-    ) -> tuple[int, list[tuple[object, ...]]]:
-        rows = rebuild_here(plan).sort_by([(c, "ascending") for c in plan.key])
-        return rows.num_rows, [tuple(r.values()) for r in rows.slice(0, most).to_pylist()]
+    def tasks(self) -> tuple[int, int]:
+        return 0, 0
 
-    def write(self, plan: TablePlan, folder: Path, native_times: bool) -> int:
-        rows = rebuild_here(plan)
-        folder.mkdir(parents=True)
-        pq.write_table(rows, folder / "part.parquet")
-        return rows.num_rows
+    def show(self, plans: list[TablePlan], most: int, native_times: bool) -> Iterator[Rebuilt]:
+        for plan in plans:
+            rows = rebuild_here(plan).sort_by([(c, "ascending") for c in plan.key])
+            first = (tuple(r.values()) for r in rows.slice(0, most).to_pylist())
+            yield Rebuilt(plan, rows.num_rows, tuple(first))
+
+    def write(
+        self, plans: list[TablePlan], folders: list[Path], native_times: bool
+    ) -> Iterator[Rebuilt]:
+        for plan, folder in zip(plans, folders, strict=True):
+            rows = rebuild_here(plan)
+            folder.mkdir(parents=True)
+            pq.write_table(rows, folder / "part.parquet")
+            yield Rebuilt(plan, rows.num_rows)
 
 
 @contextmanager

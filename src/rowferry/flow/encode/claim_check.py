@@ -15,7 +15,20 @@ from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID, uuid5
 
-from rowferry.errors import BadOption, DecodeError, SinkUnavailable, SinkUnwritable
+from rowferry.errors import (
+    BadInput,
+    BadOption,
+    BadUri,
+    DecodeError,
+    SinkUnavailable,
+    SinkUnwritable,
+)
+from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.options import read_settings
+from rowferry.flow.sink.storage.sink import Storage
+from rowferry.registry import SINKS
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.check import check_parameters
 from rowferry.spec.uri import Uri
 
 _SPACE: Final = UUID("6f1d6d57-6a1c-5cf4-9d53-4c2f2f6b3a10")
@@ -33,6 +46,7 @@ class ClaimStore(Protocol):
 
         Raises:
             DecodeError: there is none.
+            SinkError: the store cannot be asked.
         """
 
 
@@ -82,18 +96,52 @@ class FolderStore:
             os.close(handle)
 
 
+class BucketStore:
+    """Claim checks as objects below a prefix of a bucket."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def put(self, name: str, data: bytes) -> None:
+        """Create an object in one request; a repeat finds it there."""
+        self._files.create(name, data)
+
+    def get(self, name: str) -> bytes:
+        """Read an object."""
+        found = self._files.get(name)
+        if found is None:
+            raise DecodeError(f"claim check {name}: it cannot be read: there is no such object")
+        return found.data
+
+
 def open_store(uri: str, path: str) -> ClaimStore:
-    """Return the store at a URI; touches nothing. `path` is the option's, for errors.
+    """Return the store at a URI; asks nobody. `path` is the option's, for errors.
 
     Raises:
         BadOption: it is no URI of a storage that claim checks can use.
     """
     found = Uri.parse(uri, "claim-check storage")
-    if found.scheme != "file":
-        raise BadOption(f"{path}: {found.scheme}:// cannot hold claim checks yet; use file:///…")
-    if found.address not in ("", "localhost") or not found.path.strip("/"):
-        raise BadOption(f"{path}: write the whole path, as file:///some/directory")
-    return FolderStore(Path(found.path))
+    if found.scheme == "file":
+        if found.address not in ("", "localhost") or not found.path.strip("/"):
+            raise BadOption(f"{path}: write the whole path, as file:///some/directory")
+        return FolderStore(Path(found.path))
+    try:
+        return BucketStore(_bucket(found))
+    except BadInput as err:
+        raise BadOption(f"{path}: {err.words}") from None
+
+
+def _bucket(uri: Uri) -> Files:
+    """Return a bucket's prefix, with the options that the storage sink has for its login."""
+    sink = SINKS.load(uri.scheme)
+    if not issubclass(sink, Storage):
+        known = [name for name in SINKS.names() if issubclass(SINKS.load(name), Storage)]
+        allowed = ", ".join(f"{name}://" for name in known)
+        raise BadUri(f"{uri.scheme}:// cannot hold claim checks; known: {allowed}")
+    own = [table for table in sink.TABLES if table not in Storage.TABLES]
+    check_parameters(uri, "claim-check storage", own)
+    spec = ChangefeedSpec("", uri, uri)
+    return sink.files_of(spec, read_settings(spec))
 
 
 class ClaimChecks:
@@ -104,7 +152,7 @@ class ClaimChecks:
 
     def __init__(self, uri: str, path: str, raw: bool, changefeed: str) -> None:
         self._store = open_store(uri, path)
-        self._prefix = uri.rstrip("/")
+        self._prefix = uri.partition("?")[0].rstrip("/")  # parameters hold the login
         self._raw = raw
         self._changefeed = changefeed
 

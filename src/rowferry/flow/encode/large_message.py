@@ -37,7 +37,12 @@ COMPRESSION = Option(
     "How the value of every message is compressed.",
 )
 CLAIM_URI = Option(
-    "claim-check-storage-uri", text(), "", "Where claim checks are stored: `file:///directory`."
+    "claim-check-storage-uri",
+    text(),
+    "",
+    "Where claim checks are stored: `file:///directory`, or a prefix of a bucket with the "
+    "parameters of its login, as the storage sink has them.",
+    secret=True,
 )
 CLAIM_RAW = Option(
     "claim-check-raw-value",
