@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-storage docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-mysql-sink bench-storage docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -114,6 +114,9 @@ bench-mysql: setup services ## measure MySQL sources beside other tools; ARGS="-
 
 bench-kafka: setup services ## measure feeds to Kafka beside a bare producer; ARGS="--scale 1 --docs"
 	@$(BIN)/python bench/kafka.py $(ARGS)
+
+bench-mysql-sink: setup services ## measure feeds into MariaDB beside statements by hand; ARGS="--scale 0.1"
+	@$(BIN)/python bench/mysql_sink.py $(ARGS)
 
 bench-storage: setup services ## measure feeds to files and S3 beside bare puts; ARGS="--scale 0.1"
 	@$(BIN)/python bench/storage.py $(ARGS)

@@ -62,6 +62,7 @@ CODECS: Registry[Codec] = Registry(
         "csv": "rowferry.flow.encode.csv:Csv",
         "json": "rowferry.flow.encode.plain_json:PlainJson",
         "open-protocol": "rowferry.flow.encode.open_protocol:OpenProtocol",
+        "sql-rows": "rowferry.flow.encode.sql_rows:SqlRows",
     },
 )
 
@@ -79,6 +80,10 @@ SINKS: Registry[Sink] = Registry(
         "https": "rowferry.flow.sink.http.sink:Http",
         "kafka": "rowferry.flow.sink.kafka.sink:Kafka",
         "kafka+ssl": "rowferry.flow.sink.kafka.sink:Kafka",
+        "mysql": "rowferry.flow.sink.mysql.sink:MySql",
+        "mysql+ssl": "rowferry.flow.sink.mysql.sink:MySql",
         "s3": "rowferry.flow.sink.storage.object_storage:S3Storage",
+        "tidb": "rowferry.flow.sink.mysql.sink:MySql",
+        "tidb+ssl": "rowferry.flow.sink.mysql.sink:MySql",
     },
 )

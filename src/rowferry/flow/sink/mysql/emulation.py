@@ -1,0 +1,110 @@
+"""Active-active on servers that are not TiDB: triggers that do what TiDB does by itself.
+
+They stamp each local write with the moment at which it was made and forget which cluster wrote the
+row before. The low bits of a stamp are the cluster's number, and a stamp is always above that of
+the row's last write, whoever made it: what wins here wins everywhere, however clocks differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rowferry.change.feed_mark import SESSION_VARIABLE
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableId
+from rowferry.errors import TargetUnfit
+from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
+from rowferry.flow.sink.mysql.session import Session
+from rowferry.spec.active_active import CLUSTER_INDEX_BITS
+
+_LOW_BITS: Final = (1 << CLUSTER_INDEX_BITS) - 1
+_NOW: Final = (
+    f"(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000) << {PHYSICAL_SHIFT}"
+)
+_INDEX: Final = re.compile(r"rowferry cluster-index (\d+)")
+_EVENTS: Final = ("INSERT", "UPDATE", "DELETE")
+
+
+def triggers(table: TableId, cluster_index: int) -> list[str]:
+    """Return the statements that make a table ready, in their order.
+
+    Running them again replaces the triggers. The last one stamps rows that were there before.
+    """
+    found = []
+    for event, body in zip(_EVENTS, _bodies(cluster_index), strict=True):
+        name = f"{quoted(table.database)}.{quoted(_name(table, event))}"
+        found.append(f"DROP TRIGGER IF EXISTS {name}")
+        found.append(
+            f"CREATE TRIGGER {name} BEFORE {event} ON {quoted_table(table)} FOR EACH ROW BEGIN "
+            # Clients leave comments out, so that the number stands in a text.
+            f"IF {SESSION_VARIABLE} IS NULL AND 'rowferry cluster-index {cluster_index}' <> '' "
+            f"THEN {body}; END IF; END"
+        )
+    found.append(
+        f"UPDATE {quoted_table(table)} SET _tidb_origin_ts = NULL "
+        "WHERE _tidb_origin_ts IS NULL AND _tidb_commit_ts IS NULL"
+    )
+    return found
+
+
+def _bodies(cluster_index: int) -> tuple[str, str, str]:
+    own = f"({_NOW}) | {cluster_index}"
+    last = "IFNULL(IFNULL(OLD._tidb_origin_ts, OLD._tidb_commit_ts), 0)"
+    above = f"GREATEST({_NOW}, ({last} | {_LOW_BITS}) + 1) | {cluster_index}"
+    refusal = (
+        "IF OLD._tidb_softdelete_time IS NULL THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = "
+        "'set _tidb_softdelete_time instead of deleting the row'; END IF"
+    )
+    return (
+        f"SET NEW._tidb_origin_ts = NULL, NEW._tidb_commit_ts = {own}",
+        f"SET NEW._tidb_origin_ts = NULL, NEW._tidb_commit_ts = {above}",
+        refusal,
+    )
+
+
+def _name(table: TableId, event: str) -> str:
+    # A name has at most 64 characters.
+    return f"rowferry_{event.lower()}_{table.table}"[:64]
+
+
+def check_triggers(session: Session, tables: Sequence[TableId], cluster_index: int) -> None:
+    """Refuse a downstream whose tables do not stamp local writes, or as the source does.
+
+    Raises:
+        TargetUnfit: triggers are missing, or have the source's own number.
+        Refused, SinkUnavailable: as `Session.ask`.
+    """
+    there = _indexes(session, {t.database for t in tables})
+    for table in tables:
+        found = there.get((table.database.lower(), table.table.lower()), {})
+        if not {"INSERT", "UPDATE"} <= found.keys():
+            raise TargetUnfit(
+                f"table {table} of the downstream has no triggers for active-active; run there "
+                f"what `rowferry active-active prepare {table} --cluster-index <n>` prints"
+            )
+        if cluster_index in found.values():
+            raise TargetUnfit(
+                f"the triggers of table {table} of the downstream have the cluster-index "
+                f"{cluster_index}, as the source's cluster has; give each cluster its own"
+            )
+
+
+def _indexes(session: Session, databases: Iterable[str]) -> dict[tuple[str, str], dict[str, int]]:
+    """Return for each table the cluster's number in each of its triggers."""
+    wanted = sorted(databases)
+    if not wanted:
+        return {}
+    marks = ",".join(["%s"] * len(wanted))
+    rows = session.ask(
+        "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, EVENT_MANIPULATION, ACTION_STATEMENT "
+        f"FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA IN ({marks})",
+        wanted,
+    )
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for database, table, event, statement in rows:
+        if index := _INDEX.search(str(statement)):
+            place = (str(database).lower(), str(table).lower())
+            found.setdefault(place, {})[str(event)] = int(index[1])
+    return found

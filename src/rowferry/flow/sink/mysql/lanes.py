@@ -1,0 +1,260 @@
+"""Each lane in strict order by one connection at a time: for exactly-once and atomicity.
+
+With atomicity a lane's transaction ends where a source transaction does. Rows come table by table,
+so that all of a segment is held first: it ends with a transaction. A segment that is too large to
+be held is written into one transaction that stays open until its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from rowferry.flow.encode.sql_rows_frame import RowFrame
+from rowferry.flow.sink.contract import Packet
+from rowferry.flow.sink.http.lanes import in_lanes
+from rowferry.flow.sink.mysql.apply import frames_of, one_transaction
+from rowferry.flow.sink.mysql.ledger import Ledger, Place
+from rowferry.flow.sink.mysql.options import Settings
+from rowferry.flow.sink.mysql.session import Refused, Session, Sessions
+from rowferry.flow.sink.mysql.statements import Limits, Put, Statement
+from rowferry.flow.sink.mysql.transactions import Transactions
+
+_HELD_BYTES: Final = 64 << 20
+_ALL: Final = 1 << 62  # more rows than a packet has
+_BY_TS: Final = -1  # instead of a packet's number: a commit-ts says how far it came
+_NO_TS: Final = (1 << 63) - 1  # above every commit-ts: the whole segment
+
+
+class Lanes:
+    """Applies packets lane by lane; different lanes side by side."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        sessions: Sessions,
+        limits: Limits,
+        workers: int,
+        how: Put,
+    ) -> None:
+        self._settings, self._ledger, self._sessions = settings, ledger, sessions
+        self._limits, self._workers, self._how = limits, workers, how
+        self._transactions = Transactions(settings, ledger, sessions)
+
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        """Apply all packets; on return they are durable."""
+        lanes: dict[str, _Lane] = {}
+        known: dict[int, dict[str, Place]] = {}
+
+        def work(packet: Packet, stop: threading.Event) -> None:
+            lanes[_name(packet)].take(packet, stop)
+
+        def met() -> Iterator[Packet]:
+            for packet in packets:
+                if _name(packet) not in lanes:
+                    done = self._done(packet, known)
+                    lanes[_name(packet)] = self._lane(_name(packet), done)
+                yield packet
+
+        try:
+            in_lanes(met(), _name, self._workers, work)
+            for lane in lanes.values():
+                lane.finish(threading.Event())
+        finally:
+            for lane in lanes.values():
+                lane.close()
+
+    def _lane(self, name: str, done: Place | None) -> _Lane:
+        return _Lane(
+            name,
+            self._settings,
+            self._ledger,
+            self._sessions,
+            self._limits,
+            self._transactions,
+            self._how,
+            done,
+        )
+
+    def _done(self, packet: Packet, known: dict[int, dict[str, Place]]) -> Place | None:
+        """Return how far a lane came before; None: nowhere, or nobody noted it."""
+        if not self._settings.exactly_once or not packet.topic.exact:
+            return None
+        number = packet.micro_batch
+        if number not in known:
+            with self._sessions.one() as session:
+                try:
+                    known[number] = self._ledger.delivered(session, number)
+                except Refused as err:
+                    raise err.as_error("how far lanes have come") from err
+        return known[number].get(_name(packet))
+
+
+def _name(packet: Packet) -> str:
+    return f"{packet.topic.name}/{packet.partition}"
+
+
+class _Lane:
+    """One lane's changes that are not durable yet."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        ledger: Ledger,
+        sessions: Sessions,
+        limits: Limits,
+        transactions: Transactions,
+        how: Put,
+        done: Place | None,
+    ) -> None:
+        self._name, self._settings, self._ledger = name, settings, ledger
+        self._sessions, self._limits, self._transactions = sessions, limits, transactions
+        self._how, self._done = how, done
+        self._held: list[RowFrame] = []  # with atomicity: of one segment
+        self._bytes = self._epoch = 0
+        self._at: Packet | None = None
+        self._open: Session | None = None  # with a transaction that is too large to be held
+
+    def take(self, packet: Packet, stop: threading.Event) -> None:
+        """Take a packet in; what is complete becomes durable."""
+        self._epoch = packet.epoch
+        if self._settings.atomicity == "none":
+            self._at_once(packet, stop)
+            return
+        if self._at is not None and self._at.segment != packet.segment:
+            self.finish(stop)
+        self._at = packet
+        for frame in frames_of(packet):
+            kept = self._not_done(frame, packet)
+            self._held.append(kept)
+            self._bytes += kept.nbytes
+        if self._bytes > _HELD_BYTES:
+            self._write_held()
+
+    def finish(self, stop: threading.Event) -> None:
+        """Make durable what is held: no segment ends inside a transaction."""
+        if self._at is None:
+            return
+        if self._open is not None:
+            self._write_held()
+            self._end_open(self._place(_NO_TS))
+        else:
+            for frames, last_ts in _by_commits(self._held, self._limits.rows):
+                statements = self._statements(frames)
+                self._transactions.apply(
+                    statements, self._epoch, stop, self._noted(self._place(last_ts))
+                )
+        self._held, self._bytes, self._at = [], 0, None
+
+    def close(self) -> None:
+        """Let go of a transaction that was not finished."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    # --- rows of any transaction ------------------------------------------------------------------
+
+    def _at_once(self, packet: Packet, stop: threading.Event) -> None:
+        """Apply a packet, so many rows at a time."""
+        before, done = 0, self._done_rows(packet)
+        for frame in frames_of(packet):
+            start = min(max(done - before, 0), len(frame))
+            for begin in range(start, len(frame), self._limits.rows):
+                end = min(begin + self._limits.rows, len(frame))
+                number = packet.micro_batch, packet.segment, packet.number
+                place = Place(*number, before + end)
+                statements = self._statements([frame.slice(begin, end)])
+                self._transactions.apply(statements, self._epoch, stop, self._noted(place))
+            before += len(frame)
+
+    def _done_rows(self, packet: Packet) -> int:
+        """Return how many rows of a packet an earlier run made durable."""
+        if self._done is None or not packet.topic.exact:
+            return 0
+        here, there = (packet.segment, packet.number), (self._done.segment, self._done.packet)
+        if here > there:
+            return 0
+        return self._done.rows if here == there else _ALL
+
+    # --- whole transactions -----------------------------------------------------------------------
+
+    def _place(self, last_ts: int) -> Place:
+        """Return where a transaction of the segment at hand ended."""
+        at = self._at
+        return Place(at.micro_batch, at.segment, _BY_TS, last_ts) if at else Place(0, 0, 0, 0)
+
+    def _not_done(self, frame: RowFrame, packet: Packet) -> RowFrame:
+        """Return the part of a frame that no earlier run made durable."""
+        done = self._done
+        if done is None or not packet.topic.exact or packet.segment > done.segment:
+            return frame
+        if packet.segment < done.segment:
+            return frame.slice(0, 0)
+        start = int(np.searchsorted(frame.commit_ts, np.uint64(done.rows), side="right"))
+        return frame.slice(start, len(frame))
+
+    def _write_held(self) -> None:
+        """Write what is held into a transaction that stays open until the segment's end."""
+        if self._open is None:
+            self._open = self._sessions.take()
+            try:
+                self._ledger.begin(self._open, self._epoch)
+            except Refused as err:
+                raise err.as_error("the fence") from err
+        for statement in self._statements(self._held):
+            try:
+                # It cannot be tried again in another form: what came before it would be lost.
+                self._open.run(statement.replacing().sql)
+            except Refused as err:
+                raise err.as_error(statement.named(err.row or 0)) from err
+        self._held, self._bytes = [], 0
+
+    def _end_open(self, place: Place) -> None:
+        if self._open is None:
+            return
+        try:
+            self._open.run(*self._noted(place), b"COMMIT")
+        except Refused as err:
+            raise err.as_error("the end of a transaction") from err
+        self._sessions.give(self._open)
+        self._open = None
+
+    # --- both -------------------------------------------------------------------------------------
+
+    def _noted(self, place: Place) -> tuple[bytes, ...]:
+        if not self._settings.exactly_once:
+            return ()
+        return (self._ledger.note_delivered(self._name, place),)
+
+    def _statements(self, frames: list[RowFrame]) -> list[Statement]:
+        return one_transaction(frames, self._limits, self._how, self._settings.batches)
+
+
+def _by_commits(frames: list[RowFrame], rows: int) -> Iterator[tuple[list[RowFrame], int]]:
+    """Yield whole transactions, about so many rows together, and the last one's commit-ts.
+
+    Frames are of different tables, each in the order of its own; a transaction's rows may be in
+    several of them.
+    """
+    if not frames:
+        return
+    stamps, counts = np.unique(np.concatenate([f.commit_ts for f in frames]), return_counts=True)
+    ends = np.cumsum(counts)
+    first = 0
+    while first < len(stamps):
+        before = ends[first - 1] if first else 0
+        last = max(int(np.searchsorted(ends, before + rows, side="right")) - 1, first)
+        low, high = stamps[first], stamps[last]
+        part = []
+        for frame in frames:
+            start = int(np.searchsorted(frame.commit_ts, low, side="left"))
+            stop = int(np.searchsorted(frame.commit_ts, high, side="right"))
+            if stop > start:
+                part.append(frame.slice(start, stop))
+        yield part, int(high)
+        first = last + 1

@@ -1,0 +1,214 @@
+"""The sink's own tables downstream: the fence, how far lanes have come, which DDLs were run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rowferry.change.feed_mark import MARK_TABLE
+from rowferry.errors import Fenced
+from rowferry.flow.encode.sql_rows_frame import quoted
+from rowferry.flow.sink.mysql.session import Refused, Session
+
+FENCE: Final = "rowferry_fence"
+DELIVERED: Final = "rowferry_delivered"
+SCHEMA_CHANGES: Final = "rowferry_schema_changes"
+_NAME: Final = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL"
+_TABLES: Final = {
+    FENCE: f"changefeed {_NAME}, slot INT NOT NULL, epoch BIGINT UNSIGNED NOT NULL, "
+    "micro_batch BIGINT UNSIGNED NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, "
+    "PRIMARY KEY (changefeed, slot)",
+    DELIVERED: f"changefeed {_NAME}, lane {_NAME}, micro_batch BIGINT UNSIGNED NOT NULL, "
+    "segment BIGINT NOT NULL, packet BIGINT NOT NULL, packet_rows BIGINT NOT NULL, "
+    "PRIMARY KEY (changefeed, lane)",
+    SCHEMA_CHANGES: f"changefeed {_NAME}, micro_batch BIGINT UNSIGNED NOT NULL, "
+    "ordinal INT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, digest CHAR(64) NOT NULL, "
+    "state VARCHAR(16) NOT NULL, before_digest CHAR(64) NOT NULL, statement LONGTEXT NOT NULL, "
+    "PRIMARY KEY (changefeed, micro_batch, ordinal)",
+}
+
+
+_MARKS: Final = "slot INT NOT NULL PRIMARY KEY, transactions BIGINT UNSIGNED NOT NULL"
+_MARK_SLOTS: Final = 1024  # so that transactions side by side seldom meet
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a lane has come inside a micro-batch."""
+
+    micro_batch: int
+    segment: int
+    packet: int
+    rows: int  # of the packet
+
+
+class Ledger:
+    """What a changefeed writes down in the downstream, and how."""
+
+    def __init__(self, database: str, changefeed: str, marks: bool = False) -> None:
+        """Name the tables; with `marks`, every transaction says that a changefeed wrote it."""
+        self._database, self._changefeed = database, changefeed
+        self._tables = {**_TABLES, MARK_TABLE: _MARKS} if marks else _TABLES
+        self._marks = marks
+        self._feed = _literal(changefeed)
+
+    def name(self, table: str) -> str:
+        """Return one of the tables as SQL writes it."""
+        return f"{quoted(self._database)}.{table}"
+
+    def claim(self, session: Session, epoch: int) -> None:
+        """Make the tables where they are missing, and let nobody of an older epoch write any more.
+
+        Raises:
+            Fenced: somebody with a higher epoch has claimed it.
+            SinkUnwritable: a privilege is missing.
+        """
+        try:
+            self._make(session)
+            slots = range(session.facts.fence_slots)
+            rows = ",".join(f"({self._feed},{slot},{epoch},0,0)" for slot in slots)
+            # No row is made or changed where one of a higher epoch is there.
+            session.run(
+                f"INSERT INTO {self.name(FENCE)} VALUES {rows} ON DUPLICATE KEY UPDATE "
+                f"epoch = GREATEST(epoch, VALUES(epoch))".encode()
+            )
+            found = session.ask(
+                f"SELECT MAX(epoch) FROM {self.name(FENCE)} WHERE changefeed = %s",
+                (self._changefeed,),
+            )
+        except Refused as err:
+            about = f"the sink's own tables in {self._database}"
+            raise err.as_error(about) from err
+        self.check(found, epoch)
+
+    def _make(self, session: Session) -> None:
+        there = session.ask(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
+            (self._database,),
+        )
+        missing = self._tables.keys() - {str(row[0]).lower() for row in there}
+        if not missing:
+            return
+        known = session.ask(
+            "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (self._database,)
+        )
+        if not known:
+            session.run(f"CREATE DATABASE IF NOT EXISTS {quoted(self._database)}".encode())
+        for table in sorted(missing):
+            session.run(
+                f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({self._tables[table]})".encode()
+            )
+
+    # --- the fence --------------------------------------------------------------------------------
+
+    def begin(self, session: Session, epoch: int, slot: int = 0) -> None:
+        """Begin a transaction that ends before anybody else can claim the changefeed.
+
+        Raises:
+            Fenced: somebody has claimed it.
+            Refused, SinkUnavailable: as `Session.run`.
+        """
+        facts = session.facts
+        found = session.begin(
+            f"SELECT epoch FROM {self.name(FENCE)} WHERE changefeed = {self._feed} "
+            f"AND slot = {slot % facts.fence_slots} {facts.lock}".encode()
+        )
+        try:
+            self.check(found, epoch)
+        except Fenced:
+            session.rollback()
+            raise
+        if self._marks:
+            session.run(
+                f"INSERT INTO {self.name(MARK_TABLE)} VALUES (CONNECTION_ID() % {_MARK_SLOTS}, 1) "
+                "ON DUPLICATE KEY UPDATE transactions = transactions + 1".encode()
+            )
+
+    def check(self, found: list[tuple[Any, ...]], epoch: int) -> None:
+        """Raise Fenced unless the fence's row has our epoch."""
+        held = int(found[0][0]) if found and found[0][0] is not None else -1
+        if held != epoch:
+            who = f"epoch {held}" if held >= 0 else "nobody: its row is gone"
+            raise Fenced(
+                f"changefeed {self._changefeed!r} belongs to {who} in {self._database}.{FENCE}, "
+                f"not to our epoch {epoch}; remove its rows there only if no other process runs it"
+            )
+
+    def reached(self, micro_batch: int, commit_ts: int | None, epoch: int) -> bytes:
+        """Return the statement that notes what is published."""
+        mark = "" if commit_ts is None else f", commit_ts = GREATEST(commit_ts, {commit_ts})"
+        return (
+            f"UPDATE {self.name(FENCE)} SET micro_batch = {micro_batch}{mark} "
+            f"WHERE changefeed = {self._feed} AND epoch = {epoch}"
+        ).encode()
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    def delivered(self, session: Session, micro_batch: int) -> dict[str, Place]:
+        """Return how far each lane has come in a micro-batch."""
+        found = session.ask(
+            f"SELECT lane, segment, packet, packet_rows FROM {self.name(DELIVERED)} "
+            "WHERE changefeed = %s AND micro_batch = %s",
+            (self._changefeed, micro_batch),
+        )
+        return {
+            str(lane): Place(micro_batch, int(segment), int(packet), int(rows))
+            for lane, segment, packet, rows in found
+        }
+
+    def note_delivered(self, lane: str, place: Place) -> bytes:
+        """Return the statement that notes how far a lane has come."""
+        values = f"{place.micro_batch}, {place.segment}, {place.packet}, {place.rows}"
+        return (
+            f"REPLACE INTO {self.name(DELIVERED)} VALUES ({self._feed}, {_literal(lane)}, {values})"
+        ).encode()
+
+    def forget_delivered(self) -> bytes:
+        """Return the statement that removes what a published or discarded micro-batch noted."""
+        return (f"DELETE FROM {self.name(DELIVERED)} WHERE changefeed = {self._feed}").encode()
+
+    # --- schema changes ---------------------------------------------------------------------------
+
+    def schema_change(
+        self, session: Session, micro_batch: int, ordinal: int
+    ) -> tuple[str, str, str] | None:
+        """Return digest, state and the digest of what was there before it; None: not begun."""
+        found = session.ask(
+            f"SELECT digest, state, before_digest FROM {self.name(SCHEMA_CHANGES)} "
+            "WHERE changefeed = %s AND micro_batch = %s AND ordinal = %s",
+            (self._changefeed, micro_batch, ordinal),
+        )
+        return (str(found[0][0]), str(found[0][1]), str(found[0][2])) if found else None
+
+    def note_schema_change(
+        self,
+        session: Session,
+        micro_batch: int,
+        ordinal: int,
+        commit_ts: int,
+        state: str,
+        digests: tuple[str, str],
+        statement: str,
+    ) -> None:
+        """Note that a schema change is begun or done."""
+        session.ask(
+            f"REPLACE INTO {self.name(SCHEMA_CHANGES)} (changefeed, micro_batch, ordinal, "
+            "commit_ts, digest, state, before_digest, statement) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+            (
+                self._changefeed,
+                micro_batch,
+                ordinal,
+                commit_ts,
+                digests[0],
+                state,
+                digests[1],
+                statement,
+            ),
+        )
+
+
+def _literal(words: str) -> str:
+    """Return a text as SQL writes it, whatever a session takes backslashes for."""
+    plain = words.replace("'", "''")
+    return f"'{plain}'" if "\\" not in plain else f"x'{words.encode().hex()}'"

@@ -1,0 +1,166 @@
+"""Schema changes downstream: each run once, in order, also where a run is repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.feed_mark import MARK_SQL_MODE
+from rowferry.change.plan import Plan
+from rowferry.change.position import physical_ms
+from rowferry.change.table import TableId
+from rowferry.errors import SchemaChangeRefused, Verdict
+from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
+from rowferry.flow.sink.mysql.ledger import Ledger
+from rowferry.flow.sink.mysql.options import MYSQL_TABLE, REPLACE_DDL, SKIP_DDL, Settings
+from rowferry.flow.sink.mysql.session import Refused, Session, connect
+
+BEGUN, DONE = "begun", "done"
+# The downstream is as the statement wants it already: there, or gone.
+_SO_ALREADY: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1068, 1091, 1507, 1517, 1826})
+_DATABASES: Final = frozenset(
+    {DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE, DdlKind.DATABASE_CHARSET}
+)
+_COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")  # rows move it, too
+_SHOWN: Final = 300  # characters of a statement in an error
+
+
+class SchemaChanges:
+    """Runs the schema changes of plans, on the driver."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, marks: bool = False) -> None:
+        """Make none yet; with `marks`, the log shows that a changefeed ran them."""
+        self._settings, self._ledger = settings, ledger
+        self._mode = MARK_SQL_MODE if marks else ""
+
+    def run(self, plan: Plan, epoch: int) -> None:
+        """Run a plan's schema changes in order; those that were run before are left out.
+
+        While one runs, the fence is held: nobody else can claim the changefeed.
+
+        Raises:
+            SchemaChangeRefused: the downstream refuses one.
+            Fenced, SinkUnavailable: as everywhere.
+        """
+        changes = plan.stretch.schema_changes
+        if not changes:
+            return
+        guard = connect(self._settings.login, for_rows=True)
+        try:
+            notes = connect(self._settings.login)
+            try:
+                for ordinal, change in enumerate(changes):
+                    try:
+                        self._run_one(guard, notes, plan.micro_batch, ordinal, change, epoch)
+                    except Refused as err:
+                        raise err.as_error("noting a schema change") from err
+            finally:
+                notes.close()
+        finally:
+            guard.close()
+
+    def _run_one(
+        self,
+        guard: Session,
+        notes: Session,
+        micro_batch: int,
+        ordinal: int,
+        change: SchemaChange,
+        epoch: int,
+    ) -> None:
+        self._ledger.begin(guard, epoch)
+        known = self._ledger.schema_change(notes, micro_batch, ordinal)
+        statement = self._settings.replaced_ddl.get(change.commit_ts, change.query)
+        digest = _digest(statement)
+
+        def note(state: str, before: str) -> None:
+            self._ledger.note_schema_change(
+                notes,
+                micro_batch,
+                ordinal,
+                change.commit_ts,
+                state,
+                (digest, before),
+                statement,
+            )
+
+        if known is None or known[1] != DONE:
+            before = _digest(_definition(notes, change))
+            begun = known is not None and known[0] == digest
+            took_effect = begun and known is not None and known[2] != before
+            if begun and change.kind is DdlKind.EXCHANGE_PARTITION:
+                raise self._refused(
+                    change, statement, "it was interrupted, and whether it took effect is unknown"
+                )
+            if not took_effect:
+                note(BEGUN, before)
+                if statement:
+                    self._execute(change, statement)
+            note(DONE, before)
+        guard.rollback()
+
+    def _execute(self, change: SchemaChange, statement: str) -> None:
+        session = connect(self._settings.login, read_s=self._settings.ddl_s)
+        try:
+            try:
+                session.run(*self._prelude(change), joined=False)
+                session.run(statement.encode())
+            except Refused as err:
+                error = err.as_error("a schema change")
+                if err.number in _SO_ALREADY:
+                    return
+                if error.verdict is Verdict.RETRY:
+                    raise error from err
+                raise self._refused(change, statement, err.said) from err
+        finally:
+            session.close()
+
+    def _prelude(self, change: SchemaChange) -> list[bytes]:
+        """Return what a session needs before the statement: as lenient as the source may be."""
+        now = physical_ms(change.commit_ts) / 1000
+        found = [f"SET sql_mode = '{self._mode}', foreign_key_checks = 0, timestamp = {now:.3f}"]
+        if self._settings.time_zone:
+            zone = self._settings.time_zone.replace("'", "")
+            found.append(f"SET time_zone = '{zone}'")
+        if change.kind not in _DATABASES:
+            found.append(f"USE {quoted(_home(change))}")
+        return [one.encode() for one in found]
+
+    def _refused(self, change: SchemaChange, statement: str, why: str) -> SchemaChangeRefused:
+        at = change.commit_ts
+        text = " ".join(statement.split())
+        shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+        skip, other = MYSQL_TABLE.path(SKIP_DDL.key), MYSQL_TABLE.path(REPLACE_DDL.key)
+        return SchemaChangeRefused(
+            f"{self._settings.login}: {why}; the DDL of commit-ts {at} was: {shown}; make it "
+            f'possible and resume, or set {skip} = ["{at}"] to go on without it, or {other} = '
+            f'["{at} <statement>"] to run another one'
+        )
+
+
+def _home(change: SchemaChange) -> str:
+    """Return the database in which names without one are looked up."""
+    old = change.previous_target or change.previous
+    return (old or change.written_as).database
+
+
+def _definition(session: Session, change: SchemaChange) -> str:
+    """Return what a schema change may alter, as text: a statement that took effect changes it."""
+    old = change.previous_target or change.previous
+    names = [name for name in (old, change.written_as) if name is not None]
+    return "\n".join(_show(session, name) for name in dict.fromkeys(names))
+
+
+def _show(session: Session, name: TableId) -> str:
+    what = f"TABLE {quoted_table(name)}" if name.table else f"DATABASE {quoted(name.database)}"
+    try:
+        found = session.ask(f"SHOW CREATE {what}")
+    except Refused as err:
+        return f"error {err.number}"
+    return _COUNTER.sub("", str(found[0][1]))
+
+
+def _digest(words: str) -> str:
+    return hashlib.sha256(words.encode()).hexdigest()

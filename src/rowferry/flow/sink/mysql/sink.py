@@ -1,0 +1,306 @@
+"""The MySQL/TiDB sink: claims the downstream, hands rows to workers, runs schema changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from rowferry.change.plan import Again, Output, Plan, Receipt, Stretch, TableSlice, Topic
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import SinkUnwritable
+from rowferry.flow.dispatch.by_topic import ByKey
+from rowferry.flow.encode.contract import Codec
+from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
+from rowferry.flow.sink.mysql.apply import Windows
+from rowferry.flow.sink.mysql.emulation import check_triggers
+from rowferry.flow.sink.mysql.lanes import Lanes
+from rowferry.flow.sink.mysql.ledger import Ledger
+from rowferry.flow.sink.mysql.lww import newest_wins, no_settings, session_settings
+from rowferry.flow.sink.mysql.options import MYSQL_TABLE, SINK_TABLE, read_settings
+from rowferry.flow.sink.mysql.progress_table import ProgressTable
+from rowferry.flow.sink.mysql.schema_changes import SchemaChanges
+from rowferry.flow.sink.mysql.session import Flavour, Refused, Session, Sessions, connect
+from rowferry.flow.sink.mysql.statements import (
+    Limits,
+    Put,
+    is_sole_key,
+    replacing,
+    upserting,
+)
+from rowferry.flow.sink.mysql.target_tables import check, create_statements
+from rowferry.flow.sink.mysql.transactions import Transactions
+from rowferry.spec.active_active import read_active_active
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+
+_SEGMENT_BYTES: Final = 32 << 20
+_HELD_SEGMENT_BYTES: Final = 8 << 20
+_LANES: Final = 16  # of a table whose keys can be divided
+_KEPT: Final = 2  # connections of a process between tasks: a server has few in all
+_WORKERS: Final = {Flavour.MYSQL: 16, Flavour.MARIADB: 16, Flavour.TIDB: 64}
+# Equal values of these kinds have equal bytes, so that a key meets itself in one lane.
+_EXACT: Final = frozenset(
+    {
+        Kind.INTEGER,
+        Kind.DECIMAL,
+        Kind.BIT,
+        Kind.BINARY,
+        Kind.DATE,
+        Kind.DATETIME,
+        Kind.TIMESTAMP,
+        Kind.TIME,
+        Kind.YEAR,
+        Kind.ENUM,
+        Kind.SET,
+    }
+)
+
+
+class MySql:
+    """Writes rows into tables of the same names (or routed ones) in a second database.
+
+    Rows are visible as soon as they are written; a replay writes them again, with the same result.
+    """
+
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(
+        takes_files=False, shows_rows_on_write=True, needs_shuffle=True
+    )
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK_TABLE, MYSQL_TABLE)
+    flush_interval_s: ClassVar[float] = 0.2
+    separates_partitions = False
+
+    def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
+        self._settings = read_settings(spec)
+        self._mode = mode = read_active_active(spec)
+        self._ledger = Ledger(self._settings.meta_database, spec.changefeed_id, mode.bdr_mode)
+        settings = session_settings if mode.enabled else no_settings
+        self._sessions = Sessions(self._settings.login, settings)
+        self._changes = SchemaChanges(self._settings, self._ledger, mode.bdr_mode)
+        self._how: Put = replacing if self._settings.safe_mode else upserting
+        self._progress: ProgressTable | None = None
+        if mode.enabled:
+            self._how = newest_wins
+            interval_s = mode.progress_interval.total_seconds()
+            self._progress = ProgressTable(spec.changefeed_id, mode.cluster_id, interval_s)
+        self._epoch = 0
+        self._judged: set[tuple[TableId, int, int]] = set()
+
+    @property
+    def dispatch(self) -> ByKey:
+        """All changes of a key go to one lane."""
+        return ByKey()
+
+    @property
+    def whole_transactions(self) -> bool:
+        """Whether no segment may end inside a transaction."""
+        return self._settings.atomicity != "none"
+
+    def probe(self, owner: Owner) -> None:
+        """Ask whether the downstream can be written.
+
+        Raises:
+            SinkUnwritable: it is read-only, does not know the time zone, or refuses the login.
+            SinkUnavailable: it does not answer.
+        """
+        session = connect(self._settings.login)
+        try:
+            self._check_mode(session)
+            self._refuse_read_only(session)
+            if self._settings.time_zone:
+                self._try_zone(session)
+        finally:
+            session.close()
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """Compare the captured tables with those downstream.
+
+        Raises:
+            TargetUnfit: one is missing, or rows do not fit into it.
+            SinkUnwritable: a privilege is missing.
+        """
+        session = connect(self._settings.login)
+        try:
+            self._check_mode(session)
+            check(session, tables, self._settings.create_tables)
+            self._check_triggers(session, tables)
+        finally:
+            session.close()
+
+    def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
+        """Raise the fence: on return no transaction of an older epoch can end any more.
+
+        Raises:
+            Fenced: somebody with a higher epoch was here.
+            SinkUnwritable: our own tables cannot be made or written.
+        """
+        session = connect(self._settings.login)
+        try:
+            self._ledger.claim(session, owner.epoch)
+        finally:
+            session.close()
+        self._epoch = owner.epoch
+        if self._progress is not None:
+            self._progress.resume(state)
+
+    def segment_bytes(self, table: TableId) -> int:
+        """Return the size at which reading is fastest; with atomicity, what a lane can hold."""
+        return _HELD_SEGMENT_BYTES if self.whole_transactions else _SEGMENT_BYTES
+
+    def same_day(self, commit_ts: int) -> str:
+        """Let all commits share a segment."""
+        return ""
+
+    def allocate(
+        self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
+    ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
+        """Give each slice its lanes; table versions that are met first are judged.
+
+        Raises:
+            TargetUnfit: a table is missing downstream, or rows do not fit into it.
+        """
+        self._judge(tables.values())
+        outputs = []
+        for segment in stretch.segments:
+            exact = segment.again is Again.SAME
+            for place, one in enumerate(segment.slices):
+                topic = self._lanes_of(tables[one], exact)
+                outputs.append(Output(segment.ordinal, place, topic.to_json()))
+        if self._progress is None:
+            return tuple(outputs), None
+        names = {one.table for one in tables}
+        return tuple(outputs), self._progress.foresee(names, stretch.schema_changes)
+
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        """Apply packets; on return all of them are durable."""
+        first = next(packets, None)
+        if first is None:
+            return
+
+        def all_of_them() -> Iterator[Packet]:
+            yield first
+            yield from packets
+
+        with self._sessions.one() as session:
+            facts = session.facts
+        workers = self._settings.workers or _WORKERS[facts.flavour]
+        limits = Limits(self._settings.max_rows, facts.statement_bytes // 2)
+        way: Lanes | Windows
+        if self._settings.in_lanes:
+            way = Lanes(self._settings, self._ledger, self._sessions, limits, workers, self._how)
+        else:
+            transactions = Transactions(self._settings, self._ledger, self._sessions)
+            way = Windows(transactions, limits, workers, self._how)
+        try:
+            way.deliver(all_of_them())
+        finally:
+            self._sessions.close(keep=_KEPT)
+
+    def publish(
+        self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
+    ) -> None:
+        """Run the schema changes in order, then note what is reached."""
+        self._changes.run(plan, self._epoch)
+        with self._sessions.one() as session:
+            try:
+                self._ledger.begin(session, self._epoch)
+                mark = plan.stretch.watermark
+                done = [self._ledger.reached(plan.micro_batch, mark, self._epoch)]
+                if self._settings.exactly_once and plan.stretch.segments:
+                    done.append(self._ledger.forget_delivered())
+                session.run(*done, b"COMMIT")
+                if self._progress is not None:
+                    self._progress.publish(session, plan)
+            except Refused as err:
+                session.rollback()
+                raise err.as_error("noting what is reached") from err
+
+    def discard(self, plan: Plan) -> None:
+        """Nothing can be taken back; the rows that were written will be written again."""
+        if self._settings.exactly_once:
+            try:
+                with self._sessions.one() as session:
+                    session.run(self._ledger.forget_delivered())
+            except Refused as err:
+                raise err.as_error("forgetting a discarded plan") from err
+
+    def close(self) -> None:
+        """Let connections go."""
+        self._sessions.close()
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _lanes_of(self, table: TableSchema, exact: bool) -> Topic:
+        """Return a topic: rows that may stand in each other's way are in one of its partitions."""
+        if self._settings.atomicity == "global":
+            return Topic("*", 1, 1 << 30, exact)
+        divided = (
+            self._settings.atomicity == "none"
+            and bool(table.handle_key)
+            and is_sole_key(table)
+            and all(table.column(name).type.kind in _EXACT for name in table.handle_key)
+        )
+        return Topic(str(table.written_as), _LANES if divided else 1, 1 << 30, exact)
+
+    def _check_mode(self, session: Session) -> None:
+        """Refuse a downstream that cannot do what the active-active mode needs."""
+        if self._mode.enabled and not self._mode.emulated:
+            if session.facts.flavour is not Flavour.TIDB:
+                raise SinkUnwritable(
+                    f"{self._settings.login} is {session.facts.flavour.value}, not TiDB, which "
+                    "enable-active-active needs; use TiDB, or set active-active-emulation = true"
+                )
+
+    def _check_triggers(self, session: Session, tables: Sequence[TableSchema]) -> None:
+        if self._mode.enabled and session.facts.flavour is not Flavour.TIDB:
+            try:
+                names = [t.written_as for t in tables]
+                check_triggers(session, names, self._mode.cluster_index)
+            except Refused as err:
+                raise err.as_error("the downstream's triggers") from err
+
+    def _judge(self, tables: Iterable[TableSchema]) -> None:
+        fresh = [t for t in tables if _version(t) not in self._judged]
+        if not fresh:
+            return
+        session = connect(self._settings.login)
+        try:
+            for table in check(session, fresh, self._settings.create_tables):
+                for statement in create_statements(table):
+                    session.run(b"SET sql_mode = ''", statement.encode(), joined=False)
+            self._check_triggers(session, fresh)
+        except Refused as err:
+            raise err.as_error("making a table") from err
+        finally:
+            session.close()
+        self._judged |= {_version(t) for t in fresh}
+
+    def _refuse_read_only(self, session: Session) -> None:
+        try:
+            shut = session.ask("SELECT @@GLOBAL.read_only")[0][0]
+            if str(shut) not in ("0", "OFF"):
+                grants = " ".join(str(r[0]).upper() for r in session.ask("SHOW GRANTS"))
+                barred = session.ask("SHOW GLOBAL VARIABLES LIKE 'super_read_only'")
+                above = any(w in grants for w in ("ALL PRIVILEGES ON *.*", "READ ONLY ADMIN"))
+                above |= "CONNECTION_ADMIN" in grants or "SUPER" in grants
+                if not above or (barred and str(barred[0][1]) == "ON"):
+                    raise SinkUnwritable(
+                        f"{self._settings.login} is read-only; make it writable, or name the "
+                        "primary server in the sink URI"
+                    )
+        except Refused as err:
+            raise err.as_error("asking whether it is read-only") from err
+
+    def _try_zone(self, session: Session) -> None:
+        zone = self._settings.time_zone
+        try:
+            session.ask("SET time_zone = %s", (zone,))
+        except Refused as err:
+            raise SinkUnwritable(
+                f"{self._settings.login} does not know the time zone {zone!r} ({err.said}); load "
+                "its time zone tables, give an offset such as +08:00, or leave time-zone out"
+            ) from err
+
+
+def _version(table: TableSchema) -> tuple[TableId, int, int]:
+    return table.written_as, table.table_id, table.version

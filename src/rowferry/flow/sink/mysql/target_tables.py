@@ -1,0 +1,240 @@
+"""What the downstream's tables look like, and whether a source's rows fit into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.errors import BadInput, TargetUnfit
+from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table, written_columns
+from rowferry.flow.sink.mysql.session import Refused, Session
+
+# What may hold a value of another kind without bending it.
+_TAKES: Final = frozenset(
+    {
+        (Kind.JSON, Kind.TEXT),
+        (Kind.TEXT, Kind.JSON),
+        (Kind.ENUM, Kind.TEXT),
+        (Kind.SET, Kind.TEXT),
+        (Kind.FLOAT, Kind.DOUBLE),
+        (Kind.INTEGER, Kind.DECIMAL),
+        (Kind.YEAR, Kind.INTEGER),
+        (Kind.DATE, Kind.DATETIME),
+        (Kind.VECTOR, Kind.TEXT),
+    }
+)
+_SHAPES: Final = frozenset(
+    "point linestring polygon multipoint multilinestring multipolygon geomcollection "
+    "geometrycollection".split()
+)
+_SCALED: Final = frozenset({Kind.DECIMAL, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+_AT_ONCE: Final = 200  # tables that one question asks about
+
+
+@dataclass(slots=True)
+class TargetColumn:
+    """One column of a table downstream; `needed`: a row cannot leave it out."""
+
+    type_name: str
+    type_text: str
+    scale: int
+    needed: bool
+
+
+@dataclass(slots=True)
+class TargetTable:
+    """A table downstream: columns by lower-case name, unique keys as sets of such names."""
+
+    columns: dict[str, TargetColumn] = field(default_factory=dict)
+    keys: dict[str, set[str]] = field(default_factory=dict)
+
+
+def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, TargetTable]:
+    """Return those of the tables that are there. Raises as `Session.run`."""
+    found: dict[TableId, TargetTable] = {}
+    for start in range(0, len(names), _AT_ONCE):
+        part = names[start : start + _AT_ONCE]
+        wanted = {(n.database.lower(), n.table.lower()): n for n in part}
+        marks = ",".join(["(%s,%s)"] * len(part))
+        values = [word for name in part for word in name]
+        where = f"WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({marks})"
+        for row in session.ask(
+            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, "
+            "NUMERIC_SCALE, DATETIME_PRECISION, IS_NULLABLE, COLUMN_DEFAULT, EXTRA "
+            f"FROM information_schema.COLUMNS {where}",
+            values,
+        ):
+            name = wanted.get((str(row[0]).lower(), str(row[1]).lower()))
+            if name is not None:
+                table = found.setdefault(name, TargetTable())
+                table.columns[str(row[2]).lower()] = _column(row[3:])
+        for row in session.ask(
+            "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME "
+            f"FROM information_schema.STATISTICS {where} AND NON_UNIQUE = 0",
+            values,
+        ):
+            name = wanted.get((str(row[0]).lower(), str(row[1]).lower()))
+            if name in found:
+                key = found[name].keys.setdefault(str(row[2]), set())
+                key.add(str(row[3] or "").lower())
+    return found
+
+
+def _column(row: Sequence[object]) -> TargetColumn:
+    name, text, scale, digits, nullable, default, extra = row
+    words = str(extra or "").lower()
+    filled = default is not None or "auto_increment" in words or "generated" in words
+    needed = str(nullable) == "NO" and not filled
+    return TargetColumn(str(name).lower(), str(text), int(str(scale or digits or 0)), needed)
+
+
+def misfit(table: TableSchema, target: TargetTable) -> str:
+    """Return why a table's rows do not fit into a table downstream, and the cure; "": they do."""
+    where = f"table {table.written_as} of the downstream"
+    written = [table.column(name) for name in written_columns(table)]
+    for column in written:
+        there = target.columns.get(column.name.lower())
+        if there is None:
+            return f"{where} has no column {column.name!r} ({column.type.sql}); add it there"
+        if not _fits(column.type, there):
+            return (
+                f"{where} has column {column.name!r} as {there.type_text}, which cannot hold the "
+                f"source's {column.type.sql}; change its type there"
+            )
+    names = {c.name.lower() for c in table.columns}
+    for name, there in target.columns.items():
+        if there.needed and name not in names:
+            return (
+                f"{where} needs a value for column {name!r}, which the source lacks; give it a "
+                "default there"
+            )
+    return _misfit_of_keys(table, target, where)
+
+
+def _misfit_of_keys(table: TableSchema, target: TargetTable, where: str) -> str:
+    if not table.handle_key:
+        return ""
+    ours = [{c.lower() for c in i.columns} for i in table.indexes if i.primary or i.unique]
+    handle = {c.lower() for c in table.handle_key}
+    if handle not in target.keys.values():
+        return (
+            f"{where} has no primary or unique key ({', '.join(table.handle_key)}), by which the "
+            "source's rows are told apart; add it there"
+        )
+    for name, key in target.keys.items():
+        # Rows that differ in every key of the source could be one row by this key.
+        if not any(own <= key for own in ours):
+            return (
+                f"{where} has the unique key {name!r} ({', '.join(sorted(key))}), which the source "
+                "lacks: rows would overwrite each other; drop it there"
+            )
+    return ""
+
+
+def _fits(ours: SqlType, there: TargetColumn) -> bool:
+    name = "geometry" if there.type_name in _SHAPES else there.type_name
+    facts = FACTS.get(name)
+    if facts is None:
+        return True  # a type that we know nothing of: the downstream itself will say
+    if facts.kind is not ours.kind:
+        return (ours.kind, facts.kind) in _TAKES
+    return ours.kind not in _SCALED or there.scale >= ours.fraction_digits
+
+
+def check_rights(session: Session, table: TableSchema) -> None:
+    """Ask whether rows may be written, without writing any: EXPLAIN needs the same privileges.
+
+    Raises:
+        SinkUnwritable: they may not.
+    """
+    name = quoted_table(table.written_as)
+    columns = [quoted(c) for c in written_columns(table)]
+    changed, every = f"{columns[0]} = {columns[0]}", ", ".join(columns)
+    explained = (
+        f"DELETE FROM {name} WHERE 1 = 0",
+        f"UPDATE {name} SET {changed} WHERE 1 = 0",
+        f"INSERT INTO {name} ({every}) SELECT {every} FROM {name} WHERE 1 = 0",
+    )
+    try:
+        for statement in explained:
+            session.run(f"EXPLAIN {statement}".encode())
+    except Refused as err:
+        raise err.as_error(f"table {table.written_as}") from err
+
+
+def check(session: Session, tables: Iterable[TableSchema], create: bool) -> list[TableSchema]:
+    """Judge tables; return those that are missing, where they may be.
+
+    Raises:
+        TargetUnfit: one is missing, or rows do not fit into it; the text names it and the cure.
+        SinkUnwritable: a privilege is missing.
+    """
+    wanted = list(tables)
+    try:
+        found = read_tables(session, list({t.written_as: None for t in wanted}))
+    except Refused as err:
+        raise err.as_error("the downstream's tables") from err
+    missing = [t for t in wanted if t.written_as not in found]
+    if missing and not create:
+        names = ", ".join(str(t.written_as) for t in missing[:5])
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise TargetUnfit(
+            f"the downstream has no table {names}{more}; create it there as the source has it, "
+            "or set create-tables = true in sink.mysql-config"
+        )
+    for table in wanted:
+        if table.written_as in found:
+            words = misfit(table, found[table.written_as])
+            if words:
+                raise TargetUnfit(words)
+            check_rights(session, table)
+    return missing
+
+
+# --- making tables -------------------------------------------------------------------------------
+
+
+def create_statements(table: TableSchema) -> list[str]:
+    """Return statements that make a table's database and the table, where they are missing.
+
+    Raises:
+        BadInput: a column has an expression that cannot be written down.
+    """
+    parts = [_definition(c) for c in table.columns]
+    for index in table.indexes:
+        kind = "PRIMARY KEY" if index.primary else "UNIQUE KEY" if index.unique else ""
+        if kind:
+            name = "" if index.primary else f" {quoted(index.name)}"
+            columns = ", ".join(quoted(c) for c in index.columns)
+            parts.append(f"{kind}{name} ({columns})")
+    comment = f" COMMENT={_text(table.comment)}" if table.comment else ""
+    return [
+        f"CREATE DATABASE IF NOT EXISTS {quoted(table.written_as.database)}",
+        f"CREATE TABLE IF NOT EXISTS {quoted_table(table.written_as)} ({', '.join(parts)}) "
+        f"DEFAULT CHARSET={table.charset}{comment}",
+    ]
+
+
+def _definition(column: Column) -> str:
+    words = f"{quoted(column.name)} {column.type.sql}"
+    if column.type.kind in (Kind.TEXT, Kind.ENUM, Kind.SET) and column.type.charset not in (
+        "",
+        "binary",
+    ):
+        if column.type.name not in ("uuid", "inet4", "inet6"):
+            words += f" CHARACTER SET {column.type.charset}"
+    if column.generated:
+        if not column.expression:
+            raise BadInput(f"column {column.name!r} is generated by an unknown expression")
+        words += f" AS ({column.expression}) {column.generated.upper()}"
+    words += "" if column.nullable else " NOT NULL"
+    if column.nullable and column.type.kind is Kind.TIMESTAMP:
+        words += " NULL"
+    return words + (f" COMMENT {_text(column.comment)}" if column.comment else "")
+
+
+def _text(words: str) -> str:
+    return "'" + words.replace("\\", "\\\\").replace("'", "''") + "'"

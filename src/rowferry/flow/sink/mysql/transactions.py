@@ -1,0 +1,113 @@
+"""Transactions behind the fence: tried again where they meet others, worded where refused."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from itertools import count
+from typing import Final
+
+from rowferry.errors import RowferryError
+from rowferry.flow.sink.mysql.ledger import Ledger
+from rowferry.flow.sink.mysql.options import Settings
+from rowferry.flow.sink.mysql.session import DUPLICATE, Refused, Session, Sessions
+from rowferry.flow.sink.mysql.statements import Statement
+
+_TRIES: Final = 9
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+
+class Transactions:
+    """Applies statements, each call as one transaction. For use from several threads."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, sessions: Sessions) -> None:
+        self._ledger, self._sessions = ledger, sessions
+        self._joined = settings.joins_statements
+        self._slots = count()
+
+    def apply(
+        self,
+        statements: Sequence[Statement],
+        epoch: int,
+        stop: threading.Event,
+        more: Sequence[bytes] = (),
+    ) -> None:
+        """Apply statements in their order, and `more` after them, in one transaction.
+
+        On return: all of it is durable. On raise: nothing of it is there, unless only the answer
+        to COMMIT was lost. `stop` ends the waiting between tries.
+
+        Raises:
+            Fenced: the changefeed belongs to somebody else.
+            RowRejected: the downstream refuses a row or the table; the text names it.
+            SinkUnwritable: a privilege is missing.
+            SinkUnavailable: it does not answer, or locks cannot be had.
+        """
+        tried = 0
+        while True:
+            refusal = self._attempt(statements, epoch, more)
+            if refusal is None:
+                return
+            tried += 1
+            if refusal.number == DUPLICATE and any(s.replaced for s in statements):
+                # A replay may meet rows of later changes that have its values in other unique
+                # keys; they will be written again.
+                statements = [s.replacing() for s in statements]
+                continue
+            if refusal.is_conflict and tried < _TRIES:
+                pause = min(_FIRST_PAUSE_S * 2 ** (tried - 1), _LONGEST_PAUSE_S)
+                if not stop.wait(pause * random.random()):
+                    continue
+            raise self._worded(statements, refusal)
+
+    def _attempt(
+        self, statements: Sequence[Statement], epoch: int, more: Sequence[bytes]
+    ) -> Refused | None:
+        with self._sessions.one() as session:
+            try:
+                self._ledger.begin(session, epoch, next(self._slots))
+                texts = (*(s.sql for s in statements), *more, b"COMMIT")
+                session.run(*texts, joined=self._joined)
+            except Refused as err:
+                session.rollback()
+                return err
+        return None
+
+    def _worded(self, statements: Sequence[Statement], refusal: Refused) -> RowferryError:
+        """Return an error that names the row, found by trying; nothing of that stays."""
+        found = refusal.as_error("applying rows")
+        with self._sessions.one() as session:
+            session.run(b"BEGIN")
+            for statement in statements:
+                again = attempt(session, statement)
+                if again is None:
+                    continue
+                place = again.row
+                if place is None and not again.is_about_table:
+                    place = _culprit(session, statement)
+                if place is not None and place < len(statement):
+                    found = again.as_error(statement.named(place))
+                else:
+                    found = again.as_error(f"table {statement.table.written_as}")
+                break
+            session.rollback()
+        return found
+
+
+def attempt(session: Session, statement: Statement) -> Refused | None:
+    """Run a statement; return how it is refused."""
+    try:
+        session.run(statement.sql)
+    except Refused as err:
+        return err
+    return None
+
+
+def _culprit(session: Session, statement: Statement) -> int | None:
+    """Return the row of a statement that is refused alone."""
+    for place in range(len(statement)):
+        if attempt(session, statement.single(place)) is not None:
+            return place
+    return None

@@ -1,0 +1,204 @@
+"""Two clusters that write the same rows, MySQL and MariaDB; and what the mode refuses."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from active_active_kit import HIDDEN, MARKED, Clusters, clusters_of
+from mysql_sink_kit import MySqlFeed
+
+from rowferry.control.loop import Step
+from rowferry.errors import SinkUnwritable, TableNotActiveActive, TargetUnfit
+from rowferry.testing.servers import MariaDb, MySql, Server
+
+ON = (
+    "enable-active-active = true\nbdr-mode = true\nactive-active-emulation = true\n"
+    "cluster-index = {index}\n"
+)
+NOW = "UNIX_TIMESTAMP(NOW(6))"
+KEYS = 6
+
+
+@pytest.fixture
+def clusters(
+    mysql_server: MySql, mariadb_server: MariaDb, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Clusters]:
+    with clusters_of(mysql_server, mariadb_server, tmp_path, request.node.name) as found:
+        yield found
+
+
+def content(server: Server, clusters: Clusters) -> dict[int, tuple[str | None, ...]]:
+    """Return by key what both clusters must agree on, also when each row was written last."""
+    rows = server.execute(
+        "SELECT id, v, UNIX_TIMESTAMP(_tidb_softdelete_time), n, "
+        f"IFNULL(_tidb_origin_ts, _tidb_commit_ts) FROM {clusters.database}.acc"
+    )
+    return {int(str(r[0])): tuple(None if v is None else str(v) for v in r[1:]) for r in rows}
+
+
+def work(server: Server, clusters: Clusters, dice: random.Random, skew_s: int) -> None:
+    """Write some rows in a session whose clock is wrong."""
+    put = "INSERT INTO acc (id, v, n) VALUES"
+    key, other = dice.sample(range(KEYS), 2)
+    now = f"SET timestamp = {server.execute(f'SELECT {NOW}')[0][0]} + ({skew_s})"
+    value = f"'{dice.random()}'"
+    statement = dice.choice(
+        (
+            f"{put} ({key}, {value}, 1) ON DUPLICATE KEY UPDATE v = VALUES(v), "
+            "_tidb_softdelete_time = NULL",
+            f"{put} ({key}, {value}, 1), ({other}, {value}, 1) ON DUPLICATE KEY UPDATE n = n + 1",
+            f"UPDATE acc SET v = {value} WHERE id = {key}",
+            f"UPDATE acc SET _tidb_softdelete_time = NOW(6) WHERE id = {key}",
+            f"UPDATE IGNORE acc SET id = {other} WHERE id = {key}",
+        )
+    )
+    server.script(f"USE {clusters.database}", now, statement)
+
+
+def settle(*feeds: MySqlFeed) -> None:
+    """Carry everything over, both ways."""
+    for feed in feeds:
+        feed.catch_up()
+
+
+def rows_of(feed: MySqlFeed) -> int:
+    """Return how many rows a feed still finds to send."""
+    found = 0
+    for _ in range(3):
+        step = feed.step()
+        assert step is not None
+        found += step.rows
+    return found
+
+
+def counted(feed: MySqlFeed) -> Counter[str]:
+    """Count the rows and schema changes that a feed sends from now on."""
+    found: Counter[str] = Counter()
+    whole = feed.step
+
+    def step() -> Step | None:
+        done = whole()
+        if done is not None:
+            found.update(rows=done.rows, schema_changes=done.schema_changes)
+        return done
+
+    feed.step = step  # type: ignore[method-assign]
+    return found
+
+
+def test_two_clusters_converge(clusters: Clusters, seed: int) -> None:
+    dice = random.Random(seed)
+    clusters.both(f"CREATE TABLE acc (v TEXT, id INT PRIMARY KEY, n INT, {HIDDEN}) {MARKED}")
+    clusters.prepare("acc")
+    one, other = clusters.feeds(ON + "active-active-progress-interval = '1ms'\n")
+    skews = (0, -90)  # the second cluster's clock is behind
+    for _ in range(6):
+        for _ in range(12):
+            side = dice.randrange(2)
+            work(clusters.servers[side], clusters, dice, skews[side])
+        dice.choice((one, other)).catch_up()
+    settle(one, other, one)
+    here, there = (content(server, clusters) for server in clusters.servers)
+    assert here == there and len(here) >= KEYS - 1
+    assert rows_of(one) == rows_of(other) == 0  # nothing is sent back
+
+    # A delete wins over an older write that comes late, and stays.
+    mysql, mariadb = clusters.servers
+    first = f"USE {clusters.database}"
+    put = "INSERT INTO acc (id, v) VALUES (77, 'x')"
+    mysql.script(first, put)
+    settle(one)
+    mariadb.script(first, "UPDATE acc SET v = 'late' WHERE id = 77")
+    mysql.script(
+        first,
+        f"SET timestamp = {mysql.execute(f'SELECT {NOW}')[0][0]} + 30",
+        "UPDATE acc SET _tidb_softdelete_time = NOW(6) WHERE id = 77",
+    )
+    settle(other, one, other)
+    here, there = (content(server, clusters) for server in clusters.servers)
+    assert here == there
+    value, deleted = here[77][:2]
+    assert value == "x" and deleted is not None
+
+    # A row that is removed for good here stays there: deletes are not sent.
+    mysql.script(first, "DELETE FROM acc WHERE id = 77")
+    settle(one)
+    assert content(mariadb, clusters) == here
+
+    progress = mariadb.execute(
+        "SELECT upstreamID, database_name, table_name, checkpoint_ts FROM "
+        f"tidb_cdc.ticdcProgressTable WHERE changefeed_id = 'default/{one.name}'"
+    )
+    uuid = mysql.execute("SELECT @@server_uuid")[0][0]
+    assert [tuple(p[:3]) for p in progress] == [(uuid, clusters.database, "acc")]
+    reached = one.store.state(one.name)
+    assert 0 < int(str(progress[0][3])) <= reached.watermark
+
+    # A table that is not made for it stops the feed before anything of it is written.
+    mysql.script(first, "CREATE TABLE plain (id INT PRIMARY KEY)", "INSERT INTO plain VALUES (1)")
+    with pytest.raises(TableNotActiveActive, match=r"\.plain is not an active-active table"):
+        one.catch_up()
+
+
+def test_what_creation_refuses(clusters: Clusters) -> None:
+    clusters.both(f"CREATE TABLE acc (id INT PRIMARY KEY, v TEXT, {HIDDEN}) {MARKED}")
+
+    def refused(kind: type[Exception], words: str, config: str) -> None:
+        feed = clusters.there.feed("", config)
+        with pytest.raises(kind, match=words):
+            feed.prepare()
+
+    plain = ON.replace("active-active-emulation = true\n", "").replace("{index}", "1")
+    refused(SinkUnwritable, "not TiDB", plain)
+    emulated = ON.replace("{index}", "1")
+    refused(TargetUnfit, "has no triggers for active-active", emulated)
+    clusters.prepare("acc", first_index=0)
+    refused(TargetUnfit, "have the cluster-index 1, as the source's", emulated)
+    clusters.both("ALTER TABLE acc COMMENT=''")
+    refused(TableNotActiveActive, r"\.acc is not an active-active table", emulated)
+    clusters.both(f"ALTER TABLE acc {MARKED}, RENAME COLUMN _tidb_commit_ts TO c")
+    refused(TableNotActiveActive, r"\.acc has no column _tidb_commit_ts", emulated)
+
+
+def test_both_ways_without_the_mode(clusters: Clusters) -> None:
+    """What a feed wrote is not sent back: rows, transactions, and DDLs that a server rewrites."""
+    mysql, mariadb = clusters.servers
+    first = f"USE {clusters.database}"
+    clusters.both("CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
+    one, other = clusters.feeds("bdr-mode = true\n", "worker-count=3")
+    sent = counted(one), counted(other)
+    settle(one, other)
+    mysql.script(first, "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    mariadb.script(first, "INSERT INTO t VALUES (11, 'a'), (12, 'b')")
+    settle(one)
+    mariadb.script(first, "INSERT INTO t VALUES (13, 'c')")  # others' rows stand between its own
+    settle(other)
+    mysql.script(first, "UPDATE t SET v = 'new' WHERE id = 11", "DELETE FROM t WHERE id = 2")
+    mariadb.script(
+        first,
+        "ALTER TABLE t ADD COLUMN w INT DEFAULT 5",
+        "CREATE TABLE gone (id INT PRIMARY KEY)",
+        "INSERT INTO gone VALUES (1)",
+    )
+    settle(one, other)
+    mariadb.script(
+        first,
+        "DROP TABLE gone",
+        "CREATE TABLE gone (id INT PRIMARY KEY, again INT)",
+        "INSERT INTO gone VALUES (2, 2)",
+        "TRUNCATE TABLE gone",
+        "INSERT INTO gone VALUES (3, 3)",
+    )
+    settle(other, one, other, one)
+    clusters.there.assert_same("t", "gone")
+    found = mysql.execute(f"SELECT id, again FROM {clusters.database}.gone")
+    assert [tuple(map(str, row)) for row in found] == [("3", "3")]
+    values = mysql.execute(f"SELECT v FROM {clusters.database}.t ORDER BY id")
+    assert [str(v) for (v,) in values] == ["a", "c", "new", "b", "c"]
+    assert [s["rows"] for s in sent] == [5, 6]
+    assert [s["schema_changes"] for s in sent] == [0, 5]
+    assert one.faults == other.faults == []

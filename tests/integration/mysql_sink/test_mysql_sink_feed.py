@@ -1,0 +1,242 @@
+"""What a feed into a database does: keys, order, owners, statements, restarts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mysql_sink_kit import Runner, Scene
+
+from rowferry.change.plan import Plan
+from rowferry.errors import Fenced, SchemaChangeRefused, SinkUnavailable
+from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.mysql import apply, lanes
+
+TAKEN = (
+    "CREATE TABLE taken (id int PRIMARY KEY, a int, b varchar(9), note int, UNIQUE (a), UNIQUE (b))"
+)
+
+
+def test_values_of_unique_keys_go_from_row_to_row(scene: Scene) -> None:
+    scene.both(
+        TAKEN,
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (id int PRIMARY KEY, p int, "
+        "FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)",
+    )
+    scene.sql(
+        "INSERT INTO taken VALUES (1, 5, 'x', 0), (2, 6, 'y', 0), (4, 8, 'z', 0)",
+        "INSERT INTO parent VALUES (1), (2)",
+        "INSERT INTO child VALUES (1, 1), (2, 2), (3, 2)",
+    )
+    feed = scene.feed()
+    feed.catch_up()
+    assert scene.assert_same("taken", "parent", "child") == 8
+    scene.sql(
+        "UPDATE taken SET a = 7 WHERE id = 1",
+        "INSERT INTO taken VALUES (3, 5, NULL, 1)",
+        # Rows 2 and 4 swap theirs.
+        "UPDATE taken SET a = 99 WHERE id = 2",
+        "UPDATE taken SET a = 6, b = 'Y2' WHERE id = 4",
+        "UPDATE taken SET a = 8, b = 'z' WHERE id = 2",
+        # A key changes, and another row takes it.
+        "UPDATE taken SET id = 10 WHERE id = 3",
+        "INSERT INTO taken VALUES (3, 100, 'w', 2)",
+        "DELETE FROM child WHERE p = 2",
+        "DELETE FROM parent WHERE id = 2",
+        "INSERT INTO parent VALUES (7)",
+        "INSERT INTO child VALUES (2, 7)",
+        # Row 1 gave a value away long ago; its last change comes last.
+        "UPDATE taken SET note = 9 WHERE id = 1",
+    )
+    feed.catch_up()
+    assert scene.assert_same("taken", "parent", "child") == 5 + 2 + 2
+    assert feed.faults == []
+
+
+def test_a_replay_at_any_point_gives_the_same_rows(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a table without a key, where exactly-once is asked for."""
+    scene.both(TAKEN, "CREATE TABLE bare (n int, w varchar(20))")
+    scene.sql("INSERT INTO taken VALUES (1, 1, 'a', 0), (2, 2, 'b', 0)")
+    feed = scene.feed("exactly-once=true&max-txn-row=3", "force-replicate = true")
+    feed.catch_up()
+    whole, stumbled = lanes.Transactions.apply, 0
+    for left in range(5):
+        many = ", ".join(f"({left}, 'row {i}')" for i in range(10))
+        scene.sql(
+            f"INSERT INTO bare VALUES {many}",
+            "DELETE FROM taken WHERE id = 1",
+            f"INSERT INTO taken VALUES (1, {10 + left}, 'c{left}', 3)",
+            "DELETE FROM bare WHERE w = 'row 3'",
+        )
+        turns = iter([*[True] * left, False])
+
+        def fails(self: Any, *args: Any, turns: Iterator[bool] = turns) -> None:
+            if not next(turns, True):
+                raise SinkUnavailable("no answer")
+            whole(self, *args)
+
+        monkeypatch.setattr(lanes.Transactions, "apply", fails)
+        feed.catch_up()
+        stumbled += len(feed.faults)
+        feed.faults.clear()
+        feed.run()
+        assert scene.assert_same("bare", "taken") == 9 * (left + 1) + 2
+    assert stumbled == 5
+    noted = f"SELECT COUNT(*) FROM {scene.meta}.rowferry_delivered"
+    assert scene.target.execute(noted) == [("0",)]
+
+
+def test_an_old_owner_writes_nothing_any_more(scene: Scene) -> None:
+    scene.both("CREATE TABLE t (id int PRIMARY KEY)")
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("INSERT INTO t VALUES (1)")
+    other = feed.prepare().flow.sink
+    epoch = feed.epoch + 1
+
+    def take_over(plan: Plan) -> None:
+        other.open(Owner(feed.name, epoch), None)
+
+    feed.runner.before = take_over
+    with pytest.raises(Fenced, match=f"belongs to epoch {epoch}"):
+        feed.catch_up()
+    assert scene.target.execute(f"SELECT * FROM {scene.copy}.t") == []
+    scene.sql("ALTER TABLE t ADD COLUMN n int")
+    feed.runner.before = lambda plan: None
+    with pytest.raises(Fenced):
+        feed.catch_up()
+    with pytest.raises(Fenced):
+        other.open(Owner(feed.name, epoch - 1), None)
+    assert len(scene.target.execute(f"SHOW COLUMNS FROM {scene.copy}.t")) == 1
+    other.close()
+
+
+def test_transactions_are_whole_downstream(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader sees both sides of every transfer, also of one too large to be held."""
+    monkeypatch.setattr(lanes, "_HELD_BYTES", 2_000)
+    scene.both(
+        "CREATE TABLE a (id int PRIMARY KEY, n int)", "CREATE TABLE b (id int PRIMARY KEY, n int)"
+    )
+    feed = scene.feed("transaction-atomicity=global&max-txn-row=4")
+    feed.catch_up()
+    with scene.source.connect(scene.database) as connection, connection.cursor() as cursor:
+        for turn in range(40):
+            connection.begin()
+            count = 120 if turn == 20 else 3
+            rows = ", ".join(f"({turn * 1000 + i}, {turn})" for i in range(count))
+            cursor.execute(f"INSERT INTO a VALUES {rows}")
+            cursor.execute(f"INSERT INTO b VALUES {rows}")
+            connection.commit()
+    torn: list[object] = []
+    stop = threading.Event()
+
+    def watch() -> None:
+        with scene.target.connect(scene.copy) as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("SELECT (SELECT COUNT(*) FROM a) - (SELECT COUNT(*) FROM b)")
+                found = cursor.fetchone()
+                torn.extend(v for v in found or () if str(v) != "0")
+
+    reader = threading.Thread(target=watch)
+    reader.start()
+    try:
+        feed.catch_up()
+    finally:
+        stop.set()
+        reader.join()
+    assert torn == []
+    assert scene.assert_same("a", "b") == 2 * (39 * 3 + 120)
+
+
+def test_schema_changes_are_run_once_and_can_be_skipped_or_replaced(scene: Scene) -> None:
+    scene.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql(
+        "CREATE TABLE fresh (id int PRIMARY KEY, w varchar(20) DEFAULT 'it''s')",
+        "INSERT INTO fresh (id) VALUES (1)",
+        "ALTER TABLE t ADD COLUMN z timestamp(3) DEFAULT CURRENT_TIMESTAMP(3), ADD INDEX (n)",
+        "INSERT INTO t VALUES (1, 2, '2020-01-01 10:00:00.5')",
+        "RENAME TABLE fresh TO renamed",
+        "INSERT INTO renamed VALUES (2, 'b')",
+        "TRUNCATE TABLE t",
+        "INSERT INTO t VALUES (5, 6, '2020-01-01 10:00:00.5')",
+    )
+
+    # The answer to each statement is lost once: it is found to have taken effect.
+    whole = feed.lose_answers_of_schema_changes()
+    feed.catch_up()
+    assert whole() >= 4
+    assert scene.assert_same("t", "renamed") == 3
+    shown = scene.target.execute(f"SHOW CREATE TABLE {scene.copy}.t")[0][1]
+    assert str(shown).count("KEY ") == 2  # the index has no name: a repeat would make another
+    # A statement that only the downstream refuses.
+    scene.at_target("INSERT INTO t VALUES (100, 6, NULL)")
+    scene.sql("ALTER TABLE t ADD UNIQUE KEY un (n)", "INSERT INTO t (id) VALUES (7)")
+    with pytest.raises(
+        SchemaChangeRefused, match=r"Duplicate.*UNIQUE KEY un.*skip-ddl = \[\"\d+\"\]"
+    ) as said:
+        feed.catch_up()
+    at = str(said.value).partition('skip-ddl = ["')[2].partition('"')[0]
+    feed.config = f"""[sink.mysql-config]
+replace-ddl = ["{at} ALTER TABLE {scene.copy}.t ADD KEY un (n)"]
+"""
+    scene.at_target("DELETE FROM t WHERE id = 100")
+    feed.run()
+    feed.catch_up()
+    assert scene.assert_same("t") == 2
+    scene.sql("ALTER TABLE t DROP COLUMN z")
+    scene.at_target("CREATE VIEW v AS SELECT z FROM t", "ALTER TABLE t RENAME COLUMN z TO zz")
+    feed.catch_up()  # there is no such column any more: it is as the statement wants it
+    states = scene.target.execute(
+        f"SELECT DISTINCT state FROM {scene.meta}.rowferry_schema_changes"
+    )
+    assert states == [("done",)]
+
+
+def test_large_windows_are_applied_side_by_side(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deletes before upserts; text keys that the downstream takes for equal keep their order."""
+    used: set[int] = set()
+    whole = apply.Transactions.apply
+
+    def watched(self: apply.Transactions, *args: object, **more: object) -> None:
+        used.add(threading.get_ident())
+        whole(self, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(apply.Transactions, "apply", watched)
+    text = "name varchar(20) COLLATE utf8mb4_general_ci PRIMARY KEY, n int"
+    scene.both(f"CREATE TABLE names ({text})", "CREATE TABLE t (id int PRIMARY KEY, n int)")
+    rows = ", ".join(f"('name {i}', {i})" for i in range(600))
+    scene.sql(f"INSERT INTO names VALUES {rows}", "INSERT INTO t VALUES (1, 1)")
+    feed = scene.feed("max-txn-row=50&worker-count=4")
+    feed.catch_up()
+    assert scene.assert_same("names", "t") == 601
+    scene.sql("UPDATE names SET name = UPPER(name)", "DELETE FROM names WHERE n % 7 = 0")
+    scene.sql("UPDATE names SET n = n + 1")
+    feed.catch_up()
+    assert scene.assert_same("names", "t") == 601 - 86
+    assert len(used) >= 2
+    assert feed.faults == []
+
+
+def test_missing_tables_are_made_where_that_is_asked_for(scene: Scene) -> None:
+    scene.sql(
+        "CREATE TABLE made (id bigint unsigned AUTO_INCREMENT, a varchar(20) CHARSET latin1, "
+        "c decimal(10,3), d datetime(3), e enum('x','y'), f timestamp(6) NULL, g json, "
+        "h int GENERATED ALWAYS AS (c * 2) STORED, PRIMARY KEY (id), UNIQUE KEY u (a, c))",
+        "INSERT INTO made (a, c, d, e, f, g) VALUES ('ä', 1.5, NOW(3), 'y', NOW(6), '[1]')",
+    )
+    feed = scene.feed("create-tables=true")
+    feed.catch_up()
+    assert scene.assert_same("made") == 1
+    scene.sql("UPDATE made SET c = 7")
+    feed.catch_up()
+    assert scene.assert_same("made") == 1
+    assert isinstance(feed.runner, Runner)

@@ -1,0 +1,102 @@
+"""Every type's values arrive as they were, in keys too, and old rows are found by them."""
+
+from __future__ import annotations
+
+from mysql_sink_kit import Scene
+
+from rowferry.flow.capture.binlog.session import Flavour
+
+NINES = "9" * 35 + "." + "9" * 30
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "tinyint": ("-128", "127"),
+    "tinyint unsigned": ("255", "0"),
+    "mediumint": ("-8388608", "8388607"),
+    "int unsigned": ("4294967295", "0"),
+    "bigint": ("-9223372036854775808", "9223372036854775807"),
+    "bigint unsigned": ("18446744073709551615", "0"),
+    "float": ("0.1", "3.4028234e38"),
+    "double": ("0.1", "-1.7976931348623157e308"),
+    "decimal(65,30)": (f"-{NINES}", "0.000000000000000000000000000001"),
+    "decimal(65,0)": ("9" * 65, "-1"),
+    "bit(1)": ("1", "0"),
+    "bit(64)": ("18446744073709551615", "1"),
+    "year": ("2155", "0"),
+    "date": ("'2024-02-00'", "0"),
+    "datetime(6)": ("'9999-12-31 23:59:59.999999'", "0"),
+    "timestamp(3) null": ("'2038-01-19 03:14:07.999'", "0"),
+    "time(6)": ("'-838:59:59'", "'-00:00:00.000001'"),
+    "char(10)": ("'😀é '", "''"),
+    "varchar(30)": ("'it\\'s \\\\ \"so\" \\0'", "'x  '"),
+    "varchar(30) charset latin1": ("'äöü€'", "''"),
+    "longtext": ("repeat('😀', 30000)", "'\\\\\\''"),
+    "binary(6)": ("x'0a00ff0000'", "x''"),
+    "varbinary(20)": ("x'00275c22ff00'", "x''"),
+    "longblob": ("repeat(x'00ff27', 20000)", "x''"),
+    "enum('a','it''s','é')": ("'it\\'s'", "'é'"),
+    "set('a','b','c')": ("'a,c'", "''"),
+    "json": ('\'{"a": [1, "ß\\\\n"]}\'', "'null'"),
+    "geometry": ("ST_GeomFromText('POINT(1 2)')", "ST_GeomFromText('LINESTRING(0 0, 1 1)')"),
+}
+MORE = {
+    Flavour.MYSQL: {"vector(3)": ("string_to_vector('[1,2.5,-3]')", "NULL")},
+    Flavour.MARIADB: {
+        "uuid": ("'123e4567-e89b-12d3-a456-426655440000'", "NULL"),
+        "inet6": ("'2001:db8::1'", "'::'"),
+        "inet4": ("'192.0.2.1'", "NULL"),
+    },
+}
+KEYS: dict[str, tuple[str, ...]] = {
+    "k_text": ("'a'", "'é'"),
+    "k_float": ("0.1", "2.5"),
+    "k_bytes": ("x'0a000000'", "x'ff'"),
+    "k_moment": ("'2024-01-01 00:00:00.5'", "0"),
+    "k_amount": ("12345678901234567890.12", "-0.01"),
+    "k_bits": ("5", "0"),
+    "k_choice": ("'y'", "'x'"),
+    "k_both": ("'a', 1", "'b', 2"),
+}
+KEYED = {
+    "k_text": "k varchar(10)",
+    "k_float": "k float",
+    "k_bytes": "k binary(4)",
+    "k_moment": "k timestamp(1)",
+    "k_amount": "k decimal(30,2)",
+    "k_bits": "k bit(20)",
+    "k_choice": "k enum('x','y')",
+}
+
+
+def test_every_type_arrives_with_and_without_a_key(same_kind: Scene) -> None:
+    columns = COLUMNS | MORE[same_kind.source.flavour]
+    names = [f"c{i}" for i in range(len(columns))]
+    shape = ", ".join(f"{n} {kind}" for n, kind in zip(names, columns, strict=True))
+    same_kind.both(
+        "SET sql_mode = ''",
+        f"CREATE TABLE wide (id int PRIMARY KEY, {shape})",
+        f"CREATE TABLE bare ({shape}, n int)",
+        *(f"CREATE TABLE {name} ({kind} PRIMARY KEY, n int)" for name, kind in KEYED.items()),
+        "CREATE TABLE k_both (a char(1), b int, n int, PRIMARY KEY (b, a))",
+    )
+    rows = [", ".join(values[place] for values in columns.values()) for place in range(2)]
+    nulls = ", ".join(["NULL"] * len(columns))
+    feed = same_kind.feed(config="force-replicate = true")
+    same_kind.sql(f"INSERT INTO wide VALUES (1, {rows[0]})")
+    for name, values in KEYS.items():
+        same_kind.sql(f"INSERT INTO {name} VALUES ({values[0]}, 1), ({values[1]}, 1)")
+    feed.catch_up()
+    tables = ("wide", "bare", *KEYS)
+    assert same_kind.assert_same(*tables) == 1 + 2 * len(KEYS)
+    same_kind.sql(
+        f"INSERT INTO wide VALUES (0, {rows[1]}), (-1, {nulls})",
+        f"INSERT INTO bare VALUES ({rows[0]}, 1), ({rows[1]}, 1), ({nulls}, 1), ({nulls}, 1)",
+        f"UPDATE wide SET {names[0]} = 3 WHERE id = 1",
+    )
+    for name in KEYS:
+        same_kind.sql(f"UPDATE {name} SET n = 2", f"DELETE FROM {name} LIMIT 1")
+    feed.catch_up()
+    assert same_kind.assert_same(*tables) == 3 + 4 + len(KEYS)
+    same_kind.sql("UPDATE bare SET n = n + 1 LIMIT 3", "DELETE FROM wide WHERE id = 0")
+    same_kind.sql("DELETE FROM bare LIMIT 1")
+    feed.catch_up()
+    assert same_kind.assert_same(*tables) == 2 + 3 + len(KEYS)
+    assert feed.faults == []

@@ -1,0 +1,142 @@
+"""The statement that lets the newest row win, the triggers beside it, and the progress table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.ddl import parse_create
+from rowferry.change.plan import Plan, Stretch
+from rowferry.change.table import TableId
+from rowferry.errors import TargetUnfit
+from rowferry.flow.sink.mysql.emulation import check_triggers, triggers
+from rowferry.flow.sink.mysql.lww import newest_wins
+from rowferry.flow.sink.mysql.progress_table import ProgressTable
+from rowferry.flow.sink.mysql.session import Refused, Session
+
+A, B = TableId("shop", "a"), TableId("shop", "b")
+
+
+def test_the_statement() -> None:
+    table = parse_create(
+        "CREATE TABLE `t``1` (n TEXT, id INT, k INT, g INT AS (k) STORED, "
+        "_tidb_origin_ts BIGINT UNSIGNED, _tidb_softdelete_time TIMESTAMP(6) NULL, "
+        "_tidb_commit_ts BIGINT UNSIGNED, PRIMARY KEY (id, k))",
+        "s",
+    )
+    around, replaced = newest_wins(table)
+    assert replaced is None
+    lead = "INSERT INTO `s`.`t``1` (`n`,`id`,`k`,`_tidb_origin_ts`,`_tidb_softdelete_time`) VALUES "
+    assert around.lead.decode() == lead
+    assert around.end.decode() == (
+        " ON DUPLICATE KEY UPDATE `n` = IF((@cond := (IFNULL(`s`.`t``1`.`_tidb_origin_ts`, "
+        "`s`.`t``1`.`_tidb_commit_ts`) <= VALUES(`_tidb_origin_ts`))), VALUES(`n`), "
+        "`s`.`t``1`.`n`), `_tidb_origin_ts` = IF(@cond, VALUES(`_tidb_origin_ts`), "
+        "`s`.`t``1`.`_tidb_origin_ts`), `_tidb_softdelete_time` = IF(@cond, "
+        "VALUES(`_tidb_softdelete_time`), `s`.`t``1`.`_tidb_softdelete_time`)"
+    )
+
+
+class Recorder:
+    """A session that only writes down what it is asked."""
+
+    def __init__(self, answers: Sequence[tuple[Any, ...]] = (), wide: bool = True) -> None:
+        self.said: list[tuple[str, tuple[object, ...]]] = []
+        self._answers, self._wide = list(answers), wide
+
+    def run(self, *statements: bytes) -> None:
+        for statement in statements:
+            self.said.append((statement.decode(), ()))
+            if not self._wide and b"CREATE TABLE" in statement and b"utf8mb3" not in statement:
+                raise Refused(1071, "Specified key was too long", "here")
+
+    def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        self.said.append((sql, tuple(values)))
+        return self._answers
+
+    def written(self) -> dict[tuple[object, object], object]:
+        """Return the checkpoint of each table that was written last."""
+        for sql, values in reversed(self.said):
+            if sql.startswith("INSERT"):
+                return {
+                    (values[i + 2], values[i + 3]): values[i + 4] for i in range(0, len(values), 5)
+                }
+        return {}
+
+
+def plan(state: dict[str, Any] | None, mark: int | None, *changes: SchemaChange) -> Plan:
+    return Plan(1, 1, 0, Stretch((), changes, {}, watermark=mark), sink_state=state)
+
+
+def session(found: Recorder) -> Session:
+    return cast(Session, found)
+
+
+def test_progress_is_written_at_once_and_then_sparsely() -> None:
+    now = [100.0]
+    table = ProgressTable("feed", "cluster-7", 30.0, clock=lambda: now[0])
+    state = table.foresee([A, B], ())
+    seen = Recorder(wide=False)
+    table.publish(session(seen), plan(state, None))
+    table.publish(session(seen), plan({"tracked": []}, 5))
+    assert seen.said == []  # nothing is reached, or nothing tracked: no table is made
+    table.publish(session(seen), plan(state, 5))
+    made = [sql for sql, _ in seen.said if sql.startswith("CREATE")]
+    assert made[0] == "CREATE DATABASE IF NOT EXISTS tidb_cdc"
+    assert made[-1].startswith("CREATE TABLE IF NOT EXISTS tidb_cdc.ticdcProgressTable (")
+    assert "COMMENT='TiCDC synchronization progress table for HardDelete safety check'" in made[-1]
+    assert seen.written() == {("shop", "a"): 5, ("shop", "b"): 5}
+    assert seen.said[-1][1][:2] == ("default/feed", "cluster-7")
+    count = len(seen.said)
+    now[0] += 29
+    table.publish(session(seen), plan(state, 6))
+    assert len(seen.said) == count
+    now[0] += 1
+    table.publish(session(seen), plan(state, 7))
+    assert len(seen.said) == count + 1
+    assert seen.written() == {("shop", "a"): 7, ("shop", "b"): 7}
+
+
+def test_dropped_and_renamed_tables_leave_the_progress_table() -> None:
+    table = ProgressTable("feed", "c", 30.0, clock=lambda: 0.0)
+    table.resume({"tracked": [["shop", "a"], ["shop", "b"], ["old", "c"]]})
+    new = parse_create("CREATE TABLE n (id INT PRIMARY KEY)", "shop")
+    changes = (
+        SchemaChange(1, DdlKind.DROP_TABLE, "DROP TABLE a", A, dropped_table_id=3),
+        SchemaChange(2, DdlKind.RENAME_TABLE, "RENAME …", new.id, new, previous=B),
+        SchemaChange(3, DdlKind.DROP_DATABASE, "DROP DATABASE old", TableId("old", "")),
+    )
+    state = table.foresee([], changes)
+    assert state == {"tracked": [["shop", "n"]]}
+    seen = Recorder()
+    table.publish(session(seen), plan(state, 9, *changes))
+    removed = [(sql, values) for sql, values in seen.said if sql.startswith("DELETE")]
+    mine = (
+        "DELETE FROM tidb_cdc.ticdcProgressTable WHERE changefeed_id = %s AND upstreamID = %s AND "
+    )
+    assert removed == [
+        (
+            f"{mine}(database_name, table_name) IN ((%s,%s),(%s,%s))",
+            ("default/feed", "c", "shop", "a", "shop", "b"),
+        ),
+        (f"{mine}database_name = %s", ("default/feed", "c", "old")),
+    ]
+    assert seen.written() == {("shop", "n"): 9}
+
+
+def test_triggers_that_are_missing_or_of_the_same_cluster() -> None:
+    made = [s for s in triggers(A, 3) if s.startswith("CREATE")]
+    events = [s.split(" BEFORE ")[1].split()[0] for s in made]
+    rows = [("SHOP", "a", event, body) for event, body in zip(events, made, strict=True)]
+    check_triggers(session(Recorder(rows)), [A], 4)
+    with pytest.raises(
+        TargetUnfit, match=r"table shop\.b .*rowferry active-active prepare shop\.b"
+    ):
+        check_triggers(session(Recorder(rows)), [A, B], 4)
+    with pytest.raises(TargetUnfit, match="have the cluster-index 3"):
+        check_triggers(session(Recorder(rows)), [A], 3)
+    with pytest.raises(TargetUnfit, match="has no triggers"):
+        check_triggers(session(Recorder(rows[:1])), [A], 4)
