@@ -11,9 +11,10 @@ from pathlib import Path
 
 import rowferry.flow
 import rowferry.refstore
+import rowferry.verify
 from rowferry.flow.warm import load_kernels
 
-_PACKAGES = (rowferry.flow, rowferry.refstore)
+_PACKAGES = (rowferry.flow, rowferry.refstore, rowferry.verify)
 
 
 def forget() -> None:

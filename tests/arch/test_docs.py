@@ -202,6 +202,8 @@ def built(block: Block, folder: Path) -> ChangefeedSpec:
     sink = f"file://{folder}/out" + ("" if "protocol" in block.text else "?protocol=csv")
     if "[sink.http-config]" in block.text:
         sink = "http://127.0.0.1:1/changes"
+    elif "[sink.mysql-config]" in block.text:
+        sink = "mysql://root@127.0.0.1:1/"
     elif "partition = " in block.text:
         sink = "kafka://127.0.0.1:1/topic?protocol=canal-json"
     spec, notices = build_spec("range://127.0.0.1:1", sink, file, "feed", option_tables)

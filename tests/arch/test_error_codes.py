@@ -12,7 +12,7 @@ from rowferry import errors
 from rowferry.errors import BY_CODE, RowferryError, Verdict
 
 BLOCKS = {"1": "BadInput", "2": "StateError", "3": "SourceError", "4": "SinkError"}
-BLOCKS |= {"5": "EncodeError", "6": "StoreError", "7": "EngineError"}
+BLOCKS |= {"5": "EncodeError", "6": "StoreError", "7": "EngineError", "8": "ServerError"}
 
 
 def wrong_errors(classes: list[type[RowferryError]], page: str) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from rowferry.change.ddl_column import Key, at_key, read_column, read_key, settle
 from rowferry.change.ddl_cursor import Cursor
+from rowferry.change.ddl_flags import flags_sql, marked_flags
 from rowferry.change.ddl_type import accept_charset, has_charset
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, Index, Partitioning, TableId, TablePartition, TableSchema
@@ -74,8 +75,17 @@ def read_definition(
     columns, keys = _read_body(cursor, charset, as_mysql)
     cursor.place = after
     settled, indexes = settle(table, columns, (), keys, whole_values=as_mysql)
+    active_active, soft_delete = marked_flags(cursor.sql)
     found = TableSchema(
-        table, next_id(), 0, settled, indexes, charset=charset, comment=options.comment or ""
+        table,
+        next_id(),
+        0,
+        settled,
+        indexes,
+        charset=charset,
+        comment=options.comment or "",
+        is_active_active_table=active_active,
+        is_soft_delete_table=soft_delete,
     )
     if cursor.accept("PARTITION", "BY"):
         found = replace(found, partitioning=_read_partitioning(cursor, found, next_id))
@@ -221,6 +231,7 @@ def create_sql(table: TableSchema) -> str:
     text = f"CREATE TABLE {quoted_table(table.id)} (\n  " + ",\n  ".join(lines) + "\n)"
     text += f" DEFAULT CHARSET={table.charset}"
     text += f" COMMENT={literal(table.comment)}" if table.comment else ""
+    text += flags_sql(table.is_active_active_table, table.is_soft_delete_table)
     return text + (_partitions_sql(table.partitioning) if table.partitioning else "")
 
 

@@ -165,20 +165,23 @@ class Topic:
     Attributes:
         partitions: how many of the topic's partitions are in use, from 0; more may exist.
         max_message_bytes: the largest message that the queue takes.
+        exact: a replay gives the same messages; a snapshot that is read again need not.
     """
 
     name: str
     partitions: int
     max_message_bytes: int
+    exact: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the form in which it is an output's target; `from_json` reads it back."""
-        return {"topic": self.name, "partitions": self.partitions, "limit": self.max_message_bytes}
+        found = {"topic": self.name, "partitions": self.partitions, "limit": self.max_message_bytes}
+        return found if self.exact else {**found, "exact": False}
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> Topic:
         """Read what `to_json` wrote."""
-        return cls(form["topic"], form["partitions"], form["limit"])
+        return cls(form["topic"], form["partitions"], form["limit"], form.get("exact", True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,8 @@ class TableSchema:
         inferred: some facts were carried over because a DDL was not fully understood.
         dropped_column_id: the highest column id that DROP COLUMN has freed; it is not used again.
         target: the name under which its rows are written, where table routing gives another one.
+        is_active_active_table: several clusters write its rows, and the newest write of a row wins.
+        is_soft_delete_table: rows are deleted by setting `_tidb_softdelete_time`.
     """
 
     id: TableId
@@ -154,6 +156,8 @@ class TableSchema:
     inferred: bool = False
     dropped_column_id: int = 0
     target: TableId | None = None
+    is_active_active_table: bool = False
+    is_soft_delete_table: bool = False
 
     @property
     def written_as(self) -> TableId:
@@ -245,6 +249,9 @@ class TableSchema:
             found["dropped_column_id"] = self.dropped_column_id
         if self.target:
             found["target"] = list(self.target)
+        for flag in ("is_active_active_table", "is_soft_delete_table"):
+            if getattr(self, flag):
+                found[flag] = True
         return found
 
     @classmethod
@@ -263,4 +270,6 @@ class TableSchema:
             inferred=form.get("inferred", False),
             dropped_column_id=form.get("dropped_column_id", 0),
             target=TableId(*form["target"]) if form.get("target") else None,
+            is_active_active_table=form.get("is_active_active_table", False),
+            is_soft_delete_table=form.get("is_soft_delete_table", False),
         )

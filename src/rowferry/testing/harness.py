@@ -1,4 +1,4 @@
-"""`rowferry run` as a process that tests start, watch and kill."""
+"""`rowferry run` and `rowferry server` as processes that tests start, watch and kill."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 
 class RunProcess:
     """One `rowferry run` in its own session; killed for good at the end of the block."""
 
+    COMMAND: ClassVar[str] = "run"
+
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.output = folder / "run.out"
+        self.output = folder / f"{self.COMMAND}.out"
         with open(self.output, "ab") as target:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "rowferry", "run", *arguments],
+                [sys.executable, "-m", "rowferry", self.COMMAND, *arguments],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=target,
@@ -73,6 +75,16 @@ class RunProcess:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+
+
+class ServerProcess(RunProcess):
+    """One `rowferry server`; `terminate` lets it drain."""
+
+    COMMAND = "server"
+
+    def terminate(self) -> None:
+        """Ask it to drain, as an init system does."""
+        self._child.terminate()
 
 
 def checkpoint(root: Path) -> int:

@@ -22,7 +22,7 @@ from rowferry.errors import (
     SourceUnsupported,
 )
 from rowferry.flow.capture.binlog import events as ev
-from rowferry.flow.capture.binlog import scanner, snapshot
+from rowferry.flow.capture.binlog import scanner, segment_join, snapshot
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
 
 PARTIAL_UPDATE, WRITE_COMPRESSED = 39, 166
@@ -253,6 +253,24 @@ def test_savepoints(scene: Scene) -> None:
     )
     feed.catch_up()
     assert ids(feed) == [1, 3]
+    assert feed.differences() == ""
+
+
+def test_joined_segments_hold_the_same_rows(
+    scene: Scene, tiny_segments: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many tables, neighbours are read as one segment."""
+    monkeypatch.setattr(segment_join, "MANY", 2)
+    monkeypatch.setattr(segment_join.os, "cpu_count", lambda: 2)
+    other = "CREATE TABLE other (id int PRIMARY KEY, n int)"
+    feed = started(scene, PLAIN_TABLE, other)
+    session = scene.session()
+    for i in range(20):
+        session("BEGIN", many(300 * i, 300), f"INSERT INTO other VALUES ({i}, {i})", "COMMIT")
+    feed.catch_up()
+    segments = feed.runner.segments("log")
+    assert max(s["to"] - s["from"] for s in segments) > 1.5 * scanner.SEGMENT_BYTES
+    assert ids(feed) == [*range(6000)]
     assert feed.differences() == ""
 
 

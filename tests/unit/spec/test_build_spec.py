@@ -144,9 +144,7 @@ def test_without_effect_is_told(config: dict[str, Any], path: str) -> None:
 @pytest.mark.parametrize(
     ("config", "path", "harmless"),
     [
-        ({"bdr-mode": True}, "bdr-mode", {"bdr-mode": False}),
         ({"enable-sync-point": True}, "enable-sync-point", {"enable-sync-point": False}),
-        ({"enable-active-active": True}, "enable-active-active", {"enable-active-active": False}),
         (
             {"integrity": {"integrity-check-level": "correctness"}},
             "integrity.integrity-check-level",

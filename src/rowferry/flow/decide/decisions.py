@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from rowferry.change.chunk import DdlKind, Rows, SchemaChange
@@ -12,8 +12,11 @@ from rowferry.errors import BadOption, NoSuchTable, TableIneligible
 from rowferry.flow.decide.column_select import ColumnSelectors, as_seen
 from rowferry.flow.decide.event_filter import EventFilters
 from rowferry.flow.decide.key_split import split_key_changes
+from rowferry.flow.decide.row_policy import by_policy
 from rowferry.flow.decide.table_filter import TableFilter, is_system_database
+from rowferry.flow.decide.table_flags import COMMIT_TS, TableFlags
 from rowferry.flow.decide.table_route import TableRoutes
+from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 from rowferry.spec.feed_options import (
@@ -46,13 +49,22 @@ def _parsable(value: Any) -> tuple[str, ...]:
     return rules
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A table version as the source gives it, with its flags, and as readers of the sink see it."""
+
+    table: TableSchema
+    flagged: TableSchema
+    narrowed: TableSchema
+
+
 class Decisions:
     """Which tables and schema changes pass, and as what their rows go on.
 
-    Rows pass in this order: table filter, eligibility, event filters, key split, column selectors,
-    table routing. A table is eligible when it has a primary key, or a unique key whose columns are
-    all NOT NULL, or when `force-replicate` is set. Whatever depends on the table version alone is
-    decided once for it, not for each row.
+    Rows pass in this order: table filter, eligibility, event filters, row policy, key split, column
+    selectors, table routing. A table is eligible when it has a primary key, or a unique key whose
+    columns are all NOT NULL, or when `force-replicate` is set. Whatever depends on the table
+    version alone is decided once for it, not for each row.
     """
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (
@@ -70,6 +82,7 @@ class Decisions:
         Raises:
             BadFilterRule: a rule with a syntax error.
             BadEventFilter, BadColumnSelector, BadRoute: one that cannot be used.
+            OptionsConflict: the active-active mode cannot be on here.
             BadOption: transactions are named by a start-ts, which no source tells.
         """
         top, filters = spec.options(TOP), spec.options(FILTER)
@@ -94,9 +107,13 @@ class Decisions:
         self._columns = ColumnSelectors(
             selectors if used else (), cased, dispatch if family.name in _HAS_TOPICS else ()
         )
-        self._seen: dict[tuple[TableId, int, int], tuple[TableSchema, TableSchema]] = {}
+        self._seen: dict[tuple[TableId, int, int], _Seen] = {}
+        mode = read_active_active(spec)
+        self._flags = TableFlags(spec, mode.enabled, cased)
+        self._active_active, self._cluster_index = mode.enabled, mode.cluster_index
         raw = raw_changes_table(family)
-        self._splits = raw is None or not spec.options(raw)[RAW_CHANGES]
+        split = raw is None or not spec.options(raw)[RAW_CHANGES]
+        self._splits = split and not mode.enabled  # no row is removed there
 
     def keeps_table(self, table: TableId) -> bool:
         """Return whether rows of this table can pass at all: by its name alone."""
@@ -114,6 +131,7 @@ class Decisions:
             TableIneligible: some of the captured ones have no usable key, and the user has not said
                 that they may be left out (`ignore-ineligible-table`).
             BadEventFilter, BadColumnSelector: a rule does not fit one of the tables.
+            TableNotActiveActive: one of them cannot do what its flags, or the mode, ask for.
         """
         kept = [t for t in tables if self.keeps_table(t.id)]
         if missing := self._filter.missing(t.id for t in kept):
@@ -175,31 +193,45 @@ class Decisions:
 
         Raises:
             BadEventFilter, BadColumnSelector: a rule does not fit this version of the table.
+            TableNotActiveActive: the table cannot do what its flags, or the mode, ask for.
         """
         if not len(rows) or not self.captures(rows.table):
             return
         kept = self._events.kept(rows)
         if len(kept):
+            seen = self._look(rows.table)
+            flagged = as_seen(kept, seen.flagged)
+            kept = by_policy(flagged, self._active_active, self._cluster_index)
+        if len(kept):
             # Keys are compared before columns go: a unique index need not stay whole.
             whole = split_key_changes(kept) if self._splits else kept
-            yield as_seen(whole, self.seen_as(rows.table))
+            yield as_seen(whole, seen.narrowed)
 
     def seen_as(self, table: TableSchema) -> TableSchema:
-        """Return a table as readers of the sink see it: its columns, its name.
+        """Return a table as readers of the sink see it: its columns, its name, its flags.
 
         Raises:
             BadColumnSelector: it would lose its key.
+            TableNotActiveActive: it cannot do what its flags, or the mode, ask for.
         """
+        return self._look(table).narrowed
+
+    def _look(self, table: TableSchema) -> _Seen:
         key = (table.id, table.table_id, table.version)
         known = self._seen.get(key)
-        if known is not None and known[0] is table:
-            return known[1]
-        found = self._columns.narrowed(table)
+        if known is not None and known.table is table:
+            return known
+        flagged = self._flags.flagged(table) if self.captures(table) else table
+        found = self._columns.narrowed(flagged)
+        if self._active_active and flagged.is_active_active_table:
+            # The downstream makes it for itself, and nobody writes it.
+            kept = tuple(c for c in found.columns if c.name.lower() != COMMIT_TS)
+            found = replace(found, columns=kept)
         target = self._routes.target(table.id)
         if target != table.id:
             found = replace(found, target=target)
-        self._seen[key] = (table, found)
-        return found
+        self._seen[key] = _Seen(table, flagged, found)
+        return self._seen[key]
 
     def change_seen_as(self, change: SchemaChange) -> SchemaChange:
         """Return a schema change as readers of the sink see it: names, and the statement's text.

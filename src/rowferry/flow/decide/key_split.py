@@ -53,8 +53,10 @@ def split_key_changes(rows: Rows) -> Rows:
 def key_changes(rows: Rows) -> npt.NDArray[np.bool_] | None:
     """Return which rows are updates that change a key; None when there are none."""
     updates = rows.op == Op.UPDATE
+    if not updates.any():
+        return None
     names = _key_columns(rows.table, rows.before.type, rows.after.type)
-    if not names or not updates.any():
+    if not names:
         return None
     if rows.before.null_count or rows.after.null_count:
         updates &= _numpy(pc.and_(rows.before.is_valid(), rows.after.is_valid()))

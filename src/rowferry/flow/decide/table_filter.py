@@ -100,6 +100,18 @@ class TableFilter:
         return known
 
 
+def named_by(rule: str, case_sensitive: bool = False) -> tuple[str | None, str | None]:
+    """Return the database and the table that a rule names; None for a part with a wildcard.
+
+    Raises:
+        BadFilterRule: a syntax error, or no rule at all.
+    """
+    found = [*_parse_line(rule, "", case_sensitive)]
+    if not found:
+        raise BadFilterRule(f"not a rule: {rule!r}; write DATABASE.TABLE")
+    return found[0].database.literal, found[0].table.literal
+
+
 # --- reading rules -------------------------------------------------------------------------------
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
 
 from rowferry.change.chunk import Rows
-from rowferry.change.plan import Output, Segment
+from rowferry.change.plan import Output, Segment, TableSlice
 from rowferry.errors import TableVersionUnknown
 from rowferry.flow.dispatch.contract import Routed
+
+_Key: TypeAlias = tuple[int, int, int | None]  # table id, version, partition
 
 
 class BySlice:
@@ -18,16 +21,34 @@ class BySlice:
         yield Routed(place_of(segment, rows), rows)
 
 
+class _Places:
+    """The places of a segment's slices; kept for the next chunk, mostly one of that segment."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[TableSlice, ...], dict[_Key, int]] = ((), {})
+
+    def of(self, slices: tuple[TableSlice, ...]) -> dict[_Key, int]:
+        known = self._last
+        if known[0] is not slices:
+            places = enumerate(slices)
+            found = {(s.table_id, s.version, s.physical_id): place for place, s in places}
+            known = self._last = (slices, found)
+        return known[1]
+
+
+_PLACES: Final = _Places()
+
+
 def place_of(segment: Segment, rows: Rows) -> int:
     """Return the place of the rows' slice in the segment.
 
     Raises:
         TableVersionUnknown: the segment was planned without it.
     """
-    for place, one in enumerate(segment.slices):
-        same_table = (one.table_id, one.version) == (rows.table.table_id, rows.table.version)
-        if same_table and one.physical_id == rows.physical_id:
-            return place
+    key = (rows.table.table_id, rows.table.version, rows.physical_id)
+    place = _PLACES.of(segment.slices).get(key)
+    if place is not None:
+        return place
     raise TableVersionUnknown(
         f"segment {segment.ordinal} has no output for {rows.table.id} version "
         f"{rows.table.version}, partition {rows.physical_id}"

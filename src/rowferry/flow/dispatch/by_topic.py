@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Output, Segment, Topic
+from rowferry.change.table import TableId
 from rowferry.errors import BadDispatchRule
 from rowferry.flow.dispatch.by_slice import place_of
 from rowferry.flow.dispatch.contract import Routed
@@ -31,6 +32,10 @@ class ByTopic:
 
     def __init__(self, rules: DispatchRules) -> None:
         self._rules = rules
+
+    def topic_of(self, table: TableId) -> str:
+        """Return the topic of a table's rows."""
+        return self._rules.topic_of(table)
 
     def route(self, segment: Segment, outputs: Sequence[Output], rows: Rows) -> Iterator[Routed]:
         """Yield the rows with their slice's topic and each row's partition.

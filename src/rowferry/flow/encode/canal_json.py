@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import ClassVar, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from rowferry.flow.encode.canal_json_reader import read_messages
 from rowferry.flow.encode.columns import Field, Images, fields, float_text
 from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
 from rowferry.flow.encode.large_message import LARGE, LargeMessages
-from rowferry.flow.encode.layout import Cell, Changed, Layout, Part, Pick
+from rowferry.flow.encode.layout import Cell, Changed, Layout, Part, Pick, ProgramMemory
 from rowferry.flow.encode.options import (
     CODEC_SECTION,
     CONTENT_COMPATIBLE,
@@ -116,6 +117,7 @@ _DDL_TYPE: Final = {
 }
 
 
+@lru_cache(maxsize=8192)
 def json_text(text: str) -> bytes:
     """Return a JSON string, escaped as the compiled writer escapes values."""
 
@@ -169,6 +171,7 @@ class CanalJson:
         self._delete_handle_only = options[DELETE_ONLY_HANDLE_KEY]
         self._terminator = options[TERMINATOR].encode() if writes_lines(spec) else b""
         self._large = LargeMessages(spec, NAME, self._extension)
+        self._memory = ProgramMemory()
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""
@@ -201,7 +204,14 @@ class CanalJson:
     ) -> Encoded:
         """Encode rows, whole or with the handle key's columns only."""
         images = Images.of(rows)
-        layout = Layout()
+        which = np.array([0, 1, 3], np.int8)[images.op]
+        which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
+        needed = tuple(np.bincount(which, minlength=4) > 0)
+        facts = (planned_at_ms, bool(images.has_before.any()), *needed)
+        if key_only or not Images.is_whole(rows):
+            facts = ()
+        known = self._memory.recall(rows.table, facts) if facts else None
+        layout = Layout(known=known)
         has_after = images.op != Op.DELETE
         before = _slots(layout, fields(rows.table, rows.before)) if images.has_before.any() else []
         after = _slots(layout, fields(rows.table, rows.after)) if has_after.any() else []
@@ -211,10 +221,6 @@ class CanalJson:
         doomed = _only(before, keep) if self._delete_handle_only else before
         stamps = self._stamps(layout, rows, key_only, locations)
 
-        which = np.array([0, 1, 3], np.int8)[images.op]
-        which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
-        needed = np.bincount(which, minlength=4) > 0
-
         def program(place: int, kind: str, shown: _Slots, old: Sequence[Part]) -> None:
             # What no row uses is not made: of small chunks that is most of the work.
             if not needed[place]:
@@ -222,13 +228,16 @@ class CanalJson:
                 return
             layout.program(self._message(rows.table, kind, planned_at_ms, stamps, shown, old))
 
-        old = _changed(before, after) if self._only_updated else _object(before)
-        program(0, "INSERT", after, (b"null",))
-        program(1, "UPDATE", after, (b"null",))
-        program(2, "UPDATE", after, (b"[", *old, b"]"))
-        program(3, "DELETE", doomed, (b"null",))
+        if known is None:
+            old = _changed(before, after) if self._only_updated else _object(before)
+            program(0, "INSERT", after, (b"null",))
+            program(1, "UPDATE", after, (b"null",))
+            program(2, "UPDATE", after, (b"[", *old, b"]"))
+            program(3, "DELETE", doomed, (b"null",))
         if (has_after.any() and not after) or (not has_after.all() and not doomed):
             raise EncodeError(f"{rows.table.id}: a change has no column to write")
+        if facts and known is None:
+            self._memory.keep(rows.table, facts, layout.programs)
         return Encoded(self._large.compress(layout.run(which)))
 
     def _stamps(

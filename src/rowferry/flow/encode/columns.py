@@ -95,10 +95,24 @@ class Images:
             EncodeError: an insert or update without its new image, or a delete without its old one.
         """
         op = rows.op
-        before = pc.is_valid(rows.before).to_numpy(zero_copy_only=False)
-        after = pc.is_valid(rows.after).to_numpy(zero_copy_only=False)
+        before, after = _present(rows.before), _present(rows.after)
         wrong = np.where(op == Op.DELETE, ~before, ~after) | (op < 0) | (op > 2)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise EncodeError(f"{rows.table.id}: row {row} of a chunk lacks the image its op needs")
         return cls(op, before)
+
+    @staticmethod
+    def is_whole(rows: Rows) -> bool:
+        """Return whether both images have all columns of the table."""
+        count = len(rows.table.columns)
+        return bool(rows.before.type.num_fields == count == rows.after.type.num_fields)
+
+
+def _present(image: pa.StructArray) -> npt.NDArray[np.bool_]:
+    """Return which rows have the image."""
+    nulls = image.null_count
+    if nulls and nulls != len(image):
+        found: npt.NDArray[np.bool_] = pc.is_valid(image).to_numpy(zero_copy_only=False)
+        return found
+    return np.full(len(image), not nulls)

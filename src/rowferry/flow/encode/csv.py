@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 
 from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
@@ -22,7 +23,7 @@ from rowferry.flow.encode import (
 from rowferry.flow.encode.columns import Field, Images, element_text, fields, float_text
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.encode.csv_reader import Dialect, read_lines
-from rowferry.flow.encode.layout import Cell, Layout, Part
+from rowferry.flow.encode.layout import Cell, Layout, Part, ProgramMemory
 from rowferry.flow.encode.options import DELETE_ONLY_HANDLE_KEY, SINK, TERMINATOR, writes_lines
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, OptionTable, Shape, flag, text
@@ -123,6 +124,7 @@ class Csv:
         self._header = options[FIELD_HEADER]
         self._lines = writes_lines(spec)
         self._terminator = shared[TERMINATOR].encode()
+        self._memory = ProgramMemory()
         path = CSV.path(DELIMITER.key)
         if self._quote and self._quote in self._delimiter:
             raise BadOption(
@@ -164,7 +166,10 @@ class Csv:
         if self._old_value and (updates & ~images.has_before).any():
             key = CSV.path(OUTPUT_OLD_VALUE.key)
             raise EncodeError(f"{rows.table.id}: {key} needs old rows, which this source lacks")
-        layout = Layout(mark=self._delimiter)
+        used = tuple(np.bincount(images.op, minlength=3) > 0)
+        facts = used if Images.is_whole(rows) else ()
+        known = self._memory.recall(rows.table, facts) if facts else None
+        layout = Layout(self._delimiter, known)
         stamp = Cell(layout.slot(rows.batch.column("commit_ts"), kernels.RAW))
         with_before = deletes | updates if self._old_value else deletes
         before = self._cells(layout, rows.table, rows.before, bool(with_before.any()))
@@ -173,11 +178,14 @@ class Csv:
         def line(op: str, cells: list[Part], is_update: bool = False) -> list[Part]:
             return self._line(rows.table, op, stamp, cells, is_update)
 
-        update = line("U", after)
-        if self._old_value:
-            update = line("D", before, True) + line("I", after, True)
-        for lines in (line("I", after), update, line("D", before)):
-            layout.program(lines if self._lines else lines[:-1])
+        if known is None:
+            update = line("U", after)
+            if self._old_value:
+                update = line("D", before, True) + line("I", after, True)
+            for lines in (line("I", after), update, line("D", before)):
+                layout.program(lines if self._lines else lines[:-1])
+            if facts:
+                self._memory.keep(rows.table, facts, layout.programs)
         return Encoded(layout.run(images.op))
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:

@@ -6,7 +6,7 @@ writer make the bytes. Knows nothing of any format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rowferry.change.table import TableSchema
 from rowferry.errors import EncodeError
 from rowferry.flow.encode import kernels
 from rowferry.flow.encode.kernels_memory import frozen
 
 _ENTRY, _INSTRUCTION = 10, 7  # numbers in a slot and in an instruction
+_INT64, _UINT64 = pa.int64().id, pa.uint64().id
+_REMEMBERED = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,32 @@ class Changed:
 Part = bytes | Cell | Pick | Changed
 
 
-class Layout:
-    """Slots and programs for the rows of one chunk."""
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Finished programs, for any chunk whose columns are those of the first.
 
-    def __init__(self, mark: bytes = b"") -> None:
+    Attributes:
+        nulls: where each slot's NULL text lies in the pool.
+        typical: the most bytes that a row needs beside its text cells.
+    """
+
+    code: npt.NDArray[np.int64]
+    bounds: npt.NDArray[np.int64]
+    reserve: npt.NDArray[np.int64]
+    pool: npt.NDArray[np.uint8]
+    nulls: tuple[tuple[int, int], ...]
+    typical: int
+
+
+class Layout:
+    """Slots and programs for the rows of one chunk.
+
+    With `known` programs only slots are added, the same and in the same order as for the chunk that
+    they were made for.
+    """
+
+    def __init__(self, mark: bytes = b"", known: Programs | None = None) -> None:
+        self._known = known
         self._mark = frozen(np.frombuffer(mark, np.uint8))
         self._pool = bytearray()
         self._slots: list[list[int]] = []
@@ -80,27 +105,30 @@ class Layout:
             null: what stands for NULL, never wrapped.
             valid: the array whose validity counts, where it is not `array` itself.
         """
-        width = array.type
+        width = array.type.id
+        buffers = array.buffers()
         entry = [0] * _ENTRY
-        if width == pa.int64() or width == pa.uint64():
-            entry[kernels.KIND] = kernels.SIGNED if width == pa.int64() else kernels.UNSIGNED
-            entry[kernels.VALUES] = self._address(array.buffers()[1], array.offset, len(array))
+        if width in (_INT64, _UINT64):
+            entry[kernels.KIND] = kernels.SIGNED if width == _INT64 else kernels.UNSIGNED
+            entry[kernels.VALUES] = self._address(buffers[1], array.offset, len(array))
         else:
             entry[kernels.KIND] = kernels.TEXT
             count = len(array) + 1 if len(array) else 0  # an empty array may lack its first offset
-            entry[kernels.VALUES] = self._address(array.buffers()[1], array.offset, count)
-            data = array.buffers()[2]
+            entry[kernels.VALUES] = self._address(buffers[1], array.offset, count)
+            data = buffers[2]
             entry[kernels.DATA] = data.address if data is not None else 0
             entry[kernels.SIZE] = data.size if data is not None else 0
             self._text_bytes += _text_size(array)
         source = array if valid is None else valid
-        bitmap = source.buffers()[0]
+        bitmap = buffers[0] if valid is None else valid.buffers()[0]
         if bitmap is not None and source.null_count:
             if bitmap.size * 8 < source.offset + len(source):
                 raise EncodeError("a chunk's validity bitmap is too short")
             entry[kernels.VALID], entry[kernels.BIT] = bitmap.address, source.offset
         entry[kernels.MODE], entry[kernels.WRAP] = mode, wrap
-        entry[kernels.NULL_FROM], entry[kernels.NULL_TO] = self._literal(null)
+        known = self._known
+        place = self._literal(null) if known is None else known.nulls[len(self._slots)]
+        entry[kernels.NULL_FROM], entry[kernels.NULL_TO] = place
         self._alive.append((array, source))
         self._slots.append(entry)
         return len(self._slots) - 1
@@ -136,19 +164,35 @@ class Layout:
         self._reserve.append(reserve)
         return len(self._reserve) - 1
 
+    @property
+    def programs(self) -> Programs:
+        """All programs, finished."""
+        if self._known is None:
+            slots = (s[kernels.NULL_FROM : kernels.NULL_TO + 1] for s in self._slots)
+            self._known = Programs(
+                code=np.array(self._code, np.int64).reshape(-1, _INSTRUCTION),
+                bounds=np.array(self._bounds, np.int64),
+                reserve=np.array(self._reserve, np.int64),
+                pool=frozen(np.frombuffer(bytes(self._pool) or b"\0", np.uint8)),
+                nulls=tuple((a, b) for a, b in slots),
+                typical=max(self._reserve, default=0),
+            )
+        return self._known
+
     def run(self, which: npt.NDArray[np.int8]) -> pa.LargeBinaryArray:
         """Write every row with the program that `which` names; values are contiguous."""
         count = len(which)
-        typical = max(self._reserve, default=0)
+        programs = self.programs
+        typical = programs.typical
         out = np.empty(count * typical + self._text_bytes + self._text_bytes // 16 + 64, np.uint8)
         offsets = np.zeros(count + 1, np.int64)
         which = frozen(np.ascontiguousarray(which, np.int8))
         tables = (
-            np.array(self._code, np.int64).reshape(-1, _INSTRUCTION),
-            np.array(self._bounds, np.int64),
-            np.array(self._reserve, np.int64),
+            programs.code,
+            programs.bounds,
+            programs.reserve,
             np.array(self._slots, np.int64).reshape(-1, _ENTRY),
-            frozen(np.frombuffer(bytes(self._pool) or b"\0", np.uint8)),
+            programs.pool,
             self._mark,
         )
         row, end = kernels.write_rows(0, which, *tables, out, offsets)
@@ -191,3 +235,21 @@ def _text_size(array: pa.Array) -> int:
         return 0
     offsets = np.frombuffer(array.buffers()[1], np.int64)
     return max(int(offsets[array.offset + len(array)] - offsets[array.offset]), 0)
+
+
+class ProgramMemory:
+    """Programs of table versions, kept for the next chunk: to make them costs more than to run."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, Hashable], tuple[TableSchema, Programs]] = {}
+
+    def recall(self, table: TableSchema, facts: Hashable) -> Programs | None:
+        """Return the programs for a table; `facts` is all else that they depend on."""
+        found = self._kept.get((id(table), facts))
+        return found[1] if found is not None and found[0] is table else None
+
+    def keep(self, table: TableSchema, facts: Hashable, programs: Programs) -> None:
+        """Remember programs."""
+        if len(self._kept) >= _REMEMBERED:
+            self._kept.clear()
+        self._kept[id(table), facts] = (table, programs)

@@ -21,6 +21,7 @@ class SinkTraits:
     takes_files: bool  # writes whole files: codecs end each value with the terminator
     shows_rows_on_write: bool  # rows are visible before publish (queues); else only after it
     needs_shuffle: bool  # all changes of one lane must meet in one task: a LaneSink
+    movable: bool = False  # the same target may get another address: it keeps nothing of ours
 
 
 @dataclass(frozen=True, slots=True)

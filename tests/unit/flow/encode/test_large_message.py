@@ -379,7 +379,16 @@ def test_settings_that_a_protocol_cannot_keep(
     [
         ({"large_message_handle_compression": "zstd"}, BadOption, "none | snappy | lz4"),
         ({"large_message_handle_option": "drop"}, BadOption, "none | claim-check"),
-        ({"claim_check_storage_uri": "s3://bucket/x"}, BadOption, "cannot hold claim checks yet"),
+        ({"claim_check_storage_uri": "blackhole://x"}, BadOption, "cannot hold claim checks; kn"),
+        ({"claim_check_storage_uri": "ftp://x/y"}, BadOption, "claim-check-storage-uri: unknown"),
+        ({"claim_check_storage_uri": "s3:///x"}, BadOption, "names no bucket"),
+        ({"claim_check_storage_uri": "s3://b/x?sas-token=1"}, BadOption, "unknown parameter"),
+        ({"claim_check_storage_uri": "s3://b/x?file-size=9"}, BadOption, "unknown parameter"),
+        (
+            {"claim_check_storage_uri": "gs://b/x?endpoint=http://far"},
+            BadOption,
+            "in plain text to another machine",
+        ),
         ({"claim_check_storage_uri": "file://here"}, BadOption, "file:///some/directory"),
         ({"claim_check_storage_uri": "file:///"}, BadOption, "file:///some/directory"),
         ({"claim_check_storage_uri": "/tmp"}, BadUri, "the claim-check storage URI has no scheme"),

@@ -11,6 +11,8 @@ from rowferry.flow.sink.storage import local_files
 from rowferry.flow.sink.storage.files import Entry
 from rowferry.flow.sink.storage.local_files import LocalFiles
 
+LONG = bytes(range(256)) * 400  # more than waits in memory
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> LocalFiles:
@@ -68,12 +70,34 @@ def test_staged_content_grows_without_a_name(files: LocalFiles) -> None:
     staged = files.stage()
     staged.append(b"ab")
     staged.append(memoryview(bytearray(b"cd")))
+    assert files.entries("rowferry.tmp") == []  # what is short waits in memory
+    staged.append(LONG)
+    staged.append(b"ef")
     assert len(files.entries("rowferry.tmp")) == 1
+    files.flush([staged])
     assert staged.create("f") is True
     staged.abandon()
     stored = files.get("f")
     assert stored is not None
-    assert stored.data == b"abcd"
+    assert stored.data == b"abcd" + LONG + b"ef"
+    assert files.entries("rowferry.tmp") == []
+
+
+def test_short_contents_wait_in_memory_as_far_as_it_goes(
+    files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_files, "_HELD_IN_ALL", 10)
+    one, two, three = files.stage(b"12345678"), files.stage(b"abcdefgh"), files.stage(b"12")
+    assert len(files.entries("rowferry.tmp")) == 1  # the second had no room
+    one.abandon()
+    four = files.stage(b"87654321")
+    assert len(files.entries("rowferry.tmp")) == 1
+    files.flush([two, three, four])
+    assert [s.create(f"a/{i}") for i, s in enumerate((two, three, four))] == [True] * 3
+    found = [files.get(f"a/{i}") for i in range(3)]
+    assert [s.data for s in found if s] == [b"abcdefgh", b"12", b"87654321"]
+    for staged in (two, three, four):
+        staged.abandon()
     assert files.entries("rowferry.tmp") == []
 
 
@@ -89,10 +113,10 @@ def test_many_staged_files_hold_no_handles(files: LocalFiles) -> None:
 
 def test_staged_content_that_was_swept_away_does_not_come_back_torn(files: LocalFiles) -> None:
     staged = files.stage()
-    staged.append(b"first half")
+    staged.append(LONG)
     files.sweep()
     with pytest.raises(SinkUnavailable, match="No such file"):
-        staged.append(b"second half")
+        staged.append(LONG)
     with pytest.raises(SinkUnavailable):
         staged.create("f")
     staged.abandon()

@@ -32,7 +32,7 @@ class Http:
     """
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False, shows_rows_on_write=True, needs_shuffle=True
+        takes_files=False, shows_rows_on_write=True, needs_shuffle=True, movable=True
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (HTTP_TABLE,)
     flush_interval_s: ClassVar[float] = 0.2

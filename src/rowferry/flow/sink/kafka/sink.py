@@ -33,7 +33,7 @@ class Kafka:
     """Messages in topics; the partition of each row is the dispatch rules' answer."""
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False, shows_rows_on_write=True, needs_shuffle=True
+        takes_files=False, shows_rows_on_write=True, needs_shuffle=True, movable=True
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (KAFKA,)
     flush_interval_s: ClassVar[float] = 0.2

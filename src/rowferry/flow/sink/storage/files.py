@@ -88,6 +88,13 @@ class Files(Protocol):
     def paths(self, depth: int) -> Iterator[str]:
         """Yield the path of every object at most `depth` directories deep, in no special order."""
 
+    def survey(self, most: int) -> frozenset[str] | None:
+        """Return the paths of all objects, from one list; None: they are more than so many.
+
+        Where that is not faster than to look for single objects, it is None, too. `recall` then
+        knows what is not there.
+        """
+
     def create(self, path: str, data: bytes) -> bool:
         """Create an object, whole and durable; False: the same bytes were there already.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 _HTML = {
@@ -14,6 +16,7 @@ _HTML = {
     "\u2028": "\\u2028",
     "\u2029": "\\u2029",
 }
+_PLAIN = re.compile(r"[\w .,:/()-]*", re.ASCII)  # nothing that is escaped
 
 
 def marshal_indent(value: Any, indent: str = "    ") -> str:
@@ -22,6 +25,8 @@ def marshal_indent(value: Any, indent: str = "    ") -> str:
 
 
 def _write(value: Any, indent: str, line: str) -> str:
+    if isinstance(value, str):
+        return _text(value)
     inner = line + indent
     if isinstance(value, dict):
         parts = [f"{_text(str(k))}: {_write(v, indent, inner)}" for k, v in value.items()]
@@ -29,14 +34,15 @@ def _write(value: Any, indent: str, line: str) -> str:
     if isinstance(value, list | tuple):
         parts = [_write(v, indent, inner) for v in value]
         return "[" + inner + ("," + inner).join(parts) + line + "]" if parts else "[]"
-    if isinstance(value, str):
-        return _text(value)
     if isinstance(value, float):
         return _float(value)
     return json.dumps(value)
 
 
+@lru_cache(maxsize=8192)
 def _text(value: str) -> str:
+    if _PLAIN.fullmatch(value):
+        return f'"{value}"'
     found = json.dumps(value, ensure_ascii=False)
     for raw, escaped in _HTML.items():
         found = found.replace(raw, escaped)

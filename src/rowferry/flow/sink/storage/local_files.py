@@ -12,9 +12,10 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from rowferry.errors import BadUri, FileConflict, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage.files import Entry, Staged, Stored
@@ -23,6 +24,8 @@ from rowferry.spec.uri import Uri
 
 _PIECE = 1 << 20
 _SYNC_SINGLY = 4
+_HELD = 64 << 10  # bytes of one file that wait in memory
+_HELD_IN_ALL = 64 << 20
 _LOCK_WAIT_S = 30.0
 # Nothing that a later try would change.
 _FOR_GOOD = frozenset(
@@ -66,7 +69,9 @@ class LocalFiles:
         self.root = root
         self.fsync = fsync
         self.lock_wait_s = lock_wait_s
-        self._unsettled: set[Path] = set()  # directories with names that may not be on disk
+        self.staging = f"{root}/{STAGING}"
+        self._unsettled: set[str] = set()  # directories with names that may not be on disk
+        self._held = 0  # bytes that wait in memory
 
     def shown(self, path: str) -> str:
         """Return the whole path."""
@@ -74,7 +79,7 @@ class LocalFiles:
 
     def get(self, path: str) -> Stored | None:
         """Return a file's content; its tag is its identity on disk."""
-        with _owned(self.shown(path)):
+        with _Owned(self.shown(path)):
             try:
                 with open(self.shown(path), "rb") as file:
                     return Stored(file.read(), _tag(os.fstat(file.fileno())))
@@ -87,12 +92,12 @@ class LocalFiles:
 
     def exists(self, path: str) -> bool:
         """Return whether there is such a file."""
-        with _owned(self.shown(path)):
+        with _Owned(self.shown(path)):
             return os.path.isfile(self.shown(path))
 
     def entries(self, directory: str) -> list[Entry]:
         """Return the names in a directory, sorted; a missing directory has none."""
-        with _owned(self.shown(directory)):
+        with _Owned(self.shown(directory)):
             try:
                 with os.scandir(self._place(directory)) as found:
                     names = [Entry(e.name, e.is_dir(follow_symlinks=True)) for e in found]
@@ -103,6 +108,10 @@ class LocalFiles:
     def paths(self, depth: int) -> Iterator[str]:
         """Yield the files of the directories down to a depth, by name."""
         return self._below("", depth)
+
+    def survey(self, most: int) -> frozenset[str] | None:
+        """Return None: to look for a file takes no time."""
+        return None
 
     def _below(self, directory: str, depth: int) -> Iterator[str]:
         for entry in self.entries(directory):
@@ -138,12 +147,12 @@ class LocalFiles:
 
     def delete(self, path: str) -> None:
         """Remove a file; a missing one is fine."""
-        with _owned(self.shown(path)):
+        with _Owned(self.shown(path)):
             self._place(path).unlink(missing_ok=True)
 
     def prune(self, directory: str) -> None:
         """Remove a directory if nothing is in it."""
-        with _owned(self.shown(directory)):
+        with _Owned(self.shown(directory)):
             try:
                 self._place(directory).rmdir()
             except OSError as err:
@@ -162,21 +171,31 @@ class LocalFiles:
 
     def flush(self, staged: Collection[Staged]) -> None:
         """Bring the staged files to disk; many of them with the whole file system."""
-        self._sync([s.place for s in staged if isinstance(s, LocalStaged)])
+        ours = [s for s in staged if isinstance(s, LocalStaged)]
+        for one in ours:
+            one.write_out()
+        self._sync([one.place for one in ours])
 
     def settle(self) -> None:
         """Bring the directories of new names to disk."""
         waiting, self._unsettled = self._unsettled, set()
         self._sync(waiting)
 
-    def named(self, place: Path) -> None:
+    def named(self, place: str) -> None:
         """Note that a name was given in this directory."""
         self._unsettled.add(place)
+
+    def hold(self, more: int) -> bool:
+        """Return whether so many more bytes may wait in memory, and count them; negative: less."""
+        if more > 0 and self._held + more > _HELD_IN_ALL:
+            return False
+        self._held += more
+        return True
 
     def sweep(self) -> None:
         """Remove staged files that nobody finished."""
         for entry in self.entries(STAGING):
-            with _owned(self.shown(STAGING)):
+            with _Owned(self.shown(STAGING)):
                 self._place(f"{STAGING}/{entry.name}").unlink(missing_ok=True)
 
     @contextmanager
@@ -186,7 +205,7 @@ class LocalFiles:
         Raises:
             SinkUnavailable: somebody held it for too long (a stopped process, perhaps).
         """
-        with _owned(self.shown(LOCK)):
+        with _Owned(self.shown(LOCK)):
             handle = os.open(self._place(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self._lock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -196,7 +215,7 @@ class LocalFiles:
 
     def check_writable(self) -> None:
         """Raise SinkUnwritable unless the directory can be written or made; writes nothing."""
-        with _owned(self.shown("")):
+        with _Owned(self.shown("")):
             nearest = self.root
             while not os.path.lexists(nearest):
                 nearest = nearest.parent
@@ -210,7 +229,7 @@ class LocalFiles:
 
     def prepare(self) -> None:
         """Make the directory, and the one for staged files."""
-        with _owned(self.shown("")):
+        with _Owned(self.shown("")):
             self._place(STAGING).mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
@@ -219,10 +238,10 @@ class LocalFiles:
     def _place(self, path: str) -> Path:
         return self.root / path
 
-    def _sync(self, places: Collection[Path]) -> None:
+    def _sync(self, places: Collection[str]) -> None:
         if not self.fsync or not places:
             return
-        with _owned(self.shown("")):
+        with _Owned(self.shown("")):
             # Each single fsync waits for the journal; from a few on, one for all is faster.
             if len(places) > _SYNC_SINGLY:
                 _sync_file_system(self.root)
@@ -248,37 +267,62 @@ class LocalFiles:
 
 
 class LocalStaged:
-    """A file in the staging directory, opened only while bytes are added.
+    """A file in the staging directory, opened only while bytes are written.
 
-    No handle is held between two calls, so a segment may stage thousands of files at once.
+    No handle is held between two calls, so a segment may stage thousands of files at once. What is
+    short waits in memory until `flush`: then it is one write.
     """
 
     def __init__(self, files: LocalFiles) -> None:
         self._files = files
-        self.place = files.root / STAGING / f"{uuid.uuid4().hex}.part"
+        self.place = f"{files.staging}/{uuid.uuid4().hex}.part"
         self._made = False
+        self._waiting: list[bytes] = []
+        self._size = 0  # of what waits
 
     def append(self, data: bytes | memoryview) -> None:
         """Add bytes at the end of the staged file."""
+        view = memoryview(data).cast("B")
+        if self._size + len(view) <= _HELD and self._files.hold(len(view)):
+            self._size += len(view)
+            self._waiting.append(bytes(view))
+            return
+        self._write(view)
+
+    def write_out(self) -> None:
+        """Write what waits; makes the file in any case."""
+        if self._waiting or not self._made:
+            self._write()
+
+    def _give_back(self) -> list[bytes]:
+        """Let what waits go, and its room."""
+        held, self._waiting = self._waiting, []
+        self._files.hold(-self._size)
+        self._size = 0
+        return held
+
+    def _write(self, *more: memoryview) -> None:
+        """Write what waits and then this, with the file opened once."""
         # Only the first call creates: a file that a new owner swept away must not come back torn.
         once = 0 if self._made else os.O_CREAT | os.O_EXCL
-        with _owned(str(self.place)):
+        with _Owned(self.place):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | once
             handle = os.open(self.place, flags, 0o666)
             self._made = True
             try:
-                view = memoryview(data).cast("B")
-                while len(view):
-                    view = view[os.write(handle, view) :]
+                for view in (memoryview(b"".join(self._give_back())), *more):
+                    while len(view):
+                        view = view[os.write(handle, view) :]
             finally:
                 os.close(handle)
 
     def create(self, path: str) -> bool:
         """Link the staged file to its name; compare where that name is taken."""
-        target = self._target(path)
-        with _owned(self._files.shown(path)):
+        self.write_out()
+        target = self._files.shown(path)
+        with _Owned(target):
             try:
-                os.link(self.place, target)
+                self._name(os.link, target)
             except FileExistsError:
                 if not _same_bytes(self.place, target):
                     raise FileConflict(
@@ -286,41 +330,50 @@ class LocalStaged:
                         "reader: move it away, then resume"
                     ) from None
                 return False
-        self._files.named(target.parent)
         return True
 
     def swap(self, path: str, expected: Stored | None) -> bool:
         """Rename the staged file to its name, in place of what is there."""
+        self.write_out()
         now = self._files.get(path)
         if (now.tag if now else None) != (expected.tag if expected else None):
             return False
-        target = self._target(path)
-        with _owned(self._files.shown(path)):
-            os.replace(self.place, target)
-        self._files.named(target.parent)
+        target = self._files.shown(path)
+        with _Owned(target):
+            self._name(os.replace, target)
         return True
 
     def abandon(self) -> None:
         """Remove the staged file."""
+        self._give_back()
         if self._made:
-            with _owned(str(self.place)):
-                self.place.unlink(missing_ok=True)
+            with _Owned(self.place):
+                with suppress(FileNotFoundError):
+                    os.unlink(self.place)
 
-    def _target(self, path: str) -> Path:
-        target = self._files.root / path
-        with _owned(self._files.shown(path)):
-            self._make_directory(target.parent)
-        return target
+    def _name(self, give: Callable[[str, str], None], target: str) -> None:
+        """Give the file its name, in a directory that may have to be made."""
+        directory = os.path.dirname(target)
+        try:
+            give(self.place, target)
+        except FileNotFoundError:
+            self._make_directory(directory)
+            give(self.place, target)
+        self._files.named(directory)
 
-    def _make_directory(self, directory: Path) -> None:
-        if directory.is_dir():
+    def _make_directory(self, directory: str) -> None:
+        if os.path.isdir(directory):
             return
-        self._make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
-        self._files.named(directory.parent)
+        above = os.path.dirname(directory)
+        self._make_directory(above)
+        with suppress(FileExistsError):
+            os.mkdir(directory)
+        if not os.path.isdir(directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
+        self._files.named(above)
 
 
-def _sync(place: Path) -> None:
+def _sync(place: str) -> None:
     handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -345,7 +398,7 @@ def _tag(stat: os.stat_result) -> str:
     return f"{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_size}"
 
 
-def _same_bytes(one: Path, other: Path) -> bool:
+def _same_bytes(one: str, other: str) -> bool:
     with open(one, "rb") as left, open(other, "rb") as right:
         if os.fstat(left.fileno()).st_size != os.fstat(right.fileno()).st_size:
             return False
@@ -357,12 +410,20 @@ def _same_bytes(one: Path, other: Path) -> bool:
                 return True
 
 
-@contextmanager
-def _owned(shown: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as err:
-        raise _ours(err, shown) from err
+class _Owned:
+    """Turns an OSError into one of ours; a class, since it stands around every call."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, err: BaseException | None, trace: Any) -> None:
+        if isinstance(err, OSError):
+            raise _ours(err, self._shown) from err
 
 
 def _ours(err: OSError, shown: str) -> SinkUnwritable | SinkUnavailable:

@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from typing import Any, Final
 
 import obstore
@@ -37,6 +38,7 @@ _RECALLED: Final = 65536
 ONE_PUT: Final = 96 << 20
 # What uploads may hold in memory at once.
 _IN_FLIGHT: Final = 192 << 20
+_ANY_DEPTH: Final = 1 << 30
 _PART: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 4
 # Nothing that a later try would change.
@@ -67,6 +69,7 @@ class ObjectFiles:
         self.parallel = parallel
         self._in_flight = Budget(_IN_FLIGHT)
         self._seen: dict[str, Stored | None] = {}
+        self._surveyed: frozenset[str] | None = None
 
     def shown(self, path: str) -> str:
         """Return the object's URI, without parameters."""
@@ -86,6 +89,8 @@ class ObjectFiles:
         """Return an object as it was last seen; a tag that is too old lets no `swap` succeed."""
         if path in self._seen:
             return self._seen[path]
+        if self._surveyed is not None and path not in self._surveyed:
+            return None
         return self._note(path, self.get(path))
 
     def _note(self, path: str, stored: Stored | None) -> Stored | None:
@@ -125,6 +130,12 @@ class ObjectFiles:
                     if path.count("/") <= depth:
                         yield path
 
+    def survey(self, most: int) -> frozenset[str] | None:
+        """Return all paths, if one list of the prefix finds no more than so many."""
+        found = frozenset(islice(self.paths(_ANY_DEPTH), most + 1))
+        self._surveyed = found if len(found) <= most else None
+        return self._surveyed
+
     def create(self, path: str, data: bytes) -> bool:
         """Create an object in one request."""
         staged = self.stage(data)
@@ -149,7 +160,7 @@ class ObjectFiles:
                 self._note(path, Stored(data, _tag(made)))
                 return True
             except (*_TAKEN, FileNotFoundError):
-                pass
+                self._surveyed = None
         now = self.get(path)
         return now is not None and now.data == data
 
@@ -198,7 +209,7 @@ class ObjectFiles:
 
     def prepare(self) -> None:
         """Forget what was seen so far; a bucket has no directories to make."""
-        self._seen = {}
+        self._seen, self._surveyed = {}, None
 
     def close(self) -> None:
         """Nothing: connections end with the client."""

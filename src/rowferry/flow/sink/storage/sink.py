@@ -22,6 +22,7 @@ from rowferry.flow.sink.storage.measures import expansions, last_numbers, moved_
 from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE, Settings, read_settings
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import (
+    META,
     METADATA,
     Directory,
     IndexFile,
@@ -38,6 +39,8 @@ from rowferry.spec.option import OptionTable
 _KEPT_IN_STATE = 256  # directories; the numbers of others are read from CDC.index again
 _KEPT_IN_MEMORY = 65536
 _LEAST_SEGMENT = 1024
+_MANY = 32  # directories whose numbers are not known
+_LISTED_FOR_EACH = 8
 
 
 class Storage:
@@ -159,6 +162,7 @@ class Storage:
             for place, piece in enumerate(segment.slices)
         ]
         touched = list(dict.fromkeys(where for _, _, where in places))
+        self._survey(touched)
         last = dict(zip(touched, each(self._files, self._last_number, touched), strict=True))
         outputs: list[Output] = []
         for ordinal, place, where in places:
@@ -184,6 +188,16 @@ class Storage:
                 f"{self.same_day(segment.last_commit_ts)}; one file has one date"
             )
         return date
+
+    def _survey(self, directories: Sequence[str]) -> None:
+        """Find the new ones among many directories with one list, as far as that is short."""
+        unknown = [d for d in directories if d not in self._last]
+        if len(unknown) < _MANY:
+            return
+        there = self._files.survey(_LISTED_FOR_EACH * len(unknown))
+        if there is not None:
+            used = {path.rpartition("/")[0].removesuffix(f"/{META}") for path in there}
+            self._last.update((d, self._state.get(d, 0)) for d in unknown if d not in used)
 
     def _last_number(self, directory: str) -> int:
         """Return the last number in use: published, or recorded by CDC.index and occupied."""

@@ -12,6 +12,7 @@ from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import METADATA
 
 _TRIES = 10
+_UNDER_A_LOCK = 32
 
 
 class SmallFiles:
@@ -37,20 +38,22 @@ class SmallFiles:
         old = dict(zip(contents, each(self._files, self._files.recall, contents), strict=True))
         staged: dict[str, Staged] = {}
         try:
-            for path, content in contents.items():
+            for path, data in contents.items():
                 if wanted(path, old[path]):
-                    staged[path] = self._files.stage(content)
+                    staged[path] = self._files.stage(data)
             self._files.flush(staged.values())
-            # A lock is held for one file only, since tasks wait for it; else one look is enough.
-            # Also who has nothing to write must hear that it was replaced.
-            alone = self._files.has_locks and staged
-            for group in [[path] for path in staged] if alone else [list(staged)]:
+            # A lock is held for a few files only, since tasks wait for it; without locks one look
+            # is enough. Also who has nothing to write must hear that it was replaced.
+            ready = list(staged)
+            step = _UNDER_A_LOCK if self._files.has_locks else max(1, len(ready))
+            for first in range(0, max(1, len(ready)), step):
+                group = ready[first : first + step]
                 with self._ownership.fenced():
                     each(self._files, lambda path: self._swap(path, staged[path], old[path]), group)
             self._files.settle()
         finally:
-            for ready in staged.values():
-                ready.abandon()
+            for content in staged.values():
+                content.abandon()
 
     def _swap(self, path: str, content: Staged, expected: Stored | None) -> None:
         if not content.swap(path, expected):

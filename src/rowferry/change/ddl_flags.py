@@ -1,0 +1,28 @@
+"""Soft delete and active-active in TiDB's DDL text, where both stand in `/*T![…] … */` comments."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Quoted text is matched only to be left alone: a comment mark inside it is not a comment.
+_MARKED: Final = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|/\*T!\[[^\]]*\](.*?)\*/""", re.DOTALL
+)
+_ACTIVE_ACTIVE: Final = re.compile(r"\bACTIVE_ACTIVE\s*=?\s*'ON'", re.IGNORECASE)
+_SOFT_DELETE: Final = re.compile(r"\bSOFTDELETE\s*=?\s*(RETENTION\b|'ON')", re.IGNORECASE)
+
+
+def marked_flags(sql: str) -> tuple[bool, bool]:
+    """Return whether CREATE TABLE makes an active-active table, and one with soft delete."""
+    if "/*T![" not in sql:
+        return False, False
+    marked = " ".join(found[1] for found in _MARKED.finditer(sql) if found[1] is not None)
+    active_active = _ACTIVE_ACTIVE.search(marked) is not None
+    return active_active, _SOFT_DELETE.search(marked) is not None
+
+
+def flags_sql(active_active: bool, soft_delete: bool) -> str:
+    """Return what `marked_flags` reads, as the end of a statement."""
+    found = " /*T![softdelete] SOFTDELETE RETENTION 7 DAY */" if soft_delete else ""
+    return found + (" /*T![active_active] ACTIVE_ACTIVE='ON' */" if active_active else "")

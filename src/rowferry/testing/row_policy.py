@@ -1,0 +1,66 @@
+"""Soft delete and active-active row by row, in plain Python: what validators expect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rowferry.change.chunk import Op
+from rowferry.change.position import physical_ms
+from rowferry.change.table import TableSchema
+
+Image = dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One change of a row; an insert has no `before`, a delete no `after`."""
+
+    op: Op
+    before: Image
+    after: Image
+    commit_ts: int
+
+
+def is_deleted(image: Image) -> bool:
+    """Return whether a row counts as deleted: its time is neither NULL, nor 0, nor a zero date."""
+    time = (image or {}).get("_tidb_softdelete_time")
+    return time not in (None, 0, "0") and not str(time).startswith("0000-00-00")
+
+
+def policy_of(
+    row: Row, table: TableSchema, active_active: bool, cluster_index: int = 0
+) -> list[Row]:
+    """Return what of a change goes on, and as what; `active_active`: the mode is on."""
+    if not (table.is_active_active_table or table.is_soft_delete_table):
+        return [row]
+    if row.op is Op.DELETE:
+        return []
+    if active_active:
+        return _newest_wins(row, table, cluster_index)
+    if row.op is Op.UPDATE and is_deleted(row.after):
+        return [] if is_deleted(row.before) else [Row(Op.DELETE, row.before, None, row.commit_ts)]
+    return [row]
+
+
+def _newest_wins(row: Row, table: TableSchema, cluster_index: int) -> list[Row]:
+    after = row.after or {}
+    if after.get("_tidb_origin_ts") is not None:
+        return []
+    stamp = after.get("_tidb_commit_ts")
+    if stamp is None:
+        stamp = row.commit_ts - row.commit_ts % 16 + cluster_index
+    new = {**after, "_tidb_origin_ts": stamp}
+    old = row.before
+    if old is None or all(old[k] == after[k] for k in table.primary_key):
+        return [Row(row.op, old, new, row.commit_ts)]
+    time = datetime.fromtimestamp(physical_ms(row.commit_ts) / 1000, UTC)
+    text = time.strftime("%Y-%m-%d %H:%M:%S.%f")
+    buried = {**old, "_tidb_origin_ts": stamp}
+    if not is_deleted(old):
+        buried["_tidb_softdelete_time"] = text
+    return [
+        Row(Op.INSERT, None, buried, row.commit_ts),
+        Row(Op.INSERT, None, new, row.commit_ts),
+    ]

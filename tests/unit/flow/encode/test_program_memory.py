@@ -1,0 +1,74 @@
+"""Codecs keep what they made for a table; what they write is as if they had not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from encode_cases import chunk, spec, table
+
+from rowferry.change.chunk import Op, Rows
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import TableId
+from rowferry.flow.encode import layout
+from rowferry.flow.encode.canal_json import CanalJson
+from rowferry.flow.encode.csv import Csv
+
+WIDE = table(SqlType("int"), SqlType("varchar", length=20), SqlType("double"), SqlType("bit"))
+OTHER = replace(WIDE, id=TableId("test", "another"))
+SAME_NAME = replace(WIDE, columns=tuple(replace(c, name=f"n{c.name}") for c in WIDE.columns))
+LESS = table(SqlType("int"), SqlType("varchar", length=20))
+
+
+def row(schema: Any, number: int) -> dict[str, Any]:
+    values = (number, None if number % 3 == 0 else f"text {number}", number / 7, number % 2)
+    return {c.name: v for c, v in zip(schema.columns, values, strict=False)}
+
+
+def changes(schema: Any, ops: str) -> Rows:
+    made = []
+    for number, op in enumerate(ops):
+        before, after = row(schema, number), row(schema, number + 1)
+        made.append(
+            {
+                "i": (Op.INSERT, None, after),
+                "u": (Op.UPDATE, before, after),
+                "n": (Op.UPDATE, None, after),  # the source does not tell the old row
+                "d": (Op.DELETE, before, None),
+            }[op]
+        )
+    return chunk(schema, *made)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Csv(spec()),
+        lambda: Csv(spec(csv={"include-commit-ts": True, "quote": ""})),
+        lambda: CanalJson(spec()),
+        lambda: CanalJson(spec("file:///data?enable-tidb-extension=true")),
+        lambda: CanalJson(spec(**{"only-output-updated-columns": True})),
+    ],
+)
+def test_the_same_bytes_come_from_memory(make: Callable[[], Any]) -> None:
+    codec = make()
+    work = [
+        (changes(schema, ops), at)
+        for ops in ("iii", "uu", "nn", "nu", "d", "iud", "di", "i", "iii")
+        for schema in (WIDE, OTHER, SAME_NAME, LESS)
+        for at in (5, 1700000000000)
+    ]
+    for rows, at in work + work[::-1]:
+        remembered, fresh = codec.encode_rows(rows, at), make().encode_rows(rows, at)
+        assert remembered.values.equals(fresh.values)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_REMEMBERED", 3)
+    codec = Csv(spec())
+    schemas = [replace(WIDE, id=TableId("test", f"t{n}")) for n in range(5)]
+    for schema in schemas * 2:
+        codec.encode_rows(changes(schema, "i"), 1)
+        assert len(codec._memory._kept) <= 3

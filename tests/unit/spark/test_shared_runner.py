@@ -1,0 +1,98 @@
+"""What a server carries out itself, and what it leaves to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from rowferry.change.plan import Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.table import TableSchema
+from rowferry.errors import SinkUnavailable
+from rowferry.spark.shared import TINY_BYTES, WARY_BYTES, EitherRunner, is_small
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
+
+SPEC = ChangefeedSpec(
+    "feed",
+    Uri.parse("range://127.0.0.1:1", "source"),
+    Uri.parse("blackhole://?protocol=csv", "sink"),
+)
+
+
+def plan(*sizes: int, payload: bytes = b"") -> Plan:
+    parts = tuple(
+        Segment(i, {}, (), 1, 1, log_bytes=size, payload=payload) for i, size in enumerate(sizes)
+    )
+    return Plan(1, 1, 0, Stretch(parts, (), {}))
+
+
+@pytest.mark.parametrize(
+    ("given", "small"),
+    [
+        (plan(1000), True),
+        (plan(TINY_BYTES), True),
+        (plan(TINY_BYTES, 1), False),
+        (plan(0), False),  # of unknown size: a part of a snapshot
+        (plan(1000, 0), False),
+        (plan(0, payload=b"rows"), True),
+        (plan(*[10] * 8), True),
+        (plan(*[10] * 9), False),
+    ],
+)
+def test_small_is_what_is_known_to_be_little(given: Plan, small: bool) -> None:
+    assert is_small(given, TINY_BYTES) is small
+
+
+class Noting:
+    """A runner that notes its plans; fails once where it is told to."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self.closed = 0
+        self.error: Exception | None = None
+
+    def run(
+        self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+    ) -> list[Receipt]:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        self.ran += 1
+        return []
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_spark_is_opened_for_what_is_not_small() -> None:
+    here, spark, opened = Noting(), Noting(), []
+
+    def open_spark() -> Noting:
+        opened.append(True)
+        return spark
+
+    runner = EitherRunner(here, open_spark)
+    runner.run(SPEC, plan(1000), {})
+    assert (here.ran, opened) == (1, [])
+    for _ in range(2):
+        runner.run(SPEC, plan(TINY_BYTES + 1), {})
+    assert (here.ran, spark.ran, opened) == (1, 2, [True])
+    runner.close()
+    assert (here.closed, spark.closed) == (1, 1)
+
+
+def test_after_an_error_a_larger_plan_is_tried_without_a_slot() -> None:
+    here, spark = Noting(), Noting()
+    runner = EitherRunner(here, lambda: spark)
+    spark.error = SinkUnavailable("nobody answers")
+    with pytest.raises(SinkUnavailable):
+        runner.run(SPEC, plan(WARY_BYTES), {})
+    assert spark.closed == 1  # its session may be gone: the next job asks for it anew
+    here.error = SinkUnavailable("still nobody")
+    with pytest.raises(SinkUnavailable):
+        runner.run(SPEC, plan(WARY_BYTES), {})
+    runner.run(SPEC, plan(WARY_BYTES), {})
+    assert (here.ran, spark.ran) == (1, 0)
+    runner.run(SPEC, plan(WARY_BYTES), {})
+    assert (here.ran, spark.ran) == (1, 1)  # all is well again
