@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-mysql-sink bench-storage docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -64,7 +64,8 @@ KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/flow/encode/kernels*.py 
 	src/rowferry/flow/capture/range_log/kv*.py src/rowferry/flow/capture/range_log/page.py \
 	src/rowferry/flow/capture/binlog/*kernels*.py src/rowferry/flow/capture/binlog/json_binary.py \
 	src/rowferry/flow/capture/binlog/compressed.py \
-	src/rowferry/refstore/kernels.py src/rowferry/refstore/kv_encode*.py)
+	src/rowferry/refstore/kernels.py src/rowferry/refstore/kv_encode*.py \
+	src/rowferry/verify/*kernels*.py)
 
 $(VENV)/.warm: $(VENV)/.stubs $(STUBS) $(KERNELS) | tools
 	@echo "== compiling the kernels"
@@ -120,6 +121,9 @@ bench-mysql-sink: setup services ## measure feeds into MariaDB beside statements
 
 bench-storage: setup services ## measure feeds to files and S3 beside bare puts; ARGS="--scale 0.1"
 	@$(BIN)/python bench/storage.py $(ARGS)
+
+bench-many-feeds: setup services ## measure many changefeeds on one server; ARGS="--feeds 50"
+	@$(BIN)/python bench/many_feeds.py $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \

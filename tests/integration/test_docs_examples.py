@@ -1,8 +1,9 @@
 """The examples of the pages, carried out: shell commands and Python, on a real store with Spark.
 
 All pages share one store and one folder, as a reader has who follows them one after the other. The
-store is started by the fixture, so the commands that start servers are not run again; neither are
-a command that was run already, a whole run with other Spark settings, nor `make`.
+store and a server's REST interface are started by the fixture, so the commands that start servers
+are not run again; neither are a command that was run already, a whole run with other Spark
+settings, nor `make`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,11 @@ import pytest
 from typer.testing import CliRunner
 
 from page_examples import ROOT, Block, all_blocks, commands, table_rows
+from rowferry.control.operations import Operations
+from rowferry.control.store.sql_store import open_store
 from rowferry.face.cli.main import app
+from rowferry.face.rest.app import About, create_app
+from rowferry.face.rest.serving import serve
 from rowferry.refstore.cluster import LocalCluster
 
 COMMANDS = CliRunner()
@@ -69,13 +75,21 @@ class Reader:
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     store = tmp_path_factory.mktemp("store")
-    with LocalCluster(store, data_servers=2) as cluster:
+    meta = open_store(f"sqlite:///{store}/meta.db")
+    page = create_app(Operations(meta), About("here", "0", 0.0, "one"))
+    with (
+        LocalCluster(store, data_servers=2) as cluster,
+        closing(meta),
+        serve(page, "127.0.0.1:0") as served,
+        pytest.MonkeyPatch.context() as environment,
+    ):
+        environment.setenv("ROWFERRY_SERVER", served.url)
         yield Reader(tmp_path_factory.mktemp("reader"), cluster.master_address)
 
 
 def is_left_out(words: list[str]) -> bool:
     """Return whether a command is not carried out; `tests/arch` checks the words of all of them."""
-    serves = words[1:3] in (["refstore", "master"], ["refstore", "data"])
+    serves = words[1:3] in (["refstore", "master"], ["refstore", "data"]) or words[1] == "server"
     return words[0] != "rowferry" or serves or "--spark-master" in words
 
 
@@ -97,6 +111,8 @@ def test_a_reader_can_follow_the_pages(reader: Reader, monkeypatch: pytest.Monke
             line = " ".join(words)
             if not is_left_out(words) and line not in said:
                 said[line] = reader.run(words)
+    (progress,) = (text for line, text in said.items() if line.startswith("rowferry sql"))
+    assert "range" in progress or "bank" in progress
     runs = [text for line, text in said.items() if line.startswith("rowferry run")]
     assert len(runs) == 2
     for text in runs:

@@ -7,9 +7,10 @@ rows are equal (0 and -0) costs time and nothing else.
 
 from __future__ import annotations
 
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column
@@ -17,6 +18,8 @@ from rowferry.flow.capture.binlog import chunks, session
 from rowferry.flow.capture.binlog.chunks import Chunk
 from rowferry.verify.comparison import A, B, Comparison
 from rowferry.verify.side import DatabaseTable, SideTable
+
+_Sums: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 _BYTES: Final = frozenset({Kind.TEXT, Kind.BINARY, Kind.JSON, Kind.VECTOR})
 _READ_AT_ONCE: Final = 1_000  # rows that are not worth another halving
@@ -47,51 +50,71 @@ class Ranges:
 
     def differing(self, numbers: list[int]) -> tuple[tuple[int, int], list[Chunk]]:
         """Return how many rows some ranges have on each side, and what of them differs."""
-        a, b = self.tables
-        with closing(session.connect(a.login)) as one, closing(session.connect(b.login)) as two:
-            for connection, table in ((one, a), (two, b)):
-                session.rows(connection, table.login, chunks.SETTINGS)
-            counted, found = [0, 0], list[Chunk]()
+        rows, found = [0, 0], list[Chunk]()
+        with _Servers(self.comparison, self.tables) as servers:
             for number in numbers:
-                chunk = a.chunks[number]
+                chunk = self.tables[A].chunks[number]
                 assert chunk is not None
-                sums = self._sums((one, two), chunk)
-                counted[A] += sums[A][0]
-                counted[B] += sums[B][0]
-                found += self._halved((one, two), chunk, sums)
-            return (counted[A], counted[B]), found
+                sums = servers.sums(chunk)
+                rows[A] += sums[A][0]
+                rows[B] += sums[B][0]
+                found += servers.halved(chunk, sums)
+        return (rows[A], rows[B]), found
 
-    def _halved(
-        self, connections: tuple[Any, Any], chunk: Chunk, sums: list[tuple[int, ...]]
-    ) -> list[Chunk]:
+
+class _Servers:
+    """A connection to each server; both work at the same time."""
+
+    def __init__(self, comparison: Comparison, tables: tuple[DatabaseTable, DatabaseTable]) -> None:
+        self._comparison, self._tables = comparison, tables
+
+    def __enter__(self) -> _Servers:
+        with ExitStack() as opened:
+            self._pool = opened.enter_context(ThreadPoolExecutor(2))
+            self._connections = []
+            for table in self._tables:
+                connection = opened.enter_context(closing(session.connect(table.login)))
+                session.rows(connection, table.login, chunks.SETTINGS)
+                self._connections.append(connection)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def halved(self, chunk: Chunk, sums: _Sums) -> list[Chunk]:
         """Return the parts of a range that differ, given its sums."""
         waiting, found = [(chunk, sums)], list[Chunk]()
         while waiting:
             here, (one, two) = waiting.pop()
             if one == two:
                 continue
-            larger = A if one[0] >= two[0] else B
-            rows = max(one[0], two[0])
-            table = self.tables[larger]
             halves = None
-            if rows > _READ_AT_ONCE and min(one[0], two[0]):
-                halves = chunks.split_chunk(
-                    connections[larger], table.login, table.schema, here, rows // 2
-                )
+            if max(one[0], two[0]) > _READ_AT_ONCE and min(one[0], two[0]):
+                halves = self._split(here, (one[0], two[0]))
             if halves is None:
                 found.append(here)
             else:
-                waiting += [(half, self._sums(connections, half)) for half in halves[::-1]]
+                waiting += [(half, self.sums(half)) for half in halves[::-1]]
         return found
 
-    def _sums(self, connections: tuple[Any, Any], chunk: Chunk) -> list[tuple[int, ...]]:
-        found = []
-        for side, connection in enumerate(connections):
-            table = self.tables[side]
-            sql = sum_statement(self.comparison, side, chunk)
-            row = session.one_row(connection, table.login, sql)
-            found.append(tuple(int(value) for value in row))
-        return found
+    def sums(self, chunk: Chunk) -> _Sums:
+        """Return count and sums of a range on each server."""
+        one, two = self._pool.map(lambda side: self._sum(side, chunk), (A, B))
+        return one, two
+
+    def _sum(self, side: int, chunk: Chunk) -> tuple[int, ...]:
+        sql = sum_statement(self._comparison, side, chunk)
+        row = session.one_row(self._connections[side], self._tables[side].login, sql)
+        return tuple(int(value) for value in row)
+
+    def _split(self, chunk: Chunk, rows: tuple[int, int]) -> tuple[Chunk, Chunk] | None:
+        """Cut a range in the middle of what the side with more rows has."""
+        side = A if rows[A] >= rows[B] else B
+        table = self._tables[side]
+        return chunks.split_chunk(
+            self._connections[side], table.login, table.schema, chunk, rows[side] // 2
+        )
 
 
 def sum_statement(comparison: Comparison, side: int, chunk: Chunk) -> str:

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rowferry.verify import hash_kernels as kernels
 from rowferry.verify.comparison import A, B, Comparison, Hashes
@@ -211,14 +210,6 @@ def joined(comparison: Comparison, side: int, frames: Iterable[bytes]) -> pa.Tab
     wanted = tables[0].column_names
     tables += [from_bytes(frame).select(wanted) for frame in frames]
     return pa.concat_tables(tables).combine_chunks()
-
-
-def sorted_by_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return rows in the order of their keys, for people."""
-    names = [n for n in key if n in rows.column_names]
-    if not names or not rows.num_rows:
-        return rows
-    return rows.take(pc.sort_indices(rows, [(n, "ascending") for n in names]))
 
 
 def to_bytes(rows: pa.Table) -> bytes:

@@ -61,7 +61,7 @@ class Clusters:
     def prepare(self, table: str, first_index: int = 1) -> None:
         """Make a table's triggers on both sides; the clusters' numbers follow each other."""
         for index, server in enumerate(self.servers, first_index):
-            server.script(*triggers(TableId(self.database, table), index))
+            server.script(*triggers(TableId(self.database, table), ["id"], index))
 
     def feeds(self, config: str, query: str = "") -> tuple[MySqlFeed, MySqlFeed]:
         """Make both feeds; `{index}` in the configuration is the number of the source's cluster."""

@@ -66,7 +66,8 @@ def test_a_reader_can_follow_the_page(
         shell = [words for b in all_blocks("sh") if b.page == PAGE for words in commands(b)]
         first, repaired, online = ([real.get(w, w) for w in words[1:]] for words in shell)
 
-        found = call(tmp_path, capfd, monkeypatch, first)
+        # Each row is a key range of its own: tasks get several.
+        found = call(tmp_path, capfd, monkeypatch, [*first, "--chunk-rows", "1"])
         assert found.code == 1, found.err
         page = (ROOT / "docs" / PAGE).read_text()
         wanted = [line[4:] for line in page.splitlines() if line.startswith("    ")]
@@ -78,8 +79,8 @@ def test_a_reader_can_follow_the_page(
         mariadb_server.script(*(s for s in statements if s.strip()))
         refused = call(tmp_path, capfd, monkeypatch, repaired)
         assert (refused.code, refused.refusal()[0]) == (2, "RF-1002")
-        found = call(tmp_path, capfd, monkeypatch, [*first, "--chunk-rows", "1"])
-        assert (found.code, found.out.splitlines()[-1]) == (0, "2 tables compared, all equal")
+        rows = [s.execute("SELECT * FROM shop.orders") for s in (mysql_server, mariadb_server)]
+        assert rows[0] == rows[1]
 
         found = call(tmp_path, capfd, monkeypatch, online)
         told = json.loads(found.out)

@@ -23,6 +23,9 @@ def _group() -> None:
 @app.command("prepare")
 def prepare_command(
     tables: Annotated[list[str], typer.Argument(help="Tables as DATABASE.TABLE")],
+    key: Annotated[
+        list[str], typer.Option(help="A column of their primary key; repeat it for several")
+    ],
     cluster_index: Annotated[
         int, typer.Option(min=0, max=15, help="The number of the cluster where they will run")
     ],
@@ -34,8 +37,7 @@ def prepare_command(
         database, table = named_by(written, case_sensitive=True)
         if database is None or table is None:
             raise BadFilterRule(f"{written!r} is not one table; write DATABASE.TABLE")
-        lines += [
-            f"{statement} $$" for statement in triggers(TableId(database, table), cluster_index)
-        ]
+        made = triggers(TableId(database, table), key, cluster_index)
+        lines += [f"{statement} $$" for statement in made]
     lines.append("DELIMITER ;")
     out.file.write("\n".join(lines) + "\n")

@@ -60,6 +60,6 @@ def test_prepare_prints_statements() -> None:
     ]
     assert done.output.count("'rowferry cluster-index 1'") == len(made_triggers)
     refused = CliRunner().invoke(
-        app, ["active-active", "prepare", "shop.*", "--cluster-index", "1"]
+        app, ["active-active", "prepare", "shop.*", "--key", "id", "--cluster-index", "1"]
     )
     assert refused.exit_code != 0

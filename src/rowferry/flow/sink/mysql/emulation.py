@@ -27,13 +27,13 @@ _INDEX: Final = re.compile(r"rowferry cluster-index (\d+)")
 _EVENTS: Final = ("INSERT", "UPDATE", "DELETE")
 
 
-def triggers(table: TableId, cluster_index: int) -> list[str]:
-    """Return the statements that make a table ready, in their order.
+def triggers(table: TableId, key: Sequence[str], cluster_index: int) -> list[str]:
+    """Return the statements that make a table ready, in their order; `key` is its primary key.
 
     Running them again replaces the triggers. The last one stamps rows that were there before.
     """
     found = []
-    for event, body in zip(_EVENTS, _bodies(cluster_index), strict=True):
+    for event, body in zip(_EVENTS, _bodies(key, cluster_index), strict=True):
         name = f"{quoted(table.database)}.{quoted(_name(table, event))}"
         found.append(f"DROP TRIGGER IF EXISTS {name}")
         found.append(
@@ -49,18 +49,30 @@ def triggers(table: TableId, cluster_index: int) -> list[str]:
     return found
 
 
-def _bodies(cluster_index: int) -> tuple[str, str, str]:
+def _bodies(key: Sequence[str], cluster_index: int) -> tuple[str, str, str]:
     own = f"({_NOW}) | {cluster_index}"
     last = "IFNULL(IFNULL(OLD._tidb_origin_ts, OLD._tidb_commit_ts), 0)"
     above = f"GREATEST({_NOW}, ({last} | {_LOW_BITS}) + 1) | {cluster_index}"
-    refusal = (
-        "IF OLD._tidb_softdelete_time IS NULL THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = "
-        "'set _tidb_softdelete_time instead of deleting the row'; END IF"
+    # A row that is gone without a trace would come back with the next late write from elsewhere.
+    moved = " OR ".join(f"NOT NEW.{quoted(c)} <=> OLD.{quoted(c)}" for c in key)
+    kept = _refused(
+        moved, "mark the row as deleted and insert another, instead of changing its key"
+    )
+    gone = _refused(
+        "OLD._tidb_softdelete_time IS NULL",
+        "set _tidb_softdelete_time instead of deleting the row",
     )
     return (
         f"SET NEW._tidb_origin_ts = NULL, NEW._tidb_commit_ts = {own}",
-        f"SET NEW._tidb_origin_ts = NULL, NEW._tidb_commit_ts = {above}",
-        refusal,
+        f"{kept}; SET NEW._tidb_origin_ts = NULL, NEW._tidb_commit_ts = {above}",
+        gone,
+    )
+
+
+def _refused(condition: str, words: str) -> str:
+    return (
+        f"IF {condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'rowferry: {words}'; "
+        "END IF"
     )
 
 
@@ -80,9 +92,10 @@ def check_triggers(session: Session, tables: Sequence[TableId], cluster_index: i
     for table in tables:
         found = there.get((table.database.lower(), table.table.lower()), {})
         if not {"INSERT", "UPDATE"} <= found.keys():
+            command = f"rowferry active-active prepare {table} --key <column> --cluster-index <n>"
             raise TargetUnfit(
                 f"table {table} of the downstream has no triggers for active-active; run there "
-                f"what `rowferry active-active prepare {table} --cluster-index <n>` prints"
+                f"what `{command}` prints"
             )
         if cluster_index in found.values():
             raise TargetUnfit(

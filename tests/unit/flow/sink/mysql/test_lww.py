@@ -128,7 +128,7 @@ def test_dropped_and_renamed_tables_leave_the_progress_table() -> None:
 
 
 def test_triggers_that_are_missing_or_of_the_same_cluster() -> None:
-    made = [s for s in triggers(A, 3) if s.startswith("CREATE")]
+    made = [s for s in triggers(A, ["id"], 3) if s.startswith("CREATE")]
     events = [s.split(" BEFORE ")[1].split()[0] for s in made]
     rows = [("SHOP", "a", event, body) for event, body in zip(events, made, strict=True)]
     check_triggers(session(Recorder(rows)), [A], 4)
