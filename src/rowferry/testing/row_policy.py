@@ -1,4 +1,9 @@
-"""Soft delete and active-active row by row, in plain Python: what validators expect."""
+"""Soft delete and active-active row by row, in plain Python: what validators expect.
+
+With the mode off, validators of a feed of such tables take `as_readers_see(history)` in place of
+the history. P5 is not promised for an update that brings a row back: its old row was deleted for
+readers.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from rowferry.change.chunk import Op
+from rowferry.change.chunk import Op, SchemaChange
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableSchema
+from rowferry.testing.model import Commit, History, Replay, RowChange, key_of
 
 Image = dict[str, Any] | None
 
@@ -63,4 +69,38 @@ def _newest_wins(row: Row, table: TableSchema, cluster_index: int) -> list[Row]:
     return [
         Row(Op.INSERT, None, buried, row.commit_ts),
         Row(Op.INSERT, None, new, row.commit_ts),
+    ]
+
+
+def as_readers_see(history: History) -> History:
+    """Return a history as a feed without the active-active mode tells it."""
+    found, replay = History(), Replay([])
+    for entry in history.entries():
+        if isinstance(entry, Commit):
+            told: list[RowChange] = []
+            for change in entry.changes:
+                told += _seen(change, entry.commit_ts, replay)
+                replay.states.apply(change, replay.left_key(change))
+            if told:
+                found.note_commit(entry.commit_ts, told)
+            continue
+        replay.play(entry, {})
+        if isinstance(entry, SchemaChange):
+            found.note_schema_change(entry)
+        else:
+            found.note_table(entry)
+    return found
+
+
+def _seen(change: RowChange, commit_ts: int, at: Replay) -> list[RowChange]:
+    schema = at.states.schemas.get(change.table)
+    if schema is None:
+        return [change]
+    before = change.before
+    if before is None and change.op is not Op.INSERT:
+        before = at.states.rows.get(change.table, {}).get(change.key)
+    passed = policy_of(Row(change.op, before, change.after, commit_ts), schema, False)
+    return [
+        RowChange(change.table, r.op, key_of(schema, r.after or r.before or {}), r.before, r.after)
+        for r in passed
     ]

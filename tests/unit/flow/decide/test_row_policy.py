@@ -16,7 +16,8 @@ from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.table import TableSchema
 from rowferry.errors import TableNotActiveActive
 from rowferry.flow.decide.row_policy import by_policy
-from rowferry.testing.row_policy import Row, policy_of
+from rowferry.testing.model import History, RowChange
+from rowferry.testing.row_policy import Row, as_readers_see, policy_of
 
 NULL, ZERO, ZERO_DATE = None, "0", "0000-00-00 00:00:00.000000"
 TIME, LATER = "2025-03-10 00:00:00.000000", "2025-03-11 00:00:00.000000"
@@ -215,6 +216,33 @@ def test_as_the_model(
         for r in policy_of(Row(op, before, after, 1), table, mode, cluster_index=2)
     ]
     assert found == wanted
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), moments | st.just("gone"))))
+def test_readers_have_the_rows_of_the_model(steps: list[tuple[int, int, str | None]]) -> None:
+    """What readers rebuild of decided rows is what the model's history says, change by change."""
+    history, there, copy = History(), dict[int, dict[str, Any]](), dict[int, dict[str, Any]]()
+    table = flagged(False, True).at(1)
+    history.note_table(table)
+    decide = decisions()
+    for commit_ts, (key, to, time) in enumerate(steps, 2):
+        old, new = there.pop(key, None), row(to, None if time == "gone" else time, v=str(commit_ts))
+        if time == "gone" and old is None or time != "gone" and to != key and to in there:
+            there |= {key: old} if old else {}
+            continue
+        op = Op.DELETE if time == "gone" else Op.INSERT if old is None else Op.UPDATE
+        after = None if op is Op.DELETE else new
+        there |= {to: new} if after else {}
+        changed = RowChange(table.id, op, (to if after else key,), old, after)
+        history.note_commit(commit_ts, [changed])
+        for told, before, image in decided(decide, chunk(table, (op, old, after))):
+            if told is not Op.INSERT and before is not None:
+                copy.pop(before["id"], None)
+            if image is not None:
+                copy[image["id"]] = image
+        seen = as_readers_see(history).rows_at(table.id, commit_ts)
+        assert {k[0]: r for k, r in seen.items()} == copy
 
 
 # --- as a part of the decisions ------------------------------------------------------------------

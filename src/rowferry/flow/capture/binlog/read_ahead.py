@@ -112,11 +112,13 @@ class ReadAhead:
                 if not self._stopped:
                     self._drained = False
                     self.scanner.receive()
-                    for _ in range(_MOST_READS):  # over TLS each event comes by itself
-                        if not self._stream.wait(0):
-                            break
-                        self.scanner.receive()
-                    self.scanner.frame()
+                    try:
+                        for _ in range(_MOST_READS):  # over TLS each event comes by itself
+                            if not self._stream.wait(0):
+                                break
+                            self.scanner.receive()
+                    finally:  # a server says why before it closes the connection
+                        self.scanner.frame()
         return True
 
     def _full(self) -> bool:
