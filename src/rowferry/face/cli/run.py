@@ -14,6 +14,7 @@ from rowferry.control.supervise import Until
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import RunView, consoles
 from rowferry.face.cli.signals import stop_on_signal
+from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_settings
 
 WORK_DIR = Path(".rowferry")
 
@@ -58,12 +59,8 @@ def run_command(
     schema_registry: Annotated[
         str | None, typer.Option(help="Of avro: the registry's address, http://HOST:PORT")
     ] = None,
-    spark_master: Annotated[
-        str, typer.Option(help="Where Spark runs: local[*], spark://…, yarn, k8s://…")
-    ] = "local[*]",
-    spark_conf: Annotated[
-        list[str] | None, typer.Option(help="Further Spark settings, key=value; may be repeated")
-    ] = None,
+    spark_master: SparkMaster = "local[*]",
+    spark_conf: SparkConf = None,
 ) -> None:
     """Run one changefeed until stopped (Ctrl-C), caught up, or at a commit-ts.
 
@@ -137,17 +134,6 @@ def _until(until: str | None, until_ts: int | None) -> Until:
     if until_ts is not None and until_ts <= 0:
         raise BadOption(f"--until-ts {until_ts}: must be a commit-ts, a positive whole number")
     return Until(caught_up=until is not None, commit_ts=until_ts)
-
-
-def read_settings(pairs: list[str]) -> dict[str, str]:
-    """Return `--spark-conf` as a mapping."""
-    found = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise BadOption(f"--spark-conf {pair!r}: write key=value")
-        found[key] = value
-    return found
 
 
 def _log_to(folder: Path, name: str) -> None:

@@ -15,8 +15,9 @@ import typer
 from rowferry import __version__
 from rowferry.errors import BadOption, RowferryError
 from rowferry.face.cli.output import consoles
-from rowferry.face.cli.run import WORK_DIR, read_settings
+from rowferry.face.cli.run import WORK_DIR
 from rowferry.face.cli.signals import stop_on_signal
+from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_settings
 
 if TYPE_CHECKING:
     from rowferry.face.gate import Tls
@@ -46,12 +47,8 @@ def server_command(
         list[str] | None,
         typer.Option(help="For requests that name no source: URI, or ID=URI; may be repeated"),
     ] = None,
-    spark_master: Annotated[
-        str, typer.Option(help="Where Spark runs: local[*], spark://…, yarn, k8s://…")
-    ] = "local[*]",
-    spark_conf: Annotated[
-        list[str] | None, typer.Option(help="Further Spark settings, key=value; may be repeated")
-    ] = None,
+    spark_master: SparkMaster = "local[*]",
+    spark_conf: SparkConf = None,
     work_dir: Annotated[
         Path, typer.Option(help="Spark's logs and, unless --meta is given, the meta database")
     ] = WORK_DIR,

@@ -26,6 +26,7 @@ from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import consoles
+from rowferry.face.cli.spark_options import SparkMaster
 from rowferry.flow.sink.storage.paths import escape
 from rowferry.rebuild.stored_feed import open_storage
 from rowferry.rebuild.table import TablePlan, plan_tables
@@ -56,7 +57,7 @@ def table_command(
         bool, typer.Option("--native-times", help="Dates and times as Spark's types, not as text")
     ] = False,
     show: Annotated[int, typer.Option(help="How many rows are printed without --to")] = 20,
-    spark_master: Annotated[str, typer.Option(help="Where Spark runs")] = "local[*]",
+    spark_master: SparkMaster = "local[*]",
 ) -> None:
     """Rebuild a table, or all, and print its first rows and count, or write it as Parquet."""
     out, err = consoles()

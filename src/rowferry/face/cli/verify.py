@@ -17,6 +17,7 @@ from rich.text import Text
 
 from rowferry.errors import BadInput, BadOption, OptionsConflict, RowferryError
 from rowferry.face.cli.output import Printer, consoles, show_error
+from rowferry.face.cli.spark_options import SparkMaster
 from rowferry.face.cli.table import commit_ts
 from rowferry.spark.verify_job import opened_verify
 from rowferry.verify.names import Names
@@ -65,7 +66,7 @@ def verify_command(
     ] = None,
     show: Annotated[int, typer.Option(help="Rows of each kind that are printed per table")] = 10,
     output: Annotated[str, typer.Option(help="table or json")] = "table",
-    spark_master: Annotated[str, typer.Option(help="Where Spark runs")] = "local[*]",
+    spark_master: SparkMaster = "local[*]",
 ) -> None:
     """Compare the tables of A and B. Exit code: 0 equal, 1 different, 2 it cannot be said."""
     try:

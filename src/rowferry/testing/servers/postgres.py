@@ -11,13 +11,12 @@ import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import psycopg
 
 from rowferry.errors import SourceUnavailable
-from rowferry.testing.servers.child import HOST, PORT_TRIES, PortTaken, end, free_port, spawn
+from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
 from rowferry.testing.servers.packages import Packages, cache, locked
 
 PACKAGES: Final = Packages("postgresql-15", "bookworm", ("postgresql-15",))
@@ -28,19 +27,19 @@ _NOBODY: Final = 65534
 _START_S: Final = 120.0
 
 
-class Postgres:
-    """A server on 127.0.0.1; it is killed at the end of the block, and dies with this process.
+class Postgres(Living):
+    """A server on 127.0.0.1.
 
     Attributes:
         folder: holds the server's messages, `server.err`.
     """
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder.absolute()
         self.host = HOST
         self.port = 0
         self._password = secrets.token_hex(12)
-        self._child: subprocess.Popen[bytes] | None = None
         self._home: Path | None = None
 
     @classmethod
@@ -102,28 +101,6 @@ class Postgres:
         self._end(signal.SIGQUIT)  # the one that also ends its children and leaves no memory behind
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
-
-    @property
-    def pid(self) -> int:
-        """The process id of the server's first process.
-
-        Raises:
-            SourceUnavailable: the server is down.
-        """
-        if self._child is None:
-            raise SourceUnavailable(f"the server at port {self.port} is down")
-        return self._child.pid
 
     # --- access ----------------------------------------------------------------------------------
 
@@ -193,7 +170,7 @@ class Postgres:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             said = self._messages.read_bytes()[begin:].decode(errors="replace")
-            if self._child is None or self._child.poll() is not None:
+            if not self.alive:
                 if "Address already in use" in said:
                     raise PortTaken
                 raise SourceUnavailable(f"the server did not start: {said.strip()[-300:]}")
@@ -206,11 +183,6 @@ class Postgres:
         self.execute(f"ALTER USER {USER} PASSWORD '{self._password}'")
         (self._data / "pg_hba.conf").write_text("host all all 127.0.0.1/32 scram-sha-256\n")
         self.execute("SELECT pg_reload_conf()")
-
-    def _end(self, how: signal.Signals) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            end(child, how)
 
 
 # --- the program, which refuses to run as root ---------------------------------------------------
