@@ -95,8 +95,11 @@ test: setup services ## check style and types, then run every test
 	@$(BIN)/ruff format --check .
 	@echo "== mypy (strict, as pyproject.toml says)"
 	@$(BIN)/mypy
-	@echo "== pytest: $$(ls -d tests/*/ | tr '\n' ' ')"
-	@$(BIN)/pytest
+	@echo "== pytest: $$(ls -d tests/*/ | tr '\n' ' ')(tests/chaos beside the others)"
+	@mkdir -p .cache; $(BIN)/pytest tests/chaos > .cache/chaos.log 2>&1 & chaos=$$!; \
+		trap "kill $$chaos 2> /dev/null" EXIT; \
+		$(BIN)/pytest --ignore=tests/chaos; others=$$?; \
+		wait $$chaos; kills=$$?; cat .cache/chaos.log; [ $$others = 0 ] && [ $$kills = 0 ]
 	@echo "== all passed: ruff check, ruff format, mypy, pytest"
 
 test-unit: setup ## run the tests that need neither Spark nor services
