@@ -49,6 +49,9 @@ class Tables:
     def named(self, query: ev.Query) -> str:
         return ""
 
+    def is_mark(self, table: TableId) -> bool:
+        return False
+
     def source_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
