@@ -14,7 +14,7 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -92,8 +92,8 @@ def open_session(
         warnings.simplefilter("ignore")
         try:
             return SparkSession(SparkContext.getOrCreate(conf))
-        except Py4JJavaError as err:
-            why = str(err.java_exception).partition("\n")[0]
+        except (Py4JJavaError, PySparkException) as err:  # which, depends on sessions before
+            why = str(getattr(err, "java_exception", err)).partition("\n")[0]
             _end_java()
             raise EngineError(
                 f"Spark did not start on {master}: {why}; check --spark-master and --spark-conf; "
