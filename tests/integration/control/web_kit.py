@@ -1,4 +1,4 @@
-"""A fleet's meta database with changefeeds in every state, for the web page to show."""
+"""A browser, and a fleet's meta database with changefeeds in every state for it to show."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.position import RangeProgress, Stage
@@ -17,12 +20,25 @@ from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.errors import RowferryError, SinkUnavailable, SourceUnavailable
 from rowferry.flow.assemble import option_tables
 from rowferry.spec.build import build_spec
+from rowferry.testing.servers import Chromium
 
+PATIENCE_MS = 120_000
 SECRET = secrets.token_hex(12)
 EVERY_S = 5.0
 SERVERS = ("10.0.4.11:8300", "10.0.4.12:8300")
 SOURCE = f"mysql://cdc:{SECRET}@orders-db.internal:3306/"
 KAFKA = "kafka://broker-1:9092/{}?protocol=canal-json"
+
+
+@contextmanager
+def started_browser() -> Iterator[Browser]:
+    """A browser for a module: longer, its event loop would be in the way of others."""
+    program = str(Chromium.ensure())
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox"]  # tests may run as root
+        with playwright.chromium.launch(executable_path=program, args=options) as browser:
+            yield browser
 
 
 class Fleet:

@@ -35,6 +35,8 @@ def test_words_stand_out_from_what_is_behind_them(theme: int) -> None:
     words = ("text", "muted", "accent", "normal", "warning", "pending", "stopped", "failed")
     pairs = [(w, back) for w in (*words, "finished") for back in ("card", "back")]
     pairs += [("on-accent", "accent"), ("failed", "failed-soft"), ("text", "warning-soft")]
+    pairs += [("text", "failed-soft"), ("muted", "failed-soft")]
+    pairs += [("warning", "warning-soft"), ("muted", "warning-soft")]
     weak = [(a, b) for a, b in pairs if contrast(shades[a], shades[b]) < 4.5]
     assert weak == []
 

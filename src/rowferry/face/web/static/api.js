@@ -64,7 +64,7 @@ async function ask(method, path, body, signal) {
     text = await answer.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Unreachable(error.message);
+    throw new Unreachable("The server does not answer.");
   }
   if (answer.status === 502 || answer.status === 503 || answer.status === 504) {
     throw new Unreachable(`a proxy answers ${answer.status}`); // the server behind it is away
@@ -90,5 +90,11 @@ export const pause = (id) => ask("POST", `/api/v2/changefeeds/${feed(id)}/pause`
 export const resume = (id) => ask("POST", `/api/v2/changefeeds/${feed(id)}/resume`, "{}");
 export const remove = (id) => ask("DELETE", `/api/v2/changefeeds/${feed(id)}`);
 export const check = (body, signal) => ask("POST", "/api/rowferry/changefeeds/check", body, signal);
+export const checkChange = (id, body, signal) =>
+  ask("POST", `/api/rowferry/changefeeds/${feed(id)}/check`, body, signal);
+export const change = (id, body) => ask("PUT", `/api/v2/changefeeds/${feed(id)}`, body);
+export const reset = (id, body) => ask("POST", `/api/rowferry/changefeeds/${feed(id)}/reset`, body);
+export const tables = (id, body) =>
+  ask("POST", `/api/rowferry/changefeeds/${feed(id)}/tables`, body);
 export const create = (body) => ask("POST", "/api/v2/changefeeds", body);
 export const sql = (statement) => ask("POST", "/api/rowferry/sql", written({ statement }));

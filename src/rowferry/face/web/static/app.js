@@ -1,13 +1,17 @@
 // The page: reads the server's answers again and again, and shows them by the address after #.
 
 import * as api from "./api.js";
+import { askPause, askRemove, askReset, askTables } from "./asking.js";
+import { changeView } from "./change_view.js";
 import { drawCursors, followPointer } from "./chart.js";
 import { createView } from "./create_view.js";
 import { detailView } from "./detail_view.js";
 import { h, show } from "./dom.js";
 import { listView } from "./list_view.js";
+import { askLogin, whenLoggedIn } from "./login.js";
 import { serversView } from "./servers_view.js";
 import { sqlView } from "./sql_view.js";
+import { mayReset } from "./state_marks.js";
 import { ago, clock, duration } from "./words.js";
 
 const EVERY_MS = 2000;
@@ -20,7 +24,7 @@ const state = {
   overview: null,
   detail: null,
   gone: "", // why the changefeed of the address is not there
-  list: { search: "", states: new Set(), order: "state" },
+  list: { search: "", states: new Set(), order: "state", reversed: false },
   busy: new Set(), // changefeeds with a request of ours under way
   answeredAt: 0,
   awaySince: 0, // since when the server does not answer; 0: it does
@@ -37,12 +41,18 @@ const told = {
     toast(`${id} was created`);
     location.hash = `#/changefeed/${encodeURIComponent(id)}`;
   },
+  altered: (id) => {
+    toast(`${id} was changed; resume it to go on`);
+    location.hash = `#/changefeed/${encodeURIComponent(id)}`;
+  },
 };
-const kept = {}; // pages that keep what is written in them, while they are shown
 
-function keeping(page, make) {
-  kept[page] ??= make(told);
-  return kept[page];
+let kept = null; // the page that keeps what is written in it, while it is shown
+
+function keeping(make) {
+  if (kept?.address !== location.hash) kept = { address: location.hash, page: make() };
+  kept.page.renew?.(state.detail, state.busy);
+  return kept.page.root;
 }
 
 function waiting(words) {
@@ -51,11 +61,12 @@ function waiting(words) {
 
 function view() {
   const { page, id } = state.route;
-  if (page === "new") return keeping("new", createView);
-  if (page === "sql") return keeping("sql", sqlView);
-  if (page === "changefeed") {
+  if (page === "new") return keeping(() => createView(told));
+  if (page === "sql") return keeping(() => sqlView(told));
+  if (id) {
     if (state.gone) return waiting([state.gone, " ", h("a", { href: "#/" }, "All changefeeds")]);
-    return state.detail?.id === id ? detailView(state) : waiting("Reading…");
+    if (state.detail?.id !== id) return waiting("Reading…");
+    return page === "change" ? keeping(() => changeView(told, state.detail)) : detailView(state);
   }
   if (!state.overview) return waiting("Reading…");
   return page === "servers" ? serversView(state) : listView(state);
@@ -66,10 +77,9 @@ function render() {
   const shown = view();
   const main = $("main");
   if (main.firstElementChild !== shown) show(main, shown);
-  for (const page of Object.keys(kept)) if (page !== state.route.page) delete kept[page];
+  if (kept && kept.page.root !== shown) kept = null;
   for (const link of document.querySelectorAll("nav a")) {
-    const here =
-      link.dataset.page === (state.route.page === "changefeed" ? "list" : state.route.page);
+    const here = link.dataset.page === (state.route.id ? "list" : state.route.page);
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -96,7 +106,7 @@ function renderLive() {
     banner.textContent = `${since}${shown} Asking again…`;
   }
   const failed = state.overview?.changefeeds.filter((f) => f.state === "failed").length ?? 0;
-  const title = state.route.page === "changefeed" ? `${state.route.id} · Rowferry` : "Rowferry";
+  const title = state.route.id ? `${state.route.id} · Rowferry` : "Rowferry";
   document.title = away ? `(no answer) ${title}` : failed ? `(${failed} failed) ${title}` : title;
 }
 
@@ -127,18 +137,19 @@ async function within(promise) {
 }
 
 async function read() {
-  const { page, id } = state.route;
+  const { id } = state.route;
   try {
     const [overview, detail] = await within(
       Promise.all([
         api.overview(),
-        page === "changefeed" ? api.changefeed(id).catch((error) => error) : null,
+        id ? api.changefeed(id).catch((error) => error) : null,
       ]),
     );
+    tellNews(state.overview, overview);
     state.overview = overview;
     state.answeredAt = Date.now();
     state.awaySince = 0;
-    if (state.route.page === "changefeed" && state.route.id === id) {
+    if (id && state.route.id === id) {
       if (detail instanceof api.Refused) state.gone = detail.message;
       else if (detail instanceof Error) throw detail;
       else if (detail) [state.detail, state.gone] = [detail, ""];
@@ -147,6 +158,15 @@ async function read() {
     trouble(error, true);
   }
   render();
+}
+
+/** Tell those who hear the page which changefeeds have another state now. */
+function tellNews(before, now) {
+  const known = new Map(before?.changefeeds.map((f) => [f.id, f.state]));
+  const news = now.changefeeds
+    .filter((f) => known.has(f.id) && known.get(f.id) !== f.state && !state.busy.has(f.id))
+    .map((f) => `${f.id} is ${f.state} now${f.error ? `: ${f.error.message}` : ""}`);
+  if (news.length) $("news").textContent = news.slice(0, 3).join(". ");
 }
 
 function trouble(error, whileReading) {
@@ -169,53 +189,26 @@ async function refresh() {
 
 // --- acting --------------------------------------------------------------------------------------
 
-async function act(verb, id, done) {
+/** Do something with a changefeed; its buttons wait until the change can be seen. */
+async function act(id, work, done) {
   state.busy.add(id);
   render();
   try {
-    await api[verb](id);
+    await work();
     toast(`${id} ${done}`);
-    if (verb === "remove") location.hash = "#/";
+    await new Promise((tell) => setTimeout(tell, SETTLE_MS));
   } catch (error) {
     toast(error.message, "bad");
     trouble(error, false);
   }
-  await new Promise((tell) => setTimeout(tell, SETTLE_MS));
   await refresh();
   state.busy.delete(id);
   render();
 }
 
-function confirmed(title, words, yes) {
-  const dialog = $("confirm");
-  $("confirm-title").textContent = title;
-  $("confirm-words").textContent = words;
-  $("confirm-yes").textContent = yes;
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((tell) => {
-    dialog.addEventListener("close", () => tell(dialog.returnValue === "yes"), { once: true });
-  });
-}
-
-function askLogin({ challenge }) {
-  const dialog = $("login");
-  if (dialog.open) return;
-  const ways = { token: /bearer/i.test(challenge) || !challenge, user: /basic/i.test(challenge) };
-  for (const line of dialog.querySelectorAll("[data-way]")) line.hidden = !ways[line.dataset.way];
-  $("login-words").textContent =
-    ways.token && ways.user ? "Enter its token, or a user and the password." : "";
-  dialog.showModal();
-  dialog.querySelector("p:not([hidden]) > input").focus();
-}
-
-function login(dialog) {
-  const [token, user, password] = ["token", "user", "password"].map((x) =>
-    $(`login-${x}`).value.trim(),
-  );
-  if (dialog.returnValue === "enter" && (token || user)) api.enter({ token, user, password });
-  for (const input of dialog.querySelectorAll("input")) input.value = "";
-  refresh(); // without a right one, it is asked for again
+/** Wait for an answer to a question that does something itself; then as above. */
+async function asked(id, question, done) {
+  if (await question) await act(id, async () => {}, done);
 }
 
 function theme() {
@@ -231,20 +224,23 @@ function theme() {
 }
 
 const ACTIONS = {
-  pause: ({ id }) => act("pause", id, "is paused"),
-  resume: ({ id }) => act("resume", id, "runs again"),
-  remove: async ({ id }) => {
-    const words =
-      "It stops at its next border, and how far it came is forgotten. What it has delivered stays where it is.";
-    if (await confirmed(`Remove ${id}?`, words, "Remove")) await act("remove", id, "was removed");
-  },
+  pause: ({ id }) => act(id, () => api.pause(id), "is paused"),
+  resume: ({ id }) => act(id, () => api.resume(id), "runs again"),
+  remove: ({ id }) => asked(id, askRemove(id), "was removed"),
+  reset: ({ id }) =>
+    mayReset(state.detail.state)
+      ? asked(id, askReset(state.detail), "begins anew when it is resumed")
+      : asked(id, askPause(id), "is paused"),
+  tables: ({ id }) => asked(id, askTables(state.detail), "has other tables now"),
   only: ({ state: one }) => {
     const { states } = state.list;
     if (!states.delete(one)) states.add(one);
     render();
   },
   order: ({ order }) => {
-    state.list.order = order;
+    const { list } = state;
+    list.reversed = list.order === order && !list.reversed;
+    list.order = order;
     render();
   },
   everything: () => {
@@ -273,24 +269,22 @@ function step(by) {
   links[Math.max(0, Math.min(links.length - 1, next))].focus();
 }
 
-function isWritten() {
-  return [...document.querySelectorAll("main input, main textarea")].some((x) => x.value);
-}
-
 function escape() {
   const box = $("search");
+  const { page, id } = state.route;
   if (document.activeElement === box && box.value) search("");
   else if (document.activeElement === box) box.blur();
-  else if (state.route.page === "new" && isWritten())
+  else if (kept?.page.isWritten)
     return; // only Cancel throws it away
-  else if (state.route.page !== "list") location.hash = "#/";
+  else if (page === "change") location.hash = `#/changefeed/${encodeURIComponent(id)}`;
+  else if (page !== "list") location.hash = "#/";
   else if (state.list.search || state.list.states.size) ACTIONS.everything();
 }
 
 const KEYS = {
   "/": () => {
-    if (state.route.page !== "list") location.hash = "#/";
-    queueMicrotask(() => $("search")?.focus());
+    if ($("search")) $("search").focus();
+    else [seeks, location.hash] = [true, "#/"];
   },
   j: () => step(1),
   k: () => step(-1),
@@ -322,22 +316,44 @@ function key(event) {
 
 // --- beginning -----------------------------------------------------------------------------------
 
-function route() {
-  const [page = "", id = ""] = location.hash.replace(/^#\/?/, "").split("/");
-  const known = ["changefeed", "new", "servers", "sql"].includes(page);
-  let name = id;
-  try {
-    name = decodeURIComponent(id);
-  } catch {
-    // An address that somebody wrote by hand; it names no changefeed.
+function parsedAddress() {
+  const [page = "", id = "", more = ""] = location.hash.replace(/^#\/?/, "").split("/");
+  if (page === "changefeed" && id) {
+    let name = id;
+    try {
+      name = decodeURIComponent(id);
+    } catch {
+      // An address that somebody wrote by hand; it names no changefeed.
+    }
+    return { page: more === "change" ? "change" : "changefeed", id: name };
   }
-  state.route = { page: known ? page : "list", id: name };
+  return { page: ["new", "servers", "sql"].includes(page) ? page : "list", id: "" };
+}
+
+let listScroll = 0;
+let seeks = false; // the list is opened to search in it
+
+function route(event) {
+  const before = state.route;
+  if (before.page === "list") listScroll = window.scrollY;
+  state.route = parsedAddress();
   state.gone = "";
   render();
-  if (state.route.page === "list" && $("search")) $("search").value = state.list.search;
-  if (state.route.page === "new") $("new-source").focus();
-  else window.scrollTo(0, 0);
+  const { page } = state.route;
+  if (page === "list" && $("search")) $("search").value = state.list.search;
+  window.scrollTo(0, page === "list" ? listScroll : 0);
+  if (page === "new") $("new-source").focus();
+  else if (seeks && $("search")) $("search").focus();
+  else if (event) focusLost(page === "list" ? before.id : ""); // at first, Tab begins at the top
+  seeks = false;
   refresh();
+}
+
+/** Give the focus a place on a new page: the changefeed that one comes from, else its beginning. */
+function focusLost(from) {
+  if (![document.body, $("main")].includes(document.activeElement)) return;
+  const row = from && document.querySelector(`tr[data-id="${CSS.escape(from)}"] a.open`);
+  (row || $("main")).focus({ preventScroll: !row });
 }
 
 document.addEventListener("click", (event) => {
@@ -354,12 +370,15 @@ document.addEventListener("click", (event) => {
 document.addEventListener("input", (event) => {
   if (event.target.id === "search") search(event.target.value);
 });
+document.addEventListener("change", (event) => {
+  if (event.target.id === "order") ACTIONS.order({ order: event.target.value });
+});
 document.addEventListener("keydown", key);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) refresh();
 });
 window.addEventListener("hashchange", route);
-$("login").addEventListener("close", () => login($("login")));
+whenLoggedIn(refresh);
 setInterval(renderLive, 1000);
 followPointer();
 route();

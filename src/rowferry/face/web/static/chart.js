@@ -6,7 +6,7 @@ import { clock } from "./words.js";
 const WIDTH = 1000;
 const HEIGHT = 100;
 const WINDOW_MS = 900_000;
-const LEAST_MS = 120_000;
+const LEAST_MS = 60_000;
 
 /** Return a small line of the newest values; the words beside it say what it shows. */
 export function sparkline(values, tone = "") {
@@ -21,7 +21,12 @@ export function sparkline(values, tone = "") {
   );
   return s(
     "svg",
-    { class: `spark ${tone}`, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" },
+    {
+      class: `spark ${tone}`,
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+      preserveAspectRatio: "none",
+      "aria-hidden": "true", // the number beside it says how it is now
+    },
     s("title", {}, "the last minutes"),
     s("path", { class: "area", d: filled(line) }),
     s("path", { class: "line", d: line }),
@@ -30,17 +35,15 @@ export function sparkline(values, tone = "") {
 
 /** Return a path through points `[x, value]`; where a value is null, the line breaks. */
 function path(points, x, y) {
-  let pen = "M";
-  const steps = [];
+  const pieces = [[]];
   for (const [at, value] of points) {
-    if (value === null || value === undefined) {
-      pen = "M";
-      continue;
-    }
-    steps.push(`${pen}${x(at).toFixed(1)} ${y(value).toFixed(1)}`);
-    pen = "L";
+    if (value === null || value === undefined) pieces.push([]);
+    else pieces[pieces.length - 1].push(`${x(at).toFixed(1)} ${y(value).toFixed(1)}`);
   }
-  return steps.join("");
+  return pieces
+    .filter((piece) => piece.length)
+    .map((piece) => `M${piece.join("L")}${piece.length === 1 ? "h4" : ""}`) // one alone is a dash
+    .join("");
 }
 
 /** Return the area below each piece of a line. */
@@ -125,7 +128,7 @@ export function chart({ title, points, since, base, word, tone = "", connect = f
         "aria-label": told,
         points: { known, begin, end, high, word },
       },
-      marks.map((value) =>
+      (known.length ? marks : [0]).map((value) =>
         h(
           "span",
           { class: "y", style: `bottom:${(value / high) * 100}%` },

@@ -3,7 +3,7 @@
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
 import { pauseButton, progress } from "./list_view.js";
-import { badge, lateness, runs } from "./state_marks.js";
+import { badge, lateness, mayTakeTables, runs } from "./state_marks.js";
 import { ago, bytes, count, duration, flattened, plural, time } from "./words.js";
 
 const MOST_ROWS = 200; // of a long table; the rest is counted
@@ -20,13 +20,15 @@ function fact(name, value, more, tone) {
 
 function facts(feed, now) {
   const running = runs(feed.state);
+  const before = feed.snapshots.length ? "known after the snapshot" : "not known yet";
+  const behind = feed.lag_ms === null ? before : "behind the source";
   return h(
     "dl",
     { class: "facts card" },
     fact(
       "Lag",
       duration(feed.lag_ms),
-      running ? "behind the source" : "not running",
+      running ? behind : "not running",
       lateness(feed),
     ),
     fact(
@@ -37,7 +39,7 @@ function facts(feed, now) {
     fact(
       "Checkpoint",
       feed.checkpoint_time ? ago(feed.checkpoint_time, now) : "–",
-      time(feed.checkpoint_time),
+      feed.checkpoint_time ? time(feed.checkpoint_time) : before,
     ),
     fact("Owner", feed.owner ?? "nobody", `epoch ${feed.epoch}`),
     feed.retention_ms !== null &&
@@ -52,10 +54,10 @@ function facts(feed, now) {
   );
 }
 
-function trouble(error, now) {
+function trouble({ error, state }, now) {
   return h(
     "section",
-    { class: "card trouble", "aria-label": "Error" },
+    { class: `card trouble ${state}`, "aria-label": "Error" },
     h(
       "h2",
       {},
@@ -217,6 +219,20 @@ function history(feed, now) {
   );
 }
 
+function button(verb, word, feed, busy, tone = "") {
+  return h(
+    "button",
+    {
+      type: "button",
+      class: `button small ${tone}`,
+      "data-do": verb,
+      "data-id": feed.id,
+      disabled: busy.has(feed.id),
+    },
+    word,
+  );
+}
+
 /** Return the page of one changefeed. */
 export function detailView(state) {
   const { detail: feed, busy, now } = state;
@@ -233,16 +249,16 @@ export function detailView(state) {
         { class: "actions" },
         pauseButton(feed, busy),
         h(
-          "button",
+          "a",
           {
-            type: "button",
-            class: "button small danger",
-            "data-do": "remove",
-            "data-id": feed.id,
-            disabled: busy.has(feed.id),
+            class: "button small",
+            href: `#/changefeed/${encodeURIComponent(feed.id)}/change`,
           },
-          "Remove…",
+          "Change settings",
         ),
+        mayTakeTables(feed.state) && button("tables", "Tables…", feed, busy),
+        button("reset", "Reset…", feed, busy),
+        button("remove", "Remove…", feed, busy, "danger"),
       ),
       h(
         "p",
@@ -252,7 +268,7 @@ export function detailView(state) {
         h("span", {}, feed.sink_uri),
       ),
     ),
-    feed.error && trouble(feed.error, now),
+    feed.error && trouble(feed, now),
     facts(feed, now),
     charts(feed, now),
     snapshots(feed),

@@ -13,14 +13,14 @@ const ORDERS = {
 };
 
 /** Return the changefeeds that the list shows, in its order. */
-export function chosen(feeds, { search, states, order }) {
+export function chosen(feeds, { search, states, order, reversed }) {
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   const text = (f) =>
     `${f.id} ${f.state} ${f.source_uri} ${f.sink_uri} ${f.owner ?? ""}`.toLowerCase();
   return feeds
     .filter((f) => !states.size || states.has(f.state))
     .filter((f) => words.every((word) => text(f).includes(word)))
-    .sort((a, b) => ORDERS[order](a, b) || ORDERS.name(a, b));
+    .sort((a, b) => (reversed ? -1 : 1) * ORDERS[order](a, b) || ORDERS.name(a, b));
 }
 
 function tiles(feeds, servers, states) {
@@ -42,10 +42,12 @@ function tiles(feeds, servers, states) {
         h("span", {}, glyph(state), state),
       ),
     );
-  const running = feeds.filter((f) => runs(f.state) && f.lag_ms !== null);
-  const last = running.reduce((a, b) => (a && a.lag_ms >= b.lag_ms ? a : b), null);
-  const rows = feeds.reduce((sum, f) => sum + f.rows_per_s, 0);
-  const size = feeds.reduce((sum, f) => sum + f.bytes_per_s, 0);
+  const running = feeds.filter((f) => runs(f.state));
+  const last = running
+    .filter((f) => f.lag_ms !== null)
+    .reduce((a, b) => (a && a.lag_ms >= b.lag_ms ? a : b), null);
+  const rows = running.reduce((sum, f) => sum + f.rows_per_s, 0);
+  const size = running.reduce((sum, f) => sum + f.bytes_per_s, 0);
   return h(
     "section",
     { class: "tiles", "aria-label": "At a glance" },
@@ -70,9 +72,9 @@ function total(name, value, more, tone) {
   );
 }
 
-function head(name, order, now, label) {
-  const sorted =
-    now === order ? (order === "name" || order === "state" ? "ascending" : "descending") : null;
+function head(name, order, list, label) {
+  const falls = (order === "lag" || order === "rate") !== Boolean(list.reversed);
+  const sorted = list.order === order ? (falls ? "descending" : "ascending") : null;
   const button = h("button", { type: "button", "data-do": "order", "data-order": order }, label);
   return h("th", { role: "columnheader", scope: "col", class: name, "aria-sort": sorted }, button);
 }
@@ -132,8 +134,12 @@ function row(feed, busy) {
         "span",
         { class: "route", title: `${feed.source_uri}\n→ ${feed.sink_uri}` },
         h("span", { class: "end" }, place(feed.source_uri)),
-        h("span", { class: "arrow", role: "img", "aria-label": "to" }, "→"),
-        h("span", { class: "end" }, place(feed.sink_uri)),
+        h(
+          "span",
+          { class: "end" },
+          h("span", { class: "arrow", role: "img", "aria-label": "to" }, "→"),
+          ` ${place(feed.sink_uri)}`,
+        ),
       ),
       feed.error &&
         h(
@@ -184,83 +190,103 @@ function row(feed, busy) {
   );
 }
 
+const LABELS = { state: "worst first", name: "by name", lag: "by lag", rate: "by throughput" };
+
+function toolbar(shown, all, order) {
+  return h(
+    "div",
+    { class: "toolbar" },
+    h(
+      "div",
+      { class: "search" },
+      h("input", {
+        id: "search",
+        type: "search",
+        placeholder: "Search…",
+        "aria-label": "Search changefeeds",
+        autocomplete: "off",
+        spellcheck: "false",
+      }),
+      h("kbd", { "aria-hidden": "true" }, "/"),
+    ),
+    h(
+      "select",
+      { id: "order", class: "narrow-only", "aria-label": "Order" },
+      Object.entries(LABELS).map(([value, label]) =>
+        h("option", { value, selected: value === order }, label),
+      ),
+    ),
+    h(
+      "span",
+      { class: "muted", role: "status" },
+      shown === all ? plural(all, "changefeed") : `${shown} of ${plural(all, "changefeed")}`,
+    ),
+  );
+}
+
+function table(feeds, list, busy) {
+  const column = (name, ...inside) =>
+    h("th", { role: "columnheader", scope: "col", class: name }, inside);
+  return h(
+    "table",
+    { class: "feeds", role: "table", "aria-label": "Changefeeds" },
+    h(
+      "thead",
+      { role: "rowgroup" },
+      h(
+        "tr",
+        { role: "row" },
+        head("state", "state", list, "State"),
+        head("name", "name", list, "Changefeed"),
+        head("lag", "lag", list, "Lag"),
+        head("rate", "rate", list, "Throughput"),
+        column("tables", "Tables"),
+        column("owner", "Owner, checkpoint"),
+        column("do", h("span", { class: "hidden" }, "Do")),
+      ),
+    ),
+    h(
+      "tbody",
+      { role: "rowgroup" },
+      feeds.map((feed) => row(feed, busy)),
+    ),
+  );
+}
+
+function nothingYet() {
+  return h(
+    "div",
+    { class: "card blank" },
+    h("h2", {}, "No changefeed yet"),
+    h("p", {}, "A changefeed carries every committed change of some tables to a target."),
+    h("p", {}, h("a", { class: "button primary", href: "#/new" }, "Create the first one")),
+    h("p", { class: "small" }, "From the shell: ", h("code", {}, "rowferry changefeed create")),
+  );
+}
+
 /** Return the page with all changefeeds. */
 export function listView(state) {
   const { overview, list, busy } = state;
-  const feeds = chosen(overview.changefeeds, list);
-  const all = overview.changefeeds.length;
+  const all = overview.changefeeds;
+  const feeds = chosen(all, list);
+  const inside = all.length
+    ? [
+        tiles(all, overview.servers, list.states),
+        toolbar(feeds.length, all.length, list.order),
+        table(feeds, list, busy),
+        feeds.length === 0 &&
+          h(
+            "p",
+            { class: "card blank" },
+            h("span", {}, "Nothing fits."),
+            h("button", { type: "button", class: "link", "data-do": "everything" }, "Show all"),
+          ),
+      ]
+    : nothingYet();
   return h(
     "div",
     { class: "page", "data-key": "list" },
     h("h1", { class: "hidden" }, "Changefeeds"),
-    tiles(overview.changefeeds, overview.servers, list.states),
-    h(
-      "div",
-      { class: "toolbar" },
-      h(
-        "div",
-        { class: "search" },
-        h("input", {
-          id: "search",
-          type: "search",
-          placeholder: "Search name, address, state…",
-          "aria-label": "Search changefeeds",
-          autocomplete: "off",
-          spellcheck: "false",
-        }),
-        h("kbd", { "aria-hidden": "true" }, "/"),
-      ),
-      h(
-        "span",
-        { class: "muted", role: "status" },
-        feeds.length === all
-          ? plural(all, "changefeed")
-          : `${feeds.length} of ${plural(all, "changefeed")}`,
-      ),
-    ),
-    all === 0
-      ? h(
-          "div",
-          { class: "card blank" },
-          h("h2", {}, "No changefeed yet"),
-          h("p", {}, "A changefeed carries every committed change of some tables to a target."),
-          h("p", {}, h("a", { class: "button primary", href: "#/new" }, "Create the first one")),
-        )
-      : h(
-          "table",
-          { class: "feeds", role: "table", "aria-label": "Changefeeds" },
-          h(
-            "thead",
-            { role: "rowgroup" },
-            h(
-              "tr",
-              { role: "row" },
-              head("state", "state", list.order, "State"),
-              head("name", "name", list.order, "Changefeed"),
-              head("lag", "lag", list.order, "Lag"),
-              head("rate", "rate", list.order, "Throughput"),
-              h("th", { role: "columnheader", scope: "col", class: "tables" }, "Tables"),
-              h("th", { role: "columnheader", scope: "col", class: "owner" }, "Owner, checkpoint"),
-              h(
-                "th",
-                { role: "columnheader", scope: "col", class: "do" },
-                h("span", { class: "hidden" }, "Do"),
-              ),
-            ),
-          ),
-          h(
-            "tbody",
-            { role: "rowgroup" },
-            feeds.map((feed) => row(feed, busy)),
-          ),
-        ),
-    all > 0 &&
-      feeds.length === 0 &&
-      h(
-        "p",
-        { class: "card blank" },
-        "Nothing fits. ",
-        h("button", { type: "button", class: "link", "data-do": "everything" }, "Show all"),
-      ),
+    inside,
   );
 }

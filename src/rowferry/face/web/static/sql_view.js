@@ -79,5 +79,5 @@ export function sqlView(told) {
     box.value = example;
     box.focus();
   });
-  return root;
+  return { root };
 }

@@ -44,6 +44,10 @@ export const runs = (state) => state === "normal" || state === "warning";
 export const mayPause = (state) => runs(state) || state === "pending";
 export const mayResume = (state) => ["stopped", "failed", "finished"].includes(state);
 
+export const mayChange = (state) => state === "stopped" || state === "failed";
+export const mayReset = (state) => mayResume(state);
+export const mayTakeTables = (state) => mayPause(state) || mayChange(state);
+
 /** Return how worrying a lag is: "", "late" or "very-late"; of what does not run it says nothing. */
 export function lateness({ state, lag_ms: lag }) {
   if (!runs(state) || lag === null || lag < 10_000) return "";

@@ -57,8 +57,9 @@ export function ago(ms, now = Date.now()) {
   if (!ms) return "–";
   const passed = Math.max(0, now - ms);
   if (passed < 1500) return "just now";
-  const text = duration(Math.round(passed / 1000) * 1000).replace(/\.0 s$/, " s");
-  return `${passed >= 60000 ? text.split(" ").slice(0, 2).join(" ") : text} ago`;
+  const whole = Math.round(passed / 1000) * 1000;
+  const text = duration(whole).replace(/\.0 s$/, " s");
+  return `${whole >= 60000 ? text.split(" ").slice(0, 2).join(" ") : text} ago`;
 }
 
 /** An address without login and options, for lists. */
