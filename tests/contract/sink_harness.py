@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -273,6 +274,7 @@ class FlakyFileHarness(FileHarness):
         self.asks = self._ask_twice
         self._calls = 0
         self._countdown: int | None = None
+        self._counting = threading.Lock()
         for name, real in _REAL.items():
             patch.setattr(local_files.LocalStaged, name, self._flaky(real))
 
@@ -289,10 +291,11 @@ class FlakyFileHarness(FileHarness):
 
     def _flaky(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            if self._countdown is None or self._countdown > 0:
-                self._countdown = self._countdown and self._countdown - 1
+            with self._counting:  # files are named by several threads
+                due = self._countdown == 0
+                self._countdown = None if due else self._countdown and self._countdown - 1
+            if not due:
                 return real(*arguments)
-            self._countdown = None
             if self._calls % 2:
                 raise SinkUnavailable("it did not answer")
             real(*arguments)

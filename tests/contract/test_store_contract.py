@@ -45,7 +45,7 @@ from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.store import fence
 from rowferry.control.store.connection import Database
-from rowferry.control.store.contract import MetaStore, Sample
+from rowferry.control.store.contract import Hold, MetaStore, Sample
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import (
     BadInput,
@@ -672,6 +672,47 @@ def test_samples_come_back_oldest_first_and_old_ones_go(store: MetaStore, feed: 
     assert store.samples(other) == ()  # its own are old, whoever looks
     store.remove(feed)
     assert store.samples(feed) == ()
+
+
+# --- standing still ------------------------------------------------------------------------------
+
+
+def test_a_hold_is_asked_for_answered_and_ended(store: MetaStore, claim: Claim, feed: str) -> None:
+    def held() -> Hold | None:
+        found = store.feed(feed)
+        assert found is not None
+        assert [f.hold for f in store.feeds() if f.id == feed] == [found.hold]
+        return found.hold
+
+    late = 2.0**31
+    first = Hold("a", late)
+    assert held() is None
+    for _ in range(2):
+        store.hold(feed, first)
+    assert held() == first
+    run_plan(store, claim, make_plan(1))
+    for _ in range(2):
+        store.stand(claim, "a", "at")
+        store.stand(claim, "unknown", "past")
+    assert held() == replace(first, stands="at", micro_batch=1)
+    other = Hold("b", late, {"file": "log.1", "offset": 2**40})
+    with pytest.raises(IllegalMove, match="held by somebody else"):
+        store.hold(feed, other)
+    store.hold(feed, other, instead_of="a")
+    assert held() == other
+    store.end_hold(feed, "a")
+    assert held() == other
+    for _ in range(2):
+        store.end_hold(feed, "b")
+    assert held() is None
+    store.hold(feed, Hold("c", 1.0))  # is over
+    store.hold(feed, other)
+    assert held() == other
+    fenced = replace(claim, epoch=claim.epoch - 1)
+    with pytest.raises(Fenced):
+        store.stand(fenced, "b", "at")
+    with pytest.raises(NoSuchChangefeed):
+        store.hold("nobody", first)
 
 
 # --- beginning anew ------------------------------------------------------------------------------

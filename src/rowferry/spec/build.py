@@ -24,6 +24,7 @@ from rowferry.spec.feed_options import own_tables
 from rowferry.spec.legacy import modernise, protocol_notice
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_family import check_atomicity, check_protocol, family_of
+from rowferry.spec.sync_point import read_sync_point
 from rowferry.spec.uri import Uri
 
 Tables: TypeAlias = Sequence[OptionTable] | Callable[[ChangefeedSpec], Sequence[OptionTable]]
@@ -121,6 +122,7 @@ def _check(
     of_sink = [t for t in (*own_tables(family), *tables) if t not in of_source]
     check_conflicts(spec, conflicts)
     _in_file(file, lambda: read_active_active(spec))
+    _in_file(file, lambda: read_sync_point(spec))
     notices = _in_file(file, lambda: check_config(spec.config, [*of_source, *of_sink], readers))
     notices += check_parameters(spec.source, "source", of_source)
     notices += check_parameters(spec.sink, "sink", of_sink, readers)

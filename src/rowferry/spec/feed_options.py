@@ -11,6 +11,7 @@ from rowferry.spec.filter_rules import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_S
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, texts, whole
 from rowferry.spec.sink_family import Family
+from rowferry.spec.sync_point import SYNC_POINT
 
 CASE_SENSITIVE: Final = Option(
     "case-sensitive",
@@ -102,6 +103,7 @@ def own_tables(family: Family) -> tuple[OptionTable, ...]:
     return (
         TOP,
         ACTIVE_ACTIVE,
+        SYNC_POINT,
         FILTER,
         SYNCED_STATUS,
         SINK,

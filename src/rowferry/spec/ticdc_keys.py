@@ -73,13 +73,11 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     *_idle("", "check-gc-safe-point", "the source's own retention counts", shape=flag()),
     *_idle("", "enable-table-monitor", "there is no table monitor", shape=flag()),
     *_idle("", "sql-mode", "DDL is not parsed with a session's SQL mode"),
-    *_idle("", "sync-point-interval sync-point-retention", "there are no sync points"),
     *_idle(
         "",
         "active-active-sync-stats-interval",
         "the downstream's statistics are not asked for",
     ),
-    _acts("enable-sync-point", False),
     # sections of their own
     *_idle("mounter", "worker-num", SPARK, shape=whole()),
     *_idle(

@@ -8,7 +8,7 @@ rows are equal (0 and -0) costs time and nothing else.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -73,9 +73,7 @@ class _Servers:
             self._pool = opened.enter_context(ThreadPoolExecutor(2))
             self._connections = []
             for table in self._tables:
-                connection = opened.enter_context(closing(session.connect(table.login)))
-                session.rows(connection, table.login, chunks.SETTINGS)
-                self._connections.append(connection)
+                self._connections.append(opened.enter_context(table.connected()))
             self._opened = opened.pop_all()
         return self
 

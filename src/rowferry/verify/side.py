@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadUri, NotSupported, OptionsConflict
-from rowferry.flow.capture.binlog import session
+from rowferry.errors import BadUri
+from rowferry.flow.capture.binlog import chunks, session
 from rowferry.flow.capture.binlog.catalog import read_tables
-from rowferry.flow.capture.binlog.chunk_read import read_chunk
+from rowferry.flow.capture.binlog.chunk_read import read_chunk, read_view
 from rowferry.flow.capture.binlog.chunks import Chunk, next_chunks, split_chunk
 from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
 from rowferry.flow.capture.binlog.session import Connection, Flavour, Login
@@ -24,14 +25,11 @@ from rowferry.rebuild.table import TablePlan, plan_tables
 from rowferry.registry import SINKS
 from rowferry.spec.option import read_options
 from rowferry.spec.uri import Uri
+from rowferry.verify.views import Views
 
 DATABASES: Final = ("mysql", "mariadb", "tidb")
 _STORAGES: Final = ("file", "s3", "gcs", "gs", "azblob", "azure")
 _CHUNKS_AT_ONCE: Final = 64
-_SYNC_POINTS: Final = (
-    "SELECT TABLE_NAME FROM information_schema.TABLES "
-    "WHERE TABLE_SCHEMA = 'tidb_cdc' AND TABLE_NAME = 'syncpoint_v1'"
-)
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,7 @@ class DatabaseTable:
     Attributes:
         chunks: its ranges; (None,): it has no usable key and is read in one piece; (): not cut.
         collations: of the key's columns, as the server orders them.
+        views: connections that show an earlier moment; None: it is read as it is now.
     """
 
     login: Login
@@ -48,6 +47,7 @@ class DatabaseTable:
     schema: TableSchema
     chunks: tuple[Chunk | None, ...]
     collations: tuple[str, ...] = ()
+    views: Views | None = None
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -59,9 +59,26 @@ class DatabaseTable:
         columns = tuple(c for c in self.schema.columns if c.name in wanted)
         narrow = replace(self.schema, columns=columns)
         for number in numbers:
-            found = read_chunk(self.login, narrow, self.chunks[number], 0, 0, self.flavour)
-            for rows in found:
+            for rows in self._read(narrow, self.chunks[number]):
                 yield pa.Table.from_struct_array(rows.after)
+
+    def _read(self, schema: TableSchema, chunk: Chunk | None) -> Iterator[Rows]:
+        if self.views is None:
+            yield from read_chunk(self.login, schema, chunk, 0, 0, self.flavour)
+            return
+        with self.views.lent(self.login, self.flavour) as connection:
+            yield from read_view(connection, self.login, schema, chunk)
+
+    @contextmanager
+    def connected(self) -> Iterator[Connection[Any]]:
+        """Connect for questions about rows."""
+        if self.views is not None:
+            with self.views.lent(self.login, self.flavour) as connection:
+                yield connection
+            return
+        with session.connected(self.login) as connection:
+            session.rows(connection, self.login, chunks.SETTINGS)
+            yield connection
 
 
 @dataclass(frozen=True)
@@ -85,7 +102,10 @@ SideTable: TypeAlias = DatabaseTable | StoredTable
 
 
 class DatabaseSide:
-    """A MySQL, MariaDB or TiDB server, as it is now."""
+    """A MySQL, MariaDB or TiDB server, as it is now; or as its `views` show it, where it has some.
+
+    Which tables there are, and how they are cut, is always told as of now.
+    """
 
     is_database = True
 
@@ -98,9 +118,10 @@ class DatabaseSide:
             LoginRefused, SourceUnavailable: the server does not let us in, or does not answer.
         """
         self._chunk_rows = chunk_rows
+        self.views: Views | None = None
         self.login = Login.of(uri, read_options(BINLOG_OPTIONS, dict(uri.parameters)))
         with session.connected(self.login) as connection:
-            self._facts = session.facts(connection, self.login)
+            self.facts = session.facts(connection, self.login)
 
     def schemas(self, keeps: Callable[[TableId], bool]) -> dict[TableId, TableSchema]:
         """Return the tables that are kept, by name; those of system databases never."""
@@ -108,7 +129,7 @@ class DatabaseSide:
             found = read_tables(
                 connection,
                 self.login,
-                self._facts,
+                self.facts,
                 lambda name: not is_system_database(name.database) and keeps(name),
                 lambda: 0,
             )
@@ -116,12 +137,12 @@ class DatabaseSide:
 
     def table(self, schema: TableSchema) -> DatabaseTable:
         """Return a table, not cut yet; one without a usable key is read in one piece."""
-        flavour = self._facts.flavour
+        flavour = self.facts.flavour
         if schema.handle_index is None:
-            return DatabaseTable(self.login, flavour, schema, (None,))
+            return DatabaseTable(self.login, flavour, schema, (None,), views=self.views)
         with session.connected(self.login) as connection:
             collations = _collations(connection, self.login, schema)
-        return DatabaseTable(self.login, flavour, schema, (), collations)
+        return DatabaseTable(self.login, flavour, schema, (), collations, self.views)
 
     def cut(self, table: SideTable) -> SideTable:
         """Cut a table into key ranges, as many as it needs; once is enough."""
@@ -132,7 +153,7 @@ class DatabaseSide:
 
     def _cut(self, connection: Connection[Any], schema: TableSchema) -> Iterator[Chunk]:
         login, rows = self.login, self._chunk_rows
-        if "tidb" in self._facts.version_text.lower():
+        if self.is_tidb:
             # TiDB's estimates have another form: it is cut by counting keys.
             rest = Chunk(None, None, 0)
             while halves := split_chunk(connection, login, schema, rest, rows):
@@ -147,17 +168,10 @@ class DatabaseSide:
             yield from found
             last = found[-1]
 
-    def sync_point(self) -> int | None:
-        """Return the upstream's commit-ts of the newest sync point; None: there are none."""
-        with closing(session.connect(self.login)) as connection:
-            if not session.rows(connection, self.login, _SYNC_POINTS):
-                return None
-            newest = session.rows(
-                connection,
-                self.login,
-                "SELECT MAX(CAST(primary_ts AS UNSIGNED)) FROM tidb_cdc.syncpoint_v1",
-            )
-        return int(newest[0][0]) if newest and newest[0][0] is not None else None
+    @property
+    def is_tidb(self) -> bool:
+        """Whether it keeps the past of its rows."""
+        return "tidb" in self.facts.version_text.lower()
 
     def __str__(self) -> str:
         return str(self.login)
@@ -218,28 +232,6 @@ def open_side(
         known = [*DATABASES, *(s for s in _STORAGES if s in SINKS.names())]
         raise BadUri(f"{uri}: cannot be compared; known: {', '.join(f'{k}://' for k in known)}")
     return StorageSide(text, as_of, config)
-
-
-def refuse_sync_point(sides: Sequence[Side], as_of: int | None) -> None:
-    """Say why a comparison at a sync point cannot be made, which is so for every server yet.
-
-    Raises:
-        OptionsConflict: a commit-ts is given, too, or no side is a database.
-        NotSupported: there is no sync point, or there is one and old rows cannot be read.
-    """
-    servers = [side for side in sides if isinstance(side, DatabaseSide)]
-    if as_of is not None or not servers:
-        raise OptionsConflict("--sync-point needs a database as one side, and takes no --as-of")
-    for server in servers:
-        found = server.sync_point()
-        if found is not None:
-            raise NotSupported(
-                f"{server} has a sync point at {found}, but its rows of that moment cannot be "
-                "read; use --online, or stop the changefeed and compare with --as-of"
-            )
-    raise NotSupported(
-        f"{servers[0]} has no sync points (no rows in tidb_cdc.syncpoint_v1); use --online"
-    )
 
 
 def _collations(connection: Connection[Any], login: Login, schema: TableSchema) -> tuple[str, ...]:

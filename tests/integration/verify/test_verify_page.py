@@ -64,7 +64,7 @@ def test_a_reader_can_follow_the_page(
             "file://$PWD/changes": f"file://{feed.root}",
         }
         shell = [words for b in all_blocks("sh") if b.page == PAGE for words in commands(b)]
-        first, repaired, online = ([real.get(w, w) for w in words[1:]] for words in shell)
+        first, repaired, online, _ = ([real.get(w, w) for w in words[1:]] for words in shell)
 
         # Each row is a key range of its own: tasks get several.
         found = call(tmp_path, capfd, monkeypatch, [*first, "--chunk-rows", "1"])
@@ -99,7 +99,7 @@ def test_a_reader_can_follow_the_page(
         assert found.code == 1
         assert "shop.orders → shop_copy.orders: different, 4 rows in A, 3 in B" in found.out
         for more, words in (
-            (["--sync-point"], "has no sync points"),
+            (["--sync-point"], "name the changefeed that runs from A to B"),
             (["--as-of", "5"], "--as-of is for storages"),
             (["--tables", "none.*"], "holds no table"),
             (["--tries", "0"], "--tries 0"),

@@ -10,7 +10,7 @@ import pytest
 from feed_kit import scene_of
 
 from rowferry.change.table import TableId
-from rowferry.errors import NotSupported, OptionsConflict, SnapshotOutdated
+from rowferry.errors import NotSupported, SnapshotOutdated
 from rowferry.flow.capture.binlog.chunks import Chunk
 from rowferry.testing.servers import MariaDb, MySql, Server
 from rowferry.verify import ranges, run
@@ -19,7 +19,9 @@ from rowferry.verify.names import Names
 from rowferry.verify.ranges import Ranges
 from rowferry.verify.repair import RepairFile
 from rowferry.verify.run import Request, TableResult, verify
-from rowferry.verify.side import DatabaseSide, DatabaseTable, Side, open_side, refuse_sync_point
+from rowferry.verify.side import DatabaseSide, DatabaseTable, Side, open_side
+from rowferry.verify.sync_points import newest, read_at_newest
+from rowferry.verify.views import PastViews
 
 CHUNK_ROWS = 200
 # Type: a value, another one.
@@ -50,6 +52,7 @@ class Counting(InProcessRunner):
     """Remembers which key ranges the servers found to differ."""
 
     def __init__(self) -> None:
+        super().__init__(threads=2)
         self.ranges: dict[str, list[Chunk]] = {}
 
     def narrowed(self, ranges: Ranges) -> tuple[tuple[int, int], list[Chunk]]:
@@ -174,8 +177,8 @@ def test_databases_of_one_kind_are_compared_by_their_servers(
     assert [r.name.table for r in found.values() if not r.is_equal] == ["nothing"]
 
     # A server whose estimates cannot be read is cut by counting keys.
-    assert isinstance(a, DatabaseSide)
-    monkeypatch.setattr(a, "_facts", replace(a._facts, version_text="8.0.11-TiDB-v8.5.0"))
+    assert isinstance(a, DatabaseSide) and isinstance(b, DatabaseSide)
+    monkeypatch.setattr(a, "facts", replace(a.facts, version_text="8.0.11-TiDB-v8.5.0"))
     many = a.cut(a.table(a.schemas(lambda n: n.table == "many")[TableId("va", "many")]))
     assert isinstance(many, DatabaseTable)
     assert [c.rows for c in many.chunks if c] == [CHUNK_ROWS] * 5
@@ -185,20 +188,22 @@ def test_databases_of_one_kind_are_compared_by_their_servers(
     server.execute("ALTER TABLE va.many DROP COLUMN v")
     with pytest.raises(SnapshotOutdated, match="has no column 'v' any more"):
         list(many.read([0], ["id", "v"]))
-    with pytest.raises(NotSupported, match="has no sync points"):
-        refuse_sync_point([a, b], None)
+    with pytest.raises(NotSupported, match="has no sync points of changefeed default/one"):
+        newest(b, "one")
     server.script(
         "CREATE DATABASE IF NOT EXISTS tidb_cdc",
-        "CREATE TABLE tidb_cdc.syncpoint_v1 (primary_ts varchar(18), secondary_ts varchar(18))",
-        "INSERT INTO tidb_cdc.syncpoint_v1 VALUES ('99', '1'), ('400', '2')",
+        "CREATE TABLE tidb_cdc.syncpoint_v1 (changefeed varchar(20), primary_ts varchar(18), "
+        "secondary_ts varchar(18))",
+        "INSERT INTO tidb_cdc.syncpoint_v1 VALUES ('default/one', '99', '1'), "
+        "('default/one', '400', '2'), ('x/two', '500', '3')",
     )
     try:
-        with pytest.raises(NotSupported, match="a sync point at 400, but .*; use --online"):
-            refuse_sync_point([a, b], None)
+        assert (newest(b), newest(b, "one"), newest(b, "x/two")) == ((500, 3), (400, 2), (500, 3))
+        assert read_at_newest(a, b, "one") == (400, 2)
+        assert (a.views, b.views) == (PastViews(400), PastViews(2))
+        assert a.cut(a.table(many.schema)) == replace(many, views=PastViews(400))
     finally:
         server.execute("DROP TABLE tidb_cdc.syncpoint_v1")
-    with pytest.raises(OptionsConflict, match="takes no --as-of"):
-        refuse_sync_point([a, b], 5)
 
 
 def test_databases_of_two_kinds_are_compared_and_repaired(

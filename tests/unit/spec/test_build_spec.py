@@ -144,7 +144,6 @@ def test_without_effect_is_told(config: dict[str, Any], path: str) -> None:
 @pytest.mark.parametrize(
     ("config", "path", "harmless"),
     [
-        ({"enable-sync-point": True}, "enable-sync-point", {"enable-sync-point": False}),
         (
             {"integrity": {"integrity-check-level": "correctness"}},
             "integrity.integrity-check-level",

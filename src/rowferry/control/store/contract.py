@@ -31,6 +31,25 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Someone's wish that a changefeed stands still for a while; it ends by itself.
+
+    Attributes:
+        until: when it is over, whatever happens.
+        place: of the source's log, where to stand; None: at the next border.
+        stands: what the owner says: "" (not yet), "at" (it stands there), "past" (it was beyond
+            the place already) or "elsewhere" (the place is one of another server).
+        micro_batch: the last published one when the owner said so.
+    """
+
+    id: str
+    until: float
+    place: dict[str, Any] | None = None
+    stands: str = ""
+    micro_batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Feed:
     """A changefeed as lists and answers show it.
 
@@ -40,6 +59,7 @@ class Feed:
         error: the last error's words, empty without one; `error_code` likewise.
         cancel: someone asked for its removal at the next border.
         lease: the present holder; None: nobody runs it.
+        hold: the last hold, which may be over; None: none, or it was ended.
     """
 
     id: str
@@ -54,6 +74,7 @@ class Feed:
     error_code: str
     cancel: bool
     lease: Lease | None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +206,21 @@ class MetaStore(Protocol):
 
     def cancel_requested(self, changefeed: str) -> bool:
         """Return whether removal was asked for, also by `cancel = 1` set in `subscribe` by hand."""
+
+    def hold(self, changefeed: str, hold: Hold, instead_of: str = "") -> None:
+        """Ask the owner to stand still. `instead_of`: the caller's own hold until now.
+
+        On repeat with the same id: nothing changes.
+
+        Raises:
+            IllegalMove: somebody else's hold is in force.
+        """
+
+    def end_hold(self, changefeed: str, hold: str) -> None:
+        """Let the owner go on. Where that hold is not in force, nothing changes."""
+
+    def stand(self, claim: Claim, hold: str, stands: str) -> None:
+        """Note where the owner stands. Where that hold is not in force, nothing changes."""
 
     # --- leases ----------------------------------------------------------------------------------
 

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, and_, delete, exists, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    BigInteger,
+    BindParameter,
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.orm import Session, aliased
 
 from rowferry.change.plan import Plan
@@ -13,7 +28,7 @@ from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.lease import Claim
 from rowferry.control.store.captured import Captured, captured_by
-from rowferry.control.store.fence import locked
+from rowferry.control.store.fence import standing
 from rowferry.control.store.rows import (
     from_progress,
     plan_text,
@@ -27,7 +42,6 @@ from rowferry.control.store.tables import (
     FeedRow,
     PendingRow,
     ProgressRow,
-    SpecRow,
     SubscribeRow,
     Table,
     TableVersionRow,
@@ -38,6 +52,37 @@ T = TypeVar("T")
 
 # A changefeed may have thousands of ranges: read and written as plain rows, not as objects.
 _PROGRESS = Table.metadata.tables["progress"]
+_FEEDS, _PENDING, _VERSIONS, _TABLES = (
+    Table.metadata.tables[name]
+    for name in ("changefeeds", "pending_plans", "table_versions", "subscribe")
+)
+# What every micro-batch runs, put together once.
+_FEED: BindParameter[str] = bindparam("feed")
+_PENDING_KEY = select(_PENDING.c.micro_batch, _PENDING.c.digest).where(
+    _PENDING.c.changefeed == _FEED
+)
+_ADD_PENDING = insert(_PENDING)
+_END_PENDING = delete(_PENDING).where(_PENDING.c.changefeed == _FEED)
+_WATERMARK = bindparam("new_watermark", type_=BigInteger)
+_MOVE = (
+    update(_FEEDS)
+    .where(_FEEDS.c.id == _FEED)
+    .values(
+        position=bindparam("new_position"),
+        watermark=case((_FEEDS.c.watermark < _WATERMARK, _WATERMARK), else_=_FEEDS.c.watermark),
+        micro_batch=bindparam("new_micro_batch"),
+        published=bindparam("new_published"),
+    )
+)
+_MOVE_WITH_SINK = _MOVE.values(sink_state=bindparam("new_sink"))
+_MET = select(_VERSIONS.c.db_name, _VERSIONS.c.table_name, _VERSIONS.c.table_id).where(
+    _VERSIONS.c.changefeed == _FEED, _VERSIONS.c.micro_batch == bindparam("number")
+)
+_SUBSCRIBED = select(_TABLES.c.db_name, _TABLES.c.table_name, _TABLES.c.table_id).where(
+    _TABLES.c.cluster_id == bindparam("cluster"),
+    _TABLES.c.subscribe_name == _FEED,
+    tuple_(_TABLES.c.db_name, _TABLES.c.table_name).in_(bindparam("names", expanding=True)),
+)
 _BLIND = {"synchronize_session": False}  # nothing that was loaded is looked at again
 _AT_ONCE = 300  # values in one IN (…): databases limit the parameters of a statement
 
@@ -46,73 +91,81 @@ def record_plan(
     session: Session, claim: Claim, plan: Plan, versions: Sequence[TableSchema], now: float
 ) -> None:
     """Store the versions and the plan, unless the same plan is pending already."""
-    feed = locked(session, claim)
+    connection = session.connection()
+    feed = standing(connection, claim)
     text, digest = plan_text(plan)
-    pending = _pending_key(session, feed.id)
+    pending = _pending_key(connection, claim.changefeed)
     if pending == (plan.micro_batch, digest):
         return
     if pending is not None:
         raise PlanRefused(
-            f"changefeed {feed.id}: micro-batch {pending[0]} is pending; publish or discard it "
-            f"before micro-batch {plan.micro_batch} is recorded"
+            f"changefeed {claim.changefeed}: micro-batch {pending[0]} is pending; publish or "
+            f"discard it before micro-batch {plan.micro_batch} is recorded"
         )
     if plan.micro_batch != feed.micro_batch + 1:
         raise PlanRefused(
-            f"changefeed {feed.id}: micro-batch {plan.micro_batch} cannot follow {feed.micro_batch}"
+            f"changefeed {claim.changefeed}: micro-batch {plan.micro_batch} cannot follow "
+            f"{feed.micro_batch}"
         )
-    if session.get(SpecRow, (feed.id, plan.spec_version)) is None:
-        raise PlanRefused(f"changefeed {feed.id} has no spec version {plan.spec_version}")
-    _add_versions(session, feed.id, plan.micro_batch, versions)
-    session.add(
-        PendingRow(
-            changefeed=feed.id,
-            micro_batch=plan.micro_batch,
-            epoch=claim.epoch,
-            digest=digest,
-            plan=text,
-            recorded_at=to_ms(now),
-        )
-    )
+    if not 1 <= plan.spec_version <= feed.spec_version:
+        raise PlanRefused(f"changefeed {claim.changefeed} has no spec version {plan.spec_version}")
+    if versions:
+        _add_versions(session, claim.changefeed, plan.micro_batch, versions)
+    row = {
+        "changefeed": claim.changefeed,
+        "micro_batch": plan.micro_batch,
+        "epoch": claim.epoch,
+        "digest": digest,
+        "plan": text,
+        "recorded_at": to_ms(now),
+    }
+    connection.execute(_ADD_PENDING, row)
 
 
 def publish_plan(
     session: Session, claim: Claim, plan: Plan, position: dict[str, Any] | None = None
 ) -> None:
     """Move everything to the plan's end, unless this plan was the last one published."""
-    feed = locked(session, claim)
+    connection = session.connection()
+    feed = standing(connection, claim)
     _, digest = plan_text(plan)
-    pending = _pending_key(session, feed.id)
+    pending = _pending_key(connection, claim.changefeed)
     if pending is None and (feed.micro_batch, feed.published) == (plan.micro_batch, digest):
         return
     if pending != (plan.micro_batch, digest):
         found = f"micro-batch {pending[0]} is pending" if pending else "nothing is pending"
         what = " with other content" if pending and pending[0] == plan.micro_batch else ""
         raise PlanRefused(
-            f"changefeed {feed.id}: micro-batch {plan.micro_batch} is not the recorded one: "
-            f"{found}{what}, {feed.micro_batch} was published last"
+            f"changefeed {claim.changefeed}: micro-batch {plan.micro_batch} is not the recorded "
+            f"one: {found}{what}, {feed.micro_batch} was published last"
         )
-    lost = _move_progress(session, feed, plan.stretch.ranges, plan.stretch.gone_ranges)
-    _move_subscriptions(session, feed, plan, lost, str(claim.holder))
-    feed.position = to_text(plan.stretch.position if position is None else position)
-    feed.watermark = max(feed.watermark, plan.stretch.watermark or 0)
-    feed.micro_batch = plan.micro_batch
-    feed.published = digest
-    if plan.sink_state is not None:
-        feed.sink_state = to_text(plan.sink_state)
-    session.execute(delete(PendingRow).where(PendingRow.changefeed == feed.id))
+    _move_tables(session, claim, plan, feed.cluster_id)
+    moved = {
+        "feed": claim.changefeed,
+        "new_position": to_text(plan.stretch.position if position is None else position),
+        "new_watermark": plan.stretch.watermark or 0,
+        "new_micro_batch": plan.micro_batch,
+        "new_published": digest,
+    }
+    if plan.sink_state is None:
+        connection.execute(_MOVE, moved)
+    else:
+        connection.execute(_MOVE_WITH_SINK, {**moved, "new_sink": to_text(plan.sink_state)})
+    connection.execute(_END_PENDING, {"feed": claim.changefeed})
 
 
 def discard_plan(session: Session, claim: Claim, micro_batch: int) -> bool:
     """Forget the pending plan; returns whether there was one."""
-    feed = locked(session, claim)
-    pending = _pending_key(session, feed.id)
+    connection = session.connection()
+    standing(connection, claim)
+    pending = _pending_key(connection, claim.changefeed)
     if pending is None:
         return False
     if pending[0] != micro_batch:
         raise PlanRefused(
-            f"changefeed {feed.id}: micro-batch {pending[0]} is pending, not {micro_batch}"
+            f"changefeed {claim.changefeed}: micro-batch {pending[0]} is pending, not {micro_batch}"
         )
-    session.execute(delete(PendingRow).where(PendingRow.changefeed == feed.id))
+    connection.execute(_END_PENDING, {"feed": claim.changefeed})
     return True
 
 
@@ -128,10 +181,9 @@ def forget_progress(session: Session, feed: FeedRow) -> None:
     feed.position, feed.watermark, feed.published = "{}", 0, ""
 
 
-def _pending_key(session: Session, changefeed: str) -> tuple[int, str] | None:
+def _pending_key(connection: Connection, changefeed: str) -> tuple[int, str] | None:
     """Return number and digest of the pending plan, without its text, which may be long."""
-    wanted = select(PendingRow.micro_batch, PendingRow.digest)
-    row = session.execute(wanted.where(PendingRow.changefeed == changefeed)).one_or_none()
+    row = connection.execute(_PENDING_KEY, {"feed": changefeed}).one_or_none()
     return (row[0], row[1]) if row else None
 
 
@@ -256,37 +308,49 @@ def _progress_of(feed: FeedRow) -> ColumnElement[bool]:
     return and_(row.subscribe_name == feed.id, row.cluster_id == feed.cluster_id)
 
 
-def _move_subscriptions(
-    session: Session, feed: FeedRow, plan: Plan, lost: set[TableId], owner: str
-) -> None:
-    """Bring the rows of `subscribe` in line with the tables that are captured after the plan."""
-    row = TableVersionRow
-    met = select(row.db_name, row.table_name, row.table_id).where(
-        row.changefeed == feed.id, row.micro_batch == plan.micro_batch
-    )
-    tables = captured_by(plan, [(TableId(d, t), i) for d, t, i in session.execute(met)])
-    tables.gone |= lost - tables.present.keys()
-    _end_subscriptions(session, feed, tables)
-    missing = dict(tables.present)
-    for database, table, table_id in _subscribed(session, feed, list(missing)):
-        if missing.pop(TableId(database, table)) != table_id:
-            named = _named(feed, [TableId(database, table)])
-            new_id = tables.present[TableId(database, table)]
-            session.execute(update(SubscribeRow).where(named).values(table_id=new_id))
-    if missing:
-        spec = to_spec(feed)
-        shared = {
-            "cluster_id": feed.cluster_id,
-            "subscribe_name": feed.id,
-            "master_addrs": spec.source.address,
-            "sink": str(spec.sink),  # without its secrets
-            "cancel": 0,
-            "owner": owner,
-        }
-        rows = [
-            {**shared, "db_name": t.database, "table_name": t.table, "table_id": i}
-            for t, i in missing.items()
-        ]
+def _move_tables(session: Session, claim: Claim, plan: Plan, cluster_id: int) -> None:
+    """Bring `progress` and `subscribe` in line with what is captured after the plan.
+
+    Mostly they are: then nothing is written, and the changefeed's own row is not even read.
+    """
+    connection, stretch, changefeed = session.connection(), plan.stretch, claim.changefeed
+    met = connection.execute(_MET, {"feed": changefeed, "number": plan.micro_batch})
+    tables = captured_by(plan, [(TableId(d, t), i) for d, t, i in met])
+    if stretch.ranges or stretch.gone_ranges or stretch.schema_changes:
+        feed = session.get_one(FeedRow, changefeed)
+        lost = _move_progress(session, feed, stretch.ranges, stretch.gone_ranges)
+        tables.gone |= lost - tables.present.keys()
+        _end_subscriptions(session, feed, tables)
+    missing, moved = dict(tables.present), set()
+    for some in _chunks(list(missing)):
+        names = [(t.database, t.table) for t in some]
+        wanted = {"feed": changefeed, "cluster": cluster_id, "names": names}
+        for database, table, table_id in connection.execute(_SUBSCRIBED, wanted):
+            if missing.pop(TableId(database, table)) != table_id:
+                moved.add(TableId(database, table))
+    if missing or moved:
+        feed = session.get_one(FeedRow, changefeed)
+        for name in moved:
+            named = update(SubscribeRow).where(_named(feed, [name]))
+            session.execute(named.values(table_id=tables.present[name]))
+        _subscribe(session, feed, missing, str(claim.holder))
+
+
+def _subscribe(session: Session, feed: FeedRow, tables: Mapping[TableId, int], owner: str) -> None:
+    spec = to_spec(feed)
+    shared = {
+        "cluster_id": feed.cluster_id,
+        "subscribe_name": feed.id,
+        "master_addrs": spec.source.address,
+        "sink": str(spec.sink),  # without its secrets
+        "cancel": 0,
+        "owner": owner,
+    }
+    rows = [
+        {**shared, "db_name": t.database, "table_name": t.table, "table_id": i}
+        for t, i in tables.items()
+    ]
+    if rows:
         session.execute(insert(SubscribeRow), rows)
 
 
@@ -305,15 +369,6 @@ def _delete_subscriptions(session: Session, feed: FeedRow, those: ColumnElement[
     if 1 in session.scalars(select(SubscribeRow.cancel).where(those).with_for_update()).all():
         feed.cancel = 1
     session.execute(delete(SubscribeRow).where(those), execution_options=_BLIND)
-
-
-def _subscribed(
-    session: Session, feed: FeedRow, tables: Sequence[TableId]
-) -> Iterator[tuple[str, str, int]]:
-    row = SubscribeRow
-    for some in _chunks(tables):
-        found = select(row.db_name, row.table_name, row.table_id).where(_named(feed, some))
-        yield from ((r[0], r[1], r[2]) for r in session.execute(found).all())
 
 
 def _named(feed: FeedRow, tables: Sequence[TableId]) -> ColumnElement[bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from sqlalchemy import Row
@@ -13,7 +14,7 @@ from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.control.lease import Holder
 from rowferry.control.lifecycle import State
-from rowferry.control.store.contract import Feed, Lease, Note, Sample, Server
+from rowferry.control.store.contract import Feed, Hold, Lease, Note, Sample, Server
 from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, SampleRow, ServerRow
 from rowferry.errors import BadInput, MetaDamaged
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -60,20 +61,29 @@ def plan_text(plan: Plan) -> tuple[str, str]:
     return text, hashlib.sha256(text.encode()).hexdigest()
 
 
-def to_spec(row: FeedRow) -> ChangefeedSpec:
+def to_spec(row: FeedRow | Row[Any]) -> ChangefeedSpec:
     """Return the settings in force of a changefeed."""
-    return read(row.spec, ChangefeedSpec.from_json, f"settings of changefeed {row.id}")
+    return _spec(row.spec, row.id)
 
 
-def to_lease(row: LeaseRow | None) -> Lease | None:
+@lru_cache(maxsize=1024)  # a server looks at all changefeeds once a second
+def _spec(text: str, changefeed: str) -> ChangefeedSpec:
+    return read(text, ChangefeedSpec.from_json, f"settings of changefeed {changefeed}")
+
+
+def to_lease(row: LeaseRow | Row[Any] | None) -> Lease | None:
     """Return the lease, or None when nobody holds it."""
     if row is None or row.holder is None:
         return None
-    holder = read(row.holder, Holder.from_json, f"lease of changefeed {row.changefeed}")
-    return Lease(holder, row.claimed_at / 1000, row.expires_at / 1000)
+    return Lease(_holder(row.holder, row.changefeed), row.claimed_at / 1000, row.expires_at / 1000)
 
 
-def to_state(row: FeedRow) -> State:
+@lru_cache(maxsize=1024)
+def _holder(text: str, changefeed: str) -> Holder:
+    return read(text, Holder.from_json, f"lease of changefeed {changefeed}")
+
+
+def to_state(row: FeedRow | Row[Any]) -> State:
     """Return the state of a changefeed."""
     try:
         return State(row.state)
@@ -81,7 +91,7 @@ def to_state(row: FeedRow) -> State:
         raise MetaDamaged(f"changefeed {row.id} is in an unknown state {row.state!r}") from None
 
 
-def to_feed(row: FeedRow, lease: LeaseRow | None, cancel: bool) -> Feed:
+def to_feed(row: FeedRow | Row[Any], lease: LeaseRow | Row[Any] | None, cancel: bool) -> Feed:
     """Return a changefeed as lists show it."""
     return Feed(
         id=row.id,
@@ -96,7 +106,15 @@ def to_feed(row: FeedRow, lease: LeaseRow | None, cancel: bool) -> Feed:
         error_code=row.error_code,
         cancel=cancel,
         lease=to_lease(lease),
+        hold=to_hold(row),
     )
+
+
+def to_hold(row: FeedRow | Row[Any]) -> Hold | None:
+    """Return the hold of a changefeed; it may be over."""
+    if row.hold is None:
+        return None
+    return read(row.hold, lambda form: Hold(**form), f"hold of changefeed {row.id}")
 
 
 # Columns of `progress` that have another name than the field of RangeProgress.

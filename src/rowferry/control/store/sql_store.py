@@ -15,9 +15,17 @@ from rowferry.change.table import TableSchema
 from rowferry.control import lifecycle
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
-from rowferry.control.store import fence, publishing
+from rowferry.control.store import fence, holding, publishing
 from rowferry.control.store.connection import BUSY_TIMEOUT_S, Database, undone_again
-from rowferry.control.store.contract import Feed, FeedState, MetaStore, Note, Sample, Server
+from rowferry.control.store.contract import (
+    Feed,
+    FeedState,
+    Hold,
+    MetaStore,
+    Note,
+    Sample,
+    Server,
+)
 from rowferry.control.store.rows import (
     from_sample,
     read,
@@ -41,6 +49,7 @@ from rowferry.control.store.tables import (
     ServerRow,
     SpecRow,
     SubscribeRow,
+    Table,
     TableVersionRow,
 )
 from rowferry.errors import (
@@ -53,6 +62,14 @@ from rowferry.errors import (
     SpecChanged,
 )
 from rowferry.spec.changefeed import ChangefeedSpec
+
+# Asked for by every server once a second: plain rows, without what nobody looks at.
+_FEEDS, _LEASES, _TABLES = (
+    Table.metadata.tables[name] for name in ("changefeeds", "leases", "subscribe")
+)
+_ALL_FEEDS = select(*(c for c in _FEEDS.c if c.name not in ("position", "sink_state")))
+_ALL_LEASES = select(_LEASES)
+_CANCELLED_BY_HAND = select(_TABLES.c.subscribe_name).where(_TABLES.c.cancel == 1).distinct()
 
 
 def open_store(
@@ -127,14 +144,14 @@ class SqlStore:
     def feeds(self) -> tuple[Feed, ...]:
         """Return all changefeeds, by id."""
         with self.database.reading("list changefeeds") as session:
-            rows = session.scalars(select(FeedRow)).all()
-            leases = {lease.changefeed: lease for lease in session.scalars(select(LeaseRow))}
-            by_hand = select(SubscribeRow.subscribe_name).where(SubscribeRow.cancel == 1)
-            cancelled = set(session.scalars(by_hand.distinct()))
-            return tuple(
-                to_feed(row, leases.get(row.id), row.cancel == 1 or row.id in cancelled)
-                for row in sorted(rows, key=lambda row: row.id)
-            )
+            connection = session.connection()
+            rows = connection.execute(_ALL_FEEDS).all()
+            leases = {lease.changefeed: lease for lease in connection.execute(_ALL_LEASES)}
+            cancelled = set(connection.scalars(_CANCELLED_BY_HAND))
+        return tuple(
+            to_feed(row, leases.get(row.id), row.cancel == 1 or row.id in cancelled)
+            for row in sorted(rows, key=lambda row: row.id)
+        )
 
     @undone_again
     def update_spec(self, changefeed: str, spec: ChangefeedSpec, since: int | None = None) -> Feed:
@@ -246,6 +263,24 @@ class SqlStore:
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
             return row is not None and _cancelled(session, row)
+
+    @undone_again
+    def hold(self, changefeed: str, hold: Hold, instead_of: str = "") -> None:
+        """Ask the owner to stand still."""
+        with self.database.writing(f"hold changefeed {changefeed}") as session:
+            holding.ask(session, changefeed, hold, instead_of, self._clock())
+
+    @undone_again
+    def end_hold(self, changefeed: str, hold: str) -> None:
+        """Let the owner go on."""
+        with self.database.writing(f"end the hold of {changefeed}") as session:
+            holding.end(session, changefeed, hold)
+
+    @undone_again
+    def stand(self, claim: Claim, hold: str, stands: str) -> None:
+        """Note where the owner stands under a hold."""
+        with self.database.writing(f"hold changefeed {claim.changefeed}") as session:
+            holding.stand(session, claim, hold, stands)
 
     # --- leases ----------------------------------------------------------------------------------
 

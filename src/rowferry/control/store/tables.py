@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "rowferry_version"
-REVISIONS = ("0001", "0002")  # every schema version that this code can open, oldest first
+REVISIONS = ("0001", "0002", "0003")  # every schema version that this code can open, oldest first
 
 
 def _name(length: int) -> TypeEngine[str]:
@@ -52,6 +52,7 @@ class FeedRow(Table):
     cancel: Mapped[int] = mapped_column(Integer)
     error_code: Mapped[str] = mapped_column(String(16))
     error: Mapped[str] = mapped_column(LONG)
+    hold: Mapped[str | None] = mapped_column(LONG)
 
 
 class SpecRow(Table):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,19 +16,22 @@ from rich.table import Table
 from rich.text import Text
 
 from rowferry.errors import BadInput, BadOption, OptionsConflict, RowferryError
+from rowferry.face.cli.client import Access, with_access
 from rowferry.face.cli.output import Printer, consoles, show_error
 from rowferry.face.cli.spark_options import SparkMaster
 from rowferry.face.cli.table import commit_ts
+from rowferry.face.cli.verify_sync import SyncPoint, at_sync_point
 from rowferry.spark.verify_job import opened_verify
 from rowferry.verify.names import Names
 from rowferry.verify.repair import RepairFile
-from rowferry.verify.run import Request, TableResult, verify
-from rowferry.verify.side import Side, open_side, refuse_sync_point
+from rowferry.verify.run import Request, Runner, TableResult, verify
+from rowferry.verify.side import Side, open_side
 
 _MOST_SHOWN = 60  # characters of a cell
 
 
-def verify_command(
+def _verify(
+    access: Access,
     a: Annotated[
         str,
         typer.Argument(
@@ -59,8 +62,15 @@ def verify_command(
     tries: Annotated[int, typer.Option(help="How often, with --online")] = 5,
     wait: Annotated[float, typer.Option(help="Seconds between tries, with --online")] = 2.0,
     sync_point: Annotated[
-        bool, typer.Option("--sync-point", help="Compare at the newest sync point of a database")
+        bool, typer.Option("--sync-point", help="While a changefeed runs: compare at one moment")
     ] = False,
+    changefeed: Annotated[
+        str, typer.Option(help="The one that runs from A to B on a server, with --sync-point")
+    ] = "",
+    connections: Annotated[int, typer.Option(help="To each side, with --sync-point, at most")] = 4,
+    hold_seconds: Annotated[
+        int, typer.Option(help="How long it may stand still, with --sync-point")
+    ] = 60,
     repair: Annotated[
         Path | None, typer.Option(help="Write statements that make B equal to A")
     ] = None,
@@ -71,7 +81,7 @@ def verify_command(
     """Compare the tables of A and B. Exit code: 0 equal, 1 different, 2 it cannot be said."""
     try:
         printer = Printer(output)
-        _check_numbers(chunk_rows, tries, wait, show)
+        _check_numbers(chunk_rows, tries, wait, show, connections)
         request = Request(
             Names.of(tables or (), route or ()),
             tuple(name.strip() for name in ignore_columns.split(",") if name.strip()),
@@ -83,8 +93,14 @@ def verify_command(
         )
         moment = commit_ts(as_of) if as_of else None
         sides = [open_side(uri, chunk_rows, moment, config) for uri in (a, b)]
-        _check_sides(sides, moment, sync_point, repair)
-        equal = _compared(printer, sides, request, repair, spark_master)
+        _check_sides(sides, moment, repair)
+        runner: AbstractContextManager[Runner] = _opened_spark(spark_master)
+        if sync_point:
+            if moment is not None or online:
+                raise OptionsConflict("--sync-point takes neither --as-of nor --online")
+            at = SyncPoint(access, changefeed, connections, hold_seconds)
+            runner = at_sync_point(sides, at, runner, printer)
+        equal = _compared(printer, sides, request, repair, runner)
     except RowferryError as err:
         show_error(consoles()[1], err)
         raise typer.Exit(2) from None
@@ -92,12 +108,27 @@ def verify_command(
         raise typer.Exit(1)
 
 
+verify_command = with_access(_verify)
+
+
+@contextmanager
+def _opened_spark(spark_master: str) -> Iterator[Runner]:
+    """Start Spark for a comparison."""
+    with tempfile.TemporaryDirectory("-rowferry-verify") as logs:
+        with opened_verify(Path(logs), spark_master) as runner:
+            yield runner
+
+
 def _compared(
-    printer: Printer, sides: list[Side], request: Request, repair: Path | None, spark_master: str
+    printer: Printer,
+    sides: list[Side],
+    request: Request,
+    repair: Path | None,
+    opened: AbstractContextManager[Runner],
 ) -> bool:
     found: list[TableResult] = []
-    with _repair_file(repair) as file, tempfile.TemporaryDirectory("-rowferry-verify") as logs:
-        with opened_verify(Path(logs), spark_master) as runner:
+    with _repair_file(repair) as file:
+        with opened as runner:
             for result in verify(sides[0], sides[1], request, runner):
                 if file is not None and result.repair is not None:
                     file.add(result.repair)
@@ -114,22 +145,19 @@ def _compared(
     return equal
 
 
-def _check_numbers(chunk_rows: int, tries: int, wait: float, show: int) -> None:
+def _check_numbers(chunk_rows: int, tries: int, wait: float, show: int, connections: int) -> None:
     for name, value, least in (
         ("chunk-rows", chunk_rows, 1),
         ("tries", tries, 1),
         ("wait", wait, 0),
         ("show", show, 0),
+        ("connections", connections, 1),
     ):
         if value < least:
             raise BadOption(f"--{name} {value}: allowed: {least} or more")
 
 
-def _check_sides(
-    sides: list[Side], as_of: int | None, sync_point: bool, repair: Path | None
-) -> None:
-    if sync_point:
-        refuse_sync_point(sides, as_of)
+def _check_sides(sides: list[Side], as_of: int | None, repair: Path | None) -> None:
     if as_of is not None and all(side.is_database for side in sides):
         raise OptionsConflict("--as-of is for storages; a database is read as it is now")
     if repair is not None and not sides[1].is_database:

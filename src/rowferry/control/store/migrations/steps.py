@@ -24,6 +24,12 @@ def make_table(name: str, *parts: sa.schema.SchemaItem) -> None:
         op.create_table(name, *parts, **_MYSQL)
 
 
+def make_column(table: str, column: sa.Column[Any]) -> None:
+    """Add a column if it is not there."""
+    if column.name not in {c["name"] for c in sa.inspect(op.get_bind()).get_columns(table)}:
+        op.add_column(table, column)
+
+
 def make_index(name: str, table: str, columns: Sequence[str]) -> None:
     """Make an index if it is not there."""
     if name not in {i["name"] for i in sa.inspect(op.get_bind()).get_indexes(table)}:

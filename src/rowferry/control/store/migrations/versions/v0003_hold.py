@@ -1,0 +1,20 @@
+"""Holds: a changefeed that stands still for a while."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from rowferry.control.store.migrations.steps import make_column
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+LONG = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+
+
+def upgrade() -> None:
+    """Make the column."""
+    make_column("changefeeds", sa.Column("hold", LONG, nullable=True))

@@ -1,0 +1,122 @@
+"""How `rowferry verify` brings two sides to one moment: by TiDB's past, or with a server's help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rowferry.errors import NotSupported, OptionsConflict, RowferryError
+from rowferry.face.cli.client import Access, Client
+from rowferry.face.cli.output import Printer
+from rowferry.spec.sink_family import family_of
+from rowferry.spec.uri import Uri
+from rowferry.verify.local import InProcessRunner
+from rowferry.verify.rendezvous import Stood, met
+from rowferry.verify.run import Runner
+from rowferry.verify.side import DatabaseSide, Side
+from rowferry.verify.sync_points import read_at_newest
+
+_CHANGEFEEDS: Final = ("api", "rowferry", "changefeeds")
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPoint:
+    """What a user says about it."""
+
+    access: Access
+    changefeed: str
+    connections: int
+    hold_seconds: int
+
+
+def at_sync_point(
+    sides: Sequence[Side],
+    asked: SyncPoint,
+    spark: AbstractContextManager[Runner],
+    printer: Printer,
+) -> AbstractContextManager[Runner]:
+    """Return what opens the runner of a comparison at one moment.
+
+    Raises:
+        OptionsConflict: a side is no database, or it is not said which changefeed runs.
+        NotSupported: one side alone is TiDB, or it has no sync point.
+    """
+    a, b = (side if isinstance(side, DatabaseSide) else None for side in sides)
+    if a is None or b is None:
+        raise OptionsConflict("--sync-point compares two databases; use --online, or --as-of")
+    if a.is_tidb and b.is_tidb:
+        ours, theirs = read_at_newest(a, b, asked.changefeed)
+        printer.note(f"comparing A at {ours} with B at {theirs}")
+        return spark
+    if a.is_tidb or b.is_tidb:
+        raise NotSupported(
+            "--sync-point compares MySQL or MariaDB on both sides, or TiDB on both; use --online"
+        )
+    if not asked.changefeed:
+        raise OptionsConflict(
+            "--sync-point: name the changefeed that runs from A to B with --changefeed, and its "
+            "server with --server; one that `rowferry run` runs by itself cannot be asked to stand"
+        )
+    return _together(a, b, asked, printer)
+
+
+@contextmanager
+def _together(
+    a: DatabaseSide, b: DatabaseSide, asked: SyncPoint, printer: Printer
+) -> Iterator[Runner]:
+    with closing(Client(asked.access)) as client:
+        brake = ServerBrake(client, asked.changefeed, asked.hold_seconds)
+        with met(a, b, brake, asked.connections, asked.hold_seconds) as meeting:
+            place = f"{meeting.place['file']}:{meeting.place['offset']}"
+            told = f"the changefeed was held for {meeting.held_s:.1f} s"
+            printer.note(f"comparing both sides as of {place} of A's log; {told}")
+            yield InProcessRunner(meeting.views)
+
+
+class ServerBrake:
+    """A changefeed's holds; see `Brake`."""
+
+    def __init__(self, client: Client, changefeed: str, seconds: int) -> None:
+        """Look at the changefeed.
+
+        Raises:
+            NoSuchChangefeed: the server knows none of that id.
+            OptionsConflict: it does not write to a database.
+        """
+        self._client, self._seconds = client, seconds
+        self._path = (*_CHANGEFEEDS, changefeed)
+        self._id = ""
+        sink = str(client.get(*self._path)["sink_uri"])
+        if family_of(Uri.parse(sink, "sink").scheme).name != "mysql":
+            raise OptionsConflict(
+                f"--sync-point: changefeed {changefeed} writes to {sink}, which is no database; "
+                "use --online"
+            )
+
+    def hold(self, place: Mapping[str, Any] | None) -> None:
+        """Ask for a hold instead of the last one."""
+        body = {"position": None if place is None else dict(place), "seconds": self._seconds}
+        answer = self._client.post(*self._path, "hold", body={**body, "hold": self._id})
+        self._id = answer["hold"]["id"]
+
+    def look(self) -> Stood | None:
+        """Return where the changefeed stands."""
+        found = self._client.get(*self._path, "hold")
+        hold = found["hold"]
+        if hold is None or hold["id"] != self._id:
+            return None
+        return Stood(
+            hold["stands"],
+            hold["micro_batch"],
+            found["micro_batch"],
+            found["pending"],
+            found["lag_ms"],
+        )
+
+    def release(self) -> None:
+        """Let it go on; if that fails, the hold ends by itself."""
+        if self._id:
+            with suppress(RowferryError):
+                self._client.delete(*self._path, "hold", hold=self._id)
