@@ -88,6 +88,9 @@ $(SERVERS)/.fetched: $(wildcard src/rowferry/testing/servers/*.py) | $(VENV)/.in
 demo: setup ## run the demonstration: a store, a changefeed, files, a check
 	@$(BIN)/rowferry demo
 
+# Tests that mostly wait for servers run in a process of their own, beside all others.
+BESIDE := tests/chaos tests/integration/control tests/integration/verify
+
 test: setup services ## check style and types, then run every test
 	@echo "== ruff check"
 	@$(BIN)/ruff check .
@@ -95,11 +98,11 @@ test: setup services ## check style and types, then run every test
 	@$(BIN)/ruff format --check .
 	@echo "== mypy (strict, as pyproject.toml says)"
 	@$(BIN)/mypy
-	@echo "== pytest: $$(ls -d tests/*/ | tr '\n' ' ')(tests/chaos beside the others)"
-	@mkdir -p .cache; $(BIN)/pytest tests/chaos > .cache/chaos.log 2>&1 & chaos=$$!; \
-		trap "kill $$chaos 2> /dev/null" EXIT; \
-		$(BIN)/pytest --ignore=tests/chaos; others=$$?; \
-		wait $$chaos; kills=$$?; cat .cache/chaos.log; [ $$others = 0 ] && [ $$kills = 0 ]
+	@echo "== pytest: $$(ls -d tests/*/ | tr '\n' ' ')($(BESIDE) beside the others)"
+	@mkdir -p .cache; $(BIN)/pytest $(BESIDE) > .cache/beside.log 2>&1 & beside=$$!; \
+		trap "kill $$beside 2> /dev/null" EXIT; \
+		$(BIN)/pytest $(BESIDE:%=--ignore=%); others=$$?; \
+		wait $$beside; those=$$?; cat .cache/beside.log; [ $$others = 0 ] && [ $$those = 0 ]
 	@echo "== all passed: ruff check, ruff format, mypy, pytest"
 
 test-unit: setup ## run the tests that need neither Spark nor services

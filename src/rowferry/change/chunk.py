@@ -22,6 +22,18 @@ class Op(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a chunk was cut out of a longer batch, whose other rows are of tables made alike.
+
+    Such tables have equal columns and indexes, and differ in their names: stages that treat rows of
+    both in the same way may do so with the whole.
+    """
+
+    whole: pa.RecordBatch
+    first: int  # row of the whole
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """A chunk: changes of one table version (and one table partition), in log order, as columns.
 
@@ -30,13 +42,15 @@ class Rows:
     has, named as in the table; a column that is missing from the struct is *absent* (partial row
     image), which is not the same as NULL. All rows of a chunk have the same columns present.
     `seq` orders all rows of one micro-batch and is the same on every replay. `key_only` is set by
-    readers of messages that hold the handle key alone because the whole row was too large.
+    readers of messages that hold the handle key alone because the whole row was too large. `cut`
+    is set while `batch` is a part of a longer one; who changes the batch leaves it out.
     """
 
     table: TableSchema
     batch: pa.RecordBatch
     physical_id: int | None = None  # table partition; None for a table without partitions
     key_only: bool = False
+    cut: Cut | None = None
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)

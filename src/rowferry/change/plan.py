@@ -166,22 +166,27 @@ class Topic:
         partitions: how many of the topic's partitions are in use, from 0; more may exist.
         max_message_bytes: the largest message that the queue takes.
         exact: a replay gives the same messages; a snapshot that is read again need not.
+        last_segment: of those that share transactions with the slice's own; None: it shares none.
     """
 
     name: str
     partitions: int
     max_message_bytes: int
     exact: bool = True
+    last_segment: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the form in which it is an output's target; `from_json` reads it back."""
         found = {"topic": self.name, "partitions": self.partitions, "limit": self.max_message_bytes}
+        if self.last_segment is not None:
+            found["last_segment"] = self.last_segment
         return found if self.exact else {**found, "exact": False}
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> Topic:
         """Read what `to_json` wrote."""
-        return cls(form["topic"], form["partitions"], form["limit"], form.get("exact", True))
+        name, partitions, limit = form["topic"], form["partitions"], form["limit"]
+        return cls(name, partitions, limit, form.get("exact", True), form.get("last_segment"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +243,18 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Volume:
+    """Row changes, and their size as columns in memory."""
+
+    rows: int = 0
+    bytes: int = 0
+
+    def plus(self, rows: int, size: int) -> Volume:
+        """Return it with some more."""
+        return Volume(self.rows + rows, self.bytes + size)
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """What one task reports for one output: the only thing that crosses from task to driver."""
 
@@ -248,3 +265,5 @@ class Receipt:
     source_bytes: int = 0
     note: dict[str, Any] | None = None  # the sink's own words, e.g. "the file was already there"
     found: dict[str, Any] | None = None  # the source's own words, e.g. where a snapshot stands
+    captured: Volume = Volume()  # of the whole segment, in one of its receipts
+    decided: Volume = Volume()  # what was left of that when filters and row policy had decided

@@ -8,16 +8,24 @@ next step of the next process continues from what was recorded.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, cast
 
-from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice
+from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice, Volume
 from rowferry.change.table import TableSchema
 from rowferry.control.lease import Claim
-from rowferry.control.store.contract import MetaStore
+from rowferry.control.store.contract import Hold, MetaStore
 from rowferry.flow.assemble import Flow, tables_of
-from rowferry.flow.capture.contract import Appetite, Keeping, Listening, Planner, SnapshotShare
+from rowferry.flow.capture.contract import (
+    Appetite,
+    Halting,
+    Keeping,
+    Listening,
+    Planner,
+    SnapshotShare,
+    Standing,
+)
 from rowferry.flow.sink.contract import Owner
 from rowferry.spec.changefeed import ChangefeedSpec
 
@@ -45,6 +53,8 @@ class Step:
         replayed: it was recorded by an earlier run.
         caught_up: the source had nothing more when it was planned.
         finished: nothing will follow.
+        captured: what tasks read.
+        decided: what was left of that when filters and row policy had decided.
         seconds: how long carrying out the plan took.
         retention_ms: for how long the source keeps what was not read yet; None: not known.
         resolved: what the source has told up to now, though it may not be delivered yet.
@@ -58,6 +68,8 @@ class Step:
     rows: int = 0
     bytes: int = 0
     source_bytes: int = 0
+    captured: Volume = Volume()
+    decided: Volume = Volume()
     schema_changes: int = 0
     seconds: float = 0.0
     watermark: int = 0
@@ -82,8 +94,12 @@ class Loop:
         until_ts: int | None = None,
         stretch_bytes: int = STRETCH_BYTES,
         spec_version: int | None = None,
+        hold: Callable[[], Hold | None] = lambda: None,
     ) -> None:
-        """Make a loop; `spec_version` is the flow's, without it the newest that is stored."""
+        """Make a loop; `spec_version` is the flow's, without it the newest that is stored.
+
+        `hold` is asked before each step whether to stand still.
+        """
         self._id = changefeed
         self._flow = flow
         self._store = store
@@ -99,12 +115,15 @@ class Loop:
             fewer_slices=flow.sink.TRAITS.takes_files,
         )
         self._planner: Planner | None = None
+        self._hears = False  # whether it is a `Listening` one: asked once, it costs
         self._versions: dict[tuple[int, int], TableSchema] = {}
         self._specs: dict[int, ChangefeedSpec] = {}  # of the plan that was run last
         self._fresh_versions: list[TableSchema] = []  # met, but not yet stored
         self._opened = False
         self._published = 0  # number of the last published micro-batch
         self._flow_version = spec_version
+        self._hold = hold
+        self._told = ("", "")  # the last hold that was obeyed, and what was said about it
         self._spec_version = 0
         self.watermark = 0
 
@@ -140,10 +159,20 @@ class Loop:
             done = self._carry_out(pending, replayed=True)
             self._close_planner()  # it must start from what was just published
             return done
+        hold = self._hold()
+        if hold is not None and hold.place is None:
+            return self._stand(hold, Standing.AT)
         planner = self._planner or self._open_planner()
-        if not publish_idle and isinstance(planner, Listening) and not planner.has_news():
+        if hold is not None and hold.place is not None and isinstance(planner, Halting):
+            standing = planner.standing(hold.place)
+            if standing is not Standing.BEFORE:
+                return self._stand(hold, standing)
+        if not publish_idle and self._hears and not cast(Listening, planner).has_news():
             return Step(published=False, caught_up=True, watermark=self.watermark)
-        stretch = planner.plan(self._appetite)
+        appetite = self._appetite
+        if hold is not None:
+            appetite = replace(appetite, until_place=hold.place)
+        stretch = planner.plan(appetite)
         met = planner.table_versions()
         self._fresh_versions += met
         self._versions.update({(v.table_id, v.version): v for v in met})
@@ -164,6 +193,13 @@ class Loop:
             raise
         self._fresh_versions.clear()
         return self._carry_out(plan, replayed=False)
+
+    def _stand(self, hold: Hold, standing: Standing) -> Step:
+        """Do nothing, and say so where the hold is stored; everything planned was published."""
+        if self._told != (hold.id, standing.value):
+            self._store.stand(self._claim, hold.id, standing.value)
+            self._told = (hold.id, standing.value)
+        return Step(published=False, watermark=self.watermark, resolved=self.watermark)
 
     def replan(self, why: str) -> None:
         """Discard the pending plan, which can never run again, and plan from what was published."""
@@ -204,6 +240,7 @@ class Loop:
         self._planner = self._flow.capture.planner(
             self._flow.decide, state.position, state.ranges, state.versions
         )
+        self._hears = isinstance(self._planner, Listening)
         return self._planner
 
     def _close_planner(self) -> None:
@@ -284,6 +321,8 @@ class Loop:
             rows=sum(r.rows for r in receipts),
             bytes=sum(r.bytes for r in receipts),
             source_bytes=sum(s.log_bytes for s in plan.stretch.segments),
+            captured=_sum(r.captured for r in receipts),
+            decided=_sum(r.decided for r in receipts),
             schema_changes=len(plan.stretch.schema_changes),
             seconds=seconds,
             watermark=self.watermark,
@@ -293,6 +332,11 @@ class Loop:
             snapshots=self._planner.snapshot_shares() if self._planner else (),
             warnings=self._planner.warnings() if self._planner else (),
         )
+
+
+def _sum(volumes: Iterable[Volume]) -> Volume:
+    some = list(volumes)
+    return Volume(sum(v.rows for v in some), sum(v.bytes for v in some))
 
 
 def _kept_for(planner: Planner | None) -> int | None:

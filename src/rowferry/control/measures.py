@@ -36,10 +36,14 @@ RETENTION: Final = _gauge(
 SNAPSHOT: Final = _gauge(
     "snapshot_parts", "Parts of snapshots under way.", ("changefeed", "table", "of")
 )
-ROWS: Final = _counter("rows", "Row changes that were sent.")
+ROWS: Final = _counter(
+    "rows",
+    "Row changes, by stage: captured, left when filters had decided, sent to the sink.",
+    ("changefeed", "stage"),
+)
 BYTES: Final = _counter(
     "bytes",
-    "Bytes, by stage: read from the source's log, sent to the sink.",
+    "Bytes, by stage: read from the source's log, captured and decided (rows as columns), sent.",
     ("changefeed", "stage"),
 )
 DDLS: Final = _counter("schema_changes", "Schema changes that were sent.")
@@ -67,10 +71,15 @@ def note_step(changefeed: str, step: Step) -> None:
     for share in step.snapshots:
         SNAPSHOT.labels(changefeed, str(share.table), "done").set(share.done_parts)
         SNAPSHOT.labels(changefeed, str(share.table), "all").set(share.all_parts)
-    if step.rows or step.schema_changes:
-        ROWS.labels(changefeed).inc(step.rows)
+    if step.captured.rows or step.rows or step.schema_changes:
         BYTES.labels(changefeed, "read").inc(step.source_bytes)
-        BYTES.labels(changefeed, "sent").inc(step.bytes)
+        for stage, rows, size in (
+            ("captured", step.captured.rows, step.captured.bytes),
+            ("decided", step.decided.rows, step.decided.bytes),
+            ("sent", step.rows, step.bytes),
+        ):
+            ROWS.labels(changefeed, stage).inc(rows)
+            BYTES.labels(changefeed, stage).inc(size)
         DDLS.labels(changefeed).inc(step.schema_changes)
         MICRO_BATCH.labels(changefeed).observe(step.seconds)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId
-from rowferry.control.store.contract import Feed, Note, Sample, Server
+from rowferry.control.store.contract import Feed, Hold, Note, Sample, Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +99,20 @@ class Synced:
     last_synced_ts: int
     now_ts: int
     words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Where a changefeed stands.
+
+    Attributes:
+        hold: the hold in force; None: there is none, or it is over.
+        pending: a micro-batch is under way: its rows may be at the sink already.
+        micro_batch: the last published one.
+        lag_ms: how far the checkpoint is behind the clock; None: not known.
+    """
+
+    hold: Hold | None
+    pending: bool
+    micro_batch: int
+    lag_ms: int | None

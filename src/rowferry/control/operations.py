@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, TypeAlias
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableId
 from rowferry.control import beginning, explain, lifecycle
+from rowferry.control import hold as holding
+from rowferry.control.altered import altered
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
-from rowferry.control.operation_forms import Changed, Created, Seen, Synced, Wanted
-from rowferry.control.prepare import Prepared, check_added_rules, check_rules, examine
-from rowferry.control.redaction import restored, restored_uri
+from rowferry.control.operation_forms import Changed, Created, Held, Seen, Synced, Wanted
+from rowferry.control.prepare import Prepared, check_rules, examine
 from rowferry.control.store.contract import Feed, MetaStore, Server
 from rowferry.control.table_rules import (
     filter_rules,
@@ -31,7 +33,7 @@ from rowferry.control.table_rules import (
 from rowferry.errors import BadInput, ChangefeedExists, IllegalMove, NoSuchChangefeed, cure_of
 from rowferry.flow.assemble import Flow, option_tables
 from rowferry.flow.sink.contract import Owner
-from rowferry.spec.build import build_spec, check_target_ts
+from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import (
     CASE_SENSITIVE,
@@ -41,7 +43,7 @@ from rowferry.spec.feed_options import (
     TOP,
 )
 
-__all__ = ["Changed", "Created", "Operations", "Seen", "Synced", "Wanted"]
+__all__ = ["Changed", "Created", "Held", "Operations", "Seen", "Synced", "Wanted"]
 
 ALIVE_S: Final = 10.0  # a server that was silent for longer is gone
 LEASE_S: Final = 30.0
@@ -98,15 +100,7 @@ class Operations:
                 feed = _only_foreseen(spec, self._now())
             else:
                 feed = self.store.create_changefeed(spec, prepared.flow.capture.cluster_id())
-            return Created(
-                feed=feed,
-                eligible=tuple(sorted(t.id for t in prepared.tables)),
-                ineligible=tuple(sorted(t.id for t in prepared.ineligible)),
-                outputs=explain.outputs(prepared),
-                rules=explain.rules(prepared),
-                notices=prepared.notices,
-                dry_run=dry_run,
-            )
+            return _described(prepared, feed, dry_run)
 
     def feeds(self, states: Sequence[State] = ()) -> tuple[Feed, ...]:
         """Return changefeeds in these states, by id; no states: all that TiCDC's list shows.
@@ -205,33 +199,18 @@ class Operations:
         """
         with self._altering(changefeed):
             feed = self._feed(changefeed)
-            if Verb.UPDATE not in lifecycle.possible(feed.state):
-                raise IllegalMove(
-                    "can only update changefeed config when it is stopped or failed; "
-                    f"{changefeed} is {feed.state}: pause it first"
-                )
-            old = feed.spec
-            if changed.config is not None:
-                refuse_rule_files(changed.config)
-            target = old.target_ts if changed.target_ts is None else changed.target_ts
-            if target != old.target_ts:
-                check_target_ts(target, feed.watermark)
-            config = old.config if changed.config is None else restored(changed.config, old.config)
-            spec, notices = build_spec(
-                beginning.with_old_start(restored_uri(changed.source_uri, old.source), old),
-                restored_uri(changed.sink_uri, old.sink),
-                config,
-                changefeed,
-                tables=option_tables,
-                target_ts=target,
-            )
-            with _closing(examine(spec, old, notices)) as prepared:
-                spec = prepared.spec
-                check_added_rules(old, prepared)
+            with _closing(altered(feed, changed)) as prepared:
+                spec, old = prepared.spec, feed.spec
                 if (spec.sink, spec.section("sink")) != (old.sink, old.section("sink")):
                     self._discard_pending(feed, prepared.flow, "the sink was changed")
                 self.store.move(changefeed, Verb.UPDATE)  # nobody has resumed it meanwhile
                 return self.store.update_spec(changefeed, spec, feed.spec_version)
+
+    def foresee_update(self, changefeed: str, changed: Changed) -> Created:
+        """Return what `update` would do; raises as that does. Nothing is changed."""
+        feed = self._feed(changefeed)
+        with _closing(altered(feed, changed)) as prepared:
+            return _described(prepared, replace(feed, spec=prepared.spec), dry_run=True)
 
     def add_tables(self, changefeed: str, patterns: Sequence[str]) -> Feed:
         """Capture further tables, also while it runs; those that exist are snapshotted.
@@ -288,6 +267,7 @@ class Operations:
         Raises:
             IllegalMove: it runs.
             LeaseHeld: it was paused, and a server has not come to the end of its micro-batch yet.
+            BadOption, LogLost, SourceMismatch: the source has no such place, or no longer.
         """
         if [commit_ts is not None, position is not None, snapshot].count(True) != 1:
             raise BadInput("reset to one of: a commit-ts, a position, a new snapshot")
@@ -298,7 +278,7 @@ class Operations:
                     f"cannot reset changefeed {changefeed} while it is {feed.state}; pause it first"
                 )
             spec, words = beginning.moved(feed.spec, commit_ts, position)
-            with _closing(examine(spec, spec)) as prepared:
+            with _closing(examine(spec, spec, anew=True)) as prepared:
                 self._discard_pending(feed, prepared.flow, f"reset to {words}")
             return self.store.reset(changefeed, spec, words)
 
@@ -341,6 +321,40 @@ class Operations:
             words = MAYBE_SYNCED
         return Synced(synced, checkpoint, resolved, last, now, words)
 
+    # --- standing still --------------------------------------------------------------------------
+
+    def hold(
+        self,
+        changefeed: str,
+        place: Mapping[str, Any] | None = None,
+        seconds: int = 60,
+        instead_of: str = "",
+    ) -> Held:
+        """Let it stand still for some seconds at most, at a place of the log or the next border.
+
+        `instead_of` is the id of the caller's own hold until now. The owner sees it a little later,
+        and tells by `held` where it stands.
+
+        Raises:
+            IllegalMove: it does not run, or somebody else holds it.
+            NotSupported: no server runs it, or its source knows no places.
+        """
+        feed = self._feed(changefeed)
+        holding.ask(
+            self.store, feed, self._server_of(feed), place, seconds, instead_of, self._now()
+        )
+        return self.held(changefeed)
+
+    def held(self, changefeed: str) -> Held:
+        """Return where it stands."""
+        return holding.look(self.store, self._feed(changefeed), self._now())
+
+    def end_hold(self, changefeed: str, hold: str) -> Held:
+        """Let it go on, if it is this hold that is in force."""
+        self._feed(changefeed)
+        self.store.end_hold(changefeed, hold)
+        return self.held(changefeed)
+
     # --- servers ---------------------------------------------------------------------------------
 
     def servers(self) -> tuple[Server, ...]:
@@ -379,6 +393,18 @@ class Operations:
 
 def _wants_to_run(state: State) -> bool:
     return state.runs or state is State.PENDING
+
+
+def _described(prepared: Prepared, feed: Feed, dry_run: bool) -> Created:
+    return Created(
+        feed=feed,
+        eligible=tuple(sorted(t.id for t in prepared.tables)),
+        ineligible=tuple(sorted(t.id for t in prepared.ineligible)),
+        outputs=explain.outputs(prepared),
+        rules=explain.rules(prepared),
+        notices=prepared.notices,
+        dry_run=dry_run,
+    )
 
 
 def _only_foreseen(spec: ChangefeedSpec, now: float) -> Feed:

@@ -13,8 +13,9 @@ from rowferry.control.store.sql_store import open_store
 from rowferry.control.table_rules import filter_rules, with_rules
 from rowferry.errors import OptionsConflict, SpecChanged
 from rowferry.flow.assemble import Flow, assemble, option_tables
+from rowferry.flow.capture.contract import Placing
 from rowferry.flow.decide.decisions import Decisions
-from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.contract import Advising, Owner
 from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.active_active import CLUSTER_ID, read_active_active
 from rowferry.spec.build import build_spec
@@ -63,22 +64,28 @@ def prepare(
 
 
 def examine(
-    spec: ChangefeedSpec, before: ChangefeedSpec | None, notices: Iterable[str] = ()
+    spec: ChangefeedSpec,
+    before: ChangefeedSpec | None,
+    notices: Iterable[str] = (),
+    anew: bool = False,
 ) -> Prepared:
     """Ask source and sink whether a changefeed with checked settings can run.
 
-    `before` are the settings with which it was stored, None: it is new. Raises as `prepare` does.
+    `before` are the settings with which it was stored, None: it is new. `anew`: it begins where
+    they say, as a new one does. Raises as `prepare` does.
     """
     told = list(notices)
     flow = assemble(spec)
-    if not flow.capture.traits().has_closed_timestamps and _whole_transactions(spec):
+    if not flow.capture.traits().has_closed_timestamps and flow.sink.whole_transactions:
         raise OptionsConflict(
-            "transaction-atomicity = table needs a source with closed timestamps: "
+            "transaction-atomicity = table or global needs a source with closed timestamps: "
             "remove it, or set feed-level = transaction"
         )
     if before is not None:
         check_alterable(before, spec, flow)
     tables = flow.capture.probe(flow.decide)
+    if (anew or before is None) and isinstance(flow.capture, Placing):
+        flow.capture.check_beginning()
     told += flow.capture.notices
     spec, flow = _with_cluster_id(spec, before, flow)
     if flow.sink.separates_partitions and flow.capture.unnumbered:
@@ -88,17 +95,30 @@ def examine(
             "enable-partition-separator = false, or leave them out by filter.rules"
         )
     if before is None:
+        _check_old_rows(spec, flow)
         told += flow.decide.check_tables(tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
     flow.decide.claim_names(captured)
     if before is None:
-        flow.sink.check_tables([flow.decide.seen_as(t) for t in captured])
+        seen = [flow.decide.seen_as(t) for t in captured]
+        flow.sink.check_tables(seen)
+        if isinstance(flow.sink, Advising):
+            told += flow.sink.advice(seen)
     flow.encode.probe()
     flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
     if not captured:
         told.append("no table matches the filter yet; new ones are picked up when created")
     keyless = tuple(t for t in tables if t not in captured and flow.decide.keeps_table(t.id))
     return Prepared(spec, flow, captured, tuple(told), keyless)
+
+
+def _check_old_rows(spec: ChangefeedSpec, flow: Flow) -> None:
+    """Refuse a codec that would stop at the first delete of a source without old rows."""
+    if flow.encode.TRAITS.needs_old_rows and not flow.capture.traits().carries_before_image:
+        raise OptionsConflict(
+            f"protocol {spec.protocol} writes all columns of a deleted row, and this source gives "
+            "only its key; use protocol=canal-json"
+        )
 
 
 def _with_cluster_id(
@@ -157,11 +177,6 @@ def stored_spec(meta_url: str, changefeed: str) -> ChangefeedSpec | None:
         return feed.spec if feed else None
     finally:
         store.close()
-
-
-def _whole_transactions(spec: ChangefeedSpec) -> bool:
-    asked = spec.sink.parameter("transaction-atomicity")
-    return (asked or spec.section("sink").get("transaction-atomicity", "none")) == "table"
 
 
 def check_alterable(old: ChangefeedSpec, new: ChangefeedSpec, flow: Flow) -> None:

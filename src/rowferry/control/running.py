@@ -19,7 +19,7 @@ from rowferry.control.current import current_changefeed
 from rowferry.control.lease import Claim
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.loop import STRETCH_BYTES, Loop, Runner, Step
-from rowferry.control.store.contract import Feed, MetaStore, Sample
+from rowferry.control.store.contract import Feed, Hold, MetaStore, Sample
 from rowferry.control.supervise import META_WAIT_S, OF_A_SERVER, Patience, Supervisor, Until
 from rowferry.errors import (
     Fenced,
@@ -38,27 +38,53 @@ IDLE_PUBLISH_S: Final = 1.0
 
 
 class HeldLease:
-    """A lease as its holder sees it: gone when it was not renewed in time, or someone else came."""
+    """A lease as its holder sees it: gone when it was not renewed in time, or someone else came.
+
+    One that has run out because we were slow may still be ours: nobody else has claimed it. So its
+    changefeed stands still for a while, and goes on if it is renewed.
+    """
 
     def __init__(
         self, claim: Claim, asked_at: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.claim = claim
         self._clock = clock
+        self._changed = threading.Condition()
         self._until = asked_at + claim.ttl_s
         self._gone = False
 
     def renewed(self, asked_at: float) -> None:
         """Note a renewal; it counts from before it was asked for."""
-        self._until = asked_at + self.claim.ttl_s
+        with self._changed:
+            self._until = asked_at + self.claim.ttl_s
+            self._changed.notify_all()
 
     def lose(self) -> None:
-        """Note that another owner was seen."""
-        self._gone = True
+        """Note that another owner was seen, or that nobody waits for a renewal."""
+        with self._changed:
+            self._gone = True
+            self._changed.notify_all()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is lost for good."""
+        return self._gone
+
+    @property
+    def has_run_out(self) -> bool:
+        """Whether it is not ours at this moment."""
+        return self._gone or self._clock() >= self._until
 
     def is_set(self) -> bool:
-        """Return whether the lease is gone."""
-        return self._gone or self._clock() >= self._until
+        """Return whether the lease is gone; waits for the renewal of one that has run out."""
+        end = self._until + self.claim.ttl_s
+        with self._changed:
+            while not self._gone and (now := self._clock()) >= self._until:
+                if now >= end:
+                    self._gone = True
+                else:
+                    self._changed.wait(end - now)
+            return self._gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +109,7 @@ class Running:
     ) -> None:
         self.id, self.claim, self.lease = feed.id, lease.claim, lease
         self.spec_version = feed.spec_version
+        self.hold = feed.hold
         self._store, self._conditions = store, conditions
         self._leaving = threading.Event()
         self._removing = False
@@ -105,6 +132,8 @@ class Running:
         self._removing |= remove
         self._leaving.set()
         self._border.set()
+        if self.lease.has_run_out:
+            self.lease.lose()  # there is nothing to wait for
 
     @property
     def is_leaving(self) -> bool:
@@ -123,6 +152,11 @@ class Running:
     def sample(self, now: float) -> Sample:
         """Return what was done since the last call."""
         return self._meter.sample(now)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to sample; a first snapshot has no watermark yet."""
+        return self._meter.has_begun
 
     @property
     def watermark(self) -> int:
@@ -179,6 +213,7 @@ class Running:
             until_ts=until.commit_ts,
             stretch_bytes=self._conditions.stretch_bytes,
             spec_version=state.spec_version,
+            hold=self._held,
         )
         steps = ProvenSteps(loop, flow, Owner(self.id, self.claim.epoch))
         supervisor = Supervisor(
@@ -210,9 +245,14 @@ class Running:
             return False
         return True
 
+    def _held(self) -> Hold | None:
+        """Return the hold in force."""
+        hold = self.hold
+        return hold if hold is not None and time.time() < hold.until else None
+
     def _end(self) -> None:
         """Give the changefeed back, or remove it; without the meta database, the lease runs out."""
-        if self.lease.is_set():
+        if self.lease.has_run_out:
             return
         try:
             if self._removing:
@@ -277,6 +317,7 @@ class _Meter:
     def __init__(self, watermark: int) -> None:
         self._lock = threading.Lock()
         self._sums = Sample(0.0, None, watermark, 0, 0, 0, 0.0)
+        self.has_begun = watermark > 0
 
     @property
     def watermark(self) -> int:
@@ -288,6 +329,7 @@ class _Meter:
         shares = tuple((str(s.table), s.done_parts, s.all_parts) for s in step.snapshots)
         with self._lock:
             old = self._sums
+            self.has_begun |= step.published
             self._sums = replace(
                 old,
                 watermark=max(step.watermark, old.watermark),

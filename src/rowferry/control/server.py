@@ -139,7 +139,7 @@ class Member:
         measures.OWNED.set(len(self._running))
 
     def _renew(self) -> None:
-        held = [one for one in self._running.values() if not one.lease.is_set()]
+        held = [one for one in self._running.values() if not one.lease.is_gone]
         asked_at = time.monotonic()
         lost = set(self._store.renew_all([one.claim for one in held], time.time()))
         for one in held:
@@ -157,6 +157,7 @@ class Member:
         """Let changefeeds that run here follow what operators asked for."""
         for name, one in self._running.items():
             feed = feeds.get(name)
+            one.hold = feed.hold if feed is not None else None
             if feed is None or feed.epoch != one.claim.epoch:
                 one.lease.lose()
                 one.leave()
@@ -224,7 +225,7 @@ class Member:
             measures.note_lag(name, one.watermark, now)
         if time.monotonic() - self._sampled_at >= self._pace.sample_every_s:
             self._sampled_at = time.monotonic()
-            samples = {n: one.sample(now) for n, one in self._running.items() if one.watermark}
+            samples = {n: one.sample(now) for n, one in self._running.items() if one.has_begun}
             self._store.write_samples(samples)
             for server in self._store.servers():
                 if now - server.seen_at > FORGOTTEN_S:

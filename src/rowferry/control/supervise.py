@@ -175,11 +175,12 @@ class Supervisor:
             self._move(Verb.GIVE_UP, err)
             raise err
         wait_s = self._patience.spread_out(self._wait_s)
-        if isinstance(err, MetaUnavailable):
+        if isinstance(err, MetaUnavailable):  # no reason to trust source and sink any less
             wait_s = min(wait_s, META_WAIT_S)
+        else:
+            self._wait_s = min(self._wait_s * 2, self._patience.longest_s)
         self._tell_fault(err, wait_s)
         stop.wait(wait_s)
-        self._wait_s = min(self._wait_s * 2, self._patience.longest_s)
 
 
 def _ours(err: Exception) -> RowferryError:

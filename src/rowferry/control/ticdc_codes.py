@@ -13,7 +13,7 @@ from rowferry import errors as e
 BAD, UNAUTHORIZED, MISSING, CONFLICT, TOO_LARGE, FAILED = 400, 401, 404, 409, 413, 500
 
 _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
-    e.RowferryError: (FAILED, "ErrUnknown"),
+    e.RowferryError: (FAILED, "ErrUnexpected"),
     # what the user asked for
     e.BadInput: (BAD, "ErrAPIInvalidParam"),
     e.UnknownOption: (BAD, "ErrInvalidReplicaConfig"),
@@ -30,8 +30,9 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.TableIneligible: (BAD, "ErrTableIneligible"),
     e.BadDispatchRule: (BAD, "ErrDispatcherFailed"),
     e.BadRoute: (BAD, "ErrInvalidTableRoutingRule"),
-    e.BadEventFilter: (BAD, "ErrExpressionParseFailed"),
+    e.BadEventFilter: (BAD, "ErrInvalidFilterExpression"),
     e.BadColumnSelector: (BAD, "ErrColumnSelectorFailed"),
+    e.TargetUnfit: (BAD, "ErrMySQLInvalidConfig"),
     # the meta database
     e.StateError: (FAILED, "ErrMetaOpFailed"),
     e.MetaUnavailable: (FAILED, "ErrMetaOpFailed"),
@@ -50,7 +51,7 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.SourceMismatch: (BAD, "ErrUpstreamMissMatch"),
     e.SourceUnsupported: (BAD, "ErrVersionIncompatible"),
     e.TableVersionUnknown: (FAILED, "ErrSchemaSnapshotNotFound"),
-    e.LoginRefused: (BAD, "ErrVersionIncompatible"),
+    e.LoginRefused: (BAD, "ErrMySQLConnectionError"),
     e.ReplicaIdTaken: (BAD, "ErrInvalidReplicaConfig"),
     e.EventUnknown: (FAILED, "ErrChangefeedUnretryable"),
     e.SnapshotGone: (FAILED, "ErrSnapshotLostByGC"),
@@ -63,6 +64,7 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.FileConflict: (FAILED, "ErrChangefeedUnretryable"),
     e.SchemaRefused: (BAD, "ErrAvroSchemaAPIError"),
     e.TopicRefused: (BAD, "ErrKafkaInvalidConfig"),
+    e.SchemaChangeRefused: (FAILED, "ErrExecDDLFailed"),
     # codecs
     e.EncodeError: (FAILED, "ErrEncodeFailed"),
     e.MessageTooLarge: (FAILED, "ErrMessageTooLarge"),
@@ -73,7 +75,7 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
 FAST_FAIL: Final = frozenset(
     {
         "CDC:ErrExpressionColumnNotFound",
-        "CDC:ErrExpressionParseFailed",
+        "CDC:ErrInvalidFilterExpression",  # its constant is called ErrExpressionParseFailed
         "CDC:ErrSchemaSnapshotNotFound",
         "CDC:ErrSyncRenameTableFailed",
         "CDC:ErrChangefeedUnretryable",
@@ -90,7 +92,7 @@ FAST_FAIL: Final = frozenset(
         "CDC:ErrGCTTLExceeded",
         "CDC:ErrSnapshotLostByGC",
         "CDC:ErrStartTsBeforeGC",
-        "CDC:ErrTableAfterDDLNotSplitable",
+        "CDC:ErrTableAfterNotSplitable",
     }
 )
 

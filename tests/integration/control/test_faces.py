@@ -121,6 +121,11 @@ def story(face: Face, world: World, operations: Operations) -> list[tuple[str, s
     step("pause again", lambda: face.pause("feed"))
     assert face.listed() == [("feed", "stopped")]
     step("update", update)
+    log = world.position.partition(".")[0]
+    step("reset to no place", lambda: face.reset("feed", "nowhere"))
+    step("reset to no GTIDs", lambda: face.reset("feed", "0-1-1"))  # of MariaDB
+    step("reset behind the log", lambda: face.reset("feed", f"{log}.999999:4"))
+    step("reset to what is gone", lambda: face.reset("feed", f"{log}.000000"))
     step("reset to a position", lambda: face.reset("feed", world.position))
     step("reset to a snapshot", lambda: face.reset("feed", None))
     step("resume", lambda: face.resume("feed"))
@@ -152,6 +157,10 @@ def test_use_cases_end_the_same_through_every_face(
         "update while it runs": "RF-2006",
         "reset while it runs": "RF-2006",
         "add no table": "RF-1005",
+        "reset to no place": "RF-1002",
+        "reset to no GTIDs": "RF-1002",
+        "reset behind the log": "RF-3005",
+        "reset to what is gone": "RF-3003",
         "pause a stranger": "RF-2007",
     }
     for before, after in zip(expected, expected[1:], strict=False):

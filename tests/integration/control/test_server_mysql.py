@@ -67,7 +67,7 @@ def test_a_quiet_changefeed(
                 shown = generate_latest(measures.REGISTRY).decode()
                 samples = store.samples("quiet")
                 return (
-                    'rowferry_rows_total{changefeed="quiet"} 1.0' in shown
+                    'rowferry_rows_total{changefeed="quiet",stage="sent"} 1.0' in shown
                     and 'rowferry_retention_left_seconds{changefeed="quiet"} ' in shown
                     and 'rowferry_checkpoint_lag_seconds{changefeed="quiet"} ' in shown
                     and sum(s.rows for s in samples) == 1

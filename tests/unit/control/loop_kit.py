@@ -16,9 +16,9 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.loop import Loop
-from rowferry.control.store.contract import MetaStore
+from rowferry.control.store.contract import Hold, MetaStore
 from rowferry.flow.assemble import Flow, assemble
-from rowferry.flow.capture.contract import Appetite, SnapshotShare, SourceTraits
+from rowferry.flow.capture.contract import Appetite, SnapshotShare, SourceTraits, Standing
 from rowferry.flow.decide.contract import Decision
 from rowferry.registry import SOURCES
 from rowferry.spark.job import InProcessRunner
@@ -138,7 +138,8 @@ class ScriptedPlanner:
     def plan(self, appetite: Appetite) -> Stretch:
         script, start = self.script, self.next
         end, change = start, None
-        while end < len(script.entries) and end - start < script.most and change is None:
+        last = (appetite.until_place or {}).get("next", len(script.entries))
+        while end < min(last, len(script.entries)) and end - start < script.most and change is None:
             entry = script.entries[end]
             change = entry if isinstance(entry, SchemaChange) else None
             end += change is None
@@ -168,6 +169,11 @@ class ScriptedPlanner:
         if table.version not in self._known:
             self._known.add(table.version)
             self._met.append(table)
+
+    def standing(self, place: Mapping[str, Any]) -> Standing:
+        if self.next == place["next"]:
+            return Standing.AT
+        return Standing.PAST if self.next > place["next"] else Standing.BEFORE
 
     def table_versions(self) -> tuple[TableSchema, ...]:
         found, self._met = tuple(self._met), []
@@ -247,7 +253,9 @@ class Bench:
     def claim(self) -> Claim:
         return self.store.claim("feed", Holder.here(), float(self.clock), 0.0)
 
-    def loop(self, claim: Claim | None = None) -> Loop:
+    def loop(
+        self, claim: Claim | None = None, hold: Callable[[], Hold | None] = lambda: None
+    ) -> Loop:
         flow, journal = assemble(self.spec), self.journal
         watched: Any = Flow(
             Watched(flow.capture, journal),  # type: ignore[arg-type]
@@ -260,7 +268,7 @@ class Bench:
             self.store, journal, record="record", publish="publish", discard="forget"
         )
         runner: Any = Watched(InProcessRunner(), journal, run="run")
-        return Loop("feed", watched, store, claim or self.claim(), runner, self._now_ms)
+        return Loop("feed", watched, store, claim or self.claim(), runner, self._now_ms, hold=hold)
 
     def _now_ms(self) -> int:
         self.clock += 1  # no two plans have the same clock reading

@@ -66,7 +66,7 @@ class Fleet:
             name,
             Uri.parse(f"scripted://{name}", "source"),
             Uri.parse(more.pop("sink", sink), "sink"),
-            {"sink": {"terminator": "\n", "enable-tidb-extension": True}},
+            {"sink": {"terminator": "\n", "enable-tidb-extension": True}, **more.pop("config", {})},
             **more,
         )
         self.store.create_changefeed(spec)

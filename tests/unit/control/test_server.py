@@ -21,6 +21,7 @@ from rowferry.control.store.sql_store import open_store
 from rowferry.control.supervise import Patience
 from rowferry.errors import RowRejected, SinkUnavailable
 from rowferry.flow.sink.storage.sink import Storage
+from rowferry.testing.receiver import HttpReceiver
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_the_operators_verbs_are_followed(fleet: Fleet) -> None:
         fleet.until_delivered("one")
         assert [s.address for s in fleet.store.servers()] == ["here:0"]
         fleet.until(lambda: bool(fleet.store.samples("one")), "a sample")
-        rows = 'rowferry_rows_total{changefeed="one"} 3.0'
+        rows = 'rowferry_rows_total{changefeed="one",stage="sent"} 3.0'
         fleet.until(lambda: rows in shown(), "its figures")
         fleet.store.move("one", Verb.PAUSE)
         fleet.until_state("one", State.STOPPED)
@@ -62,6 +63,29 @@ def test_the_operators_verbs_are_followed(fleet: Fleet) -> None:
         fleet.store.request_cancel("one")
         fleet.until(lambda: fleet.store.feed("one") is None, "its removal")
     assert fleet.store.servers() == ()
+
+
+@pytest.mark.parametrize("laned", [False, True])
+def test_what_each_stage_let_through_is_counted(fleet: Fleet, laned: bool) -> None:
+    dropped = {"matcher": ["*.*"], "ignore-insert-value-expr": "id = 2 or id = 3"}
+    config = {"filter": {"event-filters": [dropped]}}
+    with HttpReceiver() as receiver:
+        sink = f"{receiver.uri}?protocol=canal-json"
+        fleet.create("one", 1, 2, 3, config=config, **({"sink": sink} if laned else {}))
+
+        def counted(what: str, stage: str) -> float:
+            labels = {"changefeed": "one", "stage": stage}
+            return measures.REGISTRY.get_sample_value(f"rowferry_{what}_total", labels) or 0.0
+
+        def done() -> bool:
+            rows, size = (
+                [counted(what, stage) for stage in ("captured", "decided", "sent")]
+                for what in ("rows", "bytes")
+            )
+            return rows == [3, 1, 1] and size[0] > size[1] > 0 < size[2]
+
+        with fleet.member():
+            fleet.until(done, "all counts")
 
 
 def test_a_stopped_changefeed_is_removed_when_that_is_asked_for(fleet: Fleet) -> None:

@@ -165,7 +165,7 @@ def test_a_discard_that_fails_is_tried_again_with_the_next_fault(
     watch = Watch(loop, monkeypatch)
     watch.run()
     assert len(loop.replanned) == 2
-    assert watch.faults == [("RF-2001", 0.5), ("RF-3002", 1.0)]
+    assert watch.faults == [("RF-2001", 0.5), ("RF-3002", 0.5)]
 
 
 def test_a_discard_that_can_never_work_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,9 +225,11 @@ def test_a_server_waits_longer_and_each_changefeed_otherwise(
 
 
 def test_the_meta_database_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch(ScriptedLoop(MetaUnavailable("away"), MetaUnavailable("away"), DONE), monkeypatch)
+    away, down = MetaUnavailable("away"), SinkUnavailable("down")
+    watch = Watch(ScriptedLoop(away, away, away, down, DONE), monkeypatch)
     watch.run(patience=OF_A_SERVER)
-    assert watch.waits == [META_WAIT_S, META_WAIT_S]
+    assert watch.waits[:3] == [META_WAIT_S] * 3
+    assert watch.waits[3] <= 1.1 * OF_A_SERVER.first_s  # it is the sink's first error
 
 
 def test_an_error_of_an_earlier_run_is_over_with_the_first_published_step(

@@ -23,7 +23,7 @@ from rowferry.face.cli.changefeed_forms import (
     show_list,
     told_error,
 )
-from rowferry.face.cli.client import API, Client, connected
+from rowferry.face.cli.client import API, Client, connected, known_changefeeds
 from rowferry.face.cli.output import CAUGHT_UP_MS, FeedView, Printer
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.tso import commit_ts_now
@@ -36,7 +36,18 @@ _HIDDEN_STATES: Final = ("finished", "removed")
 
 app = typer.Typer(help="Create changefeeds on a server, watch and change them.")
 
-Id = Annotated[str, typer.Option("-c", "--changefeed-id", help="The changefeed's name")]
+Id = Annotated[
+    str,
+    typer.Option(
+        "-c",
+        "--changefeed-id",
+        help="The changefeed's name",
+        autocompletion=known_changefeeds,
+    ),
+]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="Watch it until snapshots are done and it caught up")
+]
 NoConfirm = Annotated[bool, typer.Option("--no-confirm", help="Ask nothing")]
 Source = Annotated[
     str | None, typer.Option(help="Where to read: mysql://…, mariadb://… or range://HOST:PORT")
@@ -79,9 +90,7 @@ def create(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and show it; store nothing")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Watch it until snapshots are done and it caught up")
-    ] = False,
+    wait: Wait = False,
     no_confirm: NoConfirm = False,
     unused: Unused = False,
     unused_text: UnusedText = None,
@@ -178,6 +187,7 @@ def resume(
     overwrite_checkpoint_ts: Annotated[
         str | None, typer.Option(help="Go on from here instead: `now`, or a commit-ts")
     ] = None,
+    wait: Wait = False,
     no_confirm: NoConfirm = False,
 ) -> None:
     """Let a changefeed run again."""
@@ -194,6 +204,8 @@ def resume(
         body["overwrite_checkpoint_ts"] = chosen
     server.post(*API, "changefeeds", changefeed_id, "resume", body=body)
     out.text(f"Resume changefeed successfully! \nID: {changefeed_id}\n")
+    if wait:
+        _watch(server, out, changefeed_id, until_caught_up=True)
 
 
 @app.command("update")

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from urllib3.exceptions import (
 from rowferry.errors import (
     AccessDenied,
     BadOption,
+    RowferryError,
     ServerError,
     ServerUnavailable,
     from_text,
@@ -35,7 +36,8 @@ from rowferry.face.cli.output import Printer
 API: Final = ("api", "v2")
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8300"
-_CONNECT_S, _READ_S = 10.0, 300.0  # a creation asks source and sink, which takes its time
+_PATIENCE_S: Final = (10.0, 300.0)  # a creation asks source and sink, which takes its time
+_AT_A_KEY_S: Final = (0.5, 1.5)
 _MOST_SHOWN: Final = 200
 
 
@@ -61,12 +63,13 @@ class Client:
         RowferryError: what the server says, with its own code.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, patience_s: tuple[float, float] = _PATIENCE_S) -> None:
+        """Ask a server; `patience_s`: for a connection, and for an answer."""
         self.address = _address(access)
         secured = self.address.startswith("https:")
         self._pool = urllib3.connection_from_url(
             self.address,
-            timeout=urllib3.Timeout(_CONNECT_S, _READ_S),
+            timeout=urllib3.Timeout(*patience_s),
             retries=False,
             **({"ssl_context": _context(access)} if secured else {}),
         )
@@ -85,9 +88,9 @@ class Client:
         """Return the JSON that a PUT answers."""
         return self._ask("PUT", path, body)
 
-    def delete(self, *path: str) -> Any:
+    def delete(self, *path: str, **query: str) -> Any:
         """Return the JSON that a DELETE answers."""
-        return self._ask("DELETE", path, None)
+        return self._ask("DELETE", path, None, query)
 
     def close(self) -> None:
         """Let connections go."""
@@ -264,6 +267,33 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
     return _with_flags(command, own, function.__name__, function.__doc__)
 
 
+def with_access(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the flags that say which server is asked; `access` is given first."""
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    names = [name for name in _FLAGS if name not in ("output", "keyspace", "pd", "log_level")]
+
+    def command(context: typer.Context, **given: Any) -> None:
+        flags = {name: given.pop(name, None) for name in _FLAGS if name != "output"}
+        function(_access(flags), **given)
+
+    return _with_flags(command, own, function.__name__, function.__doc__, names)
+
+
+def known_changefeeds(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names that a shell may complete; none where no server answers at once."""
+    flags: dict[str, Any] = dict.fromkeys(_FLAGS)
+    at: Any = context
+    while at is not None:  # flags may also stand before the subcommand
+        flags |= {n: v for n, v in at.params.items() if n in flags and flags[n] is None}
+        at = at.parent
+    try:
+        with closing(Client(_access(flags), _AT_A_KEY_S)) as client:
+            items = client.get(*API, "changefeeds", state="all")["items"] or ()
+    except RowferryError:
+        return []
+    return sorted(item["id"] for item in items if item["id"].startswith(incomplete))
+
+
 def remember_flags() -> Callable[..., None]:
     """Return a callback of a group of commands: flags may also stand before the subcommand."""
 
@@ -274,11 +304,15 @@ def remember_flags() -> Callable[..., None]:
 
 
 def _with_flags(
-    command: Callable[..., None], own: list[inspect.Parameter], name: str, doc: str | None
+    command: Callable[..., None],
+    own: list[inspect.Parameter],
+    name: str,
+    doc: str | None,
+    names: Sequence[str] = tuple(_FLAGS),
 ) -> Callable[..., None]:
     context = inspect.Parameter("context", _KEYWORD, annotation=typer.Context)
     own = [p.replace(kind=_KEYWORD) for p in own]
-    flags = [inspect.Parameter(n, _KEYWORD, default=None, annotation=a) for n, a in _FLAGS.items()]
+    flags = [inspect.Parameter(n, _KEYWORD, default=None, annotation=_FLAGS[n]) for n in names]
     every = [context, *own, *flags]
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in every}

@@ -56,6 +56,7 @@ class RunView:
         self._recent: deque[tuple[float, int, int]] = deque()
         self._last: Step | None = None
         self._fault: str = ""
+        self._furthest_ms = 1.0
         self._plain_at = 0.0
         self.rows = 0
         self.bytes = 0
@@ -91,6 +92,7 @@ class RunView:
             self.bytes += step.bytes
             self.micro_batches += 1 if step.rows or step.schema_changes else 0
             self._recent.append((now, step.rows, step.bytes))
+        self._furthest_ms = max(self._furthest_ms, self._lag_ms() or 0)
         while self._recent and now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()
         for words in step.warnings:
@@ -119,11 +121,23 @@ class RunView:
         span = max(time.monotonic() - self._recent[0][0], 1.0)
         return sum(r for _, r, _ in self._recent) / span, sum(b for *_, b in self._recent) / span
 
-    def _lag(self) -> str:
+    def _lag_ms(self) -> float | None:
         if self._last is None or not self._last.watermark:
-            return "—"
-        lag = time.time() - physical_ms(self._last.watermark) / 1000
-        return f"{max(lag, 0):.1f} s"
+            return None
+        return max(0.0, time.time() * 1000 - physical_ms(self._last.watermark))
+
+    def _lag(self) -> str:
+        lag_ms = self._lag_ms()
+        return "—" if lag_ms is None else f"{lag_ms / 1000:.1f} s"
+
+    def _bars(self) -> list[tuple[str, float]]:
+        """Return name and share of each bar: snapshots under way, and a log that is behind."""
+        shares = self._last.snapshots if self._last else ()
+        bars = [(str(s.table), s.done_parts / max(s.all_parts, 1)) for s in shares]
+        lag_ms = self._lag_ms() or 0
+        if lag_ms > CAUGHT_UP_MS and not bars:
+            bars.append(("catch-up", 1 - lag_ms / max(lag_ms, self._furthest_ms)))
+        return bars
 
     def _line(self) -> str:
         rows, volume = self._rates()
@@ -151,11 +165,10 @@ class RunView:
             (self._lag(), "bold yellow"),
         )
         parts: list[RenderableType] = [line]
-        if self._last is not None and self._last.snapshots:
-            grid = Table.grid(padding=(0, 1))
-            for share in self._last.snapshots:
-                done = 100 * share.done_parts / max(share.all_parts, 1)
-                grid.add_row(f"  {share.table}", ProgressBar(100, done, 30), f"{done:.0f}%")
+        grid = Table.grid(padding=(0, 1))
+        for name, share in self._bars():
+            grid.add_row(f"  {name}", ProgressBar(100, 100 * share, 30), f"{100 * share:.0f}%")
+        if grid.rows:
             parts.append(grid)
         if self._fault:
             parts.append(Text(f"  {self._fault}", style="yellow"))

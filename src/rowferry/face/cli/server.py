@@ -79,13 +79,14 @@ def server_command(
     from rowferry.face import rpc
     from rowferry.face.gate import Gate
     from rowferry.face.rest.app import About, create_app
-    from rowferry.face.rest.serving import serve
+    from rowferry.face.rest.serving import Place, serve
     from rowferry.face.sources import Sources
     from rowferry.spark.session import open_session
-    from rowferry.spark.shared import SharedSpark
+    from rowferry.spark.shared import SharedSpark, with_a_spare
 
     settings, tls = read_settings(spark_conf or []), _tls(tls_cert, tls_key, tls_ca)
     gate, sources = Gate.read(token_file, users_file), Sources.parse(source or [])
+    master = with_a_spare(spark_master)
     sys.setswitchinterval(SWITCH_S)
     work_dir = work_dir.absolute()
     work_dir.mkdir(parents=True, exist_ok=True)
@@ -95,24 +96,28 @@ def server_command(
         store = open_store(meta or f"sqlite:///{work_dir / 'meta.db'}")
         open_things.callback(store.close)
         spark = SharedSpark(
-            lambda: open_session("rowferry server", work_dir / "logs", spark_master, settings)
+            lambda: open_session("rowferry server", work_dir / "logs", master, settings)
         )
         open_things.callback(spark.close)
-        member = Member(store, advertise_addr or addr, Conditions(spark.runner))
+        place = Place(addr)
+        open_things.callback(place.close)
+        member = Member(store, advertise_addr or place.address, Conditions(spark.runner))
         operations = Operations(store)
         about = About(member.address, __version__, time.time(), member.holder.instance)
         rest = open_things.enter_context(
-            serve(create_app(operations, about, gate, sources), addr, tls)
+            serve(create_app(operations, about, gate, sources), place, tls)
         )
+        told = f"serving at {rest.url}"
         if grpc_addr:
-            open_things.enter_context(rpc.serve(operations, grpc_addr, tls, gate, sources))
+            calls = open_things.enter_context(rpc.serve(operations, grpc_addr, tls, gate, sources))
+            told += f", gRPC at {calls.address}"
 
         def give_up(error: RowferryError) -> None:
             failed.append(error)
             stop.set()
 
         spark.start(give_up)
-        consoles()[0].print(f"serving at {rest.url}", markup=False, soft_wrap=True)
+        consoles()[0].print(told, markup=False, soft_wrap=True)
         member.run(stop)
     if failed:
         raise failed[0]

@@ -95,11 +95,28 @@ class TablesBody(Body):
     drop: list[str] = []
 
 
+class PlaceBody(Body):
+    """A place of a MySQL or MariaDB server's log, between two transactions."""
+
+    server: str = Field(description="its server_uuid; of MariaDB `server-id <number>`")
+    file: str
+    offset: Annotated[int, Field(ge=4)]
+    gtid: str = Field("", description="all transactions before it; empty: the server keeps none")
+
+
+class HoldBody(Body):
+    """Where a changefeed is to stand still, and for how long at most."""
+
+    position: PlaceBody | None = Field(None, description="absent: at the next border")
+    seconds: int = Field(60, description="it goes on after that, whatever happens")
+    hold: str = Field("", description="the id of one's own hold, to move it")
+
+
 class SqlBody(Body):
     """One SQL statement about changefeeds."""
 
     statement: str = Field(min_length=1)
 
 
-_ALL = (CreateBody, UpdateBody, ResumeBody, VerifyBody, ResetBody, TablesBody)
+_ALL = (CreateBody, UpdateBody, ResumeBody, VerifyBody, ResetBody, TablesBody, HoldBody)
 KNOWN_KEYS = sorted({name for body in _ALL for name in body.model_fields})

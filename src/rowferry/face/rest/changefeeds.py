@@ -56,6 +56,19 @@ def wanted(body: CreateBody | VerifyBody, sources: Sources) -> Wanted:
     )
 
 
+def changed(body: UpdateBody) -> Changed:
+    """Return what a body changes."""
+    if body.start_ts:
+        raise BadOption("start_ts can not be updated")
+    config = body.replica_config
+    return Changed(
+        source_uri=body.source_uri or None,
+        sink_uri=body.sink_uri or None,
+        config=None if config is None else to_config(config),
+        target_ts=body.target_ts or None,
+    )
+
+
 def parse_states(text: str) -> tuple[State, ...]:
     """Return the states that a list is asked for; none: those that it shows by itself."""
     if text == "all":
@@ -93,16 +106,7 @@ def changefeed_paths(operations: Operations, about: About, sources: Sources) -> 
 
     @paths.put("/{changefeed_id}", summary="Change a stopped or failed changefeed")
     def update(changefeed_id: Named, body: UpdateBody) -> ChangefeedDetail:
-        if body.start_ts:
-            raise BadOption("start_ts can not be updated")
-        config = body.replica_config
-        changed = Changed(
-            source_uri=body.source_uri or None,
-            sink_uri=body.sink_uri or None,
-            config=None if config is None else to_config(config),
-            target_ts=body.target_ts or None,
-        )
-        return answers.detail(operations.update(changefeed_id, changed), about.version)
+        return answers.detail(operations.update(changefeed_id, changed(body)), about.version)
 
     @paths.delete("/{changefeed_id}", summary="Remove a changefeed")
     def remove(changefeed_id: Named) -> Nothing | None:

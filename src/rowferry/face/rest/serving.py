@@ -18,6 +18,33 @@ _START_S = 60.0
 _GRACE_S = 5
 
 
+class Place:
+    """An address that is taken, though nobody answers there yet.
+
+    Attributes:
+        address: host:port, with the port that was chosen for 0.
+    """
+
+    def __init__(self, addr: str) -> None:
+        """Take `HOST:PORT` (port 0: any free one).
+
+        Raises:
+            BadOption: the address is taken or of another form.
+        """
+        host, port = split_address(addr, "--addr")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self.listener = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as err:
+            raise BadOption(f"--addr {addr}: cannot be used: {err.strerror or err}") from None
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{self.listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        """Give the address up. On repeat: nothing."""
+        self.listener.close()
+
+
 class Serving:
     """An app that is being served.
 
@@ -26,13 +53,11 @@ class Serving:
         url: the same as a URL.
     """
 
-    def __init__(self, server: uvicorn.Server, listener: socket.socket, host: str) -> None:
-        port = listener.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{port}"
+    def __init__(self, server: uvicorn.Server, place: Place) -> None:
+        self.address = place.address
         self.url = f"{'https' if server.config.is_ssl else 'http'}://{self.address}"
         self._server = server
-        self._listener = listener
+        self._listener = listener = place.listener
         self._thread = threading.Thread(
             target=server.run, kwargs={"sockets": [listener]}, name="rest", daemon=True
         )
@@ -69,20 +94,15 @@ class Serving:
         self.close()
 
 
-def serve(app: FastAPI, addr: str, tls: Tls | None = None) -> Serving:
-    """Serve an app at `HOST:PORT` (port 0: any free one) until the handle is closed.
+def serve(app: FastAPI, where: str | Place, tls: Tls | None = None) -> Serving:
+    """Serve an app at `HOST:PORT`, or at a place that was taken, until the handle is closed.
 
     Raises:
         BadOption: the address is taken or of another form, or the TLS files cannot be used.
     """
-    host, port = split_address(addr, "--addr")
     if tls is not None:
         tls.check()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=128)
-    except OSError as err:
-        raise BadOption(f"--addr {addr}: cannot be used: {err.strerror or err}") from None
+    place = Place(where) if isinstance(where, str) else where
     config = uvicorn.Config(
         app,
         loop="asyncio",
@@ -99,4 +119,4 @@ def serve(app: FastAPI, addr: str, tls: Tls | None = None) -> Serving:
         ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
-    return Serving(uvicorn.Server(config), listener, host).start()
+    return Serving(uvicorn.Server(config), place).start()

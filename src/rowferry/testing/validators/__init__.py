@@ -2,6 +2,7 @@
 
 from rowferry.testing.validators.before import BeforeImagesTrue
 from rowferry.testing.validators.composite import AllPromises
+from rowferry.testing.validators.converge import ClusterRow, ClustersConverge
 from rowferry.testing.validators.delivery import NothingLostOrInvented
 from rowferry.testing.validators.layout import StorageLayout
 from rowferry.testing.validators.oracle import Expected, Oracle, SnapshotWindow
@@ -14,6 +15,8 @@ from rowferry.testing.validators.watermark import WatermarkHolds
 __all__ = [
     "AllPromises",
     "BeforeImagesTrue",
+    "ClusterRow",
+    "ClustersConverge",
     "Expected",
     "NothingLostOrInvented",
     "Oracle",

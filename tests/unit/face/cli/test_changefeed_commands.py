@@ -348,24 +348,33 @@ def pages(*changes: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**PAGE, **change} for change in changes]
 
 
-def test_create_can_wait_until_it_has_caught_up(
-    run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("words", "requests"),
+    [(("create", "--sink-uri", "blackhole://"), 5), (("resume", "-c", "x"), 4)],
+)
+def test_create_and_resume_can_wait_until_it_has_caught_up(
+    run: Run,
+    server: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    requests: int,
 ) -> None:
     monkeypatch.setattr("rowferry.face.cli.changefeed._WATCH_EVERY_S", _WATCH_EVERY_S / 1000)
     reading = [{"table": "a.t", "done": 3, "all": 4}]
     server.answers = {
         f"POST {OURS}/changefeeds/check": {**CHECKED, "notices": []},
         f"POST {V2}/changefeeds": DETAIL,
+        f"POST {V2}/changefeeds/x/resume": {},
         f"GET {OURS}/changefeeds/x": pages(
             {"lag_ms": None, "snapshots": reading}, {"lag_ms": 60_000}, {"lag_ms": 900}
         ),
     }
-    ended = run("changefeed", "create", "--sink-uri", "blackhole://", "--wait")
+    ended = run("changefeed", *words, "--wait")
     assert ended.code == 0
     first, *_, last = ended.err.splitlines()
     assert first == "x  normal  1,234 rows/s  2.0 MB/s  snapshot a.t 75% (3/4)"
     assert last == "x  normal  1,234 rows/s  2.0 MB/s  catch-up 100% (lag 0.9 s)"
-    assert len(server.asked) == 5
+    assert len(server.asked) == requests
 
 
 def test_watching_ends_with_the_changefeeds_error(

@@ -9,10 +9,14 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableId
+from rowferry.control.loop import Step
 from rowferry.errors import BadOption
 from rowferry.face.cli import output
 from rowferry.face.cli.changefeed_forms import show_list
-from rowferry.face.cli.output import FeedView, Printer
+from rowferry.face.cli.output import FeedView, Printer, RunView
+from rowferry.flow.capture.contract import SnapshotShare
 
 
 def terminal() -> Console:
@@ -75,3 +79,22 @@ def test_bars_for_snapshots_and_catching_up() -> None:
     assert "catch-up" in text and "lag 15.0 s" in text
     assert "[RF-4001] [gone]" in text
     assert [round(share, 2) for _, share, _ in view._bars()] == [0.25, 0.75]
+
+
+def test_bars_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, now = terminal(), 1_700_000_000.0
+    monkeypatch.setattr(output.time, "time", lambda: now)
+
+    def behind(seconds: float, *shares: SnapshotShare) -> Step:
+        stamp = round((now - seconds) * 1000) << PHYSICAL_SHIFT
+        return Step(published=True, rows=3, watermark=stamp, snapshots=shares)
+
+    with RunView(screen, "feed") as view:
+        view.step(behind(80, SnapshotShare(TableId("a", "t"), 1, 4)))
+        assert view._bars() == [("a.t", 0.25)]
+        view.step(behind(20))
+        assert view._bars() == [("catch-up", 0.75)]
+    text = Text.from_ansi(shown(screen)).plain
+    assert "catch-up" in text and "75%" in text and "lag 20.0 s" in text
+    view.step(behind(1))
+    assert view._bars() == []

@@ -13,7 +13,7 @@ from rowferry.change.table import TableId
 from rowferry.control.lease import Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.operations import Operations, Seen
-from rowferry.control.store.contract import Sample
+from rowferry.control.store.contract import Hold, Sample
 from rowferry.errors import SinkUnavailable
 from rowferry.face.about import About
 from rowferry.face.rest.overview import Overview, changefeed_item, changefeed_page
@@ -140,6 +140,29 @@ def test_a_dry_run_stores_nothing(client: TestClient, source: str, operations: O
     assert operations.store.feeds() == ()
 
 
+def test_a_change_is_foreseen_and_not_made(
+    client: TestClient, source: str, operations: Operations
+) -> None:
+    create(client, source)
+    path = f"{OWN}/changefeeds/one/check"
+    less = {"replica_config": {"filter": {"rules": ["shop.items"]}}}
+    runs = client.post(path, json=less).json()
+    assert runs["ok"] is False and "pause it first" in runs["error"]["message"]
+    client.post("/api/v2/changefeeds/one/pause")
+    found = client.post(path, json=less).json()
+    assert found["ok"] is True and found["tables"] == ["shop.items"]
+    none = {"replica_config": {"filter": {"rules": ["shop.*", "nowhere.t"]}}}
+    assert client.post(path, json=none).json()["error"]["code"] == "RF-1009"
+    moved = client.post(path, json={"sink_uri": "file:///elsewhere?protocol=csv"}).json()
+    assert moved["error"]["code"] == "RF-2004" and set(moved) == set(found)
+    assert client.post(path, json={"start_ts": 5}).json()["ok"] is False
+    assert client.post(path, json={"sink": "x"}).status_code == 400
+    assert client.post(f"{OWN}/changefeeds/none/check", json=less).json()["ok"] is False
+    feed = operations.store.feed("one")
+    assert feed is not None and feed.spec_version == 1
+    assert feed.spec.config["filter"]["rules"] == ["shop.*"]
+
+
 def test_tables_come_and_go(client: TestClient, source: str, operations: Operations) -> None:
     create(client, source)
     path = f"{OWN}/changefeeds/one/tables"
@@ -151,6 +174,29 @@ def test_tables_come_and_go(client: TestClient, source: str, operations: Operati
         answer = client.post(path, json=wrong)
         assert answer.status_code == 400, answer.text
     assert operations.store.feed("one").spec_version == 3  # type: ignore[union-attr]
+
+
+def test_one_stands_still_for_a_while(
+    client: TestClient, source: str, operations: Operations
+) -> None:
+    create(client, source)
+    path = f"{OWN}/changefeeds/one/hold"
+    nothing = {"hold": None, "pending": False, "micro_batch": 0, "lag_ms": None}
+    assert client.get(path).json() == nothing
+    refused = client.post(path, json={})
+    assert refused.status_code == 400 and "can be held" in refused.json()["error_msg"]
+    place = {"server": "s", "file": "log.1", "offset": 4, "gtid": ""}
+    for wrong in ({"seconds": 0}, {"position": "log.1:4"}, {"position": {**place, "offset": 3}}):
+        assert client.post(path, json=wrong).status_code == 400, wrong
+    now = round(time.time())
+    operations.store.hold("one", Hold("a", now + 60.0, place, "at", 3))
+    held = {"id": "a", "until": (now + 60) * 1000, "position": place, "stands": "at"}
+    found = {**nothing, "hold": {**held, "micro_batch": 3}}
+    assert client.get(path).json() == found
+    assert client.delete(path, params={"hold": "b"}).json() == found
+    assert client.delete(path, params={"hold": "a"}).json() == nothing
+    assert client.delete(path).status_code == 400
+    assert client.get(f"{OWN}/changefeeds/none/hold").status_code in (400, 404)
 
 
 def test_a_stopped_one_begins_anew(client: TestClient, source: str) -> None:
