@@ -21,7 +21,7 @@ import pyarrow as pa
 from validator_kit import PATIENCE_S
 
 from rowferry.change.chunk import DdlKind, Op, Rows
-from rowferry.change.plan import Plan, Receipt, TableSlice
+from rowferry.change.plan import Plan, Receipt, Segment, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableId, TableSchema
@@ -188,6 +188,14 @@ class Feed:
         clock = self.server.execute("SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0]
         wanted = int(str(clock)) << PHYSICAL_SHIFT
         self.step_until(lambda step: step.caught_up and step.watermark >= wanted)
+
+    def read(
+        self, segment: Segment, tables: Mapping[TableSlice, TableSchema]
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a segment, as a task reads them."""
+        return [
+            r for rows in self._flow.capture.read(segment, tables) for r in rows.batch.to_pylist()
+        ]
 
     # --- what a reader sees -----------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,6 +12,7 @@ from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.gtid import parse_gtids
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.prelude import position_at, position_before
+from rowferry.flow.capture.binlog.retention import check_reachable
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.snapshot_position import low_position
@@ -19,6 +21,7 @@ from rowferry.flow.decide.contract import Decision
 from rowferry.spec.option import Options
 
 _FIRST_VERSION: Final = 1
+_PLACE: Final = re.compile(r"(.+\.[0-9]+)(?::([0-9]+))?")  # a file of the log has a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +61,35 @@ class Beginning:
         mode = options[opt.SNAPSHOT]
         if given and mode == "only":
             raise BadOption(f"{given[0]} begins in the log, and snapshot = only reads no log")
-        file, colon, offset = options[opt.START_POSITION].rpartition(":")
-        if colon and (not file or not offset.isdecimal()):
-            raise BadOption(
-                f"start-position: {options[opt.START_POSITION]!r} is not FILE:OFFSET, "
-                "like binlog.000003:154"
-            )
-        if options[opt.START_POSITION] and not colon:
-            file, offset = options[opt.START_POSITION], "4"
+        place = options[opt.START_POSITION]
+        found = _PLACE.fullmatch(place)
+        if place and not found:
+            raise BadOption(f"start-position: {place!r} is not FILE:OFFSET, like binlog.000003:154")
+        file, offset = found.groups("4") if found else ("", "4")
         return cls(
             snapshots=mode != "never" and not given,
             never=mode == "never",
             only_snapshot=mode == "only",
             start_ts=options[opt.START_TS],
             start_file=file,
-            start_offset=int(offset or 4),
+            start_offset=int(offset),
             start_gtid=options[opt.START_GTID],
             rules=rules,
         )
+
+    def check(self, server: Server) -> None:
+        """Make sure that the log holds the place that is given, if one is.
+
+        Raises:
+            BadOption: there is no such place.
+            LogLost: the log no longer reaches back that far.
+            SourceMismatch: the log has not come that far.
+        """
+        if self.start_gtid:
+            parse_gtids(self.start_gtid, server.flavour)
+            check_reachable(server.connection, server.login, server.facts, "", 4, self.start_gtid)
+        elif self.start_file or self.start_ts:
+            self._place(server)
 
     def start(self, state: State, server: Server, decision: Decision) -> None:
         """Fill an empty state: the captured tables, and the place in the log if it is given."""

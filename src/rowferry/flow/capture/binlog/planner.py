@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -23,7 +24,7 @@ from rowferry.flow.capture.binlog.retention import (
     retention_notice,
 )
 from rowferry.flow.capture.binlog.scanner import Scanner
-from rowferry.flow.capture.binlog.server import Server, passed
+from rowferry.flow.capture.binlog.server import Server, is_at, passed
 from rowferry.flow.capture.binlog.session import Login
 from rowferry.flow.capture.binlog.snapshot import (
     cut_snapshots,
@@ -34,7 +35,7 @@ from rowferry.flow.capture.binlog.snapshot import (
 )
 from rowferry.flow.capture.binlog.state import State
 from rowferry.flow.capture.binlog.stream import LogStream, StartAt
-from rowferry.flow.capture.contract import Appetite, SnapshotShare
+from rowferry.flow.capture.contract import Appetite, SnapshotShare, Standing
 from rowferry.flow.decide.contract import Decision
 
 ENOUGH_BYTES: Final = 64 << 20  # of log: a stretch this long is worth a job
@@ -105,6 +106,20 @@ class BinlogPlanner:
             return self._completed(Stretch(tuple(segments), (), {}))
         find_hold(state, self._server)  # what was planned before has been carried out by now
         return self._plan_log(appetite)
+
+    def standing(self, place: Mapping[str, Any]) -> Standing:
+        """Return where all that was planned ends, as seen from a place of the log."""
+        state = self._state
+        if place["server"] != self._server.facts.identity:
+            return Standing.ELSEWHERE
+        waits = state.hold is not None or state.lows or state.log.txn_ts
+        if waits or state.in_stage(Stage.REGISTERED) or state.in_stage(Stage.SNAPSHOT):
+            return Standing.BEFORE
+        if not self._opened or state.log.server != place["server"]:
+            return Standing.BEFORE
+        if is_at(state.log, place):
+            return Standing.AT
+        return Standing.PAST if passed(state.log, place) else Standing.BEFORE
 
     def has_news(self) -> bool:
         """Return whether the log's reader has framed something, or has failed."""
@@ -285,7 +300,7 @@ class BinlogPlanner:
 
     def _gather(self, ahead: ReadAhead) -> bool:
         """Wait until there is something to take; returns whether that is all that there is."""
-        began, pause = time.monotonic(), 0.01
+        began, pause = time.monotonic(), 0.02
         while True:
             enough_bytes, patience_s = self._enough(ahead.scanner)
             until = began + patience_s
@@ -304,7 +319,7 @@ class BinlogPlanner:
             # The server is slower than we are, and a fuller stretch is better; or others write all
             # the time, and each look costs both sides.
             ahead.changed.wait(min(pause, max(0.0, until - time.monotonic())))
-            pause *= 2
+            pause *= 4
 
     def _enough(self, scanner: Scanner) -> tuple[int, float]:
         """Return how much log is worth a job, and how long to wait for it."""

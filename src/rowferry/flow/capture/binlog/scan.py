@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rowferry.flow.capture.binlog import scan_kernels as k
+from rowferry.flow.capture.binlog.carry_kernels import keep_needed
 
 _UNSEEN = np.iinfo(np.int64).max
 _NO_OUT = np.zeros((0, 4), np.int64)
@@ -52,6 +53,13 @@ class Maps:
         """Return the slot of a table number; -1: it has none."""
         place = k._find_map(self.keys, number)
         return int(self.slots[place]) if self.keys[place] else -1
+
+    def needed(self, data: npt.NDArray[np.uint8], begin: int, behind: int, tail: int) -> memoryview:
+        """Return the packets of data[begin:behind] that a reader of captured rows needs."""
+        out = np.empty(behind - begin, np.uint8)
+        where = (np.int64(begin), np.int64(behind), np.int64(tail))
+        size = keep_needed(data, *where, self.keys, self.slots, self.captured, out)
+        return out[: int(size)].data
 
     def __len__(self) -> int:
         return len(self.bodies)

@@ -32,7 +32,7 @@ from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.statements import Effects
 from rowferry.flow.capture.binlog.stream import LogStream
 from rowferry.flow.capture.binlog.table_map import MappedTable, parse_table_map
-from rowferry.flow.capture.binlog.xa import prepared_xid, statement_xid
+from rowferry.flow.capture.binlog.xa import PreparedRows
 from rowferry.flow.capture.contract import Appetite
 from rowferry.flow.capture.range_log.cut import day_end
 
@@ -95,14 +95,14 @@ class Scanner:
         self._open: SegmentDraft | None = None
         self._segments: list[Segment] = []
         self._joinable: dict[int, SliceBytes] = {}  # by the segments' identity
-        self._xa = ""  # inside an XA transaction: its xid, or "?" before it is known
-        self._xa_parts: list[Segment] = []
-        self._prepared = dict(position.prepared)
+        self._xa = PreparedRows(position.server, position.prepared)
         self._lows: dict[int, Gtids] = {}
         self._excluded: set[int] = set()
         self.statement: Statement | None = None
         self.ended = False  # the next transaction lies behind the wanted end
-        self._stop_at = _NEVER
+        self.stopped = False  # the next event lies behind the wanted place
+        self._place = appetite.until_place
+        self._stop_at = self._stop_in_file()
         self.clamped = 0
         state = np.zeros(k.STATE_SIZE, np.int64)
         state[k.OFFSET] = position.offset
@@ -126,7 +126,7 @@ class Scanner:
     @property
     def blocked(self) -> bool:
         """Whether nothing more is framed before `take`."""
-        return self.statement is not None or self.ended
+        return self.statement is not None or self.ended or self.stopped
 
     def backlog(self) -> tuple[int, int]:
         """Return how many segments and bytes can be taken, about."""
@@ -168,7 +168,7 @@ class Scanner:
             gtids=str(self._executed()),
             last_ts=int(kept[k.LAST_TS]),
             txn_ts=int(kept[k.TXN_TS]),
-            prepared=dict(self._prepared),
+            prepared=self._xa.to_json(),
         )
 
     def move_clock(self, commit_ts: int) -> None:
@@ -257,7 +257,7 @@ class Scanner:
             self._state[:] = self._kept
         behind = int(self._kept[k.AT])
         if self._open is not None:
-            self._open.carry(self._stream.data, self._stream.start, behind, CARRY_BYTES)
+            self._carry(self._open, behind)
         self._stream.start = max(self._stream.start, behind)
 
     def _handle(self, reason: int) -> None:
@@ -289,7 +289,9 @@ class Scanner:
             self.ended = True
         elif reason == k.REFUSED:
             raise self._stream.error(self._packet())
-        elif reason == k.END and self._stop_at != _NEVER:
+        elif reason == k.END and self._place is not None and not self._is_end_of_stream():
+            self.stopped = True
+        elif reason == k.END and self._place is None and self._stop_at != _NEVER:
             self.ended = True
         elif reason == k.END:
             raise SourceUnavailable(f"the server ended the log's stream at {self._where()}")
@@ -313,7 +315,7 @@ class Scanner:
             clamp_ms=int(state[k.CLAMP_MS]),
             first_ts=txn_ts,
             carried_from=max(0, buffered),
-            xa=bool(self._xa),
+            xa=self._xa.inside,
         )
         if buffered < self._stream.start:
             self._open.payload = None
@@ -353,9 +355,9 @@ class Scanner:
             end = int(upto[k.OFFSET] if inside else upto[k.CAPTURED_END])
             last = int(upto[k.TXN_TS] if inside else upto[k.CAPTURED_TS])
             behind = int(self._state[k.AT])  # bytes behind the segment's end do no harm
-            opened.carry(self._stream.data, self._stream.start, behind, CARRY_BYTES)
+            self._carry(opened, behind)
             segment = opened.finished(seen, end, last, self._maria, self._tail)
-            (self._xa_parts if opened.xa else self._segments).append(segment)
+            (self._xa.parts if opened.xa else self._segments).append(segment)
             # Where tables wait for their snapshot, a neighbour may leave out what this one holds.
             if not opened.xa and not self._state[k.EACH]:
                 self._joinable[id(segment)] = opened.bytes_of(seen)
@@ -363,6 +365,10 @@ class Scanner:
         self._both(k.OPEN, 0)
         self._both(k.DAY_END, _NEVER)
         self._both(k.CUT_AT, _NEVER)
+
+    def _carry(self, opened: SegmentDraft, behind: int) -> None:
+        stream = self._stream
+        opened.carry(stream.data, stream.start, behind, self._tail, self._maps, CARRY_BYTES)
 
     # --- GTIDs and the clock ---------------------------------------------------------------------
 
@@ -548,6 +554,8 @@ class Scanner:
         if name != self.file:
             self._close_segment(state)
             self.file = name
+            if self._place is not None:
+                self._stop_at = self._stop_in_file()
             self._skip()
             state[k.OFFSET] = offset
         else:
@@ -555,6 +563,15 @@ class Scanner:
             self._skip()
             state[k.OFFSET] = before
         self._kept[:] = state
+
+    def _stop_in_file(self) -> int:
+        """Return the offset of the present file behind which nothing is framed."""
+        if self._place is None or not self.file:
+            return _NEVER
+        last = str(self._place["file"])
+        if self.file == last:
+            return int(self._place["offset"])
+        return 0 if (len(self.file), self.file) > (len(last), last) else _NEVER
 
     def _meet_payload(self) -> None:
         """Look into a compressed transaction: which tables it holds."""
@@ -623,7 +640,7 @@ class Scanner:
         elif verb == "END":
             self._skip()
         elif verb in ("COMMIT", "ROLLBACK"):
-            self._end_xa(statement_xid(sql), commit=verb == "COMMIT")
+            self._end_xa(sql, commit=verb == "COMMIT")
             self._skip()
             k.close_transaction(state, self._kept)
         else:
@@ -635,7 +652,7 @@ class Scanner:
         else:
             self._open = None  # seen a second time: its bytes had not all come
         self._both(k.OPEN, 0)
-        self._xa, self._xa_parts = "?", []
+        self._xa.begin()
 
     def _meet_maria_xa(self) -> None:
         flags = self._body()[12]
@@ -659,44 +676,19 @@ class Scanner:
         """Remember a prepared transaction's rows until it is committed or rolled back."""
         state = self._state
         body = self._body()
-        at_once, xid = prepared_xid(body)
         self._skip()
         if self._open is not None:
             self._close_segment(state, inside=True)
-        if at_once:
-            self._segments += self._xa_parts
-        elif self._xa_parts:
-            self._prepared[xid] = [{**_bare(s)} for s in self._xa_parts]
-        else:
-            self._prepared[xid] = []
-        self._xa, self._xa_parts = "", []
+        self._segments += self._xa.prepare(body)
         state[k.IN_TXN] = 0
         k.close_transaction(state, self._kept)
 
-    def _end_xa(self, xid: str, commit: bool) -> None:
-        if xid not in self._prepared:
-            if not commit:
-                return
-            raise EventUnknown(
-                f"XA COMMIT {xid} at {self._where()} ends a transaction that was prepared before "
-                "this changefeed's log began, so its rows are not known; begin with an earlier "
-                "start-position, or make a new changefeed"
-            )
-        parts = self._prepared.pop(xid)
-        if not commit:
-            return
-        self._close_segment(self._kept)
+    def _end_xa(self, sql: str, commit: bool) -> None:
         commit_ts = int(self._state[k.TXN_TS])
-        for form in parts:
-            part = Segment.from_json(form)
-            if part.read["server"] != self._server:
-                raise EventUnknown(
-                    f"XA COMMIT {xid} at {self._where()} ends a transaction that was prepared on "
-                    f"{part.read['server']}, before the failover; its rows are known only there: "
-                    "let that server answer again, or make a new changefeed"
-                )
-            part.read["fixed_ts"] = commit_ts
-            self._segments.append(_timed(part, commit_ts))
+        found = self._xa.end(sql, commit, commit_ts, self._where())
+        if commit:
+            self._close_segment(self._kept)
+        self._segments += found
 
     # --- small pieces ----------------------------------------------------------------------------
 
@@ -726,6 +718,10 @@ class Scanner:
         """Step over the event where the walk stands."""
         skip_event(self._stream.data, self._state)
 
+    def _is_end_of_stream(self) -> bool:
+        """Return whether the walk stands at no event, but at the server's last packet."""
+        return bool(self._stream.data[int(self._state[k.EVENT_AT]) - 1] == 0xFE)
+
     def _where(self) -> str:
         return f"{self.file}:{int(self._state[k.OFFSET])}"
 
@@ -736,11 +732,3 @@ def _ended(nested: Any) -> bool:
 
 def _whole(data: bytes) -> int:
     return int.from_bytes(data, "little")
-
-
-def _timed(segment: Segment, commit_ts: int) -> Segment:
-    return replace(segment, first_commit_ts=commit_ts, last_commit_ts=commit_ts)
-
-
-def _bare(segment: Segment) -> dict[str, Any]:
-    return {**segment.to_json(), "payload": ""}

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.capture.binlog.scan import Pairs
+from rowferry.flow.capture.binlog.scan import Maps, Pairs
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class SegmentDraft:
         xa: its rows belong to an XA transaction that is being prepared.
         maps: TABLE_MAPs in force where it begins.
         names: (database, table, partition) as the log writes them, to the place of their slice.
-        payload: its bytes; None: too many to take along.
+        payload: its bytes, without rows that nobody reads; None: too many to take along.
     """
 
     server: str
@@ -62,13 +62,18 @@ class SegmentDraft:
         ordered = list(self.slices)
         return {ordered[p]: int(self.pairs.seen_bytes[p]) for p in seen}
 
-    def carry(self, data: npt.NDArray[np.uint8], start: int, behind: int, most: int) -> None:
-        """Take the bytes of a buffer along, from `start` at the earliest up to `behind`."""
+    def carry(
+        self, data: npt.NDArray[np.uint8], start: int, behind: int, tail: int, maps: Maps, most: int
+    ) -> None:
+        """Take along what a reader needs of a buffer, from `start` at the earliest to `behind`.
+
+        `maps` tells which tables are captured; `tail` is the size of a checksum.
+        """
         if self.payload is None:
             return
         begin = max(start, self.carried_from)
         if behind > begin:
-            self.payload += data[begin:behind].tobytes()
+            self.payload += maps.needed(data, begin, behind, tail)
             self.carried_from = behind
         if len(self.payload) > most:
             self.payload = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import LoginRefused
@@ -12,7 +13,7 @@ from rowferry.flow.capture.binlog.catalog import read_settings, read_table, read
 from rowferry.flow.capture.binlog.gtid import parse_gtids
 from rowferry.flow.capture.binlog.position import Gtids, LogPosition
 from rowferry.flow.capture.binlog.session import Flavour, Login
-from rowferry.flow.capture.binlog.snapshot_position import Place, executed, log_end
+from rowferry.flow.capture.binlog.snapshot_position import log_end, log_status
 
 
 class Server:
@@ -95,11 +96,12 @@ class Server:
 
     def holds_all_of(self, position: LogPosition) -> bool:
         """Return whether nothing was committed behind a position."""
-        if self.log_end() == (position.file, position.offset):
+        file, offset, committed = log_status(self.connection, self.login, self.flavour)
+        if (file, offset) == (position.file, position.offset):
             return True
         if self.flavour is Flavour.MARIADB or not position.gtids:
             return False
-        now: Gtids = parse_gtids(executed(self.connection, self.login), self.flavour)
+        now: Gtids = parse_gtids(committed, self.flavour)
         return position.executed.contains(now)
 
     def prepared_xids(self) -> int:
@@ -119,7 +121,16 @@ class Server:
             self.connection.close()
 
 
-def passed(position: LogPosition, place: Place) -> bool:
+def is_at(position: LogPosition, place: Mapping[str, Any]) -> bool:
+    """Return whether the same transactions lie before a position and a place of its server."""
+    if (position.file, position.offset) == (place["file"], place["offset"]):
+        return True
+    if not place["gtid"] or not position.gtids:
+        return False
+    return str(position.executed) == str(parse_gtids(place["gtid"], position.flavour))
+
+
+def passed(position: LogPosition, place: Mapping[str, Any]) -> bool:
     """Return whether a position lies at or behind a place of the log."""
     if place["gtid"] and position.gtids:
         return position.executed.contains(parse_gtids(place["gtid"], position.flavour))

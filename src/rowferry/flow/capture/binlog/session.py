@@ -193,6 +193,11 @@ def facts(connection: Connection[Any], login: Login) -> ServerFacts:
     return ServerFacts(flavour, version_numbers(text), text, int(server_id), identity)
 
 
+def greeted_version(connection: Connection[Any]) -> tuple[int, ...]:
+    """Return the server's version as it told it when we connected; costs no round trip."""
+    return version_numbers(str(connection.get_server_info()))  # type: ignore[no-untyped-call]
+
+
 def version_numbers(text: str) -> tuple[int, int, int]:
     """Return the three numbers of a version like `10.11.6-MariaDB-log`."""
     parts = text.split("-")[0].split(".")

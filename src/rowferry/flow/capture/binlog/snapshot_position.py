@@ -57,13 +57,18 @@ def high_position(connection: Connection[Any], login: Login, flavour: Flavour) -
 
 def snapshot_place(connection: Connection[Any], login: Login) -> Place:
     """Return MariaDB's exact place of the snapshot that this connection has open."""
+    file, offset = snapshot_offset(connection, login)
+    return _place(file, offset, _gtid_at(connection, login, file, offset))
+
+
+def snapshot_offset(connection: Connection[Any], login: Login) -> tuple[str, int]:
+    """Return the same without its GTIDs, which take the server longer."""
     status = dict(session.rows(connection, login, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     by_name = {name.lower(): value for name, value in status.items()}
     file = by_name.get("binlog_snapshot_file", "")
     if not file:
         raise _no_log(login)
-    offset = int(by_name["binlog_snapshot_position"])
-    return _place(file, offset, _gtid_at(connection, login, file, offset))
+    return file, int(by_name["binlog_snapshot_position"])
 
 
 class QuietMoment:
@@ -95,15 +100,20 @@ def place_now(connection: Connection[Any], login: Login, flavour: Flavour) -> Pl
 
 def log_end(connection: Connection[Any], login: Login, flavour: Flavour) -> tuple[str, int]:
     """Return the file and offset behind the last event of the log."""
+    return log_status(connection, login, flavour)[:2]
+
+
+def log_status(connection: Connection[Any], login: Login, flavour: Flavour) -> tuple[str, int, str]:
+    """Return the file and offset behind the last event of the log, and MySQL's transactions."""
     statement = "SHOW MASTER STATUS"
-    if flavour is Flavour.MYSQL:
-        version = session.one_row(connection, login, "SELECT VERSION()")[0]
-        if session.version_numbers(version) >= (8, 2, 0):
-            statement = "SHOW BINARY LOG STATUS"
+    if flavour is Flavour.MYSQL and session.greeted_version(connection) >= (8, 2, 0):
+        statement = "SHOW BINARY LOG STATUS"
     found = session.rows(connection, login, statement)
     if not found:
         raise _no_log(login)
-    return found[0][0], int(found[0][1])
+    file, offset, *rest = found[0]
+    committed = str(rest[2]) if flavour is Flavour.MYSQL else ""
+    return file, int(offset), "".join(committed.split())
 
 
 def executed(connection: Connection[Any], login: Login) -> str:

@@ -52,6 +52,7 @@ class BinlogSource:
             has_closed_timestamps=True,
             has_partition_ids=True,
             movable=True,
+            has_places=True,
         )
 
     def probe(self, decision: Decision) -> tuple[TableSchema, ...]:
@@ -71,6 +72,14 @@ class BinlogSource:
                 cascade_notices(server.connection, self._login, found.facts, names)
             )
             return tables
+        finally:
+            server.close()
+
+    def check_beginning(self) -> None:
+        """Make sure that the log holds the place where a changefeed without progress begins."""
+        server = Server(self._login)
+        try:
+            self._beginning.check(server)
         finally:
             server.close()
 

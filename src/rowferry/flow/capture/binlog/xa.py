@@ -1,9 +1,16 @@
-"""XA transaction names, equal for the PREPARE event and the statements that end it."""
+"""XA transactions: what is prepared waits here until it is committed or rolled back.
+
+Their names are equal for the PREPARE event and the statements that end it.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
+from rowferry.change.plan import Segment
 from rowferry.errors import CorruptLog, EventUnknown
 
 _TEXT = re.compile(
@@ -34,3 +41,64 @@ def prepared_xid(body: bytes) -> tuple[bool, str]:
         raise CorruptLog("a XA_PREPARE_LOG_EVENT has a name of a wrong length")
     gtrid, bqual = body[13 : 13 + first], body[13 + first : 13 + first + second]
     return bool(body[0]), f"{gtrid.hex()},{bqual.hex()},{number}"
+
+
+class PreparedRows:
+    """The rows of XA transactions: of the one that is open, and of those that are prepared.
+
+    Attributes:
+        inside: whether an XA transaction is open.
+        parts: the segments of the open one.
+    """
+
+    def __init__(self, server: str, prepared: Mapping[str, Any]) -> None:
+        """Begin with what earlier stretches left prepared on `server`."""
+        self._server = server
+        self._prepared = dict(prepared)
+        self.inside = False
+        self.parts: list[Segment] = []
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is prepared, for the position."""
+        return dict(self._prepared)
+
+    def begin(self) -> None:
+        """Open one; what was begun and not prepared is forgotten."""
+        self.inside, self.parts = True, []
+
+    def prepare(self, body: bytes) -> list[Segment]:
+        """Take a XA_PREPARE event; returns what is committed by it at once."""
+        at_once, xid = prepared_xid(body)
+        parts = self.parts
+        self.inside, self.parts = False, []
+        if at_once:
+            return parts
+        self._prepared[xid] = [{**segment.to_json(), "payload": ""} for segment in parts]
+        return []
+
+    def end(self, sql: str, commit: bool, commit_ts: int, where: str) -> list[Segment]:
+        """Take XA COMMIT or XA ROLLBACK; returns what is committed by it.
+
+        Raises:
+            EventUnknown: rows are committed that are not known (any more).
+        """
+        xid = statement_xid(sql)
+        if xid not in self._prepared:
+            if not commit:
+                return []
+            raise EventUnknown(
+                f"XA COMMIT {xid} at {where} ends a transaction that was prepared before "
+                "this changefeed's log began, so its rows are not known; begin with an earlier "
+                "start-position, or make a new changefeed"
+            )
+        forms = self._prepared.pop(xid)
+        found = [Segment.from_json(form) for form in forms] if commit else []
+        for part in found:
+            if part.read["server"] != self._server:
+                raise EventUnknown(
+                    f"XA COMMIT {xid} at {where} ends a transaction that was prepared on "
+                    f"{part.read['server']}, before the failover; its rows are known only there: "
+                    "let that server answer again, or make a new changefeed"
+                )
+            part.read["fixed_ts"] = commit_ts
+        return [replace(p, first_commit_ts=commit_ts, last_commit_ts=commit_ts) for p in found]

@@ -21,19 +21,18 @@ class FakeMySql:
     """Answers with what is in the log, committed and being committed; each look may move on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owned: list[str], version: str) -> None:
-        self.version = version
         self.owned: Iterator[str] = iter(owned)
         self.last = ""
         self.asked: list[str] = []
         self.log = [("binlog.000007", "5000", "", "", "")]
         self.gtid = f"{A}:1-5,\n{B}:1"
         monkeypatch.setattr(session, "rows", self.rows)
+        numbers = session.version_numbers(version)
+        monkeypatch.setattr(session, "greeted_version", lambda _connection: numbers)
         monkeypatch.setattr(positions.time, "sleep", lambda _s: None)
 
     def rows(self, _connection: Any, _login: Any, sql: str, _values: Any = ()) -> list[Any]:
         self.asked.append(sql)
-        if sql == "SELECT VERSION()":
-            return [(self.version,)]
         if sql.startswith("SHOW"):
             return self.log
         if "gtid_owned" in sql:
