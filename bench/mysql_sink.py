@@ -5,7 +5,8 @@
 A MariaDB server writes the log; a changefeed carries it into a second one through Spark on two
 cores (`--local`: in this process). The ceiling is what the second server takes: the same rows as
 multi-row statements of the same size, made before the clock starts, from the same number of
-connections. Both servers, Spark and the loop share the machine.
+connections in all, which the feed's two tasks share. Both servers, Spark and the loop share the
+machine.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from rowferry.spark.session import open_session
 from rowferry.testing.servers import MariaDb
 
 CONNECTIONS, ROWS = 16, 256
+TASKS = 2
 AIM = 0.7
 HOT = 100
 WIDE = 60
@@ -153,7 +155,7 @@ def main() -> None:
         ):
             runner: Runner = InProcessRunner()
             if not asked.local:
-                runner = SparkRunner(open_session("bench", folder / "logs", "local[2]"))
+                runner = SparkRunner(open_session("bench", folder / "logs", f"local[{TASKS}]"))
             try:
                 race = Race(source, target, folder, runner)
                 figures = [
@@ -210,7 +212,7 @@ class Race:
             server.script(*made, *load.before)
         config = self._folder / f"{database}.toml"
         config.write_text(f'[filter]\nrules = ["{database}.*"]\n')
-        query = f"worker-count={CONNECTIONS}&max-txn-row={ROWS}"
+        query = f"worker-count={CONNECTIONS // TASKS}&max-txn-row={ROWS}"
         ready = prepare(
             self._source.uri + "?snapshot=never", f"{self._target.uri}?{query}", config, database
         )

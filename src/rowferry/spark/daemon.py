@@ -7,6 +7,7 @@ import and load everything again in front of its first segment.
 from __future__ import annotations
 
 import ctypes
+import gc
 from contextlib import suppress
 from typing import Final
 
@@ -24,6 +25,9 @@ def main() -> None:
     """Load what every task needs, then serve workers as Spark's own daemon does."""
     _keep_buffers()
     load_kernels()
+    # Spark's workers collect garbage after every task; what all of them share is none, and to walk
+    # through it each time takes longer than many tasks do.
+    gc.freeze()
     daemon.manager()
 
 

@@ -15,6 +15,7 @@ from rowferry.change.plan import Plan
 from rowferry.control.loop import Step
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TableNotActiveActive, TargetUnfit
 from rowferry.testing.servers import MariaDb, MySql, Server
+from rowferry.testing.validators import ClusterRow, ClustersConverge
 
 ON = (
     "enable-active-active = true\nbdr-mode = true\nactive-active-emulation = true\n"
@@ -39,6 +40,14 @@ def content(server: Server, clusters: Clusters) -> dict[int, tuple[str | None, .
         f"IFNULL(_tidb_origin_ts, _tidb_commit_ts) FROM {clusters.database}.acc"
     )
     return {int(str(r[0])): tuple(None if v is None else str(v) for v in r[1:]) for r in rows}
+
+
+def watch(judge: ClustersConverge, clusters: Clusters) -> None:
+    """Show a judge what both clusters hold now."""
+    for server in clusters.servers:
+        rows = content(server, clusters).items()
+        seen = {k: ClusterRow(int(str(r[3])), r[1] is not None, r[:3]) for k, r in rows}
+        judge.observe(server.flavour.name, seen)
 
 
 def work(server: Server, clusters: Clusters, dice: random.Random, skew_s: int) -> None:
@@ -92,8 +101,12 @@ def counted(feed: MySqlFeed) -> Counter[str]:
 
 def test_two_clusters_converge(clusters: Clusters, seed: int) -> None:
     dice = random.Random(seed)
-    clusters.both(f"CREATE TABLE acc (v TEXT, id INT PRIMARY KEY, n INT, {HIDDEN}) {MARKED}")
+    clusters.both(
+        f"CREATE TABLE acc (v TEXT, id INT PRIMARY KEY, n INT, {HIDDEN}) {MARKED}",
+        f"CREATE TABLE quiet (id INT PRIMARY KEY, {HIDDEN}) {MARKED}",
+    )
     clusters.prepare("acc")
+    clusters.prepare("quiet")
     one, other = clusters.feeds(ON + "active-active-progress-interval = '1ms'\n")
     skews = (0, -90)  # the second cluster's clock is behind
 
@@ -102,12 +115,16 @@ def test_two_clusters_converge(clusters: Clusters, seed: int) -> None:
             raise SinkUnavailable("rows were written, and nobody heard of it")
 
     one.runner.after = other.runner.after = stumble
+    judge = ClustersConverge()
     for _ in range(6):
         for _ in range(12):
             side = dice.randrange(2)
             work(clusters.servers[side], clusters, dice, skews[side])
         dice.choice((one, other)).catch_up()
+        watch(judge, clusters)
     settle(one, other, one)
+    watch(judge, clusters)
+    judge.settled()
     here, there = (content(server, clusters) for server in clusters.servers)
     assert here == there and len(here) >= KEYS - 1
     assert rows_of(one) == rows_of(other) == 0  # nothing is sent back
@@ -141,18 +158,23 @@ def test_two_clusters_converge(clusters: Clusters, seed: int) -> None:
     assert content(mysql, clusters) == here
 
     # A row that is removed for good here stays there: deletes are not sent.
+    watch(judge, clusters)
     mysql.script(first, "DELETE FROM acc WHERE id = 77")
     settle(one)
     assert content(mariadb, clusters) == here
+    watch(judge, clusters)
+    judge.settled()
+    assert judge.failures == []
 
     progress = mariadb.execute(
         "SELECT upstreamID, database_name, table_name, checkpoint_ts FROM "
-        f"tidb_cdc.ticdcProgressTable WHERE changefeed_id = 'default/{one.name}'"
+        f"tidb_cdc.ticdcProgressTable WHERE changefeed_id = 'default/{one.name}' ORDER BY 3"
     )
     uuid = mysql.execute("SELECT @@server_uuid")[0][0]
-    assert [tuple(p[:3]) for p in progress] == [(uuid, clusters.database, "acc")]
+    names = ("acc", "quiet")  # also the one that has had no row yet
+    assert [tuple(p[:3]) for p in progress] == [(uuid, clusters.database, n) for n in names]
     reached = one.store.state(one.name)
-    assert 0 < int(str(progress[0][3])) <= reached.watermark
+    assert all(0 < int(str(p[3])) <= reached.watermark for p in progress)
 
     # A table that is not made for it stops the feed before anything of it is written.
     mysql.script(first, "CREATE TABLE plain (id INT PRIMARY KEY)", "INSERT INTO plain VALUES (1)")

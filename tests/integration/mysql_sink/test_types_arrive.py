@@ -84,6 +84,7 @@ def test_every_type_arrives_with_and_without_a_key(same_kind: Scene) -> None:
     for name, values in KEYS.items():
         same_kind.sql(f"INSERT INTO {name} VALUES ({values[0]}, 1), ({values[1]}, 1)")
     feed.catch_up()
+    assert [n for n in feed.notices if ".bare: without a key" in n and "exactly-once" in n]
     tables = ("wide", "bare", *KEYS)
     assert same_kind.assert_same(*tables) == 1 + 2 * len(KEYS)
     same_kind.sql(

@@ -105,10 +105,13 @@ class SqlRows:
         whole = RowFrame(messages.table, op, commit_ts, seq, messages.keys, messages.values)
         if messages.partitions is None:
             return _framed([whole], None)
-        found = np.unique(messages.partitions)
+        found, counts = np.unique(messages.partitions, return_counts=True)
         if len(found) == 1:
             return _framed([whole], found)
-        return _framed([_taken(whole, messages.partitions == one) for one in found], found)
+        together = whole.take(np.argsort(messages.partitions, kind="stable"))
+        ends = np.cumsum(counts)
+        parts = [together.slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
+        return _framed(parts, found)
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
         """Return None: the sink runs the statement itself."""
@@ -230,18 +233,18 @@ def _fields(table: TableSchema, image: pa.StructArray, wanted: tuple[str, ...]) 
     return found
 
 
-def _taken(frame: RowFrame, wanted: npt.NDArray[np.bool_]) -> RowFrame:
-    places = pa.array(np.flatnonzero(wanted))
-    keys, rows = frame.keys.take(places), frame.rows.take(places)
-    op, commit_ts, seq = frame.op[wanted], frame.commit_ts[wanted], frame.seq[wanted]
-    return RowFrame(frame.table, op, commit_ts, seq, keys, rows)
-
-
 def _framed(frames: list[RowFrame], partitions: npt.NDArray[np.int32] | None) -> Encoded:
-    messages = [frame.to_message() for frame in frames]
+    """Return frames as messages; each is copied once, to its place."""
+    parts = [np.frombuffer(part, np.uint8) for frame in frames for part in frame.to_parts()]
+    ends = np.cumsum([0, *map(len, parts)])
+    values = np.concatenate(parts)
+    bounds = pa.py_buffer(np.ascontiguousarray(ends[::2]))  # each frame has two parts
+    head = frames[0].head
     return Encoded(
-        pa.array([value for _, value in messages], pa.large_binary()),
-        pa.array([key for key, _ in messages], pa.large_binary()),
+        pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(frames), [None, bounds, pa.py_buffer(values)]
+        ),
+        pa.array([head] * len(frames), pa.large_binary()),
         rows=sum(len(frame) for frame in frames),
         partitions=partitions,
     )

@@ -65,13 +65,29 @@ class RowFrame:
         op, commit_ts = self.op[start:stop], self.commit_ts[start:stop]
         return RowFrame(self.table, op, commit_ts, self.seq[start:stop], keys, rows)
 
-    def to_message(self) -> tuple[bytes, bytes]:
-        """Return its key (the table) and its value (the changes); `from_message` reads them."""
+    def take(self, places: npt.NDArray[np.int64]) -> RowFrame:
+        """Return the changes at these places, in this order."""
+        wanted = pa.array(places)
+        keys, rows = self.keys.take(wanted), self.rows.take(wanted)
+        op, commit_ts, seq = self.op[places], self.commit_ts[places], self.seq[places]
+        return RowFrame(self.table, op, commit_ts, seq, keys, rows)
+
+    @property
+    def head(self) -> bytes:
+        """The key of its message: the table."""
+        return json.dumps(self.table.to_json(), separators=(",", ":")).encode()
+
+    def to_parts(self) -> tuple[bytes, pa.Buffer]:
+        """Return the two parts of its message's value: a length and the changes."""
         numbers = [pa.array(part) for part in (self.op, self.commit_ts, self.seq)]
         columns = [*numbers, self.keys, self.rows]
         body = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA).serialize()
-        head = json.dumps(self.table.to_json(), separators=(",", ":")).encode()
-        return head, body.size.to_bytes(_SIZE, "little") + body.to_pybytes()
+        return body.size.to_bytes(_SIZE, "little"), body
+
+    def to_message(self) -> tuple[bytes, bytes]:
+        """Return its key and its value; `from_message` reads them."""
+        size, body = self.to_parts()
+        return self.head, size + body.to_pybytes()
 
     @classmethod
     def from_message(cls, key: bytes | None, value: bytes | pa.Buffer | None) -> RowFrame:

@@ -60,6 +60,11 @@ def by_partition(messages: Encoded) -> Iterator[tuple[int, Encoded]]:
     if (partitions == first).all():
         yield first, messages
         return
+    if (partitions[1:] > partitions[:-1]).all():  # one each: they need no copy
+        for place, partition in enumerate(partitions):
+            keys = None if messages.keys is None else messages.keys.slice(place, 1)
+            yield int(partition), Encoded(messages.values.slice(place, 1), keys)
+        return
     order = np.argsort(partitions, kind="stable")
     found, starts = np.unique(partitions[order], return_index=True)
     for partition, where in zip(found, np.split(order, starts[1:]), strict=True):

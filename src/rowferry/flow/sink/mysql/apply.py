@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import Final
+from typing import Final, TypeAlias
 
 from rowferry.change.table import TableId
 from rowferry.errors import RowferryError, Verdict
@@ -21,7 +21,9 @@ from rowferry.flow.sink.mysql.statements import (
 )
 from rowferry.flow.sink.mysql.transactions import Transactions
 
-_WINDOW_BYTES: Final = 8 << 20  # the next one is read meanwhile
+_WINDOW_BYTES: Final = 16 << 20  # the next one is read meanwhile
+_Chains: TypeAlias = list[list[Sequence[Statement]]]
+"""Chains of transactions, each of statements: chains go side by side, those of one in order."""
 
 
 def frames_of(packet: Packet) -> Iterator[RowFrame]:
@@ -35,9 +37,10 @@ def frames_of(packet: Packet) -> Iterator[RowFrame]:
 class Windows:
     """Applies what comes in windows; inside a window only the net effect of each key counts.
 
-    The next window is gathered while one is applied, and applied when that one is done. What
-    belongs together in a window is small enough for one transaction, or else is done in two steps
-    (all deletes, then all upserts), each by many connections side by side.
+    The next window is gathered, and its statements are made, while one is applied; it is applied
+    when that one is done. What belongs together in a window is small enough for one transaction, or
+    else is done by many connections side by side: all deletes, then all upserts where they may
+    stand in each other's way.
     """
 
     def __init__(self, transactions: Transactions, limits: Limits, workers: int, how: Put) -> None:
@@ -51,25 +54,21 @@ class Windows:
             under_way: Future[None] | None = None
             try:
                 for frames, epoch in _windows(packets):
+                    steps = self._steps(frames)
                     if under_way is not None:
                         under_way.result()
-                    under_way = gate.submit(self._apply, frames, epoch, pool, stop)
+                    under_way = gate.submit(self._apply, steps, epoch, pool, stop)
                 if under_way is not None:
                     under_way.result()
             except BaseException:
                 stop.set()
                 raise
 
-    def _apply(
-        self,
-        frames: list[RowFrame],
-        epoch: int,
-        pool: ThreadPoolExecutor,
-        stop: threading.Event,
-    ) -> None:
+    def _steps(self, frames: list[RowFrame]) -> tuple[_Chains, _Chains]:
+        """Return what is to be done with a window, and what after that."""
         small: list[NetEffect] = []
-        first: list[list[Sequence[Statement]]] = []  # each a chain of transactions
-        second: list[list[Sequence[Statement]]] = []
+        first: _Chains = []
+        second: _Chains = []
         for group in _by_table(frames).values():
             if not group[0].table.handle_key:
                 one_by_one = (s for frame in group for s in in_order(frame, self._how))
@@ -80,14 +79,23 @@ class Windows:
                 small.append(effect)
             else:
                 first += [[[s]] for s in effect.deletes]
-                second += [[[s]] for s in effect.upserts]
+                (first if effect.apart else second).extend([[s]] for s in effect.upserts)
         first += [[part] for part in _together(small, self._limits.rows)]
-        for step in (first, second):
+        return first, second
+
+    def _apply(
+        self,
+        steps: tuple[_Chains, _Chains],
+        epoch: int,
+        pool: ThreadPoolExecutor,
+        stop: threading.Event,
+    ) -> None:
+        for step in steps:
             self._side_by_side(step, epoch, pool, stop)
 
     def _side_by_side(
         self,
-        chains: list[list[Sequence[Statement]]],
+        chains: _Chains,
         epoch: int,
         pool: ThreadPoolExecutor,
         stop: threading.Event,

@@ -1,18 +1,21 @@
 """Each lane in strict order by one connection at a time: for exactly-once and atomicity.
 
 With atomicity a lane's transaction ends where a source transaction does. Rows come table by table,
-so that all of a segment is held first: it ends with a transaction. A segment that is too large to
-be held is written into one transaction that stays open until its end.
+so that all of a segment is held first: it ends with a transaction. Where segments are not cut by
+time (one for each table, say), all that share transactions are held. What is too large to be held
+is written into one transaction that stays open until its end.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
 
+from rowferry.change.plan import Segment
 from rowferry.flow.encode.sql_rows_frame import RowFrame
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.http.lanes import in_lanes
@@ -27,6 +30,7 @@ _HELD_BYTES: Final = 64 << 20
 _ALL: Final = 1 << 62  # more rows than a packet has
 _BY_TS: Final = -1  # instead of a packet's number: a commit-ts says how far it came
 _NO_TS: Final = (1 << 63) - 1  # above every commit-ts: the whole segment
+_LATER: Final = 1 << 64
 
 
 class Lanes:
@@ -115,7 +119,7 @@ class _Lane:
         self._name, self._settings, self._ledger = name, settings, ledger
         self._sessions, self._limits, self._transactions = sessions, limits, transactions
         self._how, self._done = how, done
-        self._held: list[RowFrame] = []  # with atomicity: of one segment
+        self._held: list[RowFrame] = []  # with atomicity: of segments that share transactions
         self._bytes = self._epoch = 0
         self._at: Packet | None = None
         self._open: Session | None = None  # with a transaction that is too large to be held
@@ -126,7 +130,7 @@ class _Lane:
         if self._settings.atomicity == "none":
             self._at_once(packet, stop)
             return
-        if self._at is not None and self._at.segment != packet.segment:
+        if self._at is not None and _end_of(self._at) != _end_of(packet):
             self.finish(stop)
         self._at = packet
         for frame in frames_of(packet):
@@ -137,7 +141,7 @@ class _Lane:
             self._write_held()
 
     def finish(self, stop: threading.Event) -> None:
-        """Make durable what is held: no segment ends inside a transaction."""
+        """Make durable what is held: no transaction goes on behind it."""
         if self._at is None:
             return
         if self._open is not None:
@@ -184,22 +188,22 @@ class _Lane:
     # --- whole transactions -----------------------------------------------------------------------
 
     def _place(self, last_ts: int) -> Place:
-        """Return where a transaction of the segment at hand ended."""
+        """Return where a transaction of what is at hand ended."""
         at = self._at
-        return Place(at.micro_batch, at.segment, _BY_TS, last_ts) if at else Place(0, 0, 0, 0)
+        return Place(at.micro_batch, _end_of(at), _BY_TS, last_ts) if at else Place(0, 0, 0, 0)
 
     def _not_done(self, frame: RowFrame, packet: Packet) -> RowFrame:
         """Return the part of a frame that no earlier run made durable."""
         done = self._done
-        if done is None or not packet.topic.exact or packet.segment > done.segment:
+        if done is None or not packet.topic.exact or _end_of(packet) > done.segment:
             return frame
-        if packet.segment < done.segment:
+        if _end_of(packet) < done.segment:
             return frame.slice(0, 0)
         start = int(np.searchsorted(frame.commit_ts, np.uint64(done.rows), side="right"))
         return frame.slice(start, len(frame))
 
     def _write_held(self) -> None:
-        """Write what is held into a transaction that stays open until the segment's end."""
+        """Write what is held into a transaction that stays open until all of it is there."""
         if self._open is None:
             self._open = self._sessions.take()
             try:
@@ -233,6 +237,32 @@ class _Lane:
 
     def _statements(self, frames: list[RowFrame]) -> list[Statement]:
         return one_transaction(frames, self._limits, self._how, self._settings.batches)
+
+
+def last_of_shared(segments: Sequence[Segment]) -> dict[int, int]:
+    """Return, by the ordinal of each segment that shares transactions with others, the last one's.
+
+    Segments of a log that is cut by time share none. Parts of a snapshot are no transactions.
+    """
+    found: dict[int, int] = {}
+    group: list[Segment] = []
+    lows = [_LATER if s.snapshot else s.first_commit_ts for s in segments]
+    still_to_come = list(accumulate(reversed(lows), min, initial=_LATER))[::-1]
+    for place, segment in enumerate(segments):
+        if segment.snapshot:
+            continue
+        group.append(segment)
+        if max(s.last_commit_ts for s in group) < still_to_come[place + 1]:
+            if len(group) > 1:
+                found |= {s.ordinal: segment.ordinal for s in group}
+            group = []
+    return found
+
+
+def _end_of(packet: Packet) -> int:
+    """Return the last segment of those that a packet's transactions may be in."""
+    last = packet.topic.last_segment
+    return packet.segment if last is None else last
 
 
 def _by_commits(frames: list[RowFrame], rows: int) -> Iterator[tuple[list[RowFrame], int]]:

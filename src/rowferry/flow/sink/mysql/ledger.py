@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -109,20 +110,57 @@ class Ledger:
             Refused, SinkUnavailable: as `Session.run`.
         """
         facts = session.facts
-        found = session.begin(
-            f"SELECT epoch FROM {self.name(FENCE)} WHERE changefeed = {self._feed} "
-            f"AND slot = {slot % facts.fence_slots} {facts.lock}".encode()
-        )
+        found = session.begin(f"{self._fence(slot % facts.fence_slots)} {facts.lock}".encode())
         try:
             self.check(found, epoch)
         except Fenced:
             session.rollback()
             raise
         if self._marks:
-            session.run(
-                f"INSERT INTO {self.name(MARK_TABLE)} VALUES (CONNECTION_ID() % {_MARK_SLOTS}, 1) "
-                "ON DUPLICATE KEY UPDATE transactions = transactions + 1".encode()
-            )
+            session.run(*self._mark())
+
+    def within(
+        self, session: Session, epoch: int, slot: int, texts: Sequence[bytes], joined: bool
+    ) -> None:
+        """Run statements in a transaction that begins as `begin` says; where `joined`, in one go.
+
+        Raises:
+            Fenced: somebody has claimed the changefeed; nothing was written.
+            Refused: the server refuses one of them; nothing of it stays.
+            SinkUnavailable: as `Session.run`.
+        """
+        try:
+            if joined and session.facts.judges_fence:
+                session.run(b"BEGIN", self._judgement(epoch), *self._mark(), *texts)
+            else:
+                self.begin(session, epoch, slot)
+                session.run(*texts, joined=joined)
+        except Refused:
+            session.rollback()
+            # Whatever it was, the fence explains it better.
+            self.check(session.ask(self._fence(0)), epoch)
+            raise
+
+    def _judgement(self, epoch: int) -> bytes:
+        """Return a statement that reads the fence under a lock and fails where it is another's."""
+        judged = f"IF(MAX(epoch) <=> {epoch}, {epoch}, EXP(1000 + (MAX(epoch) IS NULL)))"
+        row = self._fence(0, judged)
+        return f"SET @rowferry_epoch = ({row} LOCK IN SHARE MODE)".encode()
+
+    def _fence(self, slot: int, wanted: str = "epoch") -> str:
+        return (
+            f"SELECT {wanted} FROM {self.name(FENCE)} WHERE changefeed = {self._feed} "
+            f"AND slot = {slot}"
+        )
+
+    def _mark(self) -> tuple[bytes, ...]:
+        """Return the statement that marks a transaction as a changefeed's, where that is asked."""
+        if not self._marks:
+            return ()
+        return (
+            f"INSERT INTO {self.name(MARK_TABLE)} VALUES (CONNECTION_ID() % {_MARK_SLOTS}, 1) "
+            "ON DUPLICATE KEY UPDATE transactions = transactions + 1".encode(),
+        )
 
     def check(self, found: list[tuple[Any, ...]], epoch: int) -> None:
         """Raise Fenced unless the fence's row has our epoch."""

@@ -6,11 +6,10 @@ A row that was marked as deleted may be removed for good once every cluster has 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.plan import Plan
+from rowferry.change.plan import Plan, Stretch
 from rowferry.change.table import TableId
 from rowferry.flow.sink.mysql.session import Refused, Session
 
@@ -28,14 +27,13 @@ _CREATE: Final = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
 _NARROW: Final = "DEFAULT CHARSET=utf8mb3 COLLATE=utf8mb3_bin "
 _AT_ONCE: Final = 256
 _KEY_TOO_LONG: Final = 1071
-_GONE: Final = frozenset({DdlKind.DROP_TABLE, DdlKind.DROP_DATABASE})
 
 
 class ProgressTable:
     """The progress of one changefeed; on the driver, not for use from several threads.
 
-    A table is tracked from its first rows, snapshot or DDL until it is dropped or renamed. Names
-    are the source's.
+    Every captured table is tracked, also one that had no rows yet, for as long as the source has
+    ranges of it: until it is dropped, renamed or left out. Names are the source's.
     """
 
     def __init__(
@@ -49,33 +47,31 @@ class ProgressTable:
         self._interval_s, self._clock = interval_s, clock
         self._written: float | None = None
         self._made = False
-        self._tracked: set[TableId] = set()
+        self._ranges: dict[int, TableId] = {}  # of what is published
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """Track what was tracked by the last published plan."""
-        self._tracked = tracked_in(state)
+        self._ranges = _ranges_in(state)
 
-    def foresee(self, tables: Iterable[TableId], changes: Iterable[SchemaChange]) -> dict[str, Any]:
-        """Take a plan's tables and schema changes in; returns the state that is stored with it."""
-        self._tracked |= set(tables)
-        for change in changes:
-            self._tracked -= _left(change, self._tracked)
-            if change.schema is not None and change.table.table:
-                self._tracked.add(change.table)
-        return {"tracked": sorted(list(t) for t in self._tracked)}
+    def foresee(self, stretch: Stretch) -> dict[str, Any]:
+        """Return the state that is stored with the plan of a stretch: what is tracked after it."""
+        ranges = {k: t for k, t in self._ranges.items() if k not in stretch.gone_ranges}
+        ranges |= {r.range_id: TableId(r.database, r.table) for r in stretch.ranges}
+        return {"ranges": [[k, *table] for k, table in sorted(ranges.items())]}
 
     def publish(self, session: Session, plan: Plan) -> None:
-        """Write what a plan that is durable has reached, where it is time; dropped tables go.
+        """Write what a plan that is durable has reached, where it is time; lost tables go.
 
         Raises:
             Refused, SinkUnavailable: as `Session.run`.
         """
-        tables = tracked_in(plan.sink_state)
-        left = {t for c in plan.stretch.schema_changes for t in _named(c)} - tables
-        gone = [c.table.database for c in plan.stretch.schema_changes if _is_database_gone(c)]
-        if left or gone:
+        ranges = _ranges_in(plan.sink_state)
+        tables = set(ranges.values())
+        left = set(self._ranges.values()) - tables
+        if left:
             self._make(session)
-            self._remove(session, sorted(left), gone)
+            self._remove(session, sorted(left))
+        self._ranges = ranges
         mark = plan.stretch.watermark
         now = self._clock()
         due = self._written is None or now - self._written >= self._interval_s
@@ -107,33 +103,16 @@ class ProgressTable:
                 [word for t in part for word in (*self._who, *t, mark)],
             )
 
-    def _remove(self, session: Session, left: Sequence[TableId], gone: Sequence[str]) -> None:
-        mine = f"DELETE FROM {TABLE} WHERE changefeed_id = %s AND upstreamID = %s AND "
+    def _remove(self, session: Session, left: Sequence[TableId]) -> None:
         for start in range(0, len(left), _AT_ONCE):
             part = left[start : start + _AT_ONCE]
-            marks = ",".join(["(%s,%s)"] * len(part))
-            values = [word for t in part for word in t]
-            session.ask(f"{mine}(database_name, table_name) IN ({marks})", [*self._who, *values])
-        for database in gone:
-            session.ask(f"{mine}database_name = %s", [*self._who, database])
+            session.ask(
+                f"DELETE FROM {TABLE} WHERE changefeed_id = %s AND upstreamID = %s AND "
+                f"(database_name, table_name) IN ({','.join(['(%s,%s)'] * len(part))})",
+                [*self._who, *(word for t in part for word in t)],
+            )
 
 
-def tracked_in(state: dict[str, Any] | None) -> set[TableId]:
-    """Return the tables that a stored state tracks."""
-    return {TableId(*names) for names in (state or {}).get("tracked", ())}
-
-
-def _named(change: SchemaChange) -> list[TableId]:
-    return [t for t in (change.previous, change.table) if t is not None and t.table]
-
-
-def _left(change: SchemaChange, tracked: set[TableId]) -> set[TableId]:
-    """Return the tables that are there no more after a change."""
-    if change.kind is DdlKind.DROP_DATABASE:
-        return {t for t in tracked if t.database == change.table.database}
-    gone = {change.previous} if change.previous else set()
-    return gone | ({change.table} if change.kind in _GONE else set())
-
-
-def _is_database_gone(change: SchemaChange) -> bool:
-    return change.kind is DdlKind.DROP_DATABASE
+def _ranges_in(state: dict[str, Any] | None) -> dict[int, TableId]:
+    """Return the ranges that a stored state tracks, and whose each of them is."""
+    return {number: TableId(*names) for number, *names in (state or {}).get("ranges", ())}

@@ -79,6 +79,11 @@ class ServerFacts:
         return "FOR UPDATE" if self.flavour is Flavour.TIDB else "LOCK IN SHARE MODE"
 
     @property
+    def judges_fence(self) -> bool:
+        """Whether one statement can read the fence under a lock and fail where it is another's."""
+        return self.flavour is not Flavour.TIDB
+
+    @property
     def fence_slots(self) -> int:
         """Rows of the fence: where only exclusive locks exist, workers must not share one."""
         return 64 if self.flavour is Flavour.TIDB else 1

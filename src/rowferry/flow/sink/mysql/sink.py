@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from rowferry.change.plan import Again, Output, Plan, Receipt, Stretch, TableSlice, Topic
-from rowferry.change.sqltype import Kind
+from rowferry.change.plan import (
+    Again,
+    Output,
+    Plan,
+    Receipt,
+    Segment,
+    Stretch,
+    TableSlice,
+    Topic,
+)
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkUnwritable
-from rowferry.flow.dispatch.by_topic import ByKey
+from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.mysql.apply import Windows
 from rowferry.flow.sink.mysql.emulation import check_triggers
-from rowferry.flow.sink.mysql.lanes import Lanes
+from rowferry.flow.sink.mysql.lanes import Lanes, last_of_shared
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.lww import newest_wins, no_settings, session_settings
 from rowferry.flow.sink.mysql.options import MYSQL_TABLE, SINK_TABLE, read_settings
@@ -24,37 +34,25 @@ from rowferry.flow.sink.mysql.session import Flavour, Refused, Session, Sessions
 from rowferry.flow.sink.mysql.statements import (
     Limits,
     Put,
+    has_exact_key,
     is_sole_key,
     replacing,
     upserting,
 )
+from rowferry.flow.sink.mysql.sync_point import SyncPoints
 from rowferry.flow.sink.mysql.target_tables import check, create_statements
 from rowferry.flow.sink.mysql.transactions import Transactions
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sync_point import read_sync_point
 
-_SEGMENT_BYTES: Final = 32 << 20
+LOG = logging.getLogger(__name__)
+_SEGMENT_BYTES: Final = 16 << 20
 _HELD_SEGMENT_BYTES: Final = 8 << 20
 _LANES: Final = 16  # of a table whose keys can be divided
 _KEPT: Final = 2  # connections of a process between tasks: a server has few in all
 _WORKERS: Final = {Flavour.MYSQL: 16, Flavour.MARIADB: 16, Flavour.TIDB: 64}
-# Equal values of these kinds have equal bytes, so that a key meets itself in one lane.
-_EXACT: Final = frozenset(
-    {
-        Kind.INTEGER,
-        Kind.DECIMAL,
-        Kind.BIT,
-        Kind.BINARY,
-        Kind.DATE,
-        Kind.DATETIME,
-        Kind.TIMESTAMP,
-        Kind.TIME,
-        Kind.YEAR,
-        Kind.ENUM,
-        Kind.SET,
-    }
-)
 
 
 class MySql:
@@ -78,6 +76,7 @@ class MySql:
         self._sessions = Sessions(self._settings.login, settings)
         self._changes = SchemaChanges(self._settings, self._ledger, mode.bdr_mode)
         self._how: Put = replacing if self._settings.safe_mode else upserting
+        self._sync_points = SyncPoints(spec.changefeed_id, read_sync_point(spec), self._ledger)
         self._progress: ProgressTable | None = None
         if mode.enabled:
             self._how = newest_wins
@@ -87,9 +86,9 @@ class MySql:
         self._judged: set[tuple[TableId, int, int]] = set()
 
     @property
-    def dispatch(self) -> ByKey:
+    def dispatch(self) -> ByNeighbours:
         """All changes of a key go to one lane."""
-        return ByKey()
+        return ByNeighbours()
 
     @property
     def whole_transactions(self) -> bool:
@@ -127,6 +126,16 @@ class MySql:
         finally:
             session.close()
 
+    def advice(self, tables: Sequence[TableSchema]) -> list[str]:
+        """Say which tables may get rows twice."""
+        keyless = sorted(str(t.written_as) for t in tables if not t.handle_key)
+        if not keyless or self._settings.exactly_once:
+            return []
+        return [
+            f"{', '.join(keyless)}: without a key, so that a replay after a failure may write rows "
+            "twice; add a key, or set exactly-once = true in sink.mysql-config"
+        ]
+
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """Raise the fence: on return no transaction of an older epoch can end any more.
 
@@ -160,16 +169,26 @@ class MySql:
             TargetUnfit: a table is missing downstream, or rows do not fit into it.
         """
         self._judge(tables.values())
-        outputs = []
+        topics: list[tuple[int, int, Topic]] = []
+        together: dict[str, dict[int, Segment]] = {}  # by lane
         for segment in stretch.segments:
             exact = segment.again is Again.SAME
             for place, one in enumerate(segment.slices):
                 topic = self._lanes_of(tables[one], exact)
-                outputs.append(Output(segment.ordinal, place, topic.to_json()))
-        if self._progress is None:
-            return tuple(outputs), None
-        names = {one.table for one in tables}
-        return tuple(outputs), self._progress.foresee(names, stretch.schema_changes)
+                topics.append((segment.ordinal, place, topic))
+                together.setdefault(topic.name, {})[segment.ordinal] = segment
+        ends: dict[str, dict[int, int]] = {}
+        if self.whole_transactions:
+            ends = {n: last_of_shared(list(parts.values())) for n, parts in together.items()}
+        outputs = tuple(
+            Output(
+                ordinal,
+                place,
+                replace(topic, last_segment=ends.get(topic.name, {}).get(ordinal)).to_json(),
+            )
+            for ordinal, place, topic in topics
+        )
+        return outputs, None if self._progress is None else self._progress.foresee(stretch)
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Apply packets; on return all of them are durable."""
@@ -211,6 +230,7 @@ class MySql:
                 session.run(*done, b"COMMIT")
                 if self._progress is not None:
                     self._progress.publish(session, plan)
+                self._sync_points.publish(session, mark, self._epoch)
             except Refused as err:
                 session.rollback()
                 raise err.as_error("noting what is reached") from err
@@ -238,12 +258,13 @@ class MySql:
             self._settings.atomicity == "none"
             and bool(table.handle_key)
             and is_sole_key(table)
-            and all(table.column(name).type.kind in _EXACT for name in table.handle_key)
+            and has_exact_key(table)
         )
         return Topic(str(table.written_as), _LANES if divided else 1, 1 << 30, exact)
 
     def _check_mode(self, session: Session) -> None:
-        """Refuse a downstream that cannot do what the active-active mode needs."""
+        """Refuse a downstream that cannot do what the mode, or what sync points need."""
+        self._sync_points.check(session)
         if self._mode.enabled and not self._mode.emulated:
             if session.facts.flavour is not Flavour.TIDB:
                 raise SinkUnwritable(
@@ -274,6 +295,8 @@ class MySql:
         finally:
             session.close()
         self._judged |= {_version(t) for t in fresh}
+        for line in self.advice(fresh):
+            LOG.warning("%s", line)
 
     def _refuse_read_only(self, session: Session) -> None:
         try:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.change.chunk import Op
+from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.flow.encode.sql_rows_frame import (
     ROW_END,
@@ -23,6 +24,23 @@ from rowferry.flow.encode.sql_rows_frame import (
     quoted,
     quoted_table,
     written_columns,
+)
+
+# Equal values of these kinds have equal texts.
+_EXACT: Final = frozenset(
+    {
+        Kind.INTEGER,
+        Kind.DECIMAL,
+        Kind.BIT,
+        Kind.BINARY,
+        Kind.DATE,
+        Kind.DATETIME,
+        Kind.TIMESTAMP,
+        Kind.TIME,
+        Kind.YEAR,
+        Kind.ENUM,
+        Kind.SET,
+    }
 )
 
 
@@ -152,6 +170,11 @@ def is_sole_key(table: TableSchema) -> bool:
     return sum(1 for i in table.indexes if i.primary or i.unique) == 1
 
 
+def has_exact_key(table: TableSchema) -> bool:
+    """Return whether the texts that name rows differ wherever the rows do, and only there."""
+    return all(table.column(name).type.kind in _EXACT for name in table.handle_key)
+
+
 def in_order(frame: RowFrame, how: Put) -> Iterator[Statement]:
     """Yield a statement for each change, an update of a keyless table as two."""
     table, keyless = frame.table, not frame.table.handle_key
@@ -174,10 +197,14 @@ class NetEffect:
 
     Rows of each part have different keys, and once the deletes are done no upsert stands in
     another's way: both parts may be cut anywhere and done in any order.
+
+    Attributes:
+        apart: no upsert needs a delete to be done first.
     """
 
     deletes: tuple[Statement, ...]
     upserts: tuple[Statement, ...]
+    apart: bool = False
 
     def __len__(self) -> int:
         return sum(len(s) for s in (*self.deletes, *self.upserts))
@@ -197,6 +224,7 @@ def net_effect(frames: list[RowFrame], limits: Limits, how: Put) -> NetEffect:
     last[codes] = np.arange(len(codes))  # of equal codes the last one stays
     stays = op[last] != Op.DELETE
     gone = ~stays
+    apart = all(is_sole_key(f.table) and has_exact_key(f.table) for f in frames)
     if not all(is_sole_key(f.table) for f in frames):
         gone[codes[op == Op.DELETE]] = True
     # Rows that were written together are often neighbours in the table: lanes come one after the
@@ -205,7 +233,7 @@ def net_effect(frames: list[RowFrame], limits: Limits, how: Put) -> NetEffect:
     away, stay = last[order[gone[order]]], last[order[stays[order]]]
     table = frames[-1].table
     deletes = _cut(table, keys.take(pa.array(away)), None, delete_around(table), None, limits)
-    return NetEffect(tuple(deletes), tuple(_upserts(frames, keys, stay, limits, how)))
+    return NetEffect(tuple(deletes), tuple(_upserts(frames, keys, stay, limits, how)), apart)
 
 
 def _upserts(

@@ -66,12 +66,10 @@ class Transactions:
         self, statements: Sequence[Statement], epoch: int, more: Sequence[bytes]
     ) -> Refused | None:
         with self._sessions.one() as session:
+            texts = (*(s.sql for s in statements), *more, b"COMMIT")
             try:
-                self._ledger.begin(session, epoch, next(self._slots))
-                texts = (*(s.sql for s in statements), *more, b"COMMIT")
-                session.run(*texts, joined=self._joined)
+                self._ledger.within(session, epoch, next(self._slots), texts, self._joined)
             except Refused as err:
-                session.rollback()
                 return err
         return None
 

@@ -36,6 +36,11 @@ def test_partitions_keep_their_order() -> None:
         2: [(b"a", b"1"), (b"a", b"2"), (b"c", b"")],
         0: [(b"b", None), (b"b", b"3")],
     }
+    one_each = dict(by_partition(messages(pairs, [1, 3, 4, 5, 8])))
+    assert {n: pairs_of(m) for n, m in one_each.items()} == {
+        n: [pair] for n, pair in zip([1, 3, 4, 5, 8], pairs, strict=True)
+    }
+    assert [m.nbytes for m in one_each.values()] == [1, 0, 1, 0, 1]
     whole = messages(pairs, [1] * 5)
     assert list(by_partition(whole)) == [(1, whole)]
     assert list(by_partition(messages([], []))) == []

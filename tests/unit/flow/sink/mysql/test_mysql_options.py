@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rowferry.change.ddl import parse_create
 from rowferry.errors import (
     BadInput,
     BadOption,
@@ -18,6 +19,7 @@ from rowferry.errors import (
     Verdict,
 )
 from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.sink.contract import Advising
 from rowferry.flow.sink.mysql.ledger import Ledger, Place
 from rowferry.flow.sink.mysql.options import Settings, read_settings
 from rowferry.flow.sink.mysql.session import Refused
@@ -35,6 +37,16 @@ def spec_of(query: str = "", scheme: str = "mysql", **section: Any) -> Changefee
 
 def settings(query: str = "", scheme: str = "mysql", **section: Any) -> Settings:
     return read_settings(spec_of(query, scheme, **section))
+
+
+def test_tables_that_may_get_rows_twice_are_told() -> None:
+    bare, kept = (parse_create(f"CREATE TABLE {t}", "s") for t in ("a (n int)", "b (n int KEY)"))
+    told = assemble(spec_of()).sink
+    assert isinstance(told, Advising)
+    (line,) = told.advice([bare, kept])
+    assert line.startswith("s.a: without a key") and "exactly-once = true" in line
+    exact = assemble(spec_of("exactly-once=true")).sink
+    assert isinstance(exact, Advising) and exact.advice([bare]) == []
 
 
 def test_defaults() -> None:

@@ -91,6 +91,7 @@ def test_the_last_change_of_a_key_counts() -> None:
         "ON DUPLICATE KEY UPDATE `id`=VALUES(`id`),`a`=VALUES(`a`),`b`=VALUES(`b`)"
     )
     assert texts(plain) == ["DELETE FROM `d``b`.`t` WHERE `id` IN (2,3)", upsert]
+    assert plain.apart  # and so no row is in both
     safe = net_effect([frame(table(("id",)), changes)], WIDE, how=replacing)
     assert texts(safe)[1] == (
         "REPLACE INTO `d``b`.`t` (`id`,`a`,`b`) VALUES (1,2,'it''s \\'),(4,9,'x')"
@@ -99,6 +100,10 @@ def test_the_last_change_of_a_key_counts() -> None:
     # With another unique key, what was deleted on the way makes room first.
     keyed = net_effect([frame(table(("id",), ("a",)), changes)], WIDE, how=upserting)
     assert texts(keyed) == ["DELETE FROM `d``b`.`t` WHERE `id` IN (2,3,4)", upsert]
+    assert not keyed.apart
+    # A text that differs may be the same key downstream.
+    worded = [(Op.DELETE, row(1, 1, "A"), None), (Op.INSERT, None, row(1, 1, "a"))]
+    assert not net_effect([frame(table(("b",)), worded)], WIDE, how=upserting).apart
 
 
 def test_keys_of_several_columns_and_of_every_kind() -> None:
