@@ -205,8 +205,8 @@ class _Sink(Target):
 
 def _measured(feeds: Feeds, log: Log, place: Place, parameters: str, tries: int) -> Figure:
     number = next(_numbers)
-    warm_up = (place.name, parameters.partition("&")[0]) not in _warm
-    _warm.add((place.name, parameters.partition("&")[0]))
+    warm_up = (place.name, parameters) not in _warm  # more files may be more tasks, and workers
+    _warm.add((place.name, parameters))
     found = []
     prefix = ""
     with watched() as memory:

@@ -594,6 +594,13 @@ class ServerUnavailable(ServerError):
     cure = "Start a server with `rowferry server`, or name a running one with --server."
 
 
+class NoSyncPoint(ServerError):
+    """Two places could not be brought to one moment to be compared."""
+
+    code = "RF-8002"
+    cure = "Try again when the changefeed has caught up, or give it more time."
+
+
 # --- text ⇄ error --------------------------------------------------------------------------------
 
 

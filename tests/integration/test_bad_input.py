@@ -201,6 +201,11 @@ CASES: dict[str, tuple[Asked, str, list[str]]] = {
         "RF-1008",
         ["transaction-atomicity", "feed-level"],
     ),
+    "whole transactions of ranges that are read each on its own": (
+        Asked("?feed-level=range", sink="mysql://root@127.0.0.1:9/?transaction-atomicity=global"),
+        "RF-1008",
+        ["transaction-atomicity", "global", "feed-level"],
+    ),
 }
 
 

@@ -17,7 +17,9 @@ from run_kit import Result, call, tree
 from rowferry.change.chunk import Op, Rows, SchemaChange
 from rowferry.change.table import TableId
 from rowferry.control.lifecycle import State
+from rowferry.control.prepare import prepare
 from rowferry.control.store.sql_store import SqlStore, open_store
+from rowferry.errors import OptionsConflict
 from rowferry.flow.assemble import assemble, option_tables
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.sink import Storage
@@ -433,6 +435,8 @@ def test_a_source_without_old_values(
         folder.mkdir()
         ferry = Ferry(store, source, folder, "shop", session, capfd, monkeypatch, "canal-json")
         ferry.create(partitioned=False)
+        with pytest.raises(OptionsConflict, match="csv writes all columns .* protocol=canal-json"):
+            prepare(source, f"file://{folder}/csv?protocol=csv")
         ferry.catch_up()
         ferry.change(ferry.orders, [0, 500], [10])
         ferry.insert(ferry.orders, [3])

@@ -34,7 +34,7 @@ def spark(tmp_path: Path) -> Iterator[SharedSpark]:
     def open_now() -> SparkSession:
         more = tries.pop() if tries else {}
         here = {"spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}
-        return open_session("test", tmp_path, "local[2]", {**here, **more})
+        return open_session("test", tmp_path, "local[3]", {**here, **more})
 
     shared = SharedSpark(open_now)
     yield shared
@@ -61,7 +61,7 @@ def test_several_changefeeds_share_a_session_that_may_die(
     spark: SharedSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "SegmentTask", LanedTask)
-    with pytest.raises(EngineError, match=r"Spark did not start on local\[2\]: .*\S; check"):
+    with pytest.raises(EngineError, match=r"Spark did not start on local\[3\]: .*\S; check"):
         spark.session()
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda name: deliver(spark, name), ["a", "b"]))

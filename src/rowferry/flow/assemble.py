@@ -11,12 +11,13 @@ from typing import cast
 
 import pyarrow as pa
 
-from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice, Topic
+from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice, Topic, Volume
 from rowferry.change.table import TableSchema
 from rowferry.errors import OptionsConflict
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.dispatch.contract import Dispatch, Routed
+from rowferry.flow.encode.alike import encoded_rows
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import LaneSink, Packet, SegmentSink, Sink
 from rowferry.flow.sink.packing import pack
@@ -44,19 +45,23 @@ class Flow:
         planned_at_ms: int,
     ) -> Iterator[Receipt]:
         """Carry one segment from the log to the sink, in a task. Idempotent, as `Sink.write` is."""
+        tally = _Tally()
 
         def frames() -> Iterator[tuple[int, Encoded]]:
             for place, one in enumerate(segment.slices):
                 head = self._file_head(tables[one])
                 if head:
                     yield place, Encoded(pa.array([head], pa.large_binary()), rows=0)
-            for routed in self._routed(segment, outputs, tables):
-                yield routed.place, self.encode.encode_rows(routed.rows, planned_at_ms)
+            routed = self._routed(segment, outputs, tables, tally)
+            chunks = ((one.place, one.rows) for one in routed)
+            yield from encoded_rows(self.encode, chunks, planned_at_ms)
 
         sink = cast(SegmentSink, self.sink)
         receipts = list(sink.write(segment, outputs, frames()))  # Encoded ──▶ durable, receipts
         found = self.capture.found(segment)
-        return iter([replace(r, found=found) for r in receipts] if found else receipts)
+        if found:
+            receipts = [replace(r, found=found) for r in receipts]
+        return iter(tally.noted_in(receipts))
 
     def pack_segment(
         self,
@@ -67,9 +72,10 @@ class Flow:
     ) -> Iterator[Packet | Receipt]:
         """Carry one segment from the log to packets, which `deliver` sends; receipts come last."""
         rows, size = [0] * len(outputs), [0] * len(outputs)
+        tally = _Tally()
 
         def frames() -> Iterator[tuple[Topic, Encoded]]:
-            for routed in self._routed(segment, outputs, tables):
+            for routed in self._routed(segment, outputs, tables, tally):
                 topic = routed.topic
                 if topic is None:
                     raise TypeError("a sink with lanes needs a dispatch with topics")
@@ -81,9 +87,11 @@ class Flow:
 
         yield from pack(segment.ordinal, frames())
         found = self.capture.found(segment)
-        for output in outputs:
-            done = rows[output.slice], size[output.slice]
-            yield Receipt(segment.ordinal, output.slice, *done, found=found)
+        receipts = [
+            Receipt(segment.ordinal, o.slice, rows[o.slice], size[o.slice], found=found)
+            for o in outputs
+        ]
+        yield from tally.noted_in(receipts)
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Send packets in their order, in a task; on return they are durable."""
@@ -94,15 +102,35 @@ class Flow:
         segment: Segment,
         outputs: tuple[Output, ...],
         tables: Mapping[TableSlice, TableSchema],
+        tally: _Tally,
     ) -> Iterator[Routed]:
         for captured in self.capture.read(segment, tables):  # log     ──▶ Rows
+            size = captured.batch.nbytes
+            tally.captured = tally.captured.plus(len(captured), size)
             for decided in self.decide.rows(captured):  # Rows    ──▶ Rows | dropped
+                whole = decided.batch is captured.batch
+                tally.decided = tally.decided.plus(
+                    len(decided), size if whole else decided.batch.nbytes
+                )
                 yield from self.dispatch.route(segment, outputs, decided)  # ──▶ Routed
 
     def _file_head(self, table: TableSchema) -> bytes:
         if not self.sink.TRAITS.takes_files:
             return b""
         return self.encode.file_head(self.decide.seen_as(table))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How much of a segment has passed which stage."""
+
+    captured: Volume = Volume()
+    decided: Volume = Volume()
+
+    def noted_in(self, receipts: list[Receipt]) -> list[Receipt]:
+        """Return the receipts of the segment, with the tally in the first."""
+        noted = [replace(r, captured=self.captured, decided=self.decided) for r in receipts[:1]]
+        return noted + receipts[1:]
 
 
 def codec_name(spec: ChangefeedSpec) -> str:

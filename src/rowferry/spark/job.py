@@ -119,10 +119,19 @@ class SparkRunner:
         local = (context.master or "").startswith("local")
         self._spool = tempfile.mkdtemp("-packets", dir=context._temp_dir) if local else None
 
+    @property
+    def slots(self) -> int:
+        """How many tasks Spark can run at once."""
+        return self._session.sparkContext.defaultParallelism
+
     def run(
-        self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+        self,
+        spec: ChangefeedSpec,
+        plan: Plan,
+        tables: Mapping[TableSlice, TableSchema],
+        tasks: int | None = None,
     ) -> list[Receipt]:
-        """Run all segments of a plan and return their receipts.
+        """Run all segments of a plan and return their receipts; at most `tasks` of them at once.
 
         On raise, some segments may have been written; running the same plan again completes it.
 
@@ -137,9 +146,10 @@ class SparkRunner:
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         shuffle = count > 1 and SINKS.load(spec.sink.scheme).TRAITS.needs_shuffle
         try:
-            segments = self._session.range(0, count, 1, numPartitions=count)
+            parts = min(count, tasks or count)
+            segments = self._session.range(0, count, 1, numPartitions=parts)
             if shuffle:
-                told = self._by_lane(task, segments)
+                told = self._by_lane(task, segments, tasks or self.slots)
             else:
                 told = segments.mapInArrow(task.__call__, RECEIPT_DDL)
             rows = told.collect()
@@ -149,9 +159,7 @@ class SparkRunner:
             clear(self._spool)
         return list(read_receipts([r.asDict() for r in rows]))
 
-    def _by_lane(self, task: SegmentTask, segments: DataFrame) -> DataFrame:
-        context = self._session.sparkContext
-        lanes = context.defaultParallelism
+    def _by_lane(self, task: SegmentTask, segments: DataFrame, lanes: int) -> DataFrame:
         packets = segments.mapInArrow(PackTask(task, lanes, self._spool).__call__, PACKET_DDL)
         in_order = packets.repartitionById(lanes, packets["lane"]).sortWithinPartitions(
             "segment", "number"

@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from rowferry.change.plan import Receipt
+from rowferry.change.plan import Receipt, Volume
 
+_VOLUMES = ("captured_rows", "captured_bytes", "decided_rows", "decided_bytes")
 RECEIPT = pa.schema(
     [
         ("segment", pa.int32()),
@@ -19,10 +20,12 @@ RECEIPT = pa.schema(
         ("source_bytes", pa.int64()),
         ("note", pa.string()),
         ("found", pa.string()),
+        *((name, pa.int64()) for name in _VOLUMES),
     ]
 )
 RECEIPT_DDL = (
-    "segment int, slice int, rows long, bytes long, source_bytes long, note string, found string"
+    "segment int, slice int, rows long, bytes long, source_bytes long, note string, found string, "
+    + ", ".join(f"{name} long" for name in _VOLUMES)
 )
 
 
@@ -36,6 +39,10 @@ def receipt_batch(receipts: Sequence[Receipt]) -> pa.RecordBatch:
         "source_bytes": [r.source_bytes for r in receipts],
         "note": [json.dumps(r.note) for r in receipts],
         "found": [json.dumps(r.found) for r in receipts],
+        "captured_rows": [r.captured.rows for r in receipts],
+        "captured_bytes": [r.captured.bytes for r in receipts],
+        "decided_rows": [r.decided.rows for r in receipts],
+        "decided_bytes": [r.decided.bytes for r in receipts],
     }
     return pa.RecordBatch.from_pydict(columns, schema=RECEIPT)
 
@@ -44,4 +51,5 @@ def read_receipts(rows: Sequence[Mapping[str, Any]]) -> Iterator[Receipt]:
     """Read rows of such a batch."""
     for row in rows:
         told = {**row, "note": json.loads(row["note"]), "found": json.loads(row["found"])}
-        yield Receipt(**told)
+        volumes = [told.pop(name) for name in _VOLUMES]
+        yield Receipt(**told, captured=Volume(*volumes[:2]), decided=Volume(*volumes[2:]))

@@ -11,8 +11,11 @@ comes, stretches grow and go to Spark.
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -77,29 +80,73 @@ def _run_segment(
     return iter(receipts)
 
 
+class RunsTasks(Protocol):
+    """Runs plans as tasks in slots; see `SparkRunner`."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks can run at once."""
+
+    def run(
+        self,
+        spec: ChangefeedSpec,
+        plan: Plan,
+        tables: Mapping[TableSlice, TableSchema],
+        tasks: int | None = None,
+    ) -> list[Receipt]:
+        """Run all segments of a plan, at most so many tasks at once."""
+
+    def close(self) -> None:
+        """Let go of what was started."""
+
+
+class Seats:
+    """Who may have how many slots: a target that hangs must not keep everybody else waiting.
+
+    A changefeed never has all of them. Those whose last try failed come one after the other, with
+    one slot each, however many targets have gone away.
+    """
+
+    def __init__(self) -> None:
+        self._of_the_failed = threading.Lock()
+
+    @contextmanager
+    def taken(self, slots: int, proven: bool) -> Iterator[int]:
+        """Wait for a turn; the block may run so many tasks at once."""
+        if proven:
+            yield max(1, slots - 1)
+        else:
+            with self._of_the_failed:
+                yield 1
+
+
 class EitherRunner:
     """Runs plans of one changefeed: tiny ones here, others as Spark jobs."""
 
-    def __init__(self, here: Runs, spark: Callable[[], Runs]) -> None:
+    def __init__(
+        self, here: Runs, spark: Callable[[], RunsTasks], seats: Seats | None = None
+    ) -> None:
         self._here, self._open_spark = here, spark
-        self._spark: Runs | None = None
-        self._limit = TINY_BYTES
+        self._seats = seats or Seats()
+        self._spark: RunsTasks | None = None
+        self._proven = True  # the last try did not fail
 
     def run(
         self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
     ) -> list[Receipt]:
         """Run all segments of a plan where that is best."""
+        proven, self._proven = self._proven, False
         try:
-            if is_small(plan, self._limit):
+            if is_small(plan, TINY_BYTES if proven else WARY_BYTES):
                 found = self._here.run(spec, plan, tables)
             else:
-                self._spark = self._spark or self._open_spark()
-                found = self._spark.run(spec, plan, tables)
+                spark = self._spark = self._spark or self._open_spark()
+                with self._seats.taken(spark.slots, proven) as tasks:
+                    found = spark.run(spec, plan, tables, tasks)
         except BaseException:
-            self._limit = WARY_BYTES
             self._close_spark()  # the session may be another one the next time
             raise
-        self._limit = TINY_BYTES
+        self._proven = True
         return found
 
     def close(self) -> None:
@@ -125,6 +172,7 @@ class SharedSpark:
 
     def __init__(self, open_session: Callable[[], SparkSession]) -> None:
         self._open = open_session
+        self._seats = Seats()
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
 
@@ -155,7 +203,9 @@ class SharedSpark:
 
     def runner(self, changefeed: str) -> EitherRunner:
         """Return who runs the plans of one changefeed, with a fair share of the session."""
-        return EitherRunner(DriverRunner(), lambda: SparkRunner(self.session(), changefeed))
+        return EitherRunner(
+            DriverRunner(), lambda: SparkRunner(self.session(), changefeed), self._seats
+        )
 
     def close(self) -> None:
         """Stop Spark."""
@@ -163,6 +213,18 @@ class SharedSpark:
             if self._session is not None:
                 close_session(self._session)
                 self._session = None
+
+
+def with_a_spare(master: str) -> str:
+    """Return a master on this machine with one slot more, since no changefeed gets all of them.
+
+    One that is elsewhere has its own settings, and stays as it is.
+    """
+    found = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    if found is None:
+        return master
+    cores = os.cpu_count() or 1 if found[1] == "*" else int(found[1] or 1)
+    return f"local[{cores + 1}]"
 
 
 def _is_alive(session: SparkSession) -> bool:

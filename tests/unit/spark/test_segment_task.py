@@ -10,7 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice, Topic
+from rowferry.change.plan import (
+    Output,
+    Plan,
+    Receipt,
+    Segment,
+    Stretch,
+    TableSlice,
+    Topic,
+    Volume,
+)
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.flow.encode.contract import Encoded
@@ -18,6 +27,7 @@ from rowferry.flow.sink.contract import Packet, SinkTraits
 from rowferry.spark import job
 from rowferry.spark.job import InProcessRunner, SegmentTask
 from rowferry.spark.lanes import DeliverTask, PackTask
+from rowferry.spark.receipts import read_receipts, receipt_batch
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -116,7 +126,19 @@ def test_receipts_come_back_as_columns(flow: Recorder) -> None:
         "source_bytes": 30,
         "note": '{"number": 3}',
         "found": "null",
+        "captured_rows": 0,
+        "captured_bytes": 0,
+        "decided_rows": 0,
+        "decided_bytes": 0,
     }
+
+
+def test_nothing_of_a_receipt_gets_lost_on_its_way() -> None:
+    told = [
+        Receipt(1, 0, 10, 20, 30, {"number": 2}, {"at": 3}, Volume(9, 90), Volume(8, 80)),
+        Receipt(1, 1, 10, 20),
+    ]
+    assert list(read_receipts(receipt_batch(told).to_pylist())) == told
 
 
 def test_a_receipt_may_come_without_a_note(flow: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rowferry.change.plan import Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import SinkUnavailable
-from rowferry.spark.shared import TINY_BYTES, WARY_BYTES, EitherRunner, is_small
+from rowferry.spark.shared import (
+    TINY_BYTES,
+    WARY_BYTES,
+    EitherRunner,
+    Seats,
+    is_small,
+    with_a_spare,
+)
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -47,14 +56,22 @@ def test_small_is_what_is_known_to_be_little(given: Plan, small: bool) -> None:
 class Noting:
     """A runner that notes its plans; fails once where it is told to."""
 
+    slots = 3
+
     def __init__(self) -> None:
         self.ran = 0
         self.closed = 0
+        self.tasks: list[int | None] = []
         self.error: Exception | None = None
 
     def run(
-        self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+        self,
+        spec: ChangefeedSpec,
+        plan: Plan,
+        tables: Mapping[TableSlice, TableSchema],
+        tasks: int | None = None,
     ) -> list[Receipt]:
+        self.tasks.append(tasks)
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -96,3 +113,37 @@ def test_after_an_error_a_larger_plan_is_tried_without_a_slot() -> None:
     assert (here.ran, spark.ran) == (1, 0)
     runner.run(SPEC, plan(WARY_BYTES), {})
     assert (here.ran, spark.ran) == (1, 1)  # all is well again
+
+
+def test_no_changefeed_has_all_slots_and_failed_ones_share_one() -> None:
+    here, spark, seats = Noting(), Noting(), Seats()
+    failed, well = (EitherRunner(here, lambda: spark, seats) for _ in range(2))
+    spark.error = SinkUnavailable("nobody answers")
+    with pytest.raises(SinkUnavailable):
+        failed.run(SPEC, plan(WARY_BYTES + 1), {})
+    assert spark.tasks == [2]
+    with ThreadPoolExecutor(1) as threads:
+        with seats.taken(3, proven=False):  # by a third one
+            waiting = threads.submit(failed.run, SPEC, plan(WARY_BYTES + 1), {})
+            well.run(SPEC, plan(WARY_BYTES + 1), {})  # waits for nobody
+            assert spark.tasks == [2, 2]
+        waiting.result()
+    failed.run(SPEC, plan(WARY_BYTES + 1), {})
+    assert spark.tasks == [2, 2, 1, 2]
+    spark.slots = 1
+    failed.run(SPEC, plan(WARY_BYTES + 1), {})
+    assert spark.tasks[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("local", "local[2]"),
+        ("local[3]", "local[4]"),
+        ("local[*]", f"local[{(os.cpu_count() or 1) + 1}]"),
+        ("spark://here:7077", "spark://here:7077"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+    ],
+)
+def test_a_master_on_this_machine_gets_a_slot_more(given: str, wanted: str) -> None:
+    assert with_a_spare(given) == wanted

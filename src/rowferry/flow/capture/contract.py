@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from rowferry.change.chunk import Rows
@@ -24,6 +25,7 @@ class SourceTraits:
     has_closed_timestamps: bool
     has_partition_ids: bool
     movable: bool = False  # positions hold at another address too (a replica that was promoted)
+    has_places: bool = False  # planners can stand still at a place of the log: see `Halting`
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Appetite:
         stretch_bytes: about this much log per micro-batch.
         same_day: returns a text that differs when two commit-ts must not share a segment.
         until_ts: nothing after this commit-ts is planned; None: no end.
+        until_place: nothing behind this place of the log is planned, by a source that knows places
+            (see `Halting`); None: no end.
         whole_transactions: no segment may end inside a transaction.
         fewer_slices: each table in a segment costs an output of its own: of many tables, segments
             and stretches should be longer.
@@ -46,6 +50,7 @@ class Appetite:
     until_ts: int | None = None
     whole_transactions: bool = False
     fewer_slices: bool = False
+    until_place: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,41 @@ class Keeping(Protocol):
 
     def retention_ms(self) -> int | None:
         """Return how long the log at the present position is still kept; None: not known."""
+
+
+@runtime_checkable
+class Placing(Protocol):
+    """A source whose settings can name the place of its log where a changefeed begins."""
+
+    def check_beginning(self) -> None:
+        """Make sure that a changefeed without any progress can begin where its settings say.
+
+        Raises:
+            BadOption: there is no such place.
+            LogLost: the source has removed the log from there on.
+            SourceMismatch: the source's log has not come that far.
+        """
+
+
+class Standing(Enum):
+    """Where a planner stands, as seen from a place of the log."""
+
+    BEFORE = ""
+    AT = "at"
+    PAST = "past"
+    ELSEWHERE = "elsewhere"  # the place is one of another server
+
+
+@runtime_checkable
+class Halting(Protocol):
+    """A planner that can stand still at a place of its log.
+
+    A place is `{"server", "file", "offset", "gtid"}`: the identity of the server that told it, and
+    the place between two transactions in that server's words.
+    """
+
+    def standing(self, place: Mapping[str, Any]) -> Standing:
+        """Return where all that was planned ends; AT: with every captured row before the place."""
 
 
 class Source(Protocol):

@@ -17,6 +17,7 @@ from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption, EncodeError
 from rowferry.flow.encode import kernels, kernels_float, kernels_json, kernels_spans
+from rowferry.flow.encode.alike import repeated
 from rowferry.flow.encode.canal_json_message import read_message
 from rowferry.flow.encode.canal_json_reader import read_messages
 from rowferry.flow.encode.columns import Field, Images, fields, float_text
@@ -195,19 +196,28 @@ class CanalJson:
             return whole
         return self._large.fit(rows, whole, topic, _OVERHEAD, shorten)
 
+    def encode_alike(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
+        """Encode chunks of tables that differ in their names only."""
+        names = repeated([_names(part.table) for part in parts], parts)
+        return self._encode(whole, planned_at_ms, names=names)
+
     def _encode(
         self,
         rows: Rows,
         planned_at_ms: int,
         key_only: bool = False,
         locations: pa.Array | None = None,
+        names: pa.LargeBinaryArray | None = None,
     ) -> Encoded:
-        """Encode rows, whole or with the handle key's columns only."""
+        """Encode rows, whole or with the handle key's columns only.
+
+        `names` has a table's name for each row, where they are not all of one table.
+        """
         images = Images.of(rows)
         which = np.array([0, 1, 3], np.int8)[images.op]
         which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
         needed = tuple(np.bincount(which, minlength=4) > 0)
-        facts = (planned_at_ms, bool(images.has_before.any()), *needed)
+        facts = (planned_at_ms, names is None, bool(images.has_before.any()), *needed)
         if key_only or not Images.is_whole(rows):
             facts = ()
         known = self._memory.recall(rows.table, facts) if facts else None
@@ -220,13 +230,16 @@ class CanalJson:
             before, after = _only(before, keep), _only(after, keep)
         doomed = _only(before, keep) if self._delete_handle_only else before
         stamps = self._stamps(layout, rows, key_only, locations)
+        name: Part = _names(rows.table)
+        if names is not None:
+            name = Cell(layout.slot(names, kernels.RAW))
 
         def program(place: int, kind: str, shown: _Slots, old: Sequence[Part]) -> None:
             # What no row uses is not made: of small chunks that is most of the work.
             if not needed[place]:
                 layout.program([])
                 return
-            layout.program(self._message(rows.table, kind, planned_at_ms, stamps, shown, old))
+            layout.program(self._message(rows.table, name, kind, planned_at_ms, stamps, shown, old))
 
         if known is None:
             old = _changed(before, after) if self._only_updated else _object(before)
@@ -293,6 +306,7 @@ class CanalJson:
     def _message(
         self,
         table: TableSchema,
+        name: Part,
         kind: str,
         planned_at_ms: int,
         stamps: tuple[Part, list[Part]],
@@ -301,11 +315,11 @@ class CanalJson:
     ) -> list[Part]:
         keys = {name.lower() for name in table.primary_key}
         names = b",".join(json_text(c.name) for c in table.columns if c.name.lower() in keys)
-        database, name = map(json_text, table.written_as)
         millisecond, extension = stamps
-        head = b'{"id":0,"database":%s,"table":%s,"pkNames":[%s],"isDdl":false,"type":"%s","es":'
         parts: list[Part] = [
-            head % (database, name, names, kind.encode()),
+            b'{"id":0,',
+            name,
+            b',"pkNames":[%s],"isDdl":false,"type":"%s","es":' % (names, kind.encode()),
             millisecond,
             b',"ts":%d,"sql":"","sqlType":{' % planned_at_ms,
         ]
@@ -345,6 +359,11 @@ class CanalJson:
         text += b',"sqlType":null,"mysqlType":null,"data":null,"old":null'
         text += b',"_tidb":' + extension if self._extension else b""
         return Encoded(self._large.compress(pa.array([text + b"}"], pa.large_binary())))
+
+
+def _names(table: TableSchema) -> bytes:
+    """Return the fields that name a table."""
+    return b'"database":%s,"table":%s' % tuple(map(json_text, table.written_as))
 
 
 _Slots = list[tuple[Field, int]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ class CodecTraits:
     Attributes:
         file_suffix: what names of data files end with; "": it is not a format of files.
         body: how its messages are joined to one text; None: they are not.
+        needs_old_rows: a delete has all columns of its row.
     """
 
     file_suffix: str
@@ -42,6 +43,7 @@ class CodecTraits:
     can_omit_columns: bool
     one_table_per_topic: bool = False
     body: TextBody | None = None
+    needs_old_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,4 +140,18 @@ class Codec(Protocol):
         them, the handle key as its index; `table_id` and `version` are 0. A row whose other columns
         did not fit into the message has `key_only` set; a row that was left in storage (a claim
         check) is fetched from there. Raises DecodeError.
+        """
+
+
+@runtime_checkable
+class JoiningCodec(Codec, Protocol):
+    """A codec of files that can encode chunks of tables made alike with one call."""
+
+    def encode_alike(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
+        """Encode neighbours (see `Cut`), the same bytes for each row as `encode_rows` gives.
+
+        `whole` has the rows of all parts, one part behind the other, and the first one's table.
+
+        Raises:
+            EncodeError: a row cannot be encoded; it may name another table than the row's.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from rowferry.flow.encode import (
     kernels_render,
     kernels_spans,
 )
+from rowferry.flow.encode.alike import repeated
 from rowferry.flow.encode.columns import Field, Images, element_text, fields, float_text
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.encode.csv_reader import Dialect, read_lines
@@ -110,6 +111,7 @@ class Csv:
         schema_change_goes_to="nowhere",
         carries_before_image=False,
         can_omit_columns=False,
+        needs_old_rows=True,
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CSV)
 
@@ -161,22 +163,33 @@ class Csv:
         Raises:
             EncodeError: a column is absent, or an old row is wanted that the source does not give.
         """
+        return self._encode(rows)
+
+    def encode_alike(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
+        """Encode chunks of tables that differ in their names only; raises as `encode_rows`."""
+        return self._encode(whole, repeated([self._names(p.table) for p in parts], parts))
+
+    def _encode(self, rows: Rows, names: pa.LargeBinaryArray | None = None) -> Encoded:
+        """Encode rows, with their table's name or with one for each row."""
         images = Images.of(rows)
         deletes, updates = images.op == Op.DELETE, images.op == Op.UPDATE
         if self._old_value and (updates & ~images.has_before).any():
             key = CSV.path(OUTPUT_OLD_VALUE.key)
             raise EncodeError(f"{rows.table.id}: {key} needs old rows, which this source lacks")
         used = tuple(np.bincount(images.op, minlength=3) > 0)
-        facts = used if Images.is_whole(rows) else ()
+        facts = (names is None, *used) if Images.is_whole(rows) else ()
         known = self._memory.recall(rows.table, facts) if facts else None
         layout = Layout(self._delimiter, known)
         stamp = Cell(layout.slot(rows.batch.column("commit_ts"), kernels.RAW))
+        name: Part = self._names(rows.table)
+        if names is not None:
+            name = Cell(layout.slot(names, kernels.RAW))
         with_before = deletes | updates if self._old_value else deletes
         before = self._cells(layout, rows.table, rows.before, bool(with_before.any()))
         after = self._cells(layout, rows.table, rows.after, not bool(deletes.all()))
 
         def line(op: str, cells: list[Part], is_update: bool = False) -> list[Part]:
-            return self._line(rows.table, op, stamp, cells, is_update)
+            return self._line(name, op, stamp, cells, is_update)
 
         if known is None:
             update = line("U", after)
@@ -220,11 +233,16 @@ class Csv:
         """Refuse: lines do not say what their columns are."""
         raise DecodeError("csv is a format of files; its lines cannot be read as messages")
 
+    def _names(self, table: TableSchema) -> bytes:
+        """Return the fields of table and schema."""
+        name = table.written_as
+        return self._string(name.table) + self._delimiter + self._string(name.database)
+
     def _line(
-        self, table: TableSchema, op: str, stamp: Part, cells: list[Part], is_update: bool
+        self, name: Part, op: str, stamp: Part, cells: list[Part], is_update: bool
     ) -> list[Part]:
-        join, name = self._delimiter, table.written_as
-        parts: list[Part] = [join.join(self._string(t) for t in (op, name.table, name.database))]
+        join = self._delimiter
+        parts: list[Part] = [self._string(op) + join, name]
         if self._commit_ts:
             parts += [join, stamp]
         if self._old_value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice, Topic
 from rowferry.change.table import TableId, TableSchema
@@ -109,6 +109,14 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let connections go."""
+
+
+@runtime_checkable
+class Advising(Protocol):
+    """A sink some of whose tables get less than its promises; the user should hear of it."""
+
+    def advice(self, tables: Sequence[TableSchema]) -> list[str]:
+        """Return what there is to know about these tables and what to do, a line each; pure."""
 
 
 class SegmentSink(Sink, Protocol):

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable
-from rowferry.flow.sink.storage import local_files
-from rowferry.flow.sink.storage.files import Entry
+from rowferry.flow.sink.storage import local_files, local_handles
+from rowferry.flow.sink.storage.files import Entry, each, each_fenced
 from rowferry.flow.sink.storage.local_files import LocalFiles
 
 LONG = bytes(range(256)) * 400  # more than waits in memory
@@ -150,7 +151,7 @@ def test_many_files_reach_the_disk_together(
     singly: list[int] = []
     monkeypatch.setattr(os, "fsync", singly.append)
     together: list[Path] = []
-    monkeypatch.setattr(local_files, "_sync_file_system", together.append)
+    monkeypatch.setattr(local_files, "sync_file_system", together.append)
     staged = [files.stage(b"x") for _ in range(9)]
     files.flush(staged)
     assert together == [files.root]
@@ -164,9 +165,9 @@ def test_many_files_reach_the_disk_together(
 
 
 def test_a_whole_file_system_is_synced(files: LocalFiles) -> None:
-    local_files._sync_file_system(files.root)
+    local_handles.sync_file_system(files.root)
     with pytest.raises(FileNotFoundError):
-        local_files._sync_file_system(files.root / "missing")
+        local_handles.sync_file_system(files.root / "missing")
 
 
 @pytest.mark.parametrize(
@@ -205,3 +206,48 @@ def test_a_file_in_place_of_a_directory(files: LocalFiles) -> None:
 def test_too_long_a_name(files: LocalFiles) -> None:
     with pytest.raises(SinkUnwritable, match="too long"):
         files.create("x" * 300, b"x")
+
+
+def test_each_works_at_once_and_answers_in_order(files: LocalFiles) -> None:
+    together = threading.Barrier(files.parallel)
+
+    def slowly(item: int) -> int:
+        if item < files.parallel:
+            together.wait(120)  # as many as that are under way at the same time
+        return -item
+
+    assert each(files, slowly, range(50)) == [-n for n in range(50)]
+    assert each(files, str, []) == []
+
+
+def test_each_raises_the_first_error_and_begins_no_more(files: LocalFiles) -> None:
+    done: list[int] = []
+
+    def fail(item: int) -> None:
+        if item in (3, 4):
+            raise SinkUnavailable(f"no {item}")
+        done.append(item)
+
+    with pytest.raises(SinkUnavailable, match="no 3"):
+        each(files, fail, [0, 1, 2, 3])
+    with pytest.raises(SinkUnavailable):
+        each(files, fail, [4] * 1000 + list(range(5, 5000)))
+    assert len(done) < 5000
+
+
+def test_what_takes_the_lock_itself_goes_one_by_one(files: LocalFiles) -> None:
+    def lock(item: int) -> int:
+        assert threading.current_thread() is threading.main_thread()
+        with files.locked():
+            return item
+
+    assert each_fenced(files, lock, range(9)) == list(range(9))
+
+
+def test_threads_make_the_same_directories(files: LocalFiles) -> None:
+    staged = [files.stage(b"x") for _ in range(200)]
+    files.flush(staged)
+    made = each(files, lambda n: staged[n].create(f"a/b/{n % 7}/c/{n}"), range(200))
+    assert all(made)
+    files.settle()
+    assert sum(1 for path in files.paths(9) if path.startswith("a/")) == 200

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -180,6 +181,27 @@ def test_the_checksum_knows_columns_but_not_their_order_nor_our_own_key() -> Non
     assert SchemaDocument("hr", "other", 1, columns=document.columns).checksum != document.checksum
     with_ids = of_table(TABLE, column_ids=True)
     assert with_ids.checksum != document.checksum
+
+
+def test_tables_of_equal_columns_have_texts_of_their_own() -> None:
+    whole = of_table(TABLE)
+    renamed = of_table(replace(TABLE, id=TableId("hr", "other")))
+    assert renamed.content() == whole.content().replace(b"a\\u003cb\\u003e\\u0026c", b"other")
+    plain = SchemaDocument("hr", "other", whole.table_version, columns=whole.columns)
+    assert (renamed.content(), renamed.checksum) == (plain.content(), plain.checksum)
+    keyless = of_table(replace(TABLE, indexes=()))
+    assert b"ColumnIsPk" in whole.content()
+    assert b"ColumnIsPk" not in keyless.content()
+
+
+def test_equal_defaults_of_other_types_are_written_as_they_are() -> None:
+    def text(default: object) -> bytes:
+        column = Column(1, "a", SqlType("double"), default=default)
+        return of_table(TableSchema(TableId("d", "t"), 1, 1, (column,), ())).content()
+
+    assert b'"ColumnDefault": 1,' in text(1)
+    assert b'"ColumnDefault": true,' in text(True)
+    assert b'"ColumnDefault": 1,' in text(1)
 
 
 def file_of(document: SchemaDocument) -> SchemaFile:

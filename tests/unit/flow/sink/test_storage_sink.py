@@ -297,13 +297,14 @@ class Crash(Exception):
 
 def crash_after(survived: int, patch: pytest.MonkeyPatch) -> None:
     """Let this many files be created or replaced, then fail before the next one."""
-    left = [survived]
+    left = [None] * survived  # taken by several threads, one at a time
 
     def counted(real: Callable[..., bool]) -> Callable[..., bool]:
         def call(*arguments: object) -> bool:
-            if left[0] == 0:
-                raise Crash
-            left[0] -= 1
+            try:
+                left.pop()
+            except IndexError:
+                raise Crash from None
             return real(*arguments)
 
         return call

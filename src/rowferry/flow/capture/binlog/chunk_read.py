@@ -33,7 +33,14 @@ from rowferry.flow.capture.binlog.resultset import Meanings, ResultSet
 from rowferry.flow.capture.binlog.session import Connection, Flavour, Login
 from rowferry.flow.capture.binlog.snapshot_position import Place, high_position, low_position
 
-__all__ = ["high_position", "low_position", "read_chunk", "read_exact"]
+__all__ = [
+    "high_position",
+    "low_position",
+    "prepare",
+    "read_chunk",
+    "read_exact",
+    "read_view",
+]
 
 T = TypeVar("T")
 
@@ -77,10 +84,34 @@ def read_chunk(
             rows that came before, a new call begins anew.
     """
     with closing(session.connect(login)) as connection:
-        _prepare(connection, login, flavour)
+        prepare(connection, login, flavour)
         _open_view(connection, login, schema, lambda: None)
         result = ResultSet(connection, login, _select(schema, chunk), _MEANINGS)
         yield from _inserts(result, schema, commit_ts, first_seq)
+
+
+def prepare(connection: Connection[Any], login: Login, flavour: Flavour) -> None:
+    """Make a connection fit for reading rows: exact values, no limits but the login's."""
+    settings = _SESSION + _UNLIMITED[flavour]
+    if flavour is Flavour.MARIADB:
+        settings = settings.replace("transaction_isolation", "tx_isolation")
+    session.rows(connection, login, settings)
+    session.rows(connection, login, chunks.SETTINGS)
+
+
+def read_view(
+    connection: Connection[Any], login: Login, schema: TableSchema, chunk: Chunk | None
+) -> Iterator[Rows]:
+    """Yield a key range's rows (None: all) in the view that a prepared connection has open.
+
+    Until the last one has come, the connection is good for nothing else.
+
+    Raises:
+        SnapshotGone: the table was altered since the view was opened.
+        SnapshotOutdated, SourceUnavailable: as `read_chunk`.
+    """
+    result = ResultSet(connection, login, _select(schema, chunk), _MEANINGS)
+    yield from _inserts(result, schema, 0, 0)
 
 
 def read_exact(
@@ -103,7 +134,7 @@ def read_exact(
     """
     with ExitStack() as opened:
         connection = opened.enter_context(closing(session.connect(login)))
-        _prepare(connection, login, flavour)
+        prepare(connection, login, flavour)
         place, locker = _exact_view(connection, login, schema, flavour, lock)
         if locker:
             opened.enter_context(closing(locker))
@@ -142,14 +173,6 @@ def _inserts(
 
 
 # --- views ---------------------------------------------------------------------------------------
-
-
-def _prepare(connection: Connection[Any], login: Login, flavour: Flavour) -> None:
-    settings = _SESSION + _UNLIMITED[flavour]
-    if flavour is Flavour.MARIADB:
-        settings = settings.replace("transaction_isolation", "tx_isolation")
-    session.rows(connection, login, settings)
-    session.rows(connection, login, chunks.SETTINGS)
 
 
 def _open_view(
@@ -238,7 +261,7 @@ def _locked_view(
     """Open the view under a read lock: whoever wrote to the table has committed by then."""
     with ExitStack() as opened:
         locker = opened.enter_context(closing(session.connect(login)))
-        _prepare(locker, login, flavour)
+        prepare(locker, login, flavour)
         session.rows(locker, login, f"LOCK TABLES {chunks.table_name(schema)} READ")
         look = partial(positions.place_now, connection, login, flavour)
         place = _open_view(connection, login, schema, look)

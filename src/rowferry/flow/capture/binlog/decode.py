@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
@@ -57,6 +58,7 @@ _NAMES: Final = {
 }
 # MariaDB's compressed events -> their plain form.
 _PLAIN: Final = {166: 23, 167: 24, 168: 25, 169: 30, 170: 31, 171: 32}
+COMPRESSED: Final = min(_PLAIN)  # codes from here on
 _IS_ROWS: Final = np.isin(np.arange(256), list(_NAMES))  # by type code
 _PARTITION: Final = 1  # kind of extra data in a rows event
 
@@ -139,6 +141,12 @@ class RowsDecoder:
         self._width = frozen(np.array([c.width for c in columns], np.int64))
         self._room = max(64, min(_ROWS, _CELLS // (2 * max(1, len(columns)))))
 
+    def of_table(self, schema: TableSchema) -> RowsDecoder:
+        """Return a decoder for a table that differs from this one in its name only."""
+        found = copy(self)
+        found.schema = schema
+        return found
+
     def decode(self, events: RowEvents, by_partition: bool = False) -> Iterator[Rows]:
         """Give the rows as chunks, in log order; memory stays bounded.
 
@@ -157,17 +165,32 @@ class RowsDecoder:
             raise SourceUnsupported(
                 f"{self.schema.id}: MariaDB's log does not say which partition a row is in"
             )
+        self._require_rows(events)
+        for plain in self._inflated(events):
+            for rows, event in self._decode(plain):
+                if by_partition:
+                    yield from self._split(plain, event, rows)
+                else:
+                    yield rows
+
+    def decode_alike(self, events: RowEvents) -> Iterator[tuple[Rows, npt.NDArray[np.int32]]]:
+        """Give rows of this table and of others made alike, each chunk with its rows' events.
+
+        The events are not compressed. Errors name this table, whichever is at fault.
+        """
+        self._require_rows(events)
+        return self._decode(events)
+
+    def _require_rows(self, events: RowEvents) -> None:
         unknown = ~_IS_ROWS[events.code]
         if unknown.any():
             raise EventUnknown(
                 f"{self.schema.id}: event code {int(events.code[unknown][0])} holds no rows"
             )
-        for plain in self._inflated(events):
-            yield from self._decode(plain, by_partition)
 
     def _inflated(self, events: RowEvents) -> Iterator[RowEvents]:
         """Give events without MariaDB's compression, at most about `_BYTES` of them at a time."""
-        compressed = events.code >= min(_PLAIN)
+        compressed = events.code >= COMPRESSED
         if not compressed.any():
             yield events
             return
@@ -194,7 +217,7 @@ class RowsDecoder:
         place += (count + 7) // 8 * (2 if code in (167, 170) else 1)
         return body[:place] + inflate_part(body[place:], name)
 
-    def _decode(self, events: RowEvents, by_partition: bool) -> Iterator[Rows]:
+    def _decode(self, events: RowEvents) -> Iterator[tuple[Rows, npt.NDArray[np.int32]]]:
         state = np.zeros(kernels.STATE_SIZE, np.int64)
         plain = replace(
             events,
@@ -212,11 +235,7 @@ class RowsDecoder:
                 self._refuse(events, event, why, column, place)
             if not found.rows:
                 continue
-            rows = self._rows(plain, found, numbers)
-            if by_partition:
-                yield from self._split(events, found.event, rows)
-            else:
-                yield rows
+            yield self._rows(plain, found, numbers), found.event
 
     def _find(self, events: RowEvents, state: Longs) -> Found:
         """Run the first pass for one chunk."""

@@ -313,7 +313,9 @@ class BinlogPlanner:
             # The clock before the log's end: all that was committed by then lies before that end.
             self._source_ms = self._server.clock_ms()
             at_end = scanner.at_border and self._server.holds_all_of(scanner.position())
-            enough = scanner.at_border and size >= self._enough(scanner)[0]
+            enough_bytes, patience_s = self._enough(scanner)  # more tables may be known by now
+            until = began + patience_s
+            enough = scanner.at_border and size >= enough_bytes
             if at_end or enough or time.monotonic() >= until:
                 return at_end
             # The server is slower than we are, and a fuller stretch is better; or others write all

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from rowferry.change.chunk import Rows
+from rowferry.change.chunk import Cut, Rows
 from rowferry.change.feed_mark import MARK_TABLE
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableSchema
@@ -17,18 +18,18 @@ from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable, TableVe
 from rowferry.flow.capture.binlog import events as ev
 from rowferry.flow.capture.binlog import scan_kernels as k
 from rowferry.flow.capture.binlog.compressed import inflate_payload
-from rowferry.flow.capture.binlog.decode import RowEvents, RowsDecoder
+from rowferry.flow.capture.binlog.decode import COMPRESSED, RowEvents, RowsDecoder
+from rowferry.flow.capture.binlog.decoders import Decoders
 from rowferry.flow.capture.binlog.scan import Found, Maps, Pairs, run_walk
 from rowferry.flow.capture.binlog.session import Flavour, Login
 from rowferry.flow.capture.binlog.stream import LogStream, StartAt
-from rowferry.flow.capture.binlog.table_map import MappedTable, parse_table_map
 
 BLOCK_BYTES: Final = 8 << 20  # log bytes that are decoded together
 # With many tables they are more, so that a chunk has rows enough to be worth its making.
 _BYTES_A_TABLE: Final = 256 << 10
 _LARGEST_BLOCK: Final = 128 << 20
-_KEPT_DECODERS: Final = 8192
 _ROOM_BEHIND: Final = 1 << 20
+_TAKEN_AT_ONCE: Final = 256 << 10  # what has come; over TLS each read gives a small part of it
 _ROOM: Final = 1 << 16
 _NEVER: Final = 1 << 62
 
@@ -63,37 +64,7 @@ def read_log(
     yield from _Reader(segment, tables, allow_partial, drop_marked).fetched(login)
 
 
-class _Decoders:
-    """Decoders by TABLE_MAP and table version, kept from segment to segment."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[bytes, Flavour, bool, int], RowsDecoder] = {}
-        self._mapped: dict[tuple[bytes, Flavour], MappedTable] = {}
-
-    def mapped(self, body: bytes, flavour: Flavour) -> MappedTable:
-        """Return what a TABLE_MAP says."""
-        found = self._mapped.get((body, flavour))
-        if found is None:
-            if len(self._mapped) >= _KEPT_DECODERS:
-                self._mapped.clear()
-            found = self._mapped[body, flavour] = parse_table_map(body, flavour)
-        return found
-
-    def of(
-        self, body: bytes, schema: TableSchema, flavour: Flavour, allow_partial: bool
-    ) -> RowsDecoder:
-        """Return the decoder for rows of a TABLE_MAP, which are of this table version."""
-        key = (body, flavour, allow_partial, id(schema))
-        found = self._known.get(key)
-        if found is None or found.schema is not schema:
-            if len(self._known) >= _KEPT_DECODERS:
-                self._known.clear()
-            found = RowsDecoder(self.mapped(body, flavour), schema, flavour, allow_partial)
-            self._known[key] = found
-        return found
-
-
-_DECODERS: Final = _Decoders()
+_DECODERS: Final = Decoders()
 
 
 class _Reader:
@@ -119,6 +90,8 @@ class _Reader:
             self._places.setdefault((database, table), {})[partition] = place
         self._maps, self._pairs, self._found = Maps(), Pairs(), Found(_ROOM)
         self._decoders: list[tuple[RowsDecoder, int | None]] = []  # by the pairs' places
+        self._forms: list[int] = []  # by the same; below 0: the table stands alone
+        self._pairs_of: dict[int, list[int]] = {}  # of each slice
         state = np.zeros(k.STATE_SIZE, np.int64)
         state[k.OFFSET] = read["from"]
         state[k.LAST_TS] = read["last_ts"]
@@ -159,7 +132,7 @@ class _Reader:
     def _stream(self, stream: LogStream) -> Iterator[Rows]:
         state = self._state
         while True:
-            moved = stream.fill()
+            moved = _fill(stream)
             state[k.AT] -= moved
             self._found.spans[: int(state[k.FOUND]), :2] -= moved
             while True:
@@ -216,23 +189,47 @@ class _Reader:
 
     def _decode(self, data: npt.NDArray[np.uint8]) -> Iterator[Rows]:
         """Decode what was found in a buffer, table by table."""
-        count = int(self._state[k.FOUND])
-        if not count:
+        found = int(self._state[k.FOUND])
+        if not found:
             return
         self._state[k.FOUND] = 0
-        places = self._found.place[:count]
-        by_table = np.argsort(places, kind="stable")  # inside a table the log's order stays
-        places = places[by_table]
+        places = self._found.place[:found]
+        forms = np.array(self._forms, np.int64)[places]
+        by_table = np.lexsort((places, forms))  # inside a table the log's order stays
+        places, forms = places[by_table], forms[by_table]
         start, end, code, seq = self._found.spans[by_table].T.copy()
         commit_ts = self._found.commit_ts[by_table].astype(np.uint64)
         if self._read["fixed_ts"]:
             commit_ts[:] = self._read["fixed_ts"]
         events = RowEvents(data, start, end, code.astype(np.uint8), commit_ts, seq)
-        borders = np.flatnonzero(np.diff(places)) + 1
-        for first, last in zip([0, *borders], [*borders, count], strict=True):
+        for first, last in _runs(forms):
+            part, tables = events.part(first, last), places[first:last]
+            single = forms[first] < 0 or tables[0] == tables[-1]
+            if single or bool((part.code >= COMPRESSED).any()):
+                yield from self._decode_tables(part, tables)
+            else:
+                yield from self._decode_alike(part, tables)
+
+    def _decode_tables(self, events: RowEvents, places: npt.NDArray[np.int32]) -> Iterator[Rows]:
+        """Decode events of tables one after the other."""
+        for first, last in _runs(places):
             decoder, physical = self._decoders[int(places[first])]
             for chunk in decoder.decode(events.part(first, last)):
                 yield Rows(chunk.table, chunk.batch, physical)
+
+    def _decode_alike(self, events: RowEvents, places: npt.NDArray[np.int32]) -> Iterator[Rows]:
+        """Decode events of tables made alike together: each call costs as much as many rows."""
+        try:
+            for rows, event in self._decoders[int(places[0])][0].decode_alike(events):
+                of_row = places[event]
+                for first, last in _runs(of_row):
+                    decoder, physical = self._decoders[int(of_row[first])]
+                    batch = rows.batch.slice(first, last - first)
+                    yield Rows(decoder.schema, batch, physical, cut=Cut(rows.batch, first))
+        except CorruptLog:
+            for _ in self._decode_tables(events, places):
+                pass  # so that the error names the table that it is about
+            raise
 
     # --- single events ---------------------------------------------------------------------------
 
@@ -286,6 +283,16 @@ class _Reader:
             decoder = _DECODERS.of(body, self._tables[one], self._flavour, self._partial)
             self._pairs.put(slot, partition, len(self._decoders))
             self._decoders.append((decoder, one.physical_id))
+            self._note_form(place, _DECODERS.form(body, self._tables[one], self._flavour))
+
+    def _note_form(self, place: int, form: int) -> None:
+        """Note how the newest pair's table is made; one that is mapped in two ways stands alone."""
+        pairs = self._pairs_of.setdefault(place, [])
+        pairs.append(len(self._forms))
+        self._forms.append(form)
+        if form != self._forms[pairs[0]]:
+            for pair in pairs:
+                self._forms[pair] = -1 - place
 
     def _statement(self, query: ev.Query) -> None:
         """End the transaction where a statement is one: the plan has judged what it does."""
@@ -348,6 +355,25 @@ class _Reader:
 
     def _where(self) -> str:
         return f"{self._read['file']}:{int(self._state[k.OFFSET])}"
+
+
+def _fill(stream: LogStream) -> int:
+    """Take what has come, after waiting for something; returns by how much other bytes moved."""
+    moved = stream.fill()
+    left = _TAKEN_AT_ONCE
+    with suppress(SourceUnavailable):  # whoever still needs more meets it again
+        while left > 0 and stream.wait(0):
+            before = stream.filled
+            step = stream.fill()
+            moved += step
+            left -= stream.filled + step - before
+    return moved
+
+
+def _runs(values: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Yield where each run of equal values begins and ends."""
+    borders = (np.flatnonzero(np.diff(values)) + 1).tolist()
+    return zip([0, *borders], [*borders, len(values)], strict=True)
 
 
 def skip_event(data: npt.NDArray[np.uint8], state: Any) -> None:

@@ -150,7 +150,7 @@ class Scanner:
             self._close_segment(self._kept)
         framed, self._segments = self._segments, []
         sizes, self._joinable = self._joinable, {}
-        if self._appetite.fewer_slices and len(framed) > 1:
+        if self._appetite.fewer_slices:
             framed = join_segments(framed, [sizes.get(id(s)) for s in framed], self._appetite)
         taken = tuple(replace(s, ordinal=place) for place, s in enumerate(framed))
         if len(self._maps) > 4096 and self._open is None:

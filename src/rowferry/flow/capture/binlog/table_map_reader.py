@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 from rowferry.change.table import TableId
 from rowferry.errors import CorruptLog, EventUnknown
@@ -95,6 +95,9 @@ class MappedTable:
     has_metadata: bool = True
 
 
+_Facts: TypeAlias = tuple[tuple[MappedColumn, ...], tuple[int, ...], bool]
+
+
 class _Reader:
     """Reads a TABLE_MAP's fields; a read beyond its end is an error that names the table."""
 
@@ -153,9 +156,21 @@ def parse_table_map(body: bytes, flavour: Flavour) -> MappedTable:
         reader.take(1)  # a zero byte
     table = TableId(*names)
     reader.table = str(table)
+    rest = (body[reader.place :], flavour)
+    found = _KNOWN.get(rest)
+    if found is None:
+        found = _columns(reader, table, flavour)
+        if len(_KNOWN) >= _REMEMBERED:
+            _KNOWN.clear()
+        _KNOWN[rest] = found
+    return MappedTable(number, table, *found)
+
+
+def _columns(reader: _Reader, table: TableId, flavour: Flavour) -> _Facts:
+    """Read what follows the table's name: columns, key, and whether there is metadata."""
     count = reader.packed()
     codes = reader.take(count)
-    metas = _Reader(reader.text(), str(table))
+    metas = _Reader(reader.text(), reader.table)
     columns = [_column(code, metas, table) for code in codes]
     if metas.more:
         metas.fail("its columns have more metadata than their types need")
@@ -166,7 +181,12 @@ def parse_table_map(body: bytes, flavour: Flavour) -> MappedTable:
         kind = reader.take(1)[0]
         fields[kind] = reader.text()
     found = _Metadata(fields, columns, nulls, table, flavour)
-    return MappedTable(number, table, found.columns(), found.primary_key(), _NAMES in fields)
+    return found.columns(), found.primary_key(), _NAMES in fields
+
+
+# Many tables may be made alike: what follows their names is read once.
+_REMEMBERED: Final = 1024
+_KNOWN: Final[dict[tuple[bytes, Flavour], _Facts]] = {}
 
 
 def _column(code: int, metas: _Reader, table: TableId) -> MappedColumn:

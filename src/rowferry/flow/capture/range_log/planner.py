@@ -150,8 +150,9 @@ class RangePlanner:
 
     def named(self) -> tuple[TableSchema, ...]:
         """Return the source's present tables whose names the decision keeps, by name."""
-        tables = self._catalog.snapshot().tables.values()
-        kept = [t for t in tables if self._decision.keeps_table(t.id)]
+        found = self._catalog.snapshot()
+        self.gives_old_rows = not found.without_old_value
+        kept = [t for t in found.tables.values() if self._decision.keeps_table(t.id)]
         return tuple(sorted(kept, key=lambda t: t.id))
 
     # --- the catalog -----------------------------------------------------------------------------

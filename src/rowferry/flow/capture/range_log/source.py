@@ -62,15 +62,16 @@ class RangeSource:
         self._options = spec.options(RANGE_OPTIONS, spec.source)
         self._rules = filter_text(spec)
         self._cluster_id = 0
+        self._gives_old_rows = True  # unless a probe finds otherwise
         self.notices: tuple[str, ...] = ()
         self.unnumbered: tuple[TableId, ...] = ()
         self.identity = ""
         self._client: RangeClient | None = None  # of `read`: kept between a worker's segments
 
     def traits(self) -> SourceTraits:
-        """Return what range sources can do."""
+        """Return what range sources can do; old rows, as the last probe saw it."""
         return SourceTraits(
-            carries_before_image=True,
+            carries_before_image=self._gives_old_rows,
             has_closed_timestamps=self._options[FEED_LEVEL] == "transaction",
             has_partition_ids=True,
         )
@@ -80,7 +81,7 @@ class RangeSource:
         planner = self._planner(decision, None, ())
         try:
             found = patiently(planner.named, f"asking the master at {self._master}")
-            self._cluster_id = planner.cluster_id
+            self._cluster_id, self._gives_old_rows = planner.cluster_id, planner.gives_old_rows
             self.identity = str(self._cluster_id)
             return found
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from rowferry.change.position import physical_ms
-from rowferry.flow.sink.storage.files import Files, each
+from rowferry.flow.sink.storage.files import Files, each_fenced
 from rowferry.flow.sink.storage.options import Settings
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import META, DataFile, IndexFile, index_path
@@ -36,5 +36,5 @@ def expire(
             files.prune(f"{directory}/{META}")
             files.prune(directory)
 
-    each(files, remove, old)
+    each_fenced(files, remove, old)
     return frozenset(old)

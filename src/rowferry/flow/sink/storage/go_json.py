@@ -24,7 +24,18 @@ def marshal_indent(value: Any, indent: str = "    ") -> str:
     return _write(value, indent, "\n")
 
 
+class Raw(str):
+    """Text of a value inside a form, as `marshal_inside` gave it."""
+
+
+def marshal_inside(value: Any, indent: str = "    ") -> Raw:
+    """Return `value` as it is written as a value of the outermost mapping."""
+    return Raw(_write(value, indent, "\n" + indent))
+
+
 def _write(value: Any, indent: str, line: str) -> str:
+    if isinstance(value, Raw):
+        return value
     if isinstance(value, str):
         return _text(value)
     inner = line + indent

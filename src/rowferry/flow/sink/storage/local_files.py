@@ -6,10 +6,10 @@ here, once.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
@@ -19,13 +19,20 @@ from typing import Any
 
 from rowferry.errors import BadUri, FileConflict, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage.files import Entry, Staged, Stored
+from rowferry.flow.sink.storage.local_handles import (
+    read_all,
+    same_bytes,
+    sync,
+    sync_file_system,
+    tag_of,
+)
 from rowferry.flow.sink.storage.paths import LOCK, STAGING
 from rowferry.spec.uri import Uri
 
-_PIECE = 1 << 20
 _SYNC_SINGLY = 4
 _HELD = 64 << 10  # bytes of one file that wait in memory
 _HELD_IN_ALL = 64 << 20
+_COUNTING = threading.Lock()  # of all directories: this is for a moment, and must not be pickled
 _LOCK_WAIT_S = 30.0
 # Nothing that a later try would change.
 _FOR_GOOD = frozenset(
@@ -63,7 +70,7 @@ class LocalFiles:
     """A directory on a local or network file system that has hard links and flock."""
 
     has_locks = True
-    parallel = 1
+    parallel = 4
 
     def __init__(self, root: Path, fsync: bool = True, lock_wait_s: float = _LOCK_WAIT_S) -> None:
         self.root = root
@@ -81,8 +88,20 @@ class LocalFiles:
         """Return a file's content; its tag is its identity on disk."""
         with _Owned(self.shown(path)):
             try:
-                with open(self.shown(path), "rb") as file:
-                    return Stored(file.read(), _tag(os.fstat(file.fileno())))
+                handle = os.open(self.shown(path), os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
+            try:
+                about = os.fstat(handle)
+                return Stored(read_all(handle, about.st_size), tag_of(about))
+            finally:
+                os.close(handle)
+
+    def tag(self, path: str) -> str | None:
+        """Return a file's identity, as `get` does; None: there is none."""
+        with _Owned(self.shown(path)):
+            try:
+                return tag_of(os.stat(self.shown(path)))
             except FileNotFoundError:
                 return None
 
@@ -187,10 +206,11 @@ class LocalFiles:
 
     def hold(self, more: int) -> bool:
         """Return whether so many more bytes may wait in memory, and count them; negative: less."""
-        if more > 0 and self._held + more > _HELD_IN_ALL:
-            return False
-        self._held += more
-        return True
+        with _COUNTING:
+            if more > 0 and self._held + more > _HELD_IN_ALL:
+                return False
+            self._held += more
+            return True
 
     def sweep(self) -> None:
         """Remove staged files that nobody finished."""
@@ -244,10 +264,10 @@ class LocalFiles:
         with _Owned(self.shown("")):
             # Each single fsync waits for the journal; from a few on, one for all is faster.
             if len(places) > _SYNC_SINGLY:
-                _sync_file_system(self.root)
+                sync_file_system(self.root)
                 return
             for place in places:
-                _sync(place)
+                sync(place)
 
     def _lock(self, handle: int, how: int) -> None:
         deadline = time.monotonic() + self.lock_wait_s
@@ -297,8 +317,9 @@ class LocalStaged:
     def _give_back(self) -> list[bytes]:
         """Let what waits go, and its room."""
         held, self._waiting = self._waiting, []
-        self._files.hold(-self._size)
-        self._size = 0
+        if self._size:
+            self._files.hold(-self._size)
+            self._size = 0
         return held
 
     def _write(self, *more: memoryview) -> None:
@@ -324,7 +345,7 @@ class LocalStaged:
             try:
                 self._name(os.link, target)
             except FileExistsError:
-                if not _same_bytes(self.place, target):
+                if not same_bytes(self.place, target):
                     raise FileConflict(
                         f"{target} exists with other content; a file above CDC.index is seen by no "
                         "reader: move it away, then resume"
@@ -335,8 +356,7 @@ class LocalStaged:
     def swap(self, path: str, expected: Stored | None) -> bool:
         """Rename the staged file to its name, in place of what is there."""
         self.write_out()
-        now = self._files.get(path)
-        if (now.tag if now else None) != (expected.tag if expected else None):
+        if self._files.tag(path) != (expected.tag if expected else None):
             return False
         target = self._files.shown(path)
         with _Owned(target):
@@ -362,52 +382,19 @@ class LocalStaged:
         self._files.named(directory)
 
     def _make_directory(self, directory: str) -> None:
-        if os.path.isdir(directory):
-            return
         above = os.path.dirname(directory)
-        self._make_directory(above)
-        with suppress(FileExistsError):
-            os.mkdir(directory)
-        if not os.path.isdir(directory):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
+        try:
+            try:
+                os.mkdir(directory)
+            except FileNotFoundError:
+                self._make_directory(above)
+                os.mkdir(directory)
+        except FileExistsError:
+            if not os.path.isdir(directory):
+                raise NotADirectoryError(
+                    errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory
+                ) from None
         self._files.named(above)
-
-
-def _sync(place: str) -> None:
-    handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sync_file_system(root: Path) -> None:
-    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if syncfs is None:  # not Linux
-        os.sync()
-        return
-    handle = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if syncfs(handle) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    finally:
-        os.close(handle)
-
-
-def _tag(stat: os.stat_result) -> str:
-    return f"{stat.st_ino}-{stat.st_mtime_ns}-{stat.st_size}"
-
-
-def _same_bytes(one: str, other: str) -> bool:
-    with open(one, "rb") as left, open(other, "rb") as right:
-        if os.fstat(left.fileno()).st_size != os.fstat(right.fileno()).st_size:
-            return False
-        while True:
-            piece = left.read(_PIECE)
-            if piece != right.read(_PIECE):
-                return False
-            if not piece:
-                return True
 
 
 class _Owned:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.sqltype import FACTS, Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadInput, SinkDamaged
-from rowferry.flow.sink.storage.go_json import marshal_indent
+from rowferry.flow.sink.storage.go_json import Raw, marshal_indent, marshal_inside
 from rowferry.flow.sink.storage.paths import SchemaFile, schema_path
 
 _VERSION = 1
@@ -27,6 +28,20 @@ _SECONDS = (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
 _STRINGS = (Kind.TEXT, Kind.BINARY)
 _WITHOUT_PRECISION = (*_SECONDS, Kind.DATE, Kind.JSON, Kind.ENUM, Kind.SET, Kind.VECTOR)
 _NEVER_UNSIGNED = (Kind.BIT, Kind.YEAR)
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Column objects as text, the way both places have them: to make it takes longest."""
+
+    written: Raw
+    hashed: Raw
+
+    @classmethod
+    def of(cls, columns: Sequence[Mapping[str, Any]]) -> _Texts:
+        hashed = [{k: v for k, v in c.items() if k != "ColumnLength"} for c in columns]
+        hashed.sort(key=lambda c: str(c["ColumnName"]).encode())
+        return cls(marshal_inside(list(columns) or None), marshal_inside(hashed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +61,17 @@ class SchemaDocument:
     query: str = ""
     kind: int = 0
     columns: tuple[dict[str, Any], ...] = ()
+    texts: _Texts | None = field(default=None, compare=False)  # of the columns, where known
 
     @property
     def checksum(self) -> int:
         """TiCDC's CRC-32 over names and columns; equal for versions that differ in nothing else."""
-        hashed = [{k: v for k, v in c.items() if k != "ColumnLength"} for c in self.columns]
-        hashed.sort(key=lambda c: str(c["ColumnName"]).encode())
         form = {
             "Table": self.table,
             "Schema": self.database,
             "Version": 0,
-            "TableColumns": hashed,
-            "TableColumnsTotal": len(hashed),
+            "TableColumns": (self.texts or _Texts.of(self.columns)).hashed,
+            "TableColumnsTotal": len(self.columns),
         }
         return zlib.crc32(marshal_indent(form).encode())
 
@@ -75,7 +89,7 @@ class SchemaDocument:
             "TableVersion": self.table_version,
             "Query": self.query,
             "Type": self.kind,
-            "TableColumns": list(self.columns) or None,
+            "TableColumns": (self.texts or _Texts.of(self.columns)).written,
             "TableColumnsTotal": len(self.columns),
         }
         return marshal_indent(form).encode()
@@ -98,7 +112,10 @@ class SchemaDocument:
 
 def of_table(schema: TableSchema, column_ids: bool = False) -> SchemaDocument:
     """Return the schema file of a table version that no DDL of the feed made."""
-    return SchemaDocument(*schema.written_as, schema.version, columns=_columns(schema, column_ids))
+    # An int equals a float, but is written in another way.
+    kinds = tuple(type(c.default) for c in schema.columns)
+    columns, texts = _known_columns(schema.columns, kinds, schema.primary_key, column_ids)
+    return SchemaDocument(*schema.written_as, schema.version, columns=columns, texts=texts)
 
 
 def of_change(change: SchemaChange, column_ids: bool = False) -> SchemaDocument:
@@ -131,6 +148,20 @@ def of_changes(changes: Sequence[SchemaChange], column_ids: bool = False) -> lis
 
 
 # --- writing columns -----------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _known_columns(
+    columns: tuple[Column, ...],
+    kinds: tuple[type, ...],
+    primary_key: tuple[str, ...],
+    column_ids: bool,
+) -> tuple[tuple[dict[str, Any], ...], _Texts]:
+    """Return the columns of a table, and as text: there are often many tables of the same ones."""
+    primary = Index(1, "PRIMARY", primary_key, unique=True, primary=True)
+    indexes = (primary,) if primary_key else ()
+    found = _columns(TableSchema(TableId("", ""), 0, 0, columns, indexes), column_ids)
+    return found, _Texts.of(found)
 
 
 def _columns(schema: TableSchema, column_ids: bool) -> tuple[dict[str, Any], ...]:

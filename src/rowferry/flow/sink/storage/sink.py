@@ -15,7 +15,7 @@ from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.storage.compress import SUFFIXES, DataContent, nothing
 from rowferry.flow.sink.storage.expire import expire
-from rowferry.flow.sink.storage.files import Files, Staged, Stored, each
+from rowferry.flow.sink.storage.files import Files, Staged, Stored, each, each_fenced
 from rowferry.flow.sink.storage.index_file import Naming, metadata_content, read_metadata
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
 from rowferry.flow.sink.storage.measures import expansions, last_numbers, moved_on
@@ -315,7 +315,7 @@ class Storage:
                     else:
                         self._files.overwrite(target["path"], self._nothing)
 
-        each(self._files, clear, by_directory)
+        each_fenced(self._files, clear, by_directory)
 
     def close(self) -> None:
         """Let connections and local space go."""

@@ -12,7 +12,7 @@ from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import METADATA
 
 _TRIES = 10
-_UNDER_A_LOCK = 32
+_UNDER_A_LOCK = 128
 
 
 class SmallFiles:
