@@ -69,6 +69,9 @@ class Held:
         self.filled = min(len(self.data), self.filled + BLOCK)
         return 0
 
+    def wait(self, _seconds: float) -> bool:
+        return False  # a block is as much as a stream gives at once
+
     join_packets = LogStream.join_packets
 
     def error(self, packet: bytes) -> Exception:
