@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
@@ -21,6 +21,10 @@ _QUEUED_MESSAGES: Final = 400_000
 _QUEUED_BYTES: Final = 64 << 20
 _PROPAGATION_MS: Final = 3000
 _CHUNK: Final = 10_000  # messages handed to the library at once
+# Messages that failed, the newest first, each with those before it.
+_Failures: TypeAlias = "tuple[KafkaError, Any, _Failures] | None"
+# Dropped because an earlier one had failed.
+_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _NO_TOPIC: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -44,7 +48,7 @@ class Sender:
         self._settings = settings
         self.missing = ""
         self._troubles = Troubles(settings.connection["bootstrap.servers"])
-        self._report: tuple[KafkaError, Any] | None = None  # the first message that failed
+        self._failures: _Failures = None
         self._fatal: KafkaError | None = None
         self._queued: deque[tuple[int, int]] = deque()  # messages and bytes of each chunk
         self._messages, self._bytes = 0, 0
@@ -138,13 +142,13 @@ class Sender:
             self._raise_failure()
 
     def _note(self, error: KafkaError | None, message: Any) -> None:
-        """Keep the first failure; only failures are reported.
+        """Keep a failure; only failures are reported.
 
         The library may call this while it raises a fatal error: then calls fail here, and only
-        assignments work.
+        assignments work. So failures are a chain, the newest first.
         """
-        if error is not None and self._report is None:
-            self._report = (error, message)
+        if error is not None:
+            self._failures = (error, message, self._failures)
 
     def _serve(self, wait_s: float) -> None:
         with self._served():
@@ -179,16 +183,28 @@ class Sender:
         raise as_error(error, where, self._troubles)
 
     def _raise_failure(self) -> None:
-        if self._fatal is not None and self._report is None:
-            self._serve(1.0)  # a fatal error comes ahead of the message that it is about
-        if self._report is not None:
-            error, message = self._report
+        report = self._first_failure()
+        if self._fatal is not None and (report is None or report[0].code() in _PURGED):
+            # A fatal error comes ahead of the message that it is about, and of those behind it.
+            self._serve(1.0)
+            report = self._first_failure()
+        if report is not None:
+            error, message = report
             if error.code() in _NO_TOPIC:
                 self.missing = message.topic()
             where = f"sending to {message.topic()} partition {message.partition()}"
             raise as_error(error, where, self._troubles)
         if self._fatal is not None:
             raise as_error(self._fatal, "sending", self._troubles)
+
+    def _first_failure(self) -> tuple[KafkaError, Any] | None:
+        """Return the first failure; of those only that tell more than that another one was."""
+        found, chain = None, self._failures
+        while chain is not None:
+            error, message, chain = chain
+            if found is None or error.code() not in _PURGED or found[0].code() in _PURGED:
+                found = error, message
+        return found
 
 
 def _delivery_ms(settings: Settings) -> int:
