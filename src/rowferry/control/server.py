@@ -23,6 +23,7 @@ from rowferry.control.running import Conditions, HeldLease, Running, wants_to_ru
 from rowferry.control.share import to_claim, to_hand_over
 from rowferry.control.store.contract import Feed, MetaStore, Server
 from rowferry.errors import IllegalMove, LeaseHeld, NoSuchChangefeed, RowferryError
+from rowferry.spark import cores
 
 LOG = logging.getLogger(__name__)
 LEASE_S: Final = 6.0  # who is killed on another machine is replaced within this and a second
@@ -61,6 +62,7 @@ class Member:
         self._store, self._pace = store, pace or Pace()
         self._conditions = replace(conditions, rest_s=self._rest_s)
         self._running: dict[str, Running] = {}
+        self._processors = cores.allowed()
         self._free_since: dict[str, float] = {}
         self._handed_over: dict[str, float] = {}
         self._renewed_at = -LEASE_S
@@ -111,6 +113,7 @@ class Member:
         alive = self._alive(now)
         self._watch(feeds)
         self._balance(feeds, alive, now)
+        cores.settle(self._processors, len(self._running))
         self._tell(now)
 
     def _rest_s(self) -> float:

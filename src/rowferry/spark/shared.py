@@ -25,6 +25,7 @@ from rowferry.change.plan import Plan, Receipt, Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import Flow, assemble
+from rowferry.spark.cores import allowed
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.lanes import packets_of
 from rowferry.spark.session import close_session
@@ -172,6 +173,7 @@ class SharedSpark:
 
     def __init__(self, open_session: Callable[[], SparkSession]) -> None:
         self._open = open_session
+        self._processors = allowed()
         self._seats = Seats()
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
@@ -198,6 +200,8 @@ class SharedSpark:
                 close_session(self._session)
                 self._session = None
             if self._session is None:
+                if self._processors:  # Java runs where its opener does, maybe a changefeed's thread
+                    os.sched_setaffinity(0, self._processors)
                 self._session = self._open()
             return self._session
 
