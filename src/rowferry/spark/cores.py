@@ -23,6 +23,13 @@ def allowed() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
+def spread(processors: Collection[int]) -> None:
+    """Let this thread, and what it starts, run on all of the processors."""
+    if processors:
+        with suppress(OSError):  # they were taken from us since; we stay where we are
+            os.sched_setaffinity(0, processors)
+
+
 def settle(processors: Collection[int], changefeeds: int) -> None:
     """Put the threads of so many changefeeds on one of the processors, or on all of them."""
     if not processors:
@@ -32,5 +39,5 @@ def settle(processors: Collection[int], changefeeds: int) -> None:
     wanted = {ordered[os.getpid() % len(ordered)]} if changefeeds >= CROWD else set(ordered)
     for thread in threading.enumerate():
         if thread.native_id is not None and thread.name.startswith(_NAMES):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # it has just ended, or the processor was taken from us
                 os.sched_setaffinity(thread.native_id, wanted)

@@ -25,7 +25,7 @@ from rowferry.change.plan import Plan, Receipt, Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import Flow, assemble
-from rowferry.spark.cores import allowed
+from rowferry.spark.cores import allowed, spread
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.lanes import packets_of
 from rowferry.spark.session import close_session
@@ -200,8 +200,7 @@ class SharedSpark:
                 close_session(self._session)
                 self._session = None
             if self._session is None:
-                if self._processors:  # Java runs where its opener does, maybe a changefeed's thread
-                    os.sched_setaffinity(0, self._processors)
+                spread(self._processors)  # Java runs where its opener does, a changefeed's thread
                 self._session = self._open()
             return self._session
 

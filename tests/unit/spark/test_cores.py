@@ -38,6 +38,25 @@ def test_a_crowd_shares_one_processor(threads: dict[str, threading.Thread]) -> N
     assert [where(thread) for thread in threads.values()] == [everywhere] * 3
 
 
+def test_what_a_changefeed_starts_may_run_anywhere() -> None:
+    everywhere = cores.allowed()
+    found = []
+
+    def run() -> None:
+        cores.settle(everywhere, cores.CROWD)
+        found.append(cores.allowed())
+        cores.spread(everywhere)
+        found.append(cores.allowed())
+        cores.spread({100_000})  # there is no such one
+        found.append(cores.allowed())
+
+    thread = threading.Thread(target=run, name="feed-b")
+    thread.start()
+    thread.join()
+    assert len(found[0]) == 1
+    assert found[1:] == [everywhere, everywhere]
+
+
 def test_nothing_is_done_where_nothing_is_known(threads: dict[str, threading.Thread]) -> None:
     before = [where(thread) for thread in threads.values()]
     cores.settle(frozenset(), 100)

@@ -70,6 +70,7 @@ def keep_needed(
         elif code == 16 or (code == 2 and _query_word(data, body, stop) == 2):
             if inside >= 0 and not needed:
                 n = inside
+            inside = np.int64(-1)
         elif not begins and not (code == 2 and _query_word(data, body, stop) == 1):
             needed = True
         # Where events do not tell their ends (MariaDB), their lengths are counted instead; the
