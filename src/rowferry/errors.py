@@ -483,6 +483,14 @@ class SchemaChangeRefused(SinkError):
     verdict = Verdict.STOP
 
 
+class TargetWentBack(SinkError):
+    """The downstream no longer has all that it has confirmed."""
+
+    code = "RF-4012"
+    cure = "Reset the changefeed to the commit-ts that the text names, or to a new snapshot."
+    verdict = Verdict.STOP
+
+
 class PlanDiscarded(SinkError):
     """The plan was discarded while its tasks still ran; its files must not appear any more."""
 

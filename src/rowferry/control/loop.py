@@ -219,7 +219,7 @@ class Loop:
 
     def _open(self) -> None:
         state = self._store.state(self._id)
-        self._flow.sink.open(Owner(self._id, self._claim.epoch), state.sink_state)
+        self._flow.sink.open(Owner(self._id, self._claim.epoch, state.watermark), state.sink_state)
         self._spec_version = self._flow_version or state.spec_version
         self.watermark = state.watermark
         self._opened = True

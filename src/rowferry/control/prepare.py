@@ -185,7 +185,7 @@ def check_alterable(old: ChangefeedSpec, new: ChangefeedSpec, flow: Flow) -> Non
     Raises:
         SpecChanged: another source, sink or protocol, or an option that never changes.
     """
-    cure = "use another --changefeed-id, or another --meta, for a new changefeed"
+    cure = "make a new changefeed for that, under another id"
     from_anywhere = flow.capture.traits().movable and type(flow.capture) is SOURCES.load(
         old.source.scheme
     )

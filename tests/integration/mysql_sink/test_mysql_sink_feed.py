@@ -10,7 +10,7 @@ import pytest
 from mysql_sink_kit import Runner, Scene
 
 from rowferry.change.plan import Plan
-from rowferry.errors import Fenced, SchemaChangeRefused, SinkUnavailable
+from rowferry.errors import Fenced, SchemaChangeRefused, SinkUnavailable, TargetWentBack
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql import apply, lanes
 
@@ -114,6 +114,28 @@ def test_an_old_owner_writes_nothing_any_more(scene: Scene) -> None:
         other.open(Owner(feed.name, epoch - 1), None)
     assert len(scene.target.execute(f"SHOW COLUMNS FROM {scene.copy}.t")) == 1
     other.close()
+
+
+def test_a_downstream_that_lost_what_it_confirmed(scene: Scene) -> None:
+    """A replica that was promoted too early, or a backup: rows would be missing for ever."""
+    scene.both("CREATE TABLE t (id int PRIMARY KEY)")
+    feed = scene.feed()
+    scene.sql("INSERT INTO t VALUES (1)")
+    feed.catch_up()
+    feed.run()
+    feed.catch_up()  # it has everything
+    fence = f"{scene.meta}.rowferry_fence"
+    ((reached,),) = set(scene.target.execute(f"SELECT commit_ts FROM {fence}"))
+    for left, lost in (7, f"UPDATE {fence} SET commit_ts = 7"), (0, f"DELETE FROM {fence}"):
+        scene.target.execute(lost)
+        feed.run()
+        with pytest.raises(TargetWentBack, match=f"up to commit-ts {left} only.* up to {reached}"):
+            feed.catch_up()
+    scene.target.execute(f"UPDATE {fence} SET commit_ts = {reached}")
+    feed.run()
+    scene.sql("INSERT INTO t VALUES (2)")
+    feed.catch_up()
+    assert scene.assert_same("t") == 2
 
 
 def test_transactions_are_whole_downstream(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

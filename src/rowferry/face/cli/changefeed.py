@@ -350,11 +350,11 @@ def statistics(
             resolved, checkpoint = (
                 physical_ms(status[key] or 0) for key in ("resolved_ts", "checkpoint_ts")
             )
-            gaps = {
-                "sink_gap": f"{resolved - checkpoint}ms",
-                "replication_gap": f"{now - checkpoint}ms",
-            }
-            out.value(gaps)
+            ahead = {"sink_gap": resolved, "replication_gap": now}
+            # Without a checkpoint (a first snapshot is under way) there is nothing to count from.
+            out.value(
+                {k: f"{ts - checkpoint}ms" if checkpoint else "unknown" for k, ts in ahead.items()}
+            )
             done += 1
 
 

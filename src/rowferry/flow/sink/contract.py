@@ -21,15 +21,20 @@ class SinkTraits:
     takes_files: bool  # writes whole files: codecs end each value with the terminator
     shows_rows_on_write: bool  # rows are visible before publish (queues); else only after it
     needs_shuffle: bool  # all changes of one lane must meet in one task: a LaneSink
-    movable: bool = False  # the same target may get another address: it keeps nothing of ours
+    movable: bool = False  # the same target may get another address: what it keeps moves along
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who writes: the changefeed and its fencing epoch."""
+    """Who writes: the changefeed, its fencing epoch, and what the target must have.
+
+    Attributes:
+        delivered: the target has confirmed everything up to this commit-ts; 0: nothing is known.
+    """
 
     changefeed: str
     epoch: int
+    delivered: int = 0
 
 
 class Sink(Protocol):

@@ -57,8 +57,10 @@ class Ledger:
         """Return one of the tables as SQL writes it."""
         return f"{quoted(self._database)}.{table}"
 
-    def claim(self, session: Session, epoch: int) -> None:
+    def claim(self, session: Session, epoch: int) -> int:
         """Make the tables where they are missing, and let nobody of an older epoch write any more.
+
+        Returns the commit-ts up to which the downstream has everything; 0: none was noted.
 
         Raises:
             Fenced: somebody with a higher epoch has claimed it.
@@ -74,13 +76,14 @@ class Ledger:
                 f"epoch = GREATEST(epoch, VALUES(epoch))".encode()
             )
             found = session.ask(
-                f"SELECT MAX(epoch) FROM {self.name(FENCE)} WHERE changefeed = %s",
+                f"SELECT MAX(epoch), MAX(commit_ts) FROM {self.name(FENCE)} WHERE changefeed = %s",
                 (self._changefeed,),
             )
         except Refused as err:
             about = f"the sink's own tables in {self._database}"
             raise err.as_error(about) from err
         self.check(found, epoch)
+        return int(found[0][1])
 
     def _make(self, session: Session) -> None:
         there = session.ask(

@@ -18,7 +18,7 @@ from rowferry.change.plan import (
     Topic,
 )
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import SinkUnwritable
+from rowferry.errors import SinkUnwritable, TargetWentBack
 from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
@@ -62,7 +62,7 @@ class MySql:
     """
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False, shows_rows_on_write=True, needs_shuffle=True
+        takes_files=False, shows_rows_on_write=True, needs_shuffle=True, movable=True
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK_TABLE, MYSQL_TABLE)
     flush_interval_s: ClassVar[float] = 0.2
@@ -142,12 +142,19 @@ class MySql:
         Raises:
             Fenced: somebody with a higher epoch was here.
             SinkUnwritable: our own tables cannot be made or written.
+            TargetWentBack: it was restored, or is another server, and lacks what was delivered.
         """
         session = connect(self._settings.login)
         try:
-            self._ledger.claim(session, owner.epoch)
+            reached = self._ledger.claim(session, owner.epoch)
         finally:
             session.close()
+        if reached < owner.delivered:
+            raise TargetWentBack(
+                f"{self._settings.login} has the changes of changefeed {owner.changefeed!r} up to "
+                f"commit-ts {reached} only, but they were delivered up to {owner.delivered}: it was "
+                "restored, or another server took its place"
+            )
         self._epoch = owner.epoch
         if self._progress is not None:
             self._progress.resume(state)
