@@ -1,0 +1,49 @@
+"""Which places of a stored changefeed may be replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from rowferry.control.prepare import check_alterable
+from rowferry.errors import SpecChanged
+from rowferry.flow.assemble import assemble, option_tables
+from rowferry.spec.build import build_spec
+from rowferry.spec.changefeed import ChangefeedSpec
+
+SOURCE = "mysql://cdc@db:3306/"
+KAFKA = "kafka://one:9092/changes?protocol=canal-json"
+PROXY = "https://one/in?protocol=canal-json"
+
+
+def spec(sink: str, source: str = SOURCE) -> ChangefeedSpec:
+    return build_spec(source, sink, None, "feed", tables=option_tables)[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (KAFKA, KAFKA.replace("one", "two")),
+        (PROXY, PROXY.replace("one", "two")),
+        ("mysql://cdc@one:3306/", "mysql://cdc@two:3307/"),  # a replica that was promoted
+        ("mysql://cdc@one:3306/", "mysql+ssl://cdc@one:3306/"),
+    ],
+)
+def test_the_same_target_at_another_address(old: str, new: str) -> None:
+    wanted = spec(new)
+    check_alterable(spec(old), wanted, assemble(wanted))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (KAFKA, KAFKA.replace("changes", "others")),
+        (KAFKA, KAFKA.replace("canal-json", "open-protocol")),
+        (KAFKA, "mysql://cdc@one:3306/"),
+        ("file:///here?protocol=csv", "file:///there?protocol=csv"),
+        ("s3://here/a?protocol=csv", "s3://there/a?protocol=csv"),
+    ],
+)
+def test_another_target(old: str, new: str) -> None:
+    wanted = spec(new)
+    with pytest.raises(SpecChanged, match="make a new changefeed"):
+        check_alterable(spec(old), wanted, assemble(wanted))
