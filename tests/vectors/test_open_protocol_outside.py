@@ -8,9 +8,12 @@ import pytest
 from change_file import rows_of, spec_of
 from outside import cases
 
+from rowferry.change.chunk import DdlKind, SchemaChange, Watermark
 from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
+from rowferry.change.table import TableId
 from rowferry.errors import BadInput
+from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.encode.large_message import LARGE, check_large_messages
 from rowferry.flow.encode.open_protocol import OpenProtocol
 from rowferry.spec.option import read_options
@@ -45,10 +48,30 @@ def changes_of(given: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"op": op, "commit_ts": commit_ts, **images}]
 
 
+def note_of(codec: OpenProtocol, given: dict[str, Any]) -> Encoded:
+    """A case without rows: a DDL where there is a statement, else a watermark."""
+    stamp = next(v for k, v in given.items() if k == "ts" or k.endswith("_ts"))
+    query = given.get("query") or given.get("ddl")
+    if query:
+        name = (given["schema"], given["table"]) if "table" in given else parse_create(query).id
+        kind = DdlKind(given.get("ddl_type") or given.get("type") or DdlKind.CREATE_TABLE)
+        found = codec.encode_schema_change(SchemaChange(stamp, kind, query, TableId(*name)), 0)
+    else:
+        found = codec.encode_watermark(Watermark(stamp), 0)
+    assert found is not None
+    return found
+
+
 @by_id("open-protocol")
 def test_open_protocol(case: dict[str, Any]) -> None:
     given, expected = case["input"], case["expected"]
     codec = codec_of(given)
+    if not {"row", "rows", "pre"} & set(given):
+        note = note_of(codec, given)
+        assert note.keys is not None
+        assert note.keys[0].as_py().hex() == expected["key_hex"]
+        assert note.values[0].as_py().hex() == expected["value_hex"]
+        return
     rows = rows_of(parse_create(given["ddl"]), changes_of(given))
     # Just too small for the whole row of a case about large messages, and for nothing else.
     topic = Topic("topic", 1, 155 if "large_message" in given else 1 << 20)

@@ -20,6 +20,7 @@ from rowferry.flow.encode import kernels, kernels_float, kernels_json, kernels_s
 from rowferry.flow.encode.alike import repeated
 from rowferry.flow.encode.canal_json_message import read_message
 from rowferry.flow.encode.canal_json_reader import read_messages
+from rowferry.flow.encode.canal_json_type import full_type
 from rowferry.flow.encode.columns import Field, Images, fields, float_text
 from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
 from rowferry.flow.encode.large_message import LARGE, LargeMessages
@@ -27,11 +28,11 @@ from rowferry.flow.encode.layout import Cell, Changed, Layout, Part, Pick, Progr
 from rowferry.flow.encode.options import (
     CODEC_SECTION,
     CONTENT_COMPATIBLE,
-    DELETE_ONLY_HANDLE_KEY,
     ONLY_UPDATED,
     SINK,
     TERMINATOR,
     TIDB_EXTENSION,
+    delete_only_handle_key,
     tidb_extension,
     writes_lines,
 )
@@ -143,7 +144,7 @@ def mysql_type(kind: SqlType, full: bool = False) -> str:
     if name is not None:
         return name
     if full:
-        return kind.sql
+        return full_type(kind)
     text = kind.name
     if kind.unsigned and kind.kind not in (Kind.BIT, Kind.YEAR):
         text += " unsigned"
@@ -169,7 +170,7 @@ class CanalJson:
         self._extension = tidb_extension(spec)
         self._full_types = options[CONTENT_COMPATIBLE]
         self._only_updated = options[ONLY_UPDATED] or self._full_types
-        self._delete_handle_only = options[DELETE_ONLY_HANDLE_KEY]
+        self._delete_handle_only = delete_only_handle_key(spec)
         self._terminator = options[TERMINATOR].encode() if writes_lines(spec) else b""
         self._large = LargeMessages(spec, NAME, self._extension)
         self._memory = ProgramMemory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from rowferry.flow.encode.message_rows import Image, MessageRow, chunk_of
 _FRACTION: Final = 6  # the type's name does not tell how many digits a second has
 _OPS: Final = {op.name: op for op in Op}
 _WHOLE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET})
+_LONE_BACKSLASH: Final = re.compile(r"\\(?![0nr])")  # elements' backslashes stand once
 
 
 def read_message(text: bytes, fill_old: bool, fetch: Callable[[str], bytes]) -> Iterator[Change]:
@@ -153,7 +155,7 @@ def _type(text: str) -> SqlType:
     if name in FACTS:
         found = SqlType(name, unsigned="unsigned" in signs, zerofill="zerofill" in signs)
     else:
-        found = parse_type(text)
+        found = parse_type(_LONE_BACKSLASH.sub(r"\\\\", text))
     if found.kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME) and found.scale is None:
         return replace(found, scale=_FRACTION)
     return found

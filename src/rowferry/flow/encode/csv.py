@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -59,23 +60,19 @@ def _delimiter() -> Shape[str]:
     return Shape("one to three bytes without line breaks", parse)
 
 
-def _packing() -> Shape[str]:
-    def parse(value: Any) -> str:
-        if value not in ("base64", "hex"):
-            raise ValueError("csv config binary-encoding-method can only be hex or base64")
-        return str(value)
-
-    return Shape("base64 | hex", parse)
-
-
 QUOTE = Option(
     "quote", _quote(), '"', "What stands around strings; empty: none, and backslashes escape."
 )
 DELIMITER = Option("delimiter", _delimiter(), ",", "What stands between columns.")
 NULL = Option("null", text(), "\\N", "What stands for NULL, without quotes.")
 INCLUDE_COMMIT_TS = Option("include-commit-ts", flag(), False, "Write each row's commit-ts.")
+# Its words are checked after the delimiter and quote together, whose fault is the worse one.
+_PACKINGS: Final = ("base64", "hex")
 BINARY_ENCODING = Option(
-    "binary-encoding-method", _packing(), "base64", "How binary values become text."
+    "binary-encoding-method",
+    replace(text(), words=" | ".join(_PACKINGS)),
+    "base64",
+    "How binary values become text.",
 )
 OUTPUT_OLD_VALUE = Option(
     "output-old-value",
@@ -131,6 +128,11 @@ class Csv:
         if self._quote and self._quote in self._delimiter:
             raise BadOption(
                 f"{path}: csv config quote and delimiter has common characters which is not allowed"
+            )
+        if self._packing not in _PACKINGS:
+            raise BadOption(
+                f"{CSV.path(BINARY_ENCODING.key)} = {self._packing!r}: csv config "
+                "binary-encoding-method can only be hex or base64"
             )
         if not self._quote and set(self._delimiter) & set(b"\\rn"):
             raise BadOption(f"{path} may not hold a backslash, r or n when quote is empty")

@@ -18,7 +18,14 @@ OVERHEAD: Final = 36  # what a queue adds to a message's key and value, at the m
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
 _MOST = 5  # bytes that one quoted byte becomes: two backslashes, x, two digits
 _TAGS, _TAGS_END = 0xE0000, 0xE0200
-_SCRIPTS_END = 0x32000  # nothing printable stands between here and the tags, nor after those
+_SCRIPTS_END = 0x323B0  # nothing printable stands between here and the tags, nor after those
+# What Unicode 15 has and the oldest Python's 14 does not; the format's writers go by 15.
+_NEWER: Final = (
+    "cf3 ece 10efd-10eff 1123f-11241 11b00-11b09 11f00-11f10 11f12-11f3a 11f3e-11f59 1342f "
+    "13440-13455 1b132 1b155 1d2c0-1d2d3 1df25-1df2a 1e030-1e06d 1e08f 1e4d0-1e4f9 1f6dc "
+    "1f774-1f776 1f77b-1f77f 1f7d9 1fa75-1fa77 1fa87-1fa88 1faad-1faaf 1fabb-1fabd 1fabf "
+    "1face-1facf 1fada-1fadb 1fae8 1faf7-1faf8 2b739 31350-323af"
+)
 
 
 def _letters(pairs: bytes) -> Bytes:
@@ -38,6 +45,9 @@ def _printable() -> tuple[Bytes, Bytes]:
     scripts, tags = range(_SCRIPTS_END), range(_TAGS, _TAGS_END)
     made = (np.array([chr(c).isprintable() for c in part], np.uint8) for part in (scripts, tags))
     one, other = made
+    for part in _NEWER.split():
+        first, _, last = part.partition("-")
+        one[int(first, 16) : int(last or first, 16) + 1] = 1
     return frozen(one), frozen(other)
 
 

@@ -18,13 +18,13 @@ from rowferry.errors import BadOption, DecodeError, MessageTooLarge, OptionsConf
 from rowferry.flow.encode.claim_check import ClaimChecks
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.encode.kernels_render import text_buffers
-from rowferry.flow.encode.options import writes_lines
+from rowferry.flow.encode.options import one_of_or_empty, writes_lines
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, Options, OptionTable, flag, one_of, text
+from rowferry.spec.option import Option, Options, OptionTable, flag, text
 
 HANDLING = Option(
     "large-message-handle-option",
-    one_of("none", "claim-check", "handle-key-only"),
+    one_of_or_empty("none", "claim-check", "handle-key-only"),
     "none",
     "What becomes of a row whose message is longer than the topic takes: `none` stops the feed, "
     "`handle-key-only` sends the handle key's columns alone, `claim-check` stores the row and "
@@ -32,7 +32,7 @@ HANDLING = Option(
 )
 COMPRESSION = Option(
     "large-message-handle-compression",
-    one_of("none", "snappy", "lz4"),
+    one_of_or_empty("none", "snappy", "lz4"),
     "none",
     "How the value of every message is compressed.",
 )

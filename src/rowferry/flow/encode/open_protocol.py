@@ -24,9 +24,9 @@ from rowferry.flow.encode.open_protocol_column import PACKED, flags_of, type_cod
 from rowferry.flow.encode.open_protocol_reader import read_message
 from rowferry.flow.encode.options import (
     CODEC_SECTION,
-    DELETE_ONLY_HANDLE_KEY,
     ONLY_UPDATED,
     SINK,
+    delete_only_handle_key,
     writes_lines,
 )
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -90,7 +90,7 @@ class OpenProtocol:
             )
         options = spec.options(SINK)
         self._only_updated = options[ONLY_UPDATED]
-        self._delete_handle_only = options[DELETE_ONLY_HANDLE_KEY]
+        self._delete_handle_only = delete_only_handle_key(spec)
         self._old_value = spec.options(OPEN)[OUTPUT_OLD_VALUE]
         self._batch_rows = spec.options(CODEC)[MAX_BATCH_SIZE]
         self._large = LargeMessages(spec, NAME, extension=False)

@@ -6,7 +6,7 @@ from enum import IntFlag
 from typing import Final
 
 from rowferry.change.sqltype import FACTS, Kind, SqlType
-from rowferry.change.table import Column, TableSchema
+from rowferry.change.table import Column, Index, TableSchema
 
 
 class Flag(IntFlag):
@@ -63,15 +63,32 @@ def flags_of(table: TableSchema, column: Column) -> Flag:
     elif column.name in table.handle_key:
         found |= Flag.HANDLE_KEY
     for index in table.indexes:
-        if column.name.lower() not in {name.lower() for name in index.columns}:
-            continue
-        if index.primary:
-            found |= Flag.PRIMARY_KEY
-        elif index.unique:
-            found |= Flag.UNIQUE_KEY
-        if len(index.columns) > 1 or not (index.primary or index.unique):
-            found |= Flag.MULTIPLE_KEY
+        names = [name.lower() for name in index.columns]
+        if column.name.lower() in names:
+            first = names[0] == column.name.lower()
+            found |= _of_generated(index, first) if column.generated else _of_index(index)
     return found
+
+
+def _of_index(index: Index) -> Flag:
+    """Return what an index makes of each of its columns."""
+    found = Flag(0)
+    if index.primary:
+        found |= Flag.PRIMARY_KEY
+    elif index.unique:
+        found |= Flag.UNIQUE_KEY
+    if len(index.columns) > 1 or not (index.primary or index.unique):
+        found |= Flag.MULTIPLE_KEY
+    return found
+
+
+def _of_generated(index: Index, first: bool) -> Flag:
+    """Return what it makes of a generated column: as MySQL, which marks the first one only."""
+    if index.primary:
+        return Flag.PRIMARY_KEY
+    if not first:
+        return Flag(0)
+    return Flag.UNIQUE_KEY if index.unique and len(index.columns) == 1 else Flag.MULTIPLE_KEY
 
 
 def sql_type(code: int, flags: Flag) -> SqlType | None:

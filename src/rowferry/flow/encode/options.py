@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
+from rowferry.errors import OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, Shape, flag
+from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
+from rowferry.spec.option import Option, OptionTable, Shape, flag, one_of
 
 _FILE_SCHEMES: Final = frozenset({"file", "s3", "gcs", "gs", "azure", "azblob", "noop"})
 _CRLF: Final = "\r\n"
@@ -18,6 +21,12 @@ def _terminator() -> Shape[str]:
         return value or _CRLF
 
     return Shape("text; empty means CRLF", parse)
+
+
+def one_of_or_empty(first: str, *others: str) -> Shape[str]:
+    """One of these words, in any case; empty text means the first, which is the default."""
+    words = one_of(first, *others)
+    return replace(words, parse=lambda value: first if value == "" else words.parse(value))
 
 
 TERMINATOR = Option(
@@ -64,6 +73,21 @@ def tidb_extension(spec: ChangefeedSpec) -> bool:
     """Return whether messages have the `_tidb` extension, in whichever section that was said."""
     here, there = spec.options(SINK), spec.options(CODEC_EXTENSION)
     return here[TIDB_EXTENSION] or there[TIDB_EXTENSION]
+
+
+def delete_only_handle_key(spec: ChangefeedSpec) -> bool:
+    """Return whether a delete holds only the handle key's columns.
+
+    Raises:
+        OptionsConflict: tables without a handle key are wanted too.
+    """
+    wanted = spec.options(SINK)[DELETE_ONLY_HANDLE_KEY]
+    if wanted and spec.options(TOP)[FORCE_REPLICATE]:
+        raise OptionsConflict(
+            f"{SINK.path(DELETE_ONLY_HANDLE_KEY.key)} = true: a delete in a table without a key "
+            f"would hold nothing; set it to false or remove {FORCE_REPLICATE.key}"
+        )
+    return wanted
 
 
 def writes_lines(spec: ChangefeedSpec) -> bool:

@@ -267,6 +267,14 @@ def received(codec: CanalJson, rows: Rows) -> list[Any]:
     return [change for value in values for change in codec.decode_message(None, value)]
 
 
+def test_elements_come_back_with_quotes_and_backslashes() -> None:
+    codec = CanalJson(spec(f"{KAFKA}?content-compatible=true"))
+    names = ("it's", "ends\\", "a\\b c", "line\nbreak")
+    schema = table(SqlType("int"), SqlType("enum", elements=names))
+    (found,) = received(codec, inserts(schema, (1, 2)))
+    assert found.table.column("b").type.elements == names
+
+
 @pytest.mark.parametrize("full", ["false", "true"])
 def test_a_message_tells_its_table(full: str) -> None:
     codec = CanalJson(spec(f"{KAFKA}?enable-tidb-extension=true&content-compatible={full}"))

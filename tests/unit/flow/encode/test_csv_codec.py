@@ -47,6 +47,11 @@ def images(parts: list[Rows]) -> list[tuple[int, Any, Any]]:
             {"quote": "|", "delimiter": "[|]"},
             "csv config quote and delimiter has common characters",
         ),
+        (
+            {"quote": "E", "delimiter": "FE", "binary-encoding-method": ""},
+            "csv config quote and delimiter has common characters",
+        ),
+        ({"binary-encoding-method": ""}, "csv config binary-encoding-method can only be hex"),
         ({"quote": "", "delimiter": "\\"}, "sink.csv.delimiter may not hold a backslash"),
         ({"binary-encoding-method": "oct"}, "csv config binary-encoding-method can only be hex"),
         ({"include-commit-ts": "maybe"}, "sink.csv.include-commit-ts = 'maybe'"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -400,6 +401,19 @@ def test_values_that_are_refused(
     with pytest.raises(error) as caught:
         build(OpenProtocol, **settings)
     assert words in str(caught.value)
+
+
+def test_an_empty_text_is_the_default() -> None:
+    keys = ("large-message-handle-option", "large-message-handle-compression")
+    assert read_options(LARGE, dict.fromkeys(keys, "")) == read_options(LARGE, {})
+
+
+@pytest.mark.parametrize("kind", [CanalJson, OpenProtocol])
+def test_deletes_need_a_handle_key_where_they_hold_nothing_else(kind: type[Codec]) -> None:
+    wish = spec("kafka://broker/topic", **{"delete-only-output-handle-key-columns": True})
+    kind(wish)
+    with pytest.raises(OptionsConflict, match="remove force-replicate"):
+        kind(replace(wish, config={**wish.config, "force-replicate": True}))
 
 
 def test_the_extension_can_be_set_in_the_codec_section() -> None:

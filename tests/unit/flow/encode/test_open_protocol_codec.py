@@ -134,6 +134,7 @@ def test_a_keyless_table_has_no_delete_by_handle_key() -> None:
         ),
         (SqlType("varbinary"), b"\xc3(\xed\xa0\x80\xf5", r'"\\xc3(\\xed\\xa0\\x80\\xf5"'),
         (SqlType("varbinary"), b"", '""'),
+        (SqlType("varbinary"), "\U0001fa77\U00031350\U000323b0".encode(), '"🩷𱍐\\\\U000323b0"'),
         (SqlType("enum", elements=("x",)), 1, "1"),
         (SqlType("set", elements=("x", "y")), 3, "3"),
         (SqlType("bit", length=64), (1 << 64) - 1, str((1 << 64) - 1)),

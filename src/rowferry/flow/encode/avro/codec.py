@@ -16,6 +16,7 @@ from rowferry.flow.encode import kernels_render
 from rowferry.flow.encode.avro import kernels, kernels_decimal, messages
 from rowferry.flow.encode.avro.options import CODEC, KAFKA, SINK, Settings
 from rowferry.flow.encode.avro.reader import (
+    BEFORE,
     RecordReader,
     record_reader,
     rows_of,
@@ -189,7 +190,10 @@ class Avro:
         key_number = messages.split_head(key, "key")[0] if key else None
         after, own = self._record(number, False).read_whole(binary)
         table = self._table(key_number, number)
-        return rows_of(table, [(_op(own), own.get(COMMIT_TS, 0), None, after)])
+        op, before = _op(own), own.get(BEFORE)
+        # A delete with its old row has that row's values in all its columns.
+        images = (before or after, None) if op is Op.DELETE else (before, after)
+        return rows_of(table, [(op, own.get(COMMIT_TS, 0), *images)])
 
     def _record(self, number: int, in_key: bool) -> RecordReader:
         if (number, in_key) not in self._records:
@@ -214,7 +218,7 @@ def _single(value: bytes) -> Encoded:
 
 
 def _op(own: dict[str, object]) -> Op:
-    return Op.UPDATE if own.get(OP) == "u" else Op.INSERT
+    return {"u": Op.UPDATE, "d": Op.DELETE}.get(str(own.get(OP)), Op.INSERT)
 
 
 def _refuse_missing(table: TableSchema, lost: list[str]) -> None:

@@ -54,7 +54,9 @@ def read_note(value: bytes) -> Iterator[SchemaChange | Watermark]:
     try:
         form = json.loads(value[1:])
         table = TableId(form["schema"], form["table"])
-        yield SchemaChange(form["commitTs"], DdlKind(form["type"]), form["query"], table)
+        known = form["type"] in {int(k) for k in DdlKind}  # TiDB has more than our sources
+        kind = DdlKind(form["type"]) if known else DdlKind.NONE
+        yield SchemaChange(form["commitTs"], kind, form["query"], table)
     except (ValueError, KeyError, TypeError) as err:
         raise DecodeError(f"a DDL message cannot be read: {err}") from None
 

@@ -10,10 +10,10 @@ from rowferry.errors import BadOption, OptionsConflict
 from rowferry.flow.encode.avro.registry import RegistryAddress
 from rowferry.flow.encode.avro.schema import Modes
 from rowferry.flow.encode.large_message import COMPRESSION, LARGE, check_large_messages
-from rowferry.flow.encode.options import TIDB_EXTENSION, writes_lines
+from rowferry.flow.encode.options import TIDB_EXTENSION, one_of_or_empty, writes_lines
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
-from rowferry.spec.option import Option, OptionTable, Shape, flag, one_of, text
+from rowferry.spec.option import Option, OptionTable, Shape, flag, text
 
 
 def _address() -> Shape[str]:
@@ -99,7 +99,7 @@ GLUE = Option(
 )
 DECIMAL_MODE = Option(
     "avro-decimal-handling-mode",
-    one_of("precise", "string"),
+    one_of_or_empty("precise", "string"),
     "precise",
     "avro: DECIMAL as Avro's exact `decimal` or as text.",
     uri=True,
@@ -107,7 +107,7 @@ DECIMAL_MODE = Option(
 )
 BIGINT_MODE = Option(
     "avro-bigint-unsigned-handling-mode",
-    one_of("long", "string"),
+    one_of_or_empty("long", "string"),
     "long",
     "avro: BIGINT UNSIGNED as `long`, in which numbers from 2^63 on turn negative, or as text.",
     uri=True,
@@ -134,7 +134,8 @@ KAFKA: Final = OptionTable(
     (SCHEMA_REGISTRY, USER, PASSWORD, CA, CERT, KEY, SKIP_VERIFY, GLUE),
 )
 CODEC: Final = OptionTable(
-    "sink.kafka-config.codec-config", (DECIMAL_MODE, BIGINT_MODE, WATERMARK, BEFORE_VALUE)
+    "sink.kafka-config.codec-config",
+    (DECIMAL_MODE, BIGINT_MODE, WATERMARK, BEFORE_VALUE, TIDB_EXTENSION),
 )
 
 
@@ -155,7 +156,8 @@ class Settings:
             BadOption: an option that is missing, of a wrong value or not yet there.
             OptionsConflict: options that exclude each other.
         """
-        codec, extension = spec.options(CODEC), spec.options(SINK)[TIDB_EXTENSION]
+        codec = spec.options(CODEC)
+        extension = spec.options(SINK)[TIDB_EXTENSION] or codec[TIDB_EXTENSION]
         if codec[BEFORE_VALUE]:
             raise BadOption(f"{BEFORE_VALUE.key} is not yet there; leave it out")
         if codec[WATERMARK] and not extension:

@@ -19,7 +19,14 @@ from rowferry.flow.encode.avro.schema import EXTENSION, VECTOR, plain_element
 
 _DOUBLE: Final = struct.Struct("<d")
 _EXACT: Final = Context(prec=100)
-_OWN: Final = frozenset(f["name"] for f in EXTENSION)
+BEFORE: Final = "_ticdc_before"
+# TiCDC's own fields: what its settings can add is read, too.
+_OWN: Final = frozenset(f["name"] for f in EXTENSION) | {
+    "_tidb_row_level_checksum",
+    "_tidb_corrupted",
+    "_tidb_checksum_version",
+    BEFORE,
+}
 # What the schema does not tell is taken so wide that every value fits.
 _SECONDS: Final = 6
 _PLAIN: Final = {"TEXT": "longtext", "BLOB": "longblob"}
@@ -84,6 +91,7 @@ _AVRO: Final[dict[str, Read]] = {
     "float": lambda cursor: struct.unpack("<f", cursor.take(4))[0],
     "string": Cursor.text,
     "bytes": Cursor.bytes_,
+    "boolean": lambda cursor: cursor.take(1) != b"\0",
 }
 
 
@@ -133,6 +141,9 @@ def record_reader(schema: str, in_key: bool = False) -> RecordReader:
         columns, fields = [], []
         for place, field in enumerate(form["fields"], 1):
             name, branches = field["name"], field["type"]
+            if name == BEFORE:
+                fields.append((name, _in_union(branches, _image_reader(branches[1]))))
+                continue
             if name in _OWN:
                 fields.append((name, _AVRO[branches]))
                 continue
@@ -199,6 +210,12 @@ def _sql_type(avro: dict[str, Any], in_key: bool) -> SqlType:
 def _elements(allowed: str) -> tuple[str, ...]:
     """Split at commas that no backslash stands before."""
     return tuple(e.replace("\0", ",") for e in allowed.replace("\\,", "\0").split(","))
+
+
+def _image_reader(record: dict[str, Any]) -> Read:
+    """Return how a row inside a row is read: its fields are columns."""
+    inner = record_reader(json.dumps(record))
+    return lambda cursor: inner.read(cursor)[0]
 
 
 def _in_union(union: list[Any], read: Read) -> Read:

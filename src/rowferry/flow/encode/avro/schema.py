@@ -26,6 +26,7 @@ EXTENSION: Final[tuple[dict[str, Any], ...]] = (
 VECTOR: Final = "TiDBVECTORFloat32"
 _FIRST = re.compile(r"[^A-Za-z_]")
 _LATER = re.compile(r"[^A-Za-z0-9_]")
+_NOW: Final = "CURRENT_TIMESTAMP"
 _TIMES: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 # What Go's JSON writer escapes beside what JSON itself demands.
 _HTML: Final = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
@@ -133,10 +134,13 @@ def _default(column: Column, modes: Modes) -> Any:
     """Return a default as TiCDC writes it: bytes as base64, a FLOAT with its stored value."""
     kind, value = column.type, column.default
     if kind.kind is Kind.BIT:
-        size = bit_bytes(kind)
+        size = max(int(value).bit_length() + 7, 8) // 8  # as few as there can be
         return base64.b64encode(int(value).to_bytes(size, "big")).decode()
     if kind.kind is Kind.BINARY:
-        return base64.b64encode(str(value).encode("utf-8", "surrogateescape")).decode()
+        content = str(value).encode("utf-8", "surrogateescape")
+        if kind.name == "binary":  # values of this type are filled up with zeros
+            content = content.ljust(kind.width or 0, b"\0")
+        return base64.b64encode(content).decode()
     if kind.kind is Kind.FLOAT:
         return float(np.float32(value))
     if kind.kind is Kind.DOUBLE:
@@ -145,6 +149,8 @@ def _default(column: Column, modes: Modes) -> Any:
         if kind.name == "bigint" and kind.unsigned:
             return str(value) if modes.bigint_text else _wrapped(int(value))
         return int(value)
+    if kind.kind in _TIMES and str(value).startswith(_NOW):
+        return _NOW  # its digits are the column's
     return str(value)
 
 

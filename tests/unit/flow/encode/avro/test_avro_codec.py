@@ -242,5 +242,13 @@ def test_a_ddl_message_that_is_none_is_refused() -> None:
             list(avro().decode_message(None, bytes([messages.DDL]) + text))
 
 
+def test_a_ddl_of_a_type_that_no_source_of_ours_has() -> None:
+    text = {"query": "ALTER TABLE t REMOVE TTL", "type": 67, "schema": "d", "table": "t"}
+    value = bytes([messages.DDL]) + json.dumps({**text, "commitTs": 5}).encode()
+    (found,) = avro().decode_message(None, value)
+    assert isinstance(found, SchemaChange)
+    assert (found.kind, found.query, found.commit_ts) == (DdlKind.NONE, text["query"], 5)
+
+
 def test_it_needs_one_table_per_topic() -> None:
     assert Avro.TRAITS.one_table_per_topic

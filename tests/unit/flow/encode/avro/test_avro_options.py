@@ -54,6 +54,7 @@ def test_protocol_with_avro_decimal_handling_mode(protocol: str) -> None:
     key = "avro-decimal-handling-mode"
     assert not created(f"protocol={protocol}&{key}=precise").modes.decimal_text
     assert created(f"protocol={protocol}&{key}=string").modes.decimal_text
+    assert not created(f"protocol={protocol}&{key}=").modes.decimal_text
     with pytest.raises(BadOption, match=f"{key} = 'double'.*precise | string"):
         created(f"protocol={protocol}&{key}=double")
 

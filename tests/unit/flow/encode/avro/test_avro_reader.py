@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import io
+import json
+import struct
 from collections.abc import Iterator
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from avro_cases import COMMIT_TS, TOPIC, avro, chunk, inserts, table
@@ -175,3 +179,42 @@ def test_values_that_the_type_has_not_are_refused(stub: RegistryStub) -> None:
     with pytest.raises(DecodeError, match="no branch 3"):
         list(codec.decode_message(union.keys.to_pylist()[0], value[:-2] + b"\x06\x02"))
     assert pa.types.is_large_binary(union.values.type)
+
+
+def test_fields_that_only_ticdc_writes_are_read(stub: RegistryStub) -> None:
+    """Old rows, checksums and single-precision floats: what its settings can add to a value."""
+
+    whole = {"type": "int", "connect.parameters": {"tidb_type": "INT"}}
+    real = {"type": "float", "connect.parameters": {"tidb_type": "FLOAT"}}
+    ids: list[dict[str, Any]] = [{"name": "id", "type": whole}]
+    columns = [*ids, {"default": None, "name": "f", "type": ["null", real]}]
+    key = {"type": "record", "name": "t", "namespace": "default.d", "fields": ids}
+    before = {"type": "record", "name": "t_before", "namespace": "default.d", "fields": columns}
+    own = {"_tidb_op": "string", "_tidb_commit_ts": "long", "_tidb_commit_physical_time": "long"}
+    own |= {"_tidb_row_level_checksum": "string", "_tidb_corrupted": "boolean"}
+    own["_tidb_checksum_version"] = "int"
+    fields = [*columns, {"default": None, "name": "_ticdc_before", "type": ["null", before]}]
+    fields += [{"name": name, "type": kind} for name, kind in own.items()]
+    value = {**key, "fields": fields}
+    codec = avro(schema_registry=stub.url, enable_tidb_extension="true")
+    registry = codec._registry
+    numbers = [registry.register(f"d_t-{w}", json.dumps(s)) for w, s in (("k", key), ("v", value))]
+
+    def written(number: int, schema: Any, record: dict[str, Any]) -> bytes:
+        made = io.BytesIO()
+        fastavro.schemaless_writer(made, fastavro.parse_schema(schema), record)
+        return struct.pack(">bI", 0, number) + made.getvalue()
+
+    def change(op: str, old: Any, new: dict[str, Any]) -> Any:
+        told = {**dict.fromkeys(own, 0), "_tidb_op": op, "_tidb_row_level_checksum": "7"}
+        told |= {"_tidb_commit_ts": 5, "_tidb_corrupted": False, "_ticdc_before": old}
+        pair = (written(numbers[0], key, {"id": 1}), written(numbers[1], value, {**new, **told}))
+        (found,) = codec.decode_message(*pair)
+        assert isinstance(found, Rows)
+        return found.batch.to_pylist()[0]
+
+    old, new = {"id": 1, "f": 0.5}, {"id": 1, "f": None}
+    facts = {"commit_ts": 5, "seq": 0}
+    assert change("c", None, new) == {"op": Op.INSERT, "before": None, "after": new, **facts}
+    assert change("u", old, new) == {"op": Op.UPDATE, "before": old, "after": new, **facts}
+    assert change("d", old, old) == {"op": Op.DELETE, "before": old, "after": None, **facts}
