@@ -89,8 +89,12 @@ def test_topic(given: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_schema_change(given: dict[str, Any], expected: dict[str, Any]) -> None:
     spec = spec_of("kafka://b/t", {"sink": {"dispatchers": given["dispatchers"]}})
     rules = DispatchRules(spec, given["default_topic"])
+    if "ddl" not in given:
+        assert rules.topic_of(TableId(given["schema"], given["table"])) == expected["topic"]
+        return
     ddl = given["ddl"]
-    previous = TableId(*ddl["previous"]) if "previous" in ddl else None
+    old = ddl.get("previous") or [ddl.get("extra_schema"), ddl.get("extra_table") or ""]
+    previous = TableId(*old) if old[0] else None
     table = TableId(ddl["schema"], ddl.get("table", ""))
     change = SchemaChange(1, DdlKind.NONE, "", table, previous=previous)
     assert rules.topic_of_change(change) == expected["topic"]

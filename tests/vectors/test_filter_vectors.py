@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from outside import cases
 
 from rowferry.change.table import TableId
 from rowferry.errors import BadFilterRule
@@ -17,9 +18,11 @@ from rowferry.spec.uri import Uri
 
 
 def vectors(area: str) -> list[Any]:
-    rows = json.loads((Path(__file__).parent / "filter" / f"{area}.json").read_text("utf-8"))
+    kept = Path(__file__).parent / "filter" / f"{area}.json"
+    rows = {r["id"]: r for r in json.loads(kept.read_text("utf-8"))}
+    rows |= {r["id"]: r for r in cases(area)}
     assert rows
-    return [pytest.param(row["input"], row["expected"], id=row["id"]) for row in rows]
+    return [pytest.param(r["input"], r["expected"], id=i) for i, r in sorted(rows.items())]
 
 
 @pytest.mark.parametrize("case", ["case_sensitive", "case_insensitive"])

@@ -27,6 +27,7 @@ from rowferry.flow.sink.mysql.statements import (
     Statement,
     insert_around,
     net_effect,
+    replace_around,
     upsert_around,
     upserting,
 )
@@ -93,13 +94,18 @@ def theirs(statements: list[dict[str, Any]], state: State) -> State:
 
 @pytest.mark.parametrize(("given", "expected"), vectors("mysql-sql"))
 def test_statements_of_many_rows(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    builders = {"multi-insert": insert_around, "multi-insert-on-dup": upsert_around}
-    if given["kind"] not in builders:  # deletes and updates have forms of our own
-        assert expected["sql"].startswith(("DELETE", "UPDATE"))
-        return
+    if expected["sql"].startswith(("DELETE", "UPDATE")):
+        return  # these have forms of our own
+    builders = {
+        "multi-insert": insert_around,
+        "multi-insert-on-dup": upsert_around,
+        "multi-replace": replace_around,
+    }
     table = replace(parse_create(given["ddl"]), id=TableId("db", "tb"))
     made = frame_of(table, [{"op": "insert", "commit_ts": 1, "after": r} for r in given["rows"]])
-    sql = Statement(table, made.rows, made.keys, builders[given["kind"]](table)).sql.decode()
+    replaces = expected["sql"].startswith("REPLACE")
+    around = builders["multi-replace" if replaces else given["kind"]](table)
+    sql = Statement(table, made.rows, made.keys, around).sql.decode()
     values = re.search(r"VALUES (\(.*?\))( ON|$)", sql)
     assert values
     assert [int(v) for v in re.findall(r"\d+", values[1])] == expected["args"]

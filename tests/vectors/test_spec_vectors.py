@@ -1,4 +1,4 @@
-"""Ids, protocols and sink URIs, against published expectations.
+"""Ids, states, protocols and sink URIs, against published expectations.
 
 Texts of errors are compared too, where the same part refuses.
 """
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from outside import cases
 
+from rowferry.control.lifecycle import MOVES, Verb
 from rowferry.errors import BadChangefeedId, BadInput
 from rowferry.flow.encode.csv import Csv
 from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE
@@ -22,9 +24,11 @@ from rowferry.spec.uri import Uri
 
 
 def vectors(area: str) -> list[Any]:
-    rows = json.loads((Path(__file__).parent / "spec" / f"{area}.json").read_text("utf-8"))
+    kept = Path(__file__).parent / "spec" / f"{area}.json"
+    rows = {r["id"]: r for r in json.loads(kept.read_text("utf-8"))}
+    rows |= {r["id"]: r for r in cases(area)}
     assert rows
-    return [pytest.param(row["input"], row["expected"], id=row["id"]) for row in rows]
+    return [pytest.param(r["input"], r["expected"], id=i) for i, r in sorted(rows.items())]
 
 
 @pytest.mark.parametrize(("given", "expected"), vectors("changefeed-id"))
@@ -36,10 +40,21 @@ def test_changefeed_id(given: dict[str, Any], expected: dict[str, Any]) -> None:
             check_changefeed_id(given["id"])
 
 
+@pytest.mark.parametrize(("given", "expected"), vectors("changefeed-state"))
+def test_changefeed_state(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    resumable = {str(state) for state, verb in MOVES if verb is Verb.RESUME}
+    assert (given["state"] in resumable) is expected["resumable"]
+
+
 @pytest.mark.parametrize(("given", "expected"), vectors("protocol"))
 def test_protocol(given: dict[str, Any], expected: dict[str, Any]) -> None:
     # The vectors call it by the name of its implementation.
     names = {"open": "open-protocol"}
+    if "protocol" not in expected:
+        with pytest.raises(BadInput) as caught:
+            parse_protocol(given["protocol"])
+        assert expected.get("error_contains", "") in str(caught.value)
+        return
     wanted = names.get(expected["protocol"], expected["protocol"])
     assert parse_protocol(given["protocol"]) == wanted
 
@@ -78,12 +93,14 @@ def test_storage_uri(given: dict[str, Any], expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("given", "expected"), vectors("csv-config"))
 def test_csv_config(given: dict[str, Any], expected: dict[str, Any]) -> None:
-    section = {key.replace("_", "-"): value for key, value in given.items()}
+    # An encoding that is empty was not given.
+    section = {k.replace("_", "-"): v for k, v in given.items() if v or not k.startswith("binary")}
 
     def build() -> None:
-        build_spec(
+        spec, _ = build_spec(
             "range://h:1", "blackhole://?protocol=csv", {"sink": {"csv": section}}, None, Csv.TABLES
         )
+        Csv(spec)
 
     if expected.get("ok"):
         build()

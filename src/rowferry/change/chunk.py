@@ -143,6 +143,7 @@ class SchemaChange:
 
     Attributes:
         table: the name after the change; `table.table` is empty for a database.
+        query: the statement; empty where the one before it has made this change, too.
         previous: the name before a rename.
         dropped_table_id: the id whose rows end with this change (DROP, TRUNCATE), else 0.
         target: the name that is written, where table routing gives another one; `query` has it too.

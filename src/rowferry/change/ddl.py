@@ -15,7 +15,13 @@ from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl_alter import Draft, drop_index, read_alterations
 from rowferry.change.ddl_column import key_parts
 from rowferry.change.ddl_cursor import Cursor
-from rowferry.change.ddl_table import copied, create_sql, quoted_table, read_definition
+from rowferry.change.ddl_table import (
+    copied,
+    create_sql,
+    quoted_table,
+    read_definition,
+    rename_sql,
+)
 from rowferry.change.ddl_type import accept_charset, read_type
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
@@ -281,10 +287,9 @@ class _Statement:
         cursor.finish()
         found = []
         for old, new in pairs:
-            text = f"RENAME TABLE {quoted_table(old)} TO {quoted_table(new)}"
             table = replace(self.existing(old), id=new, version=0)
             self._move(old, table)
-            query = text if len(pairs) > 1 else self.query
+            query = rename_sql(old, new)
             found.append(SchemaChange(0, DdlKind.RENAME_TABLE, query, new, table, previous=old))
         return found
 
@@ -319,7 +324,9 @@ class _Statement:
         old = draft.table.id
         self._move(old, table)
         previous = old if DdlKind.RENAME_TABLE in draft.kinds else None
-        return [SchemaChange(0, draft.kind, self.query, table.id, table, previous)]
+        only_renamed = draft.kind is DdlKind.RENAME_TABLE
+        query = rename_sql(old, table.id) if only_renamed else self.query
+        return [SchemaChange(0, draft.kind, query, table.id, table, previous)]
 
     # --- databases -------------------------------------------------------------------------------
 

@@ -379,7 +379,9 @@ def _alter(cursor: Cursor, draft: Draft) -> None:
     slot = draft.slot(cursor.name())
     old = slot.column
     if cursor.accept("DROP", "DEFAULT"):
-        slot.column = replace(old, default=None, expression="")
+        # What a generated column is computed by is no default: it stays.
+        kept = old.expression if old.generated else ""
+        slot.column = replace(old, default=None, expression=kept)
         draft.kinds.append(DdlKind.SET_DEFAULT)
     elif cursor.accept("SET", "DEFAULT"):
         value, expression = read_default(cursor, old.type, old.name)

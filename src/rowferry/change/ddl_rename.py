@@ -34,7 +34,29 @@ def rename_tables(sql: str, database: str, new_name: NewName) -> str:
     """
     reader = _Names(Cursor(sql), database, new_name)
     reader.read()
-    for start, end, text in sorted(reader.found(), reverse=True):
+    return _edited(sql, reader.found())
+
+
+def qualify_tables(sql: str, plain: str, database: str) -> str:
+    """Return a DDL of a table in another database with no table's name left to the session.
+
+    Who runs it later does so in the table's own database, where `LIKE t` means another table.
+
+    Args:
+        sql: one statement.
+        plain: the same with all that is no code blanked out.
+        database: the session's.
+
+    Raises:
+        BadStatement: the text is not one statement.
+    """
+    reader = _Names(Cursor(plain), database, lambda name: name)
+    reader.read()
+    return sql if reader.home in ("", database) else _edited(sql, reader.bare)
+
+
+def _edited(sql: str, edits: list[tuple[int, int, str]]) -> str:
+    for start, end, text in sorted(edits, reverse=True):
         sql = sql[:start] + text + sql[end:]
     return sql
 

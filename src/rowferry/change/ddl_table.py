@@ -211,6 +211,11 @@ def quoted_table(table: TableId) -> str:
     return ".".join(quoted(part) for part in table if part)
 
 
+def rename_sql(old: TableId, new: TableId) -> str:
+    """Return the statement that renames a table; it means the same in every database."""
+    return f"RENAME TABLE {quoted_table(old)} TO {quoted_table(new)}"
+
+
 def literal(text: str) -> str:
     """Return a text literal; what is not text (a binary default) becomes a hex literal."""
     try:

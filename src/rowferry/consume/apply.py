@@ -8,7 +8,7 @@ without a key are followed change by change, and a repeat is a row more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -220,6 +220,8 @@ def _type(type_: SqlType, in_key: bool) -> str:
     match type_.kind:
         case Kind.DECIMAL if not named:
             return "decimal(65,30)"
+        case Kind.FLOAT | Kind.DOUBLE if type_.scale is None:
+            return replace(type_, length=None).sql  # DOUBLE(22) is no SQL
         case Kind.BIT if not named:
             return "bit(64)"
         case Kind.ENUM | Kind.SET if not type_.elements:

@@ -15,7 +15,7 @@ from rowferry.spec.uri import Uri
 
 _REFUSED: Final = frozenset({1044, 1045, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 2026})
 # Errors of a DDL that was carried out before: there already, or gone already.
-_DONE: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1091, 1826})
+_DONE: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1068, 1091, 1507, 1517, 1826})
 
 
 def quoted(name: str) -> str:
@@ -91,14 +91,17 @@ class MySqlTarget:
         Raises:
             RowRejected: the database refuses it.
         """
-        if database:
-            self._connection.select_db(database)
         with self._wrapped(_short(query)), self._connection.cursor() as cursor:
+            if database:
+                self._connection.select_db(database)
+            # In a transaction MariaDB's EXCHANGE PARTITION waits for locks of its own.
+            self._connection.autocommit(True)
             try:
                 cursor.execute(query)
             except pymysql.err.MySQLError as err:
                 if not err.args or err.args[0] not in _DONE:
                     raise
+            self._connection.autocommit(False)
 
     def close(self) -> None:
         """Let the connection go; what was not committed is lost."""

@@ -98,7 +98,7 @@ def _schema_change(step: StoredSchema) -> SchemaChange:
     try:
         kind = DdlKind(document.kind)
     except ValueError:
-        raise BadInput(f"{step.path} has the unknown DDL type {document.kind}") from None
+        kind = DdlKind.NONE  # one that our sources have not; its statement says what it does
     renames = kind is DdlKind.RENAME_TABLE and document.query
     return SchemaChange(
         document.table_version,

@@ -10,7 +10,7 @@ from typing import Final
 
 from rowferry import errors as e
 
-BAD, UNAUTHORIZED, MISSING, CONFLICT, TOO_LARGE, FAILED = 400, 401, 404, 409, 413, 500
+BAD, FAILED = 400, 500  # its clients know no other status
 
 _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.RowferryError: (FAILED, "ErrUnexpected"),
@@ -39,10 +39,10 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.MetaDamaged: (FAILED, "ErrMetaOpFailed"),
     e.SpecChanged: (BAD, "ErrChangefeedUpdateRefused"),
     e.IllegalMove: (BAD, "ErrChangefeedUpdateRefused"),
-    e.LeaseHeld: (CONFLICT, "ErrChangefeedUpdateRefused"),
-    e.Fenced: (CONFLICT, "ErrChangefeedUpdateRefused"),
-    e.NoSuchChangefeed: (MISSING, "ErrChangeFeedNotExists"),
-    e.ChangefeedExists: (CONFLICT, "ErrChangeFeedAlreadyExists"),
+    e.LeaseHeld: (BAD, "ErrChangefeedUpdateRefused"),
+    e.Fenced: (BAD, "ErrChangefeedUpdateRefused"),
+    e.NoSuchChangefeed: (BAD, "ErrChangeFeedNotExists"),
+    e.ChangefeedExists: (BAD, "ErrChangeFeedAlreadyExists"),
     e.PlanRefused: (FAILED, "ErrChangefeedUnretryable"),
     # sources: whoever creates a changefeed can correct these
     e.SourceError: (FAILED, "ErrUpstreamNotFound"),
@@ -59,7 +59,7 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.SinkError: (FAILED, "ErrReachMaxTry"),
     e.RowRejected: (FAILED, "ErrChangefeedUnretryable"),
     e.SinkUnwritable: (BAD, "ErrSinkURIInvalid"),
-    e.SinkOwned: (CONFLICT, "ErrStorageSinkInvalidConfig"),
+    e.SinkOwned: (BAD, "ErrStorageSinkInvalidConfig"),
     e.SinkDamaged: (BAD, "ErrStorageSinkInvalidConfig"),
     e.FileConflict: (FAILED, "ErrChangefeedUnretryable"),
     e.SchemaRefused: (BAD, "ErrAvroSchemaAPIError"),
@@ -70,6 +70,13 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.MessageTooLarge: (FAILED, "ErrMessageTooLarge"),
     e.DecodeError: (FAILED, "ErrDecodeFailed"),
 }
+
+# Where one class of ours is several errors there: what the words hold, and its name then.
+_BY_WORDS: Final[tuple[tuple[type[e.RowferryError], str, str], ...]] = (
+    (e.BadEventFilter, "].ignore-event: ", "ErrInvalidIgnoreEventType"),
+    (e.BadEventFilter, "].ignore-sql: ", "ErrFilterRuleInvalid"),
+    (e.BadEventFilter, "there is no column ", "ErrExpressionColumnNotFound"),
+)
 
 # Codes with which TiCDC gives a changefeed up at once, without trying again.
 FAST_FAIL: Final = frozenset(
@@ -99,7 +106,11 @@ FAST_FAIL: Final = frozenset(
 
 def ticdc_code(error: e.RowferryError) -> tuple[int, str]:
     """Return the HTTP status of an error, and TiCDC's name for it (`CDC:Err…`)."""
-    return _of(type(error))
+    status, name = _of(type(error))
+    for kind, words, other in _BY_WORDS:
+        if isinstance(error, kind) and words in error.words:
+            return status, f"CDC:{other}"
+    return status, name
 
 
 def ticdc_code_of(code: str) -> str:

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from rowferry.errors import OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, duration, flag, text, texts, whole
+from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, text, texts, whole
 from rowferry.spec.sink_family import family_of
+
+
+def _interval() -> Shape[timedelta]:
+    any_duration = duration()
+
+    def parse(value: Any) -> timedelta:
+        found = any_duration.parse(value)
+        if found <= timedelta(0):
+            raise ValueError("the active-active-progress-interval must be larger than 0")
+        return found
+
+    return Shape("a duration above 0, such as 30m", parse)
+
 
 CLUSTER_INDEX_BITS: Final = 4  # the low bits of a timestamp that say which cluster made it
 
@@ -37,7 +50,7 @@ EMULATION: Final = Option(
 )
 PROGRESS_INTERVAL: Final = Option(
     "active-active-progress-interval",
-    duration(timedelta(milliseconds=1)),
+    _interval(),
     timedelta(minutes=30),
     "How often the progress table of the downstream is brought up to date; the first time at once.",
 )
@@ -125,13 +138,13 @@ def _check(spec: ChangefeedSpec, found: ActiveActive) -> None:
         )
     if not found.bdr_mode:
         raise OptionsConflict(
-            "enable-active-active needs bdr-mode = true: without it each cluster would get its own "
-            "writes back; set it"
+            "enable-active-active with mysql-class downstream requires bdr-mode to be true: "
+            "without it each cluster would get its own writes back; set bdr-mode = true"
         )
     consistent = spec.section("consistent")
     level = consistent.get("level", "none") if isinstance(consistent, Mapping) else "none"
     if str(level).lower() not in ("", "none"):
         raise OptionsConflict(
-            f"enable-active-active excludes the redo log, and consistent.level is {level!r}; set "
-            "it to none"
+            "enable-active-active is incompatible with redo log/consistency feature, please "
+            f"disable redo: consistent.level is {level!r}; set it to none"
         )

@@ -196,6 +196,8 @@ def _brought_notices(
     brought: BroughtKey, value: Any, path: str, readers: Collection[str]
 ) -> list[str]:
     if not _concerns(brought, readers):
+        if brought.default is not None and _same(value, brought.default):
+            return []
         who = " and ".join(sorted(brought.readers))
         return [f"{path} has no effect: it concerns {who} only"]
     if brought.no_effect:

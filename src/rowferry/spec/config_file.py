@@ -33,13 +33,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise BadConfigFile(f"{path}: not UTF-8 text (at byte {err.start})") from None
     try:
         found = parse(text)
+        if found is None:
+            return {}
+        plain = _plain(found, str(path), "")
     except (ValueError, yaml.YAMLError, RecursionError) as err:
         raise BadConfigFile(f"{path}: {_reason(err)}") from None
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
+    if not isinstance(plain, dict):
         raise BadConfigFile(f"{path}: must hold keys with values, not {type(found).__name__}")
-    plain: dict[str, Any] = _plain(found, str(path), "")
     return plain
 
 
@@ -83,7 +83,7 @@ def read_rule_file(name: str) -> list[str]:
         BadFilterRule: it imports another file.
     """
     try:
-        lines = Path(name).read_text(encoding="utf-8").splitlines()
+        lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as err:
         why = err.strerror if isinstance(err, OSError) else "not UTF-8 text"
         raise BadConfigFile(

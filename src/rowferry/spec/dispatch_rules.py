@@ -92,9 +92,9 @@ DISPATCHERS: Final = Option(
     "dispatchers",
     Shape(f"a list of rules, each with the keys {', '.join(_KEYS)}", _read_rules),
     (),
-    "Where rows go: the first rule whose `matcher` fits a table gives its topic, its partition "
-    "expression and the name that is written. Tables that no rule fits go to the default topic, "
-    "all rows of a table to one partition.",
+    "Where rows go: the first rule whose `matcher` fits a table gives its topic and its partition "
+    "expression; the first of those with a target gives the name that is written. Tables that no "
+    "rule fits go to the default topic, all rows of a table to one partition.",
 )
 DISPATCH_RULES: Final = OptionTable("sink", (DISPATCHERS,))
 

@@ -37,7 +37,9 @@ def parse_protocol(text: str) -> str:
     name = _PROTOCOL_ALIASES.get(name, name)
     if name and name not in PROTOCOLS:
         words = unknown_words(text, [*PROTOCOLS, *_PROTOCOL_ALIASES])
-        raise BadOption(words.replace("unknown option", "unknown protocol", 1))
+        raise BadOption(
+            words.replace(f"unknown option {text!r}", f"unknown {text!r} message protocol for sink")
+        )
     return name
 
 
@@ -47,25 +49,51 @@ def protocol_notice(text: str) -> str | None:
     return f"protocol {text!r} is an old name; it is now {new!r}" if new else None
 
 
+# Keys of [sink.mysql-config] in TiCDC's files, where its URIs have other words for the same.
+MYSQL_KEYS: Final = {
+    "enable-batch-dml": "batch-dml-enable",
+    "enable-multi-statement": "multi-stmt-enable",
+    "enable-cache-prepared-statement": "cache-prep-stmts",
+    "max-multi-update-row-count": "max-multi-update-row",
+}
+
+
 def modernise(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration in today's spelling, and a notice for each change.
+    """Return the configuration in today's spelling, and a notice for each old one.
 
     Raises:
-        OptionsConflict: a dispatch rule gives both the old and the new name.
+        OptionsConflict: both the old and the new name of something are given.
     """
     sink = config.get("sink")
-    rules = sink.get("dispatchers") if isinstance(sink, Mapping) else None
-    if not isinstance(sink, Mapping) or not isinstance(rules, list):
+    if not isinstance(sink, Mapping):
         return dict(config), []  # of another type: whoever reads it will say so
+    found = dict(sink)
+    notices: list[str] = []
+    if isinstance(rules := sink.get("dispatchers"), list):
+        found["dispatchers"], notices = _modern_rules(rules)
+    if isinstance(mysql := sink.get("mysql-config"), Mapping):
+        found["mysql-config"] = _modern_mysql(mysql)
+    return {**config, "sink": found}, notices
+
+
+def _modern_mysql(section: Mapping[str, Any]) -> dict[str, Any]:
+    for old, new in MYSQL_KEYS.items():
+        if old in section and new in section:
+            raise OptionsConflict(f"sink.mysql-config gives both {old} and {new}; keep one")
+    return {MYSQL_KEYS.get(key, key): value for key, value in section.items()}
+
+
+def _modern_rules(rules: list[Any]) -> tuple[list[Any], list[str]]:
     notices: list[str] = []
     renamed = []
     for place, rule in enumerate(rules):
         if isinstance(rule, Mapping) and "dispatcher" in rule:
             path = f"sink.dispatchers[{place}]"
-            if "partition" in rule:
+            if rule["dispatcher"] and rule.get("partition"):
                 words = "dispatcher and partition cannot be configured both"
                 raise OptionsConflict(f"{path}: {words}; keep partition, the new name")
-            rule = {("partition" if k == "dispatcher" else k): v for k, v in rule.items()}
+            partition = rule["dispatcher"] or rule.get("partition", "")
+            rule = {k: v for k, v in rule.items() if k != "dispatcher"} | {"partition": partition}
             notices.append(f"{path}.dispatcher is an old name; it is now partition")
         renamed.append(rule)
-    return {**config, "sink": {**sink, "dispatchers": renamed}}, notices
+    return renamed, notices

@@ -164,14 +164,17 @@ def text() -> Shape[str]:
     return Shape("text", parse)
 
 
+_YES, _NO = ("true", "t", "1"), ("false", "f", "0")
+
+
 def flag() -> Shape[bool]:
-    """True or false; in a URI also the words `true` and `false`."""
+    """True or false; in a URI also the words `true` and `false`, or `1` and `0`."""
 
     def parse(value: Any) -> bool:
         if isinstance(value, bool):
             return value
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
+        if isinstance(value, str) and value.lower() in (*_YES, *_NO):
+            return value.lower() in _YES
         raise ValueError(f"expected true or false, got {_kind(value)}")
 
     return Shape("true or false", parse)
@@ -193,7 +196,7 @@ def whole(least: int | None = None, most: int | None = None, clamp: bool = False
     return _bounded("a whole number", written, least, most, clamp, str)
 
 
-_SIZE = re.compile(r"([0-9]+)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(-?[0-9]+)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
 _POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 

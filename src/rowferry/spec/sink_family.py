@@ -63,7 +63,7 @@ FAMILIES: Final = (
         default_protocol="json",
         forwards_parameters=True,
     ),
-    Family("blackhole", ("blackhole",), "", "allowed", ("none", "table")),
+    Family("blackhole", ("blackhole",), "", "allowed", ("none", "table"), default_protocol="json"),
 )
 _BY_SCHEME: Final = {scheme: family for family in FAMILIES for scheme in family.schemes}
 
@@ -94,7 +94,8 @@ def check_protocol(scheme: str, text: str) -> str:
     name = parse_protocol(text)
     if not name and family.protocol == "needed":
         raise BadOption(
-            f"a {scheme} sink needs a protocol (?protocol=… in the sink URI, or sink.protocol); "
+            f"unknown '' message protocol for sink: a {scheme} sink needs a protocol (?protocol=… "
+            "in the sink URI, or sink.protocol); "
             f"known: {', '.join(PROTOCOLS)}"
         )
     return name

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from rowferry.errors import OptionsConflict
+from rowferry.errors import BadOption, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, duration, flag
+from rowferry.spec.option import Option, OptionTable, duration, flag, go_text
 from rowferry.spec.sink_family import family_of
+
+_LEAST_INTERVAL: Final = timedelta(seconds=30)
+_LEAST_RETENTION: Final = timedelta(hours=1)
 
 ENABLE: Final = Option(
     "enable-sync-point",
@@ -20,15 +23,16 @@ ENABLE: Final = Option(
 )
 INTERVAL: Final = Option(
     "sync-point-interval",
-    duration(timedelta(seconds=30)),
+    duration(),
     timedelta(minutes=10),
-    "How often: at the first checkpoint behind each whole multiple of it since 1970.",
+    "How often: at the first checkpoint behind each whole multiple of it since 1970; 30s at the "
+    "least.",
 )
 RETENTION: Final = Option(
     "sync-point-retention",
-    duration(timedelta(hours=1)),
+    duration(),
     timedelta(hours=24),
-    "How long sync points are kept.",
+    "How long sync points are kept; 1h at the least.",
 )
 SYNC_POINT: Final = OptionTable("", (ENABLE, INTERVAL, RETENTION))
 
@@ -47,6 +51,7 @@ def read_sync_point(spec: ChangefeedSpec) -> SyncPointSettings:
 
     Raises:
         OptionsConflict: they are on, and the sink is no database.
+        BadOption: they are on, and come too often or are kept too short a time.
     """
     options = spec.options(SYNC_POINT)
     if options[ENABLE] and family_of(spec.sink.scheme).name != "mysql":
@@ -54,4 +59,15 @@ def read_sync_point(spec: ChangefeedSpec) -> SyncPointSettings:
             "The SyncPoint must be disabled when the downstream is not tidb or mysql: leave "
             f"enable-sync-point out, or use another sink than {spec.sink.scheme}://"
         )
+    if options[ENABLE]:
+        for option, name, least in (
+            (INTERVAL, "SyncPointInterval", _LEAST_INTERVAL),
+            (RETENTION, "SyncPointRetention", _LEAST_RETENTION),
+        ):
+            if options[option] < least:
+                given, bound = go_text(options[option]), go_text(least)
+                raise BadOption(
+                    f"{option.key}: The {name}:{given} must be larger than {bound}; give {bound} "
+                    "or more"
+                )
     return SyncPointSettings(options[ENABLE], options[INTERVAL], options[RETENTION])

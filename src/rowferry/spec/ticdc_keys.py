@@ -8,9 +8,10 @@ value is the default.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
-from rowferry.spec.option import Shape, flag, one_of, whole
+from rowferry.spec.option import Shape, duration, flag, one_of, whole
 
 SPARK: Final = "Spark divides the work"
 
@@ -61,6 +62,27 @@ def _elsewhere(path: str, *readers: str) -> BroughtKey:
     return BroughtKey(path, {}, frozenset(readers), whole_section=True)
 
 
+def _of_others(section: str, *pairs: tuple[str, str]) -> list[BroughtKey]:
+    """Settings of one protocol, as (key, protocol), that are idle with all others."""
+    return [
+        BroughtKey(
+            f"{section}.{key}" if section else key,
+            readers=frozenset({"kafka"}),
+            no_effect=f"it concerns the protocol {protocol} only",
+        )
+        for key, protocol in pairs
+    ]
+
+
+_CODEC_KEYS: Final = (
+    ("enable-tidb-extension", "canal-json or avro"),
+    ("max-batch-size", "open-protocol"),
+    ("avro-enable-watermark", "avro"),
+    ("avro-decimal-handling-mode", "avro"),
+    ("avro-bigint-unsigned-handling-mode", "avro"),
+    ("avro-include-before-value", "avro"),
+    ("encoding-format", "simple"),
+)
 BROUGHT: Final[tuple[BroughtKey, ...]] = (
     # top level
     *_idle("", "performance-mode", SPARK, shape=one_of("throughput", "low-latency")),
@@ -72,11 +94,13 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     ),
     *_idle("", "check-gc-safe-point", "the source's own retention counts", shape=flag()),
     *_idle("", "enable-table-monitor", "there is no table monitor", shape=flag()),
+    *_idle("", "enable-old-value", "old values are always there", shape=flag()),
     *_idle("", "sql-mode", "DDL is not parsed with a session's SQL mode"),
     *_idle(
         "",
         "active-active-sync-stats-interval",
         "the downstream's statistics are not asked for",
+        shape=duration(timedelta(0)),
     ),
     # sections of their own
     *_idle("mounter", "worker-num", SPARK, shape=whole()),
@@ -88,8 +112,13 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
         "max-traffic-percentage",
         SPARK,
     ),
-    _acts("integrity.integrity-check-level", "none"),
-    *_idle("integrity", "corruption-handle-level", "rows carry no checksum"),
+    _acts("integrity.integrity-check-level", "none", "kafka"),
+    *_idle(
+        "integrity",
+        "corruption-handle-level",
+        "rows carry no checksum",
+        shape=one_of("warn", "error"),
+    ),
     _acts("consistent.level", "none"),
     *_idle(
         "consistent",
@@ -124,6 +153,7 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     _elsewhere("sink.open", "open-protocol"),
     _elsewhere("sink.debezium", "debezium"),
     _elsewhere("sink.kafka-config", "kafka"),
+    *_of_others("sink.kafka-config.codec-config", *_CODEC_KEYS),
     _elsewhere("sink.pulsar-config", "pulsar"),
     _elsewhere("sink.mysql-config", "mysql"),
     _elsewhere("sink.cloud-storage-config", "storage"),
@@ -164,4 +194,15 @@ BROUGHT_PARAMETERS: Final[tuple[BroughtKey, ...]] = (
     _acts("flush-interval", "5s", "storage"),
     _acts("file-size", "67108864", "storage"),
     _acts("transaction-atomicity", "none"),
+    *_of_others(
+        "",
+        *_CODEC_KEYS,
+        ("schema-registry", "avro"),
+        ("only-output-updated-columns", "canal-json or open-protocol"),
+        ("content-compatible", "canal-json"),
+        ("output-row-key", "canal-json"),
+        ("debezium-disable-schema", "debezium"),
+        ("debezium-include-start-ts", "debezium"),
+    ),
+    *_idle("", "batch-replace-enable batch-replace-size", "TiCDC ignores it too", "mysql"),
 )

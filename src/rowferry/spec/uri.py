@@ -5,12 +5,15 @@ from __future__ import annotations
 import os.path
 import re
 from dataclasses import dataclass, replace
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from rowferry.errors import BadUri
 
 _SECRET_WORDS = ("password", "secret", "token", "access-key", "account-key", "sas", "credential")
-_LOGIN = re.compile(r"(://[^/@:]*:)[^/]*@")
+_LOGIN = re.compile(r"""(://[^/@:\s]*:)(?!<password>@)(?:[^\s"']*|[^/\s]*)@""")
+_HOSTS = re.compile(r"(?:(?:\[[^\s\[\]]+\]|[^\s:@\[\],]*)(?::\d{0,5})?(?:,|$))*")
+_PORT = re.compile(r":(\d+)(?:,|$)")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _FOREIGN = ("http", "https")  # of their parameters only the receiver knows which are secret
 
 
@@ -19,11 +22,26 @@ def is_secret_parameter(key: str) -> bool:
     return any(word in key.lower() for word in _SECRET_WORDS)
 
 
+def without_passwords(text: str) -> str:
+    """Return a text in which every URL's password is `***`, also one with a slash in it."""
+    return _LOGIN.sub(r"\1***@", text)
+
+
 def _hidden(key: str, value: str) -> str:
     """Return a parameter's value without its secrets: also a password inside a URL."""
     if is_secret_parameter(key):
         return "***"
-    return quote(_LOGIN.sub(r"\1***@", value), safe="/:,*@")
+    return quote(without_passwords(value), safe="/:,*@")
+
+
+def _is_cut(parts: SplitResult, pairs: list[tuple[str, str]]) -> bool:
+    """Return whether what should be hosts is none: perhaps the half of a login that / or ? cut."""
+    address = parts.netloc.rpartition("@")[2]
+    if not _HOSTS.fullmatch(address) or any(int(p) > 65535 for p in _PORT.findall(address)):
+        return True
+    if parts.scheme in _FOREIGN or address != parts.netloc or ":" not in address:
+        return False
+    return any("@" in text for text in (parts.path, *(key for key, _ in pairs)))
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,8 @@ class Uri:
     @classmethod
     def parse(cls, text: str, what: str) -> Uri:
         """Read a URI; `what` ("source", "sink") is for errors, which never show the password."""
+        if _UNPRINTABLE.search(text) or "%00" in text:
+            raise BadUri(f"the {what} URI has a character that no URI may have: NUL, line end, …")
         try:
             parts = urlsplit(text)
         except ValueError:
@@ -49,6 +69,11 @@ class Uri:
         login, at, address = parts.netloc.rpartition("@")
         user, _, password = login.partition(":")
         pairs = parse_qsl(parts.query, keep_blank_values=True)
+        if parts.scheme != "file" and _is_cut(parts, pairs):
+            raise BadUri(
+                f"the {what} URI names no host:port behind ://; in a user or password write / as"
+                " %2F, ? as %3F, @ as %40, : as %3A, and an IPv6 address in brackets"
+            )
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:

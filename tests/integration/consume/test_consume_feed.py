@@ -8,6 +8,7 @@ import pytest
 from consume_kit import Changefeed
 from run_kit import call
 
+from rowferry.flow.sink.storage.reader import StoredSchema, read_storage
 from rowferry.testing.servers import Kafka, MariaDb, MySql, Registry
 
 KINDS = ["canal-json&enable-tidb-extension=true", "canal-json", "open-protocol", "avro", "file"]
@@ -105,3 +106,76 @@ def test_a_feed_applied_elsewhere_gives_equal_tables(
         listed = ", ".join(f"`{c}`" for (c,) in columns)
         query = f"SELECT {listed} FROM {database}.{name} ORDER BY {listed}"
         assert target.execute(query) == source.execute(query), name
+
+
+DEFINED = (
+    "CREATE TABLE parts (id INT PRIMARY KEY, v DOUBLE) PARTITION BY RANGE (id) "
+    "(PARTITION low VALUES LESS THAN (10), PARTITION high VALUES LESS THAN (20))",
+    "CREATE TABLE single (id INT PRIMARY KEY, v DOUBLE)",
+    "INSERT INTO parts VALUES (1, 1.5), (11, 11)",
+    "INSERT INTO single VALUES (5, 55)",
+    "ALTER TABLE parts EXCHANGE PARTITION low WITH TABLE single",
+    "UPDATE parts SET v = 56 WHERE id = 5",
+    "INSERT INTO single VALUES (2, 2)",
+    "CREATE TABLE {other}.twin LIKE single",
+    "INSERT INTO {other}.twin VALUES (3, 3)",
+    "ALTER TABLE single RENAME TO lonely",
+    "RENAME TABLE lonely TO {other}.moved",
+    "INSERT INTO {other}.moved VALUES (4, 4)",
+    "ALTER TABLE {other}.twin ADD COLUMN w INT, RENAME TO here",
+    "DROP TABLE IF EXISTS nothing",
+    "CREATE DATABASE {gone}",
+    "CREATE TABLE {gone}.brief (id INT PRIMARY KEY)",
+    "CREATE TABLE {gone}.empty (id INT PRIMARY KEY, v VARCHAR(5))",
+    "INSERT INTO {gone}.brief VALUES (1)",
+    "DROP DATABASE {gone}",
+)
+
+
+@pytest.mark.parametrize("kind", ["open-protocol", "file"])
+def test_statements_mean_elsewhere_what_they_meant_here(
+    kind: str,
+    mysql_server: MySql,
+    mariadb_server: MariaDb,
+    kafka_broker: Kafka,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is run once, in its table's own database, whatever the source's session was in."""
+    name = f"defined_{kind[:4]}"
+    other, gone, servers = f"{name}_b", f"{name}_c", (mysql_server, mariadb_server)
+    for server in servers:
+        for database in (name, other):
+            server.script(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
+    config = tmp_path / "feed.toml"
+    config.write_text(f'[filter]\nrules = ["{name}*.*"]\n')
+    sink = f"file://{tmp_path}/out?protocol=csv"
+    if kind != "file":
+        sink = f"kafka://{kafka_broker.bootstrap}/{name}?protocol={kind}&partition-num=2"
+    feed = Changefeed(tmp_path, name.replace("_", "-"), mysql_server.uri, sink, config)
+    try:
+        feed.catch_up()
+        mysql_server.script(f"USE {name}", *(s.format(other=other, gone=gone) for s in DEFINED))
+        feed.catch_up()
+    finally:
+        feed.close()
+    words = ["consume", sink, "--config", str(config), "--until", "end"]
+    said = call(tmp_path, capfd, monkeypatch, [*words, "--apply", mariadb_server.uri])
+    assert said.code == 0, said.err
+    listed = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_schema "
+    tables, applied = (s.execute(f"{listed} IN (%s, %s)", name, other) for s in servers)
+    assert sorted(map(tuple, tables)) == sorted(map(tuple, applied))
+    assert len(tables) == 3
+    for database, table in tables:
+        query = f"SELECT * FROM {database}.{table} ORDER BY id"
+        first, second = (server.execute(query) for server in servers)
+        assert first == second, table
+    if kind == "file":
+        told = [s.document for s in read_storage(tmp_path / "out") if isinstance(s, StoredSchema)]
+        # One statement, one version; and a table that is gone again was there for its rows.
+        (both,) = (d.table_version for d in told if "EXCHANGE" in d.query)
+        assert [d.table for d in told if d.table_version == both] == ["parts", "single"]
+        for table in ("brief", "empty"):
+            verbs = [d.query.split()[0] for d in told if d.table == table and d.query]
+            assert verbs == ["CREATE", "DROP"], table

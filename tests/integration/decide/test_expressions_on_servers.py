@@ -80,11 +80,19 @@ ti > '12:00:00' | ti < '-01:00:00' | ti = '08:09:10' | ti = time '00:00:00'
 ti between '01:00:00' and '13:00:00'
 e = 'RED' | e = 2 | e > 1 | e in ('blue', 'x') | e like 'b%' | st = 'a,c' | st = 5
 st like '%b%' | e + 0 = 3
+y > 5 | y > '12' | y < 99 | y = '70' | y = 0 | y > true | 10 < y | y > 200
 bt = 5 | bt > 4 | bt = b'101' | bt + 1 = 256 | y = 2024 | y > 2000 | y between 1990 and 2020
 i = 5 or i is null | not (i = 5) | !i | i xor n | i = 5 and null | i = 5 or null | i is true
 i is not true | (i = 5) is false | i is unknown | not i is null | null | true | false | 1 | 2 - 1
 i > 0 = 1 | i = 5 = 1 is true | i and s | i or s | n xor s | s = 'APPLE '
 '1' = 1 | 1.0 | 0.9 = .9 | 1e0 = 1
+f * 3 = 0.3 | f + 0.2 = 0.3 | f + 0.6 = 0.7 | f between 0.1 and 0.3
+i & 1 = 1 | i ^ 3 = 6 | i << 2 = 20 | u >> 60 = 15 | ~i = 18446744073709551610 | i|2 = 7
+-i & 255 = 7 | bt & 4 | st & 2 = 2 | n & 1 = 0 and n > 0 | i << bt = 160 | 1 + i << 1 = 12
+greatest(i, n, 1) = 5 | least(i, n, 2) = 2 | greatest(i, null) is null | least(d, dt) = d
+n between '0.5' and 3 | s between 1 and 12 | '5' between i and 'a' | b between s and 'b'
+round(n, 1) = 10000000 | ceil(n) = 10000000 | not (round(n, 1)) | round(n, -7) = 10000000
+sign(n) = -1 | sign(f) | hour(ti) = 838 | hour(ti) = 100 | minute(ti) = 10 | second(ti) = 1
 """
 
 

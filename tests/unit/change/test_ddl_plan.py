@@ -164,7 +164,8 @@ def test_rename_table() -> None:
     assert change.table == TableId("e", "u")
     assert change.schema is not None
     assert (change.schema.id, change.schema.table_id) == (change.table, 100)
-    assert change.query == "RENAME TABLE t TO `e`.`u`"
+    assert change.query == "RENAME TABLE `d`.`t` TO `e`.`u`"
+    assert table().one("ALTER TABLE t RENAME AS u").query == "RENAME TABLE `d`.`t` TO `d`.`u`"
 
 
 def test_rename_swaps_names() -> None:

@@ -132,6 +132,9 @@ def test_a_row_that_is_only_a_key_is_a_violation() -> None:
         (SqlType("uuid"), "varchar(64)"),
         (SqlType("bigint", unsigned=True), "bigint unsigned"),
         (SqlType("json"), "json"),
+        (SqlType("float", length=12), "float"),
+        (SqlType("double", length=22, unsigned=True), "double unsigned"),
+        (SqlType("double", length=10, scale=2), "double(10,2)"),
     ],
 )
 def test_types_are_complete(type_: SqlType, expected: str) -> None:

@@ -145,11 +145,6 @@ def test_without_effect_is_told(config: dict[str, Any], path: str) -> None:
     ("config", "path", "harmless"),
     [
         (
-            {"integrity": {"integrity-check-level": "correctness"}},
-            "integrity.integrity-check-level",
-            {"integrity": {"integrity-check-level": "NONE"}},
-        ),
-        (
             {"consistent": {"level": "eventual"}},
             "consistent.level",
             {"consistent": {"level": "none"}},
@@ -166,6 +161,58 @@ def test_not_there_yet_is_refused_unless_default(
 ) -> None:
     assert refusal(BadOption, config).startswith(f"{path} is not supported yet; leave it out")
     assert build(harmless)[1] == []
+
+
+def test_integrity_is_refused_where_it_would_matter() -> None:
+    asked = {"integrity": {"integrity-check-level": "correctness"}}
+    path = "integrity.integrity-check-level"
+    queue = "kafka://h:1/t?protocol=canal-json"
+    assert refusal(BadOption, asked, queue).startswith(f"{path} is not supported yet")
+    assert build(asked)[1] == [f"{path} has no effect: it concerns kafka only"]
+    assert build({"integrity": {"integrity-check-level": "NONE"}})[1] == []
+
+
+def test_settings_of_other_codecs_do_no_harm() -> None:
+    config = {"sink": {"kafka-config": {"codec-config": {"encoding-format": "json"}}}}
+    _, notices = build(config, "kafka://h:1/t?protocol=canal-json&avro-enable-watermark=false")
+    assert notices == [
+        "sink.kafka-config.codec-config.encoding-format has no effect: it concerns the protocol "
+        "simple only",
+        "the sink URI's parameter avro-enable-watermark has no effect: it concerns the protocol "
+        "avro only",
+    ]
+
+
+def test_mysql_settings_as_the_file_of_others_names_them() -> None:
+    def section(**given: Any) -> dict[str, Any]:
+        named = {key.replace("_", "-"): value for key, value in given.items()}
+        return {"sink": {"mysql-config": named}}
+
+    table = OptionTable("sink.mysql-config", (Option("batch-dml-enable", flag(), True, ""),))
+    asked = section(enable_batch_dml=False)
+    spec, notices = build(asked, "mysql://h:1", tables=[table])
+    assert (spec.config, notices) == (section(batch_dml_enable=False), [])
+    both = section(enable_batch_dml=False, batch_dml_enable=False)
+    assert "keep one" in refusal(OptionsConflict, both, "mysql://h:1", tables=[table])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("sync-point-interval", "29s", "The SyncPointInterval:29s must be larger than 30s"),
+        ("sync-point-retention", "59m", "The SyncPointRetention:59m must be larger than 1h"),
+    ],
+)
+def test_sync_points_have_bounds_once_they_are_on(key: str, value: str, words: str) -> None:
+    assert build({key: value}, "mysql://h:1", tables=[])[1] == []
+    on = {key: value, "enable-sync-point": True}
+    assert words in refusal(BadOption, on, "mysql://h:1", tables=[])
+
+
+def test_an_empty_old_name_says_nothing() -> None:
+    rule = {"matcher": ["a.*"], "dispatcher": "", "partition": "ts"}
+    spec, _ = build({"sink": {"dispatchers": [rule]}}, "kafka://h:1/t?protocol=canal-json")
+    assert spec.section("sink")["dispatchers"] == [{"matcher": ["a.*"], "partition": "ts"}]
 
 
 def test_key_of_another_protocol_matters_only_there() -> None:
@@ -247,7 +294,11 @@ def test_uri_parameters() -> None:
     ("kind", "sink", "words"),
     [
         (BadOption, "file:///out", "a file sink needs a protocol"),
-        (BadOption, "file:///out?protocol=cvs", "unknown protocol 'cvs'; did you mean 'csv'?"),
+        (
+            BadOption,
+            "file:///out?protocol=cvs",
+            "unknown 'cvs' message protocol for sink; did you mean 'csv'?",
+        ),
         (BadOption, "file:///out?protocol=rich-avro", "reserved"),
         (BadUri, "ftp://h/out?protocol=csv", "unknown scheme 'ftp'; known: azblob"),
         (BadUri, "file://?protocol=csv", "names no directory"),
@@ -266,7 +317,7 @@ def test_sinks(kind: type[BadInput], sink: str, words: str) -> None:
 def test_contradictions() -> None:
     config = {"sink": {"delete-only-output-handle-key-columns": True}}
     assert "CSV protocol always output all columns" in refusal(OptionsConflict, config)
-    assert build({"sink": {"delete-only-output-handle-key-columns": False}})[1]
+    assert build({"sink": {"delete-only-output-handle-key-columns": False}})[1] == []
     rows = [Conflict(("force-replicate", True), ("sink", "storage"), "not with files")]
     words = refusal(OptionsConflict, {"force-replicate": True}, conflicts=rows)
     assert words == "not with files"

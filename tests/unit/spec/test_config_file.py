@@ -77,6 +77,7 @@ def test_empty_file(tmp_path: Path, name: str) -> None:
         ("f.json", "{", "wrong syntax: Expecting property name"),
         ("f.json", '{"a": 1, "a": 2}', "the key 'a' is given twice"),
         ("f.json", "[" * 100_000, "nested too deeply"),
+        ("f.yaml", "sink: &a\n  csv: *a\n", "nested too deeply"),
         ("f.json", "[1]", "must hold keys with values, not list"),
         ("f.yaml", "text", "must hold keys with values, not str"),
     ],
@@ -107,7 +108,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_rule_files_become_part_of_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "rules.txt").write_text("b.*\n# c\n!b.x\n")
+    (tmp_path / "rules.txt").write_text("\ufeffb.*\n# c\n!b.x\n")
     monkeypatch.chdir(tmp_path)
     config = {"filter": {"rules": ["a.*", " @rules.txt", "z.*"]}, "sink": {}}
     assert inline_rule_files(config) == {

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadUri
-from rowferry.spec.uri import Uri
+from rowferry.spec.uri import Uri, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,51 @@ def test_errors_never_show_the_uri() -> None:
         with pytest.raises(BadUri) as caught:
             Uri.parse(text, "sink")
         assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql://me:hunter2/x@h:3306/",
+        "mysql://me:hunter2?x@h:3306/",
+        "mysql://me:7/hunter2@h:3306/",
+        "mysql://me:7?hunter2@h:3306/",
+        "https://me:hunter2/x@h/",
+        "mysql://me:hunter2@ h:3306/",
+        "mysql://me:hunter2@h:65536/",
+        "mysql://me:hunter2@::1:3306/",
+    ],
+)
+def test_a_password_that_was_cut_is_never_taken_for_a_host(text: str) -> None:
+    with pytest.raises(BadUri, match=r"write / as %2F") as caught:
+        Uri.parse(text, "source")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kafka://a:9092,[::1]:9092,c/topic",
+        "mysql://me@corp:pw@[::1]:3306/",
+        "s3://bucket/a@b",
+        "https://h:8443/@team?to=a@b",
+        "file://a:b/c@d",
+        "mysql://h:/",
+    ],
+)
+def test_hosts_that_are_understood(text: str) -> None:
+    uri = Uri.parse(text, "sink")
+    assert Uri.parse(uri.reveal(), "sink") == uri
+
+
+@pytest.mark.parametrize("text", ["file:///a\x00b", "file:///a%00b", "file:///\ud800", "x://h\n/"])
+def test_characters_that_no_uri_may_have(text: str) -> None:
+    with pytest.raises(BadUri, match="no URI may have"):
+        Uri.parse(text, "sink")
+
+
+def test_passwords_are_hidden_in_any_text() -> None:
+    assert without_passwords("at mysql://me:a/b@h:3 now") == "at mysql://me:***@h:3 now"
+    assert without_passwords('"x://me:a\'b@h", "c@d"') == '"x://me:***@h", "c@d"'
+    for plain in ("mysql://<user>:<password>@<host>", "http://h:80/x y@z", "mysql://me@h:3306/"):
+        assert without_passwords(plain) == plain

@@ -98,13 +98,16 @@ def create(
     """Create a changefeed; it begins at once."""
     if not sink_uri:
         raise BadOption("--sink-uri is needed: where to write")
+    settings = _settings(config)
+    if no_confirm:  # TiCDC would ask whether to leave out tables without a key
+        settings.setdefault("ignore-ineligible-table", True)
     wanted: dict[str, Any] = {
         "changefeed_id": changefeed_id or "",
         "source_uri": _absolute(source, "source") if source else "",
         "sink_uri": _sink(sink_uri, schema_registry),
         "start_ts": start_ts or 0,
         "target_ts": target_ts or 0,
-        "replica_config": _settings(config),
+        "replica_config": settings,
     }
     found = server.post(*OURS, "changefeeds", "check", body=wanted)
     raise_if_wrong(found)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 
 from rowferry.control.lifecycle import State
 from rowferry.control.operations import Changed, Operations, Wanted
-from rowferry.errors import BadInput, BadOption, NotSupported
+from rowferry.errors import BadInput, BadUri, NotSupported
 from rowferry.face.about import About
 from rowferry.face.rest import answers
 from rowferry.face.rest.answers import (
@@ -59,7 +59,7 @@ def wanted(body: CreateBody | VerifyBody, sources: Sources) -> Wanted:
 def changed(body: UpdateBody) -> Changed:
     """Return what a body changes."""
     if body.start_ts:
-        raise BadOption("start_ts can not be updated")
+        raise BadInput("start_ts can not be updated")
     config = body.replica_config
     return Changed(
         source_uri=body.source_uri or None,
@@ -88,7 +88,7 @@ def changefeed_paths(operations: Operations, about: About, sources: Sources) -> 
     @paths.post("", summary="Create a changefeed")
     def create(body: CreateBody) -> ChangefeedDetail:
         if not body.sink_uri:
-            raise BadOption("sink_uri is empty; it says where to write")
+            raise BadUri("sink_uri is empty, cannot create a changefeed without sink_uri")
         return answers.detail(operations.create(wanted(body, sources)).feed, about.version)
 
     @paths.get("", summary="List changefeeds")

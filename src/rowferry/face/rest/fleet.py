@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
+from dataclasses import replace
 from typing import Final
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from rowferry.control.operations import Operations
+from rowferry.control.operations import Operations, Wanted
 from rowferry.control.store.contract import Feed, Server
 from rowferry.errors import BadOption
 from rowferry.face.about import About
@@ -19,6 +21,7 @@ from rowferry.face.rest.answers import CLUSTER, KEYSPACE, Nothing, TableNames
 from rowferry.face.rest.bodies import LogLevelBody, PdBody, RedactBody, VerifyBody
 from rowferry.face.rest.changefeeds import Named, not_supported, wanted
 from rowferry.face.sources import Sources
+from rowferry.spec.feed_options import CASE_SENSITIVE, FORCE_REPLICATE, IGNORE_INELIGIBLE
 
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -28,6 +31,12 @@ _LEVELS: Final = {
     "error": logging.ERROR,
     "fatal": logging.CRITICAL,
 }
+
+
+# TiCDC's own client refuses servers whose version is below v6.2.0.
+_SPEAKS: Final = "v8.5.0"
+_NOT_SEMVER: Final = re.compile(r"[^0-9A-Za-z.-]")
+_FILTERING: Final = ("filter", CASE_SENSITIVE.key, FORCE_REPLICATE.key)
 
 
 class Capture(BaseModel):
@@ -142,7 +151,7 @@ def fleet_paths(operations: Operations, about: About, sources: Sources) -> APIRo
     @paths.get("/api/v2/status", summary="The server that answers")
     def status() -> ServerStatus:
         return ServerStatus(
-            version=about.version,
+            version=f"{_SPEAKS}+rowferry.{_NOT_SEMVER.sub('-', about.version)}",
             git_hash="",
             id=about.instance,
             cluster_id=CLUSTER,
@@ -177,10 +186,20 @@ def fleet_paths(operations: Operations, about: About, sources: Sources) -> APIRo
             raise BadOption("redact_info_log: secrets are always hidden; the only mode is 'on'")
         return RedactMode(previous_mode="on", current_mode="on")
 
+    def foreseen(asked: Wanted) -> TableNames:
+        # Tables without a key are listed, not refused: the client asks its user about them.
+        config = {**asked.config, IGNORE_INELIGIBLE.key: True}
+        return answers.table_names(operations.create(replace(asked, config=config), dry_run=True))
+
     @paths.post("/api/v2/verify_table", summary="What a changefeed would capture")
+    def verified_tables(body: VerifyBody) -> TableNames:
+        return foreseen(wanted(body, sources))
+
     @paths.post("/api/v2/get_all_tables", summary="What a filter would capture")
-    def tables(body: VerifyBody) -> TableNames:
-        return answers.table_names(operations.create(wanted(body, sources), dry_run=True))
+    def all_tables(body: VerifyBody) -> TableNames:
+        asked = wanted(body.model_copy(update={"sink_uri": ""}), sources)
+        config = {key: asked.config[key] for key in _FILTERING if key in asked.config}
+        return foreseen(replace(asked, config=config))
 
     equal = "servers are equal; ask the one that should stop to stop"
     not_supported(paths, "POST", "/api/v2/owner/resign", equal)

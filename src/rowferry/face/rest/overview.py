@@ -217,12 +217,13 @@ def _error(seen: Seen) -> Form | None:
 
 
 def _range(progress: RangeProgress, owner: str | None) -> Form:
+    index = str(progress.last_log_index or "")  # a source with one log for all has none
     snapshot = progress.stage is Stage.SNAPSHOT
     return {
         "range_id": progress.range_id,
         "table": f"{progress.database}.{progress.table}",
         "stage": progress.stage.name.lower(),
-        "position": progress.last_snapshot_key if snapshot else str(progress.last_log_index),
+        "position": progress.last_snapshot_key if snapshot else index,
         "owner": owner,
     }
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from rowferry.errors import BadOption
+from rowferry.spec.legacy import MYSQL_KEYS
 from rowferry.spec.option import go_text, parse_duration
 
 # Keys whose value is a number of nanoseconds there, and a duration with its unit here.
@@ -21,7 +22,29 @@ NANOSECONDS: Final = frozenset(
     }
 )
 _OTHER_NAMES: Final = {"sink.file-index-width": "file-index-digit"}
-_OTHER_NAMES_BACK: Final = {"sink.file-index-digit": "file_index_width"}
+_OTHER_NAMES_BACK: Final = {"sink.file-index-digit": "file_index_width"} | {
+    f"sink.mysql-config.{ours}": theirs.replace("-", "_") for theirs, ours in MYSQL_KEYS.items()
+}
+# Sections that its clients know only as a whole: to them a key that is absent is empty, and so they
+# would send it back.
+_WHOLE: Final[dict[str, dict[str, Any]]] = {
+    "sink.csv": {
+        "delimiter": ",",
+        "quote": '"',
+        "null": "\\N",
+        "include-commit-ts": False,
+        "binary-encoding-method": "base64",
+        "output-old-value": False,
+        "output-handle-key": False,
+        "output-field-header": False,
+    },
+    "sink.kafka-config.large-message-handle": {
+        "large-message-handle-option": "none",
+        "large-message-handle-compression": "none",
+        "claim-check-storage-uri": "",
+        "claim-check-raw-value": False,
+    },
+}
 # Keys that TiCDC writes with hyphens in JSON, too.
 _HYPHENED: Final = ("target-schema", "target-table")
 
@@ -80,7 +103,7 @@ def _section_out(section: Mapping[str, Any], path: str) -> dict[str, Any]:
         _OTHER_NAMES_BACK.get(
             _join(path, key), key if key in _HYPHENED else key.replace("-", "_")
         ): _value_out(value, _join(path, key))
-        for key, value in section.items()
+        for key, value in {**_WHOLE.get(path, {}), **section}.items()
     }
 
 
@@ -89,6 +112,8 @@ def _value_out(value: Any, path: str) -> Any:
         return _section_out(value, path)
     if isinstance(value, list | tuple):
         return [_value_out(one, path) for one in value]
+    if path == "sink.dispatchers.partition":
+        return str(value)  # the number of a partition: expressions are text there
     if path in NANOSECONDS and isinstance(value, str):
         try:
             return parse_duration(value) // timedelta(microseconds=1) * 1000

@@ -11,7 +11,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, NoSuchTable, TableIneligible
 from rowferry.flow.decide.column_select import ColumnSelectors, as_seen
 from rowferry.flow.decide.event_filter import EventFilters
-from rowferry.flow.decide.key_split import split_key_changes
+from rowferry.flow.decide.key_split import split_in_halves
 from rowferry.flow.decide.row_policy import by_policy
 from rowferry.flow.decide.table_filter import TableFilter, is_system_database
 from rowferry.flow.decide.table_flags import COMMIT_TS, TableFlags
@@ -204,8 +204,11 @@ class Decisions:
             kept = by_policy(flagged, self._active_active, self._cluster_index)
         if len(kept):
             # Keys are compared before columns go: a unique index need not stay whole.
-            whole = split_key_changes(kept) if self._splits else kept
-            yield as_seen(whole, seen.narrowed)
+            whole, halves = split_in_halves(kept) if self._splits else (kept, None)
+            if halves is not None:
+                whole = self._events.kept_halves(whole, halves)
+            if len(whole):
+                yield as_seen(whole, seen.narrowed)
 
     def seen_as(self, table: TableSchema) -> TableSchema:
         """Return a table as readers of the sink see it: its columns, its name, its flags.

@@ -112,6 +112,15 @@ class EventFilters:
         keep = policy.keeps(rows)
         return rows if keep.all() else rows.take(np.flatnonzero(keep))
 
+    def kept_halves(self, rows: Rows, halves: npt.NDArray[np.bool_]) -> Rows:
+        """Return rows without those halves of split updates that are ignored by kind of event.
+
+        To readers they are a delete and an insert, so that is what they count as here.
+        """
+        ignored = self._policy(rows.table).ops
+        gone = halves & np.isin(rows.op, [int(op) for op in ignored])
+        return rows.take(np.flatnonzero(~gone)) if gone.any() else rows
+
     def _policy(self, table: TableSchema) -> _Policy:
         key = (table.id, table.table_id, table.version)
         found = self._policies.get(key)
@@ -237,13 +246,14 @@ class _Rule:
         if self.fits(table.id):
             everything = _ALL_ROWS in self._events
             policy.ops |= {op for e, op in _ROW_EVENTS.items() if everything or e in self._events}
-            if columns := self._watched(policy, table):
+            columns = self._watched(policy, table)
+            if columns is not None:
                 policy.watched.append(columns)
         if self._exact.matches_table(*table.id):
             policy.tests += [(op, image, e.fit(table)) for op, image, e in self._expressions]
 
-    def _watched(self, policy: _Policy, table: TableSchema) -> list[str]:
-        """Return the columns whose change keeps an update; empty: the rule says nothing here."""
+    def _watched(self, policy: _Policy, table: TableSchema) -> list[str] | None:
+        """Return the columns whose change keeps an update; None: the rule says nothing here."""
         listed: set[str] = set()
         for name in self._rule.ignore_update_only_columns:
             column = table.by_name.get(name.lower())
@@ -254,5 +264,5 @@ class _Rule:
                 listed.add(column.name)
         keys = {c.lower() for i in table.indexes if i.primary or i.unique for c in i.columns}
         if not listed:
-            return []
+            return None
         return [c.name for c in table.columns if c.name not in listed or c.name.lower() in keys]

@@ -21,9 +21,12 @@ from rowferry.change.table import Column, TableSchema
 from rowferry.errors import BadEventFilter
 from rowferry.flow.decide.expression_functions import BUILDERS, choose, is_null
 from rowferry.flow.decide.expression_operators import (
+    BIT_OPERATORS,
+    bitwise,
     calculate,
     compare,
     is_among,
+    is_between,
     joined,
     negative,
 )
@@ -45,6 +48,7 @@ from rowferry.flow.decide.expression_values import (
     mapped,
     moment_text,
     time_micros,
+    with_room,
 )
 from rowferry.flow.decide.table_filter import bad_pattern
 
@@ -127,8 +131,12 @@ def _equals_one(value: Value) -> Value:
     return mapped(
         number,
         Form.BOOL,
-        lambda d: pc.equal(pc.round(d, round_mode="half_towards_infinity"), digit(1, d.type)),
+        lambda d: _is_one(pc.round(with_room(d), round_mode="half_towards_infinity")),
     )
+
+
+def _is_one(data: Datum) -> Datum:
+    return pc.equal(data, digit(1, data.type))
 
 
 # --- fitting -------------------------------------------------------------------------------------
@@ -156,6 +164,8 @@ class _Fitting:
             return compare(kind, *args)
         if kind in _ARITHMETIC:
             return calculate(kind, *args)
+        if kind in BIT_OPERATORS:
+            return bitwise(kind, *args)
         if kind in _JOINS:
             kernel = _JOINS[kind]
             return joined(Form.BOOL, lambda a, b: kernel(a, b), *map(as_truth, args))
@@ -187,8 +197,7 @@ class _Fitting:
             case "in":
                 return is_among(args[0], args[1:])
             case "between":
-                low, high = compare(">=", args[0], args[1]), compare("<=", args[0], args[2])
-                return joined(Form.BOOL, lambda a, b: pc.and_kleene(a, b), low, high)
+                return is_between(*args)
             case "like":
                 return _like(args[0], args[1], node.value)
             case "regexp":
@@ -255,7 +264,7 @@ def _column_value(column: Column) -> Value:
         return found
 
     if kind in _SAME:
-        return Value(_SAME[kind], run)
+        return Value(_SAME[kind], run, year=kind is Kind.YEAR)
     plain = Value(Form.INT, run)
     if kind is Kind.FLOAT:
         return mapped(plain, Form.DBL, lambda d: pc.cast(d, pa.float64()))
@@ -272,7 +281,7 @@ def _column_value(column: Column) -> Value:
         else mapped(plain, Form.INT, lambda d: pc.cast(d, pa.int64()))
     )
     if kind not in (Kind.ENUM, Kind.SET):
-        return whole
+        return replace(whole, in_bits=kind is Kind.BIT)
     names = sql_type.elements
     text = _enum_text(names) if kind is Kind.ENUM else _set_text(names)
     return mapped(plain, Form.TEXT, text, number=whole)

@@ -12,16 +12,20 @@ import pyarrow.compute as pc
 from rowferry.flow.decide.expression_operators import calculate, compare, joined
 from rowferry.flow.decide.expression_values import (
     MOMENTS,
+    NUMBERS,
     Datum,
     Form,
     Unfit,
     Value,
+    as_moment,
     as_number,
     as_text,
     as_truth,
     common_form,
     mapped,
     same_scale,
+    time_part,
+    with_room,
 )
 
 Builder: TypeAlias = Callable[[Sequence[Value]], Value]
@@ -143,7 +147,7 @@ def _to_whole(kernel: Any) -> Builder:
         value = as_number(args[0])
         if value.form is Form.INT:
             return value
-        return mapped(value, value.form, lambda d: kernel(d))
+        return mapped(value, value.form, lambda d: kernel(with_room(d)))
 
     return build
 
@@ -154,17 +158,45 @@ def _round(args: Sequence[Value]) -> Value:
     if value.form is Form.INT and digits >= 0:
         return value
     mode = "half_to_even" if value.form is Form.DBL else "half_towards_infinity"
-    return mapped(value, value.form, lambda d: pc.round(d, ndigits=digits, round_mode=mode))
+    room = 1 + max(0, -digits)
+
+    def kernel(data: Datum) -> Datum:
+        return pc.round(with_room(data, room), ndigits=digits, round_mode=mode)
+
+    return mapped(value, value.form, kernel)
+
+
+def _sign(args: Sequence[Value]) -> Value:
+    return mapped(as_number(args[0]), Form.INT, lambda d: pc.cast(pc.sign(d), pa.int64()))
+
+
+def _extreme(kernel: Any) -> Builder:
+    """Return GREATEST or LEAST of numbers or of dates; NULL where one of them is NULL."""
+
+    def build(args: Sequence[Value]) -> Value:
+        forms = {a.form for a in args} - {Form.NULL}
+        if forms <= set(MOMENTS):
+            form, ways = Form.DATETIME, [as_moment(a) for a in args]
+        elif forms <= set(NUMBERS):
+            form, change = common_form([*map(as_number, args)])
+            ways = [change(a) for a in args]
+        else:
+            raise Unfit("the function needs numbers only, or dates only")
+        return joined(form, lambda *d: kernel(*same_scale(d), skip_nulls=False), *ways)
+
+    return build
 
 
 # --- dates ---------------------------------------------------------------------------------------
 
 
-def _date_part(start: int, stop: int, *forms: Form) -> Builder:
-    """Return a function that reads digits of a date's text."""
+def _date_part(start: int, stop: int, *forms: Form, of_time: int = 0) -> Builder:
+    """Return a function that reads digits of a date's text, or a part of a TIME's."""
 
     def build(args: Sequence[Value]) -> Value:
         value = args[0]
+        if of_time and value.form is Form.TIME and value.literal is None:
+            return mapped(value, Form.INT, lambda d: time_part(d, of_time))
         if value.form not in forms:
             wanted = " or ".join(f.value for f in forms)
             raise Unfit(f"the function needs {wanted}, not {value.form.value}")
@@ -192,22 +224,25 @@ BUILDERS: Final[dict[str, Builder]] = {
     "date": _date,
     "day": _date_part(8, 10, *MOMENTS),
     "floor": _to_whole(pc.floor),
-    "hour": _date_part(11, 13, Form.DATETIME),
+    "greatest": _extreme(pc.max_element_wise),
+    "hour": _date_part(11, 13, Form.DATETIME, of_time=1),
     "if": lambda args: choose([args[0]], [args[1], args[2]]),
     "ifnull": first_known,
     "isnull": lambda args: is_null(args[0]),
+    "least": _extreme(pc.min_element_wise),
     "left": _left,
     "length": _length,
     "lower": _of_text(lambda d: pc.utf8_lower(d)),
     "ltrim": _of_text(lambda d: pc.ascii_ltrim(d, characters=" ")),
-    "minute": _date_part(14, 16, Form.DATETIME),
+    "minute": _date_part(14, 16, Form.DATETIME, of_time=2),
     "mod": lambda args: calculate("%", args[0], args[1]),
     "month": _date_part(5, 7, *MOMENTS),
     "nullif": _null_if,
     "right": _right,
     "round": _round,
     "rtrim": _of_text(lambda d: pc.ascii_rtrim(d, characters=" ")),
-    "second": _date_part(17, 19, Form.DATETIME),
+    "second": _date_part(17, 19, Form.DATETIME, of_time=3),
+    "sign": _sign,
     "substring": _substring,
     "trim": _of_text(lambda d: pc.ascii_trim(d, characters=" ")),
     "upper": _of_text(lambda d: pc.utf8_upper(d)),

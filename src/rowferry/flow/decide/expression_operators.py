@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -29,8 +30,10 @@ from rowferry.flow.decide.expression_values import (
     digit,
     mapped,
     same_scale,
+    with_room,
 )
 
+_TIMES: Final = frozenset({*MOMENTS, Form.TIME})
 _KERNELS: Final[dict[str, Any]] = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -54,6 +57,7 @@ def compare(operator: str, one: Value, other: Value) -> Value:
 
 def comparable_pair(one: Value, other: Value) -> tuple[Value, Value]:
     """Return both values in the one form in which they are compared."""
+    one, other = _whole_year(one, other), _whole_year(other, one)
     forms = {one.form, other.form}
     if Form.OPAQUE in forms:
         raise Unfit("JSON and VECTOR columns can only be tested with IS NULL")
@@ -70,6 +74,19 @@ def comparable_pair(one: Value, other: Value) -> tuple[Value, Value]:
         sensitive = one.sensitive or other.sensitive
         return comparable(one, sensitive), comparable(other, sensitive)
     return _numbers(_whole_literal(one, other), _whole_literal(other, one))
+
+
+def _whole_year(value: Value, other: Value) -> Value:
+    """Return a constant of two digits beside a YEAR as the year that it means."""
+    if not other.year or value.literal is None or value.form in (Form.DEC, Form.BYTES):
+        return value
+    try:
+        number = int(value.literal)
+    except ValueError:
+        return value
+    if not 1 <= number <= 99:
+        return value
+    return constant(number + (2000 if number < 70 else 1900), value.at)
 
 
 def _whole_literal(value: Value, other: Value) -> Value:
@@ -140,6 +157,72 @@ def _arrow(form: Form) -> pa.DataType:
     return kinds.get(form, pa.large_utf8())
 
 
+def is_between(value: Value, low: Value, high: Value) -> Value:
+    """Return `value BETWEEN low AND high`: with a number among them, texts count as numbers."""
+    every = (value, low, high)
+    forms = {v.form for v in every}
+    if forms & set(NUMBERS) and forms & {Form.TEXT, Form.BYTES} and not forms & _TIMES:
+        value, low, high = (as_double(v) for v in every)
+    elif Form.BYTES in forms and forms <= {Form.TEXT, Form.BYTES}:
+        value, low, high = (as_bytes(v) for v in every)
+    above, below = compare(">=", value, low), compare("<=", value, high)
+    return joined(Form.BOOL, pc.and_kleene, above, below, at=value.at)
+
+
+# --- bits ----------------------------------------------------------------------------------------
+
+
+def bitwise(operator: str, *operands: Value) -> Value:
+    """Return the result of a bit operator: a whole number of 64 bits without a sign.
+
+    Raises:
+        Unfit: the operands are no whole numbers.
+    """
+    return joined(
+        Form.DEC,
+        lambda *data: pc.cast(_BITS[operator](*data), pa.decimal128(20, 0)),
+        *(_as_bits(one) for one in operands),
+    )
+
+
+def _as_bits(value: Value) -> Value:
+    number = as_number(value)
+    if number.form not in (Form.INT, Form.DEC):
+        raise Unfit(f"bit operators need whole numbers, not {value.form.value}")
+    return mapped(number, Form.INT, _bits)
+
+
+def _bits(data: Datum) -> Datum:
+    if pa.types.is_integer(data.type):
+        return pc.cast(data, pa.uint64(), safe=False)  # a negative number has its own bits
+    whole = pc.round(with_room(data), round_mode="half_towards_infinity")
+    zero = pa.scalar(Decimal(0), whole.type)
+    below = pc.less(whole, zero)
+    above = pc.cast(pc.if_else(below, zero, whole), pa.uint64())
+    return pc.if_else(below, _bits(pc.cast(pc.if_else(below, whole, zero), pa.int64())), above)
+
+
+def _shifted(kernel: Callable[[Datum, Datum], Datum]) -> Callable[[Datum, Datum], Datum]:
+    most = pa.scalar(63, pa.uint64())
+
+    def shift(one: Datum, places: Datum) -> Datum:
+        found = kernel(one, pc.min_element_wise(places, most, skip_nulls=False))
+        return pc.if_else(pc.greater(places, most), pa.scalar(0, pa.uint64()), found)
+
+    return shift
+
+
+_BITS: Final[dict[str, Callable[..., Datum]]] = {
+    "|": lambda a, b: pc.bit_wise_or(a, b),
+    "&": lambda a, b: pc.bit_wise_and(a, b),
+    "^": lambda a, b: pc.bit_wise_xor(a, b),
+    "~": lambda a: pc.bit_wise_not(a),
+    "<<": _shifted(lambda a, b: pc.shift_left(a, b)),
+    ">>": _shifted(lambda a, b: pc.shift_right(a, b)),
+}
+BIT_OPERATORS: Final = frozenset(_BITS)
+
+
 # --- arithmetic ----------------------------------------------------------------------------------
 
 
@@ -183,6 +266,7 @@ def _divide_decimals(one: Datum, other: Datum) -> Datum:
     if (lack := 4 - other.type.precision + other.type.scale) > 0:
         one = pc.cast(one, pa.decimal256(one.type.precision + lack, scale + lack))
     found = pc.divide(one, other)
+    found = with_room(found)
     rounded = pc.round(found, ndigits=digits, round_mode="half_towards_infinity")
     excess = found.type.scale - digits
     return pc.cast(rounded, pa.decimal256(found.type.precision - excess, digits))

@@ -33,10 +33,12 @@ FUNCTIONS: Final[dict[str, tuple[int, int | None]]] = {
     "date": (1, 1),
     "day": (1, 1),
     "floor": (1, 1),
+    "greatest": (2, None),
     "hour": (1, 1),
     "if": (3, 3),
     "ifnull": (2, 2),
     "isnull": (1, 1),
+    "least": (2, None),
     "left": (2, 2),
     "length": (1, 1),
     "lower": (1, 1),
@@ -49,6 +51,7 @@ FUNCTIONS: Final[dict[str, tuple[int, int | None]]] = {
     "round": (1, 2),
     "rtrim": (1, 1),
     "second": (1, 1),
+    "sign": (1, 1),
     "substring": (2, 3),
     "trim": (1, 1),
     "upper": (1, 1),
@@ -74,7 +77,7 @@ _COMPARISONS: Final = {"=": "=", "<=>": "<=>", "<": "<", "<=": "<=", ">": ">", "
     "!=": "<>",
     "<>": "<>",
 }
-_BIT_OPERATORS: Final = frozenset({"|", "&", "<<", ">>", "^", "~", "->", "->>", ":="})
+_REFUSED_OPERATORS: Final = frozenset({"->", "->>", ":="})
 # Words that begin or join expressions and so are no column names unless quoted.
 _RESERVED: Final = frozenset(
     "AND OR XOR NOT IN IS LIKE REGEXP RLIKE BETWEEN CASE WHEN THEN ELSE DIV MOD NULL TRUE "
@@ -143,7 +146,7 @@ class _Reader:
         return found
 
     def fail(self, why: str, at: int | None = None) -> NoReturn:
-        if self.next.word in _BIT_OPERATORS:
+        if self.next.word in _REFUSED_OPERATORS:
             why = f"the operator {self.next.text} is not supported"
         refuse(why, self.next.start if at is None else at, self.text)
 
@@ -207,22 +210,22 @@ class _Reader:
         return Node("not", left.at, args=(found,)) if negated else found
 
     def predicate(self) -> Node:
-        left = self.sum()
+        left = self.bits()
         negated = self.next.text.upper() == "NOT" and bool(self.accept("NOT"))
         if self.accept("IN"):
             found = Node("in", left.at, args=(left, *self.listed()))
         elif self.accept("BETWEEN"):
-            low = self.sum()
+            low = self.bits()
             self.expect("AND")
             found = Node("between", left.at, args=(left, low, self.predicate()))
         elif self.accept("LIKE"):
-            pattern = self.sum()
+            pattern = self.bits()
             escape = "\\"
             if self.accept("ESCAPE"):
                 escape = self.one_character()
             found = Node("like", left.at, escape, (left, pattern))
         elif self.accept("REGEXP", "RLIKE"):
-            found = Node("regexp", left.at, args=(left, self.sum()))
+            found = Node("regexp", left.at, args=(left, self.bits()))
         elif negated:
             self.fail("expected IN, BETWEEN, LIKE or REGEXP after NOT")
         else:
@@ -235,6 +238,32 @@ class _Reader:
             self.fail("ESCAPE needs one character in quotes", at)
         return found
 
+    def bits(self) -> Node:
+        left = self.masked()
+        while self.accept("|"):
+            left = Node("|", left.at, args=(left, self.masked()))
+        return left
+
+    def masked(self) -> Node:
+        left = self.shifted()
+        while self.accept("&"):
+            left = Node("&", left.at, args=(left, self.shifted()))
+        return left
+
+    def shifted(self) -> Node:
+        left = self.sum()
+        while operator := self.shift():
+            left = Node(operator, left.at, args=(left, self.sum()))
+        return left
+
+    def shift(self) -> str:
+        """Consume `<<` or `>>`, which come as two tokens side by side; else return empty text."""
+        one, other = self.next, self.tokens[min(self.place + 1, len(self.tokens) - 1)]
+        if one.word not in ("<", ">") or one.word != other.word or one.end != other.start:
+            return ""
+        self.place += 2
+        return one.word * 2
+
     def sum(self) -> Node:
         left = self.product()
         while operator := self.accept("+", "-"):
@@ -242,10 +271,16 @@ class _Reader:
         return left
 
     def product(self) -> Node:
-        left = self.sign()
+        left = self.exclusive_bits()
         while operator := self.accept("*", "/", "%", "DIV", "MOD"):
             kind = {"MOD": "%", "DIV": "div"}.get(operator, operator)
-            left = Node(kind, left.at, args=(left, self.sign()))
+            left = Node(kind, left.at, args=(left, self.exclusive_bits()))
+        return left
+
+    def exclusive_bits(self) -> Node:
+        left = self.sign()
+        while self.accept("^"):
+            left = Node("^", left.at, args=(left, self.sign()))
         return left
 
     def sign(self) -> Node:
@@ -260,6 +295,8 @@ class _Reader:
             return self.sign()
         if self.accept("!"):
             return Node("not", at, args=(self.sign(),))
+        if self.accept("~"):
+            return Node("~", at, args=(self.sign(),))
         if self.accept("BINARY"):
             return Node("binary", at, args=(self.sign(),))
         found = self.primary()

@@ -69,6 +69,8 @@ class Value:
         literal: the constant, where it is one.
         sensitive: texts are compared with their case and accents.
         number: the same as a number, where that is not what its text says (ENUM, SET, hex).
+        in_bits: its text would be its bits, not its digits (BIT).
+        year: numbers of two digits beside it are years of this or the last century (YEAR).
         at: where it stands in the text of the expression.
     """
 
@@ -77,6 +79,8 @@ class Value:
     literal: Any = None
     sensitive: bool = False
     number: Value | None = None
+    in_bits: bool = False
+    year: bool = False
     at: int = 0
 
 
@@ -200,6 +204,9 @@ def as_double(value: Value) -> Value:
 
 
 def _to_double(data: Datum) -> Datum:
+    if pa.types.is_decimal(data.type):
+        # By its digits: the library's own way gives 0.30000000000000004 for 0.3.
+        data = pc.cast(data, pa.large_utf8())
     return pc.cast(data, pa.float64())
 
 
@@ -215,6 +222,14 @@ def _to_wide(data: Datum) -> Datum:
     if pa.types.is_decimal(kind):
         return pc.cast(data, pa.decimal256(kind.precision, kind.scale))
     return pc.cast(data, pa.decimal256(19, 0))
+
+
+def with_room(data: Datum, more: int = 1) -> Datum:
+    """Return DECIMALs with room for further digits, which 9.9 needs when it is rounded up."""
+    kind = data.type
+    if not pa.types.is_decimal(kind):
+        return data
+    return pc.cast(data, pa.decimal256(min(kind.precision + more, MOST_DIGITS), kind.scale))
 
 
 def digit(number: int, kind: pa.DataType) -> pa.Scalar:
@@ -246,6 +261,8 @@ def as_text(value: Value) -> Value:
         raise Unfit(f"{value.form.value} cannot be used as text")
     if value.form is Form.BYTES:
         raise Unfit("binary text cannot be used as characters")
+    if value.in_bits:
+        raise Unfit("a BIT cannot be used as text; compare it with a number")
     source = as_number(value) if value.form is Form.BOOL else value
     return mapped(source, Form.TEXT, lambda d: pc.cast(d, pa.large_utf8()))
 
@@ -309,6 +326,12 @@ def _micros(texts: Datum) -> Datum:
     total = pc.add(pc.multiply(pc.add(pc.multiply(hours, 60), minutes), 60), seconds)
     total = pc.add(pc.multiply(total, 1_000_000), micros)
     return pc.if_else(pc.equal(part(0), "-"), pc.negate(total), total)
+
+
+def time_part(texts: Datum, number: int) -> Datum:
+    """Return hours (1), minutes (2) or seconds (3) of TIMEs, without their sign."""
+    parts = pc.extract_regex(texts, pattern=_TIME_PARTS)
+    return pc.cast(pc.struct_field(parts, [number]), pa.int64())
 
 
 # --- texts ---------------------------------------------------------------------------------------

@@ -25,9 +25,14 @@ def split_key_changes(rows: Rows) -> Rows:
     without its before-image, or a key column that is absent from the images, cannot be compared and
     stays as it is.
     """
+    return split_in_halves(rows)[0]
+
+
+def split_in_halves(rows: Rows) -> tuple[Rows, npt.NDArray[np.bool_] | None]:
+    """Return what `split_key_changes` does, and which rows came from an update; None: no row."""
     changed = key_changes(rows)
     if changed is None:
-        return rows
+        return rows, None
     # Where each new row comes from; an update that changes a key is there twice.
     origin = np.repeat(np.arange(len(rows)), 1 + changed)
     halves = changed[origin]
@@ -38,7 +43,7 @@ def split_key_changes(rows: Rows) -> Rows:
     op[first] = Op.DELETE
     op[second] = Op.INSERT
     where = pa.array(origin)
-    return make_rows(
+    split = make_rows(
         rows.table,
         pa.array(op),
         rows.batch.column("commit_ts").take(where),
@@ -48,6 +53,7 @@ def split_key_changes(rows: Rows) -> Rows:
         rows.after.take(pa.array(origin, mask=first)),
         rows.physical_id,
     )
+    return split, halves
 
 
 def key_changes(rows: Rows) -> npt.NDArray[np.bool_] | None:

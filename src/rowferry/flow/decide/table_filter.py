@@ -315,6 +315,8 @@ class NameFilter:
             negative = text.startswith("!")
             try:
                 part, rest = _parse_part(text[negative:], case_sensitive=False)
+                if rest.startswith("."):
+                    raise _Wrong("unexpected special character '.'")
                 if rest:
                     raise _Wrong("syntax error: stray characters after column pattern")
             except _Wrong as err:

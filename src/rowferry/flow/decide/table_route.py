@@ -24,7 +24,7 @@ class _Route:
 
 
 class TableRoutes:
-    """`target-schema` and `target-table` of the dispatch rules; the first that fits counts.
+    """`target-schema` and `target-table` of the dispatch rules; the first with one that fits.
 
     Remembers, for one run, which table has which name, so that no two come to share one.
     """
@@ -36,19 +36,40 @@ class TableRoutes:
             BadRoute: an expression with other braces than {schema} and {table}.
             BadFilterRule: a matcher with a syntax error.
         """
-        self.any = any(r.target_schema or r.target_table for r in rules)
-        self._routes = [_read(r, case_sensitive) for r in rules] if self.any else []
+        routed = [r for r in rules if r.target_schema or r.target_table]
+        self.any = bool(routed)
+        self._routes = [_read(r, case_sensitive) for r in routed]
         self._holders: dict[TableId, TableId] = {}  # by the name that is written
 
     def target(self, table: TableId) -> TableId:
         """Return the name under which a table (or, without a table's name, a database) is written.
 
-        A database follows a rule that is for all its tables and puts them into one database.
+        A database follows the first rule that is for all its tables; where there is none, the
+        rules that are for some of them, which must agree.
+
+        Raises:
+            BadRoute: a database whose tables go to several.
         """
+        if not table.table:
+            return self._database_target(table)
         for route in self._routes:
             if route.tables.matches_table(*table):
                 return _target(route.rule, table)
         return table
+
+    def _database_target(self, database: TableId) -> TableId:
+        for route in self._routes:
+            if route.tables.matches_table(*database):
+                return _target(route.rule, database)
+        fit = (r for r in self._routes if r.tables.matches_database(database.database))
+        targets = {_target(r.rule, database).database: None for r in fit}
+        if len(targets) > 1:
+            raise BadRoute(
+                f"ambiguous schema routing for schema {database.database}: its tables go to "
+                f"{' and to '.join(targets)}; give them one target-schema, or leave changes of the "
+                "schema out by filter.event-filters"
+            )
+        return TableId(next(iter(targets), database.database), "")
 
     def claim(self, table: TableId) -> None:
         """Note that a table is written.

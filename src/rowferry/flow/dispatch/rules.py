@@ -57,9 +57,7 @@ class DispatchRules:
             BadUri: there is no default topic, or no topic can have that name.
         """
         if not default_topic:
-            raise BadUri(
-                "no topic is specified in the sink URI: add it as the path, host:port/topic"
-            )
+            raise BadUri("no topic is specified in sink-uri: add it as the path, host:port/topic")
         if why := wrong_topic(default_topic):
             raise BadUri(f"the sink URI names the topic {default_topic!r}: {why}")
         self.default_topic = default_topic

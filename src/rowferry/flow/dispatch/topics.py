@@ -48,18 +48,18 @@ class TopicRule:
             BadDispatchRule: it is neither, or names no possible topic.
         """
         lead = f"invalid topic expression: {expression}"
-        if _STATIC.fullmatch(expression) and not one_table_per_topic:
+        if one_table_per_topic and not _BOTH.fullmatch(expression):
+            raise BadDispatchRule(
+                f"{lead}: topic rule for Avro must contain {{schema}} and {{table}}, in this "
+                "order: a topic holds one table"
+            )
+        if _STATIC.fullmatch(expression):
             if why := wrong_topic(expression):
                 raise BadDispatchRule(f"{lead}: {why}")
         elif not _DYNAMIC.fullmatch(expression):
             raise BadDispatchRule(
                 f"{lead}: it has letters, digits, '.', '_' and '-', and may have {{schema}} and, "
                 "after it, {table}"
-            )
-        elif one_table_per_topic and not _BOTH.fullmatch(expression):
-            raise BadDispatchRule(
-                f"{lead}: with this protocol a topic holds one table, so that the topic rule must "
-                "contain {schema} and {table}"
             )
         return cls(expression)
 

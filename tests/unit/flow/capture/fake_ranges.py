@@ -108,6 +108,21 @@ class FakeRanges:
         self._put(ts, rows)
         return ts
 
+    def drop(self, table_id: int) -> int:
+        ts = self.tick()
+        self._jobs += 1
+        name = self.tables.pop(table_id).id
+        query = f"ddl {self._jobs}"
+        gone = SchemaChange(0, DdlKind.DROP_TABLE, query, name, None, dropped_table_id=table_id)
+        for one in self.ranges.values():
+            one.dropped |= one.physical_id == table_id
+        rows = [
+            (catalog.ddl_key(self._jobs), catalog.ddl_value([gone])),
+            (catalog.table_key(table_id), None),
+        ]
+        self._put(ts, rows)
+        return ts
+
     def _add_range(self, start: bytes, end: bytes, physical_id: int) -> FakeRange:
         made = FakeRange(self._next_range, start, end, physical_id)
         self.ranges[made.range_id] = made
@@ -156,10 +171,11 @@ class FakeRanges:
         self.ranges[range_id].snapshots.clear()
         self.ranges[range_id].conf_ver += 1
 
-    def compact(self, range_id: int) -> None:
+    def compact(self, range_id: int, through: int | None = None) -> None:
         home = self.ranges[range_id]
-        home.first_index = home.last_index + 1
-        home.log.clear()
+        through = home.last_index if through is None else through
+        home.first_index = through + 1
+        home.log = [entry for entry in home.log if entry[0] > through]
 
     def content(self, table_id: int) -> dict[bytes, bytes]:
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from fake_ranges import FakeRanges, simple_table
@@ -21,8 +22,8 @@ from rowferry.flow.capture.range_log.state import State
 class AllTables:
     """Captures what begins with t, or with another letter."""
 
-    def __init__(self, letters: str = "t") -> None:
-        self.letters = letters
+    def __init__(self, letters: str = "t", ignored: tuple[DdlKind, ...] = ()) -> None:
+        self.letters, self.ignored = letters, ignored
 
     def keeps_table(self, table: TableId) -> bool:
         return table.table[0] in self.letters
@@ -31,7 +32,8 @@ class AllTables:
         return self.keeps_table(table.id)
 
     def keeps_schema_change(self, change: SchemaChange) -> bool:
-        return self.keeps_table(change.previous or change.table)
+        known = self.keeps_table(change.previous or change.table)
+        return known and change.kind not in self.ignored
 
     def rows(self, rows: Rows) -> Iterator[Rows]:
         yield rows
@@ -53,13 +55,13 @@ class Feed:
         self.appetite = Appetite(lambda table: 400, 10_000, lambda ts: "day")
         self.planner = self.open()
 
-    def open(self, letters: str = "t") -> RangePlanner:
+    def open(self, letters: str = "t", ignored: tuple[DdlKind, ...] = ()) -> RangePlanner:
         state = None
         if self.position:
             state = State.from_position(self.position, tuple(self.ranges.values()), self.versions)  # type: ignore[arg-type]
         return RangePlanner(
             self.store,
-            AllTables(letters),
+            AllTables(letters, ignored),
             state=state,
             versions=tuple(self.versions.values()),
             rules=letters,
@@ -271,6 +273,51 @@ def test_a_table_renamed_into_the_filter_joins_with_its_snapshot(store: FakeRang
     assert min(s[1] for s in feed.seen if s[0] == "t9") > mark
     (change,) = [c for s in feed.stretches for c in s.schema_changes]
     assert change.kind is DdlKind.CREATE_TABLE and change.query.startswith("CREATE TABLE `db`.`t9`")
+
+
+def test_a_table_renamed_into_the_filter_and_dropped_before_it_joined(store: FakeRanges) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "u1"))
+    store.write(11, [{"id": i, "v": "u"} for i in range(5)])
+    feed = Feed(store)
+    feed.catch_up()
+    previous = TableId("db", "u1")
+    renamed = store.ddl(DdlKind.RENAME_TABLE, simple_table(11, "t1"), previous=previous)
+    store.write(11, [{"id": 9, "v": "u"}])
+    for value in "abc":
+        store.write(10, [{"id": 1, "v": value}])
+    dropped = store.drop(11)
+    feed.stretches.clear()
+    feed.appetite = replace(feed.appetite, stretch_bytes=1)  # several stretches until the DROP
+    feed.catch_up()
+    told = [(c.kind, c.table.table) for s in feed.stretches for c in s.schema_changes]
+    assert told == [(DdlKind.CREATE_TABLE, "t1"), (DdlKind.DROP_TABLE, "t1")]
+    # Its rows were never read: no watermark speaks for the time in which it was there.
+    marks = [s.watermark for s in feed.stretches if s.watermark is not None]
+    assert [w for w in marks if w < dropped] == [] and renamed < dropped
+    assert {s[0] for s in feed.seen} == {"t"}
+    assert {r.table for r in feed.ranges.values()} == {"t"}  # type: ignore[attr-defined]
+
+
+def test_a_new_table_goes_by_a_ddl_that_is_not_told(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.catch_up()
+    ignored = (DdlKind.RENAME_TABLE, DdlKind.DROP_TABLE)
+    feed.planner = feed.open(ignored=ignored)
+    # Both DDLs are in the catalog's log when the feed looks there again.
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "t1"))
+    store.write(11, [{"id": 1, "v": "wanted"}])
+    previous = TableId("db", "t1")
+    store.ddl(DdlKind.RENAME_TABLE, simple_table(11, "u1"), previous=previous)
+    store.write(11, [{"id": 2, "v": "not wanted"}])
+    feed.catch_up()
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(12, "t2"))
+    store.write(12, [{"id": 1, "v": "wanted"}])
+    store.drop(12)
+    feed.catch_up()
+    store.write(11, [{"id": 3, "v": "not wanted"}])
+    feed.catch_up()
+    assert sorted(s[0::2] for s in feed.seen if s[0] != "t") == [("t1", 1), ("t2", 1)]
+    assert {r.table for r in feed.ranges.values()} == {"t"}  # type: ignore[attr-defined]
 
 
 def test_compacted_log_stops_or_starts_again(store: FakeRanges) -> None:

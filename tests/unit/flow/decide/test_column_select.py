@@ -107,7 +107,7 @@ def test_columns_that_dispatch_needs(rule: dict[str, Any], lost: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
-        ("a.b", "stray characters after column pattern (rule 'a.b')"),
+        ("a.b", "unexpected special character '.' (rule 'a.b')"),
         ("/(/", "invalid pattern"),
         ("a b", "unexpected special character ' '"),
     ],

@@ -80,6 +80,19 @@ def test_expressions_are_judged_before_keys_are_split() -> None:
     assert ids(filters(rule), moved) == []
 
 
+@pytest.mark.parametrize(
+    ("event", "kept"),
+    [("delete", ["insert"]), ("insert", ["delete"]), ("update", []), ("all dml", [])],
+)
+def test_halves_of_a_split_update_are_a_delete_and_an_insert(event: str, kept: list[str]) -> None:
+    moved = chunk(TABLE, (Op.UPDATE, row(1), row(2)))
+    assert ids(filters({"matcher": ["shop.*"], "ignore-event": [event]}), moved) == kept
+    both = filters({"matcher": ["shop.*"], "ignore-event": ["insert", "delete"]})
+    assert ids(both, moved) == []
+    stays = chunk(TABLE, (Op.UPDATE, row(1), row(1, "x")), (Op.UPDATE, row(1), row(2)))
+    assert ids(both, stays) == ["update"]
+
+
 def test_matchers_and_case() -> None:
     rule = {"matcher": ["SHOP.Orders"], "ignore-event": ["insert"]}
     assert ids(filters(rule)) == ["update", "delete"]
@@ -109,6 +122,13 @@ def test_update_only_columns(columns: list[str], after: dict[str, Any], kept: bo
     found = filters({"matcher": ["shop.*"], "ignore-update-only-columns": columns})
     rows = chunk(TABLE, (Op.INSERT, None, row(9)), (Op.UPDATE, row(1), after))
     assert (len(decided(found, rows)) > 1) is kept
+
+
+def test_all_columns_of_a_table_without_keys_may_be_listed() -> None:
+    bare = made("CREATE TABLE bare (a INT, b INT)")
+    rule = {"matcher": ["shop.*"], "ignore-update-only-columns": ["a", "b"]}
+    rows = chunk(bare, (Op.UPDATE, {"a": 1}, {"a": 2}))
+    assert ids(filters(rule, **{"force-replicate": True}), rows) == []
 
 
 def test_unknown_columns_are_told() -> None:

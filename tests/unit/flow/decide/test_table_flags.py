@@ -121,10 +121,10 @@ def test_a_table_that_is_not_captured_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("config", "sink", "words"),
     [
-        ({"enable-active-active": True}, MYSQL, "needs bdr-mode = true"),
+        ({"enable-active-active": True}, MYSQL, "requires bdr-mode to be true"),
         (MODE, "file:///out?protocol=csv", "MySQL or TiDB sink only, not with file://"),
         (MODE, "kafka://h:1/t?protocol=canal-json", "not with kafka://"),
-        ({**MODE, "consistent": {"level": "eventual"}}, MYSQL, "excludes the redo log"),
+        ({**MODE, "consistent": {"level": "eventual"}}, MYSQL, "incompatible with redo log"),
     ],
 )
 def test_settings_that_the_mode_refuses(config: dict[str, Any], sink: str, words: str) -> None:

@@ -19,9 +19,9 @@ def table(name: str, database: str = "shop") -> TableSchema:
     return made(f"CREATE TABLE {name} (id INT PRIMARY KEY)", database)
 
 
-def test_first_rule_that_fits() -> None:
+def test_first_rule_with_a_target_that_fits() -> None:
     found = routing(
-        {"matcher": ["shop.log*"]},
+        {"matcher": ["shop.log*"], "partition": "ts"},
         {
             "matcher": ["shop.*"],
             "target-schema": "{schema}_copy",
@@ -30,7 +30,7 @@ def test_first_rule_that_fits() -> None:
         {"matcher": ["*.*"], "target-table": "x"},
     )
     assert found.seen_as(table("orders")).written_as == ("shop_copy", "shop_orders")
-    assert found.seen_as(table("logs")).target is None
+    assert found.seen_as(table("logs")).written_as == ("shop_copy", "shop_logs")
     assert found.seen_as(table("orders", "b")).written_as == ("b", "x")
 
 
@@ -113,6 +113,24 @@ def test_databases_follow_rules_for_all_their_tables() -> None:
         seen = found.change_seen_as(change)
         assert seen.query == f"CREATE DATABASE {written}"
         assert seen.written_as == (written.strip("`"), "")
+
+
+def test_a_database_follows_rules_for_some_of_its_tables() -> None:
+    def target(name: str) -> str:
+        query = f"CREATE DATABASE {name}"
+        change = SchemaChange(1, DdlKind.CREATE_DATABASE, query, TableId(name, ""))
+        return found.change_seen_as(change).written_as.database
+
+    found = routing(
+        {"matcher": ["one.a", "many.a"], "target-schema": "x"},
+        {"matcher": ["one.b"], "target-schema": "x", "target-table": "c"},
+        {"matcher": ["many.b"], "target-table": "c"},
+    )
+    assert (target("one"), target("none")) == ("x", "none")
+    with pytest.raises(
+        BadRoute, match="ambiguous schema routing for schema many: .* x and to many"
+    ):
+        target("many")
 
 
 def test_schema_change_carries_the_table_as_seen() -> None:

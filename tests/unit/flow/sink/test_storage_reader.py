@@ -83,6 +83,25 @@ def test_replay_order(tmp_path: Path) -> None:
     ]
 
 
+def test_nodes_of_ticdc_count_their_own_files(tmp_path: Path) -> None:
+    """As it does where `scheduler.enable-table-across-nodes` is on."""
+    feed = opened(tmp_path, EMPLOYEE)
+    feed.run(segment(0, SLICE), segment(1, SLICE), content=b"a")
+    day = tmp_path / DAY
+    nodes = {"1f-2": 1, "9a-0": 2}
+    for node, count in nodes.items():
+        for number in range(1, 4):  # those above the index are not visible
+            (day / f"CDC_{node}_{number:06d}.csv").write_text(f"{node}#{number}")
+        (day / f"meta/CDC_{node}.index").write_text(f"CDC_{node}_{count:06d}.csv\n")
+    (day / "000003.csv").write_text("a stranger's")
+    found = [line for line in told(tmp_path) if line.startswith(DAY)]
+    own = [f"{DAY} 1 a", f"{DAY} 2 a"]
+    assert found == [*own, f"{DAY} 1 1f-2#1", f"{DAY} 1 9a-0#1", f"{DAY} 2 9a-0#2"]
+    (day / "CDC_9a-0_000001.csv").unlink()
+    with pytest.raises(SinkDamaged, match=r"no data file of number 1, but .*CDC_9a-0\.index"):
+        told(tmp_path)
+
+
 def test_the_schema_that_comes_with_data(tmp_path: Path) -> None:
     opened(tmp_path).run(segment(0, SLICE))
     data = [s for s in read_storage(tmp_path) if isinstance(s, StoredData)]

@@ -109,6 +109,16 @@ def test_a_default_is_written_unless_it_is_null(default: object) -> None:
     assert "ColumnDefault" not in form(SqlType("int"), default=None)
 
 
+@pytest.mark.parametrize("default", [2**53, -(2**53), 2**53 + 1, -(2**63), 2**64 - 1])
+def test_a_reader_with_floats_finds_the_same_default(default: int) -> None:
+    """TiCDC's consumer writes what it has read again, numbers as floats, to check the file."""
+    written = form(SqlType("bigint"), default=default)["ColumnDefault"]
+    again = json.loads(marshal_indent(written), parse_int=float)
+    assert marshal_indent(again) == marshal_indent(written)
+    assert int(written) == default
+    assert (written == default) == (abs(default) <= 2**53)
+
+
 TABLE = TableSchema(
     TableId("hr", "a<b>&c"),
     9,
@@ -270,6 +280,15 @@ def test_a_changed_file_is_refused_by_name(damage: Any) -> None:
         read_document(content, file_of(document), "the/file")
 
 
+@pytest.mark.parametrize("name", ["bit", "year", "int"])
+def test_no_statement_calls_a_bit_or_a_year_unsigned(name: str) -> None:
+    """As TiDB counts them as unsigned, TiCDC's files name the types like this."""
+    column = {"ColumnName": "c", "ColumnType": f"{name.upper()} UNSIGNED", "ColumnPrecision": "4"}
+    schema = SchemaDocument("d", "t", 1, columns=(column,)).table_schema()
+    assert schema is not None
+    assert schema.columns[0].type == SqlType(name, length=4, unsigned=name == "int")
+
+
 def test_an_unknown_column_type_is_named() -> None:
     document = SchemaDocument("hr", "t", 1, columns=({"ColumnName": "c", "ColumnType": "CUBE"},))
     with pytest.raises(BadInput, match="'c' has the type 'CUBE'"):
@@ -319,3 +338,6 @@ def test_an_exchange_of_partitions_is_told_once() -> None:
     assert told == [*once, ("t", other.query, int(other.kind)), *once]
     assert found[1].columns
     assert of_changes(both[1:])[0].query == text
+    untold = of_changes([both[0], replace(both[1], query="")] * 2)  # and back again
+    assert [(d.table, d.query, d.kind) for d in untold] == once * 2
+    assert [d.query for d in of_changes(both[:1] * 2)] == [text, text]

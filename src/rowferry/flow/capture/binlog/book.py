@@ -6,20 +6,26 @@ import logging
 from dataclasses import replace
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import create_sql
+from rowferry.change.ddl import create_sql, parse_create
 from rowferry.change.ddl_table import quoted_table
 from rowferry.change.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import SourceUnsupported
+from rowferry.errors import BadStatement, SourceUnsupported
 from rowferry.flow.capture.binlog.events import Query
 from rowferry.flow.capture.binlog.scanner import Statement
 from rowferry.flow.capture.binlog.server import Server
+from rowferry.flow.capture.binlog.server_form import in_order
 from rowferry.flow.capture.binlog.state import State
 from rowferry.flow.capture.binlog.statement_reader import ANSI_QUOTES
 from rowferry.flow.capture.binlog.statement_text import mentioned, plain_text
 from rowferry.flow.capture.binlog.statements import Effects, effects
-from rowferry.flow.capture.binlog.table_map import MappedTable, infer_schema, mismatch
+from rowferry.flow.capture.binlog.table_map import (
+    MappedTable,
+    infer_schema,
+    is_sequence,
+    mismatch,
+)
 from rowferry.flow.capture.binlog.unseen import altered_since
 from rowferry.flow.decide.contract import Decision
 
@@ -73,7 +79,7 @@ class Book:
         name = self._name(mapped.table)
         table = self._state.by_name().get(name)
         if table is None:
-            if not self._decision.keeps_table(name):
+            if not self._decision.keeps_table(name) or is_sequence(mapped):
                 return None
             return self._met_without_statement(mapped, name, commit_ts)
         if table.progress.stage is Stage.REGISTERED:
@@ -208,7 +214,8 @@ class Book:
 
         Each change has a commit-ts of its own, counted up from the statement's: where a RENAME
         swaps tables, their order decides which rows go where. (Only a table that is made and filled
-        by one transaction has the commit-ts of its rows.)
+        by one transaction has the commit-ts of its rows; and both tables of an exchange of
+        partitions have one, as they have one statement.)
         """
         self._server.renew_settings()
         told: list[SchemaChange] = []
@@ -220,7 +227,8 @@ class Book:
         for change in statement.effects.changes:
             whole = self._completed(change, statement)
             if whole is not None:
-                told += self._apply_one(whole, stamp())
+                shared = not whole.query and bool(told)
+                told += self._apply_one(whole, told[-1].commit_ts if shared else stamp())
         for name in swapped:
             told += self._swap(name, statement, stamp())
         listed = {c.table for c in statement.effects.changes} | swapped
@@ -255,6 +263,8 @@ class Book:
             now = replace(now, inferred=True)
         if now is None:
             LOG.warning("a table is gone before its definition could be read", extra={"t": name})
+            now = _as_written(change, table_id)
+        if now is None:
             return None
         kind = change.kind if change.kind is not DdlKind.NONE else DdlKind.MULTI_SCHEMA_CHANGE
         if old is None and (kind is DdlKind.MULTI_SCHEMA_CHANGE or not change.query):
@@ -326,3 +336,19 @@ class Book:
         query = statement.query.sql.strip()
         change = SchemaChange(0, kind, query, name, now)
         return told + self._apply_one(change, commit_ts + len(told))
+
+
+def _as_written(change: SchemaChange, table_id: int) -> TableSchema | None:
+    """Return the table that a statement's text makes, as far as that tells it; None: not at all.
+
+    Rows may follow before it is dropped: whoever takes them must have been told of the table.
+    """
+    if change.kind is not DdlKind.CREATE_TABLE or not change.query:
+        return None
+    try:
+        found = parse_create(change.query, change.table.database)
+    except BadStatement:
+        return None
+    indexes = in_order(found.indexes)
+    table = replace(found, id=change.table, table_id=table_id, indexes=indexes)
+    return replace(table, partitioning=None, inferred=True)

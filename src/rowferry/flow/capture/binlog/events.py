@@ -6,11 +6,14 @@ checksum.
 
 from __future__ import annotations
 
+import re
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from rowferry.errors import CorruptLog
+from rowferry.flow.capture.binlog.charsets import charset_of, decoded
 from rowferry.flow.capture.binlog.compressed import inflate_query
 
 HEADER: Final = 19
@@ -20,6 +23,7 @@ STOP: Final = 3
 ROTATE: Final = 4
 FORMAT: Final = 15
 XID: Final = 16
+EXECUTE_LOAD_QUERY: Final = 18
 TABLE_MAP: Final = 19
 INCIDENT: Final = 26
 HEARTBEAT: Final = 27
@@ -33,6 +37,18 @@ GTID_TAGGED: Final = 42
 MARIA_GTID: Final = 162
 MARIA_GTID_LIST: Final = 163
 QUERY_COMPRESSED: Final = 165
+
+MOST_TRANSACTIONS: Final = 2**63 - 1  # no server numbers as many
+_QUERY_HEAD: Final = 13
+_LOAD_HEAD: Final = 26
+# Status variables of a QUERY event up to the one with the client's character set.
+_SQL_MODE: Final = 1
+_CHARSETS: Final = 4
+_STATUS_BYTES: Final = {0: 4, _SQL_MODE: 8, 3: 4}  # flags, sql_mode, auto_increment
+_STATUS_TEXTS: Final = {2: 1, 6: 0}  # the catalog: bytes behind its text
+_BY_SERVER: Final = re.compile(
+    rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?(?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+` \(\n  `"
+)
 
 # What an event that stops a feed is called, for the error's words.
 NAMES: Final[dict[int, str]] = {
@@ -74,10 +90,10 @@ class Query:
 
 def parse_query(body: bytes, compressed: bool = False) -> Query:
     """Read a QUERY event (MariaDB's compressed form too)."""
-    if len(body) < 13:
+    if len(body) < _QUERY_HEAD:
         raise CorruptLog(f"a QUERY_EVENT of {len(body)} bytes is too short")
     name_length, status_length = body[8], struct.unpack_from("<H", body, 11)[0]
-    start = 13 + status_length
+    start = _QUERY_HEAD + status_length
     end = start + name_length
     if end + 1 > len(body):
         raise CorruptLog("a QUERY_EVENT ends inside its database name")
@@ -85,15 +101,46 @@ def parse_query(body: bytes, compressed: bool = False) -> Query:
     if compressed:
         text = inflate_query(text)
     name = body[start:end].decode(errors="replace")
-    return Query(name, text.decode(errors="replace"), _sql_mode(body[13:start]))
+    sql_mode, collation = _session(body[_QUERY_HEAD:start])
+    return Query(name, _text(text, collation), sql_mode)
 
 
-def _sql_mode(status: bytes) -> int:
-    """Return the session's sql_mode: the second status variable, behind the flags."""
-    at = 5 if status[:1] == b"\0" else 0
-    if status[at : at + 1] != b"\1" or len(status) < at + 9:
-        return 0
-    return int.from_bytes(status[at + 1 : at + 9], "little")
+def parse_load(body: bytes) -> Query:
+    """Read an EXECUTE_LOAD_QUERY event: a QUERY whose head says more, of a file."""
+    return parse_query(body[:_QUERY_HEAD] + body[_LOAD_HEAD:])
+
+
+def _session(status: bytes) -> tuple[int, int]:
+    """Return the session's sql_mode and its client's collation, from the first status variables."""
+    sql_mode = at = 0
+    while at < len(status):
+        kind, at = status[at], at + 1
+        if kind == _CHARSETS:
+            return sql_mode, int.from_bytes(status[at : at + 2], "little")
+        if kind == _SQL_MODE:
+            sql_mode = int.from_bytes(status[at : at + 8], "little")
+        if kind in _STATUS_BYTES:
+            at += _STATUS_BYTES[kind]
+        elif kind in _STATUS_TEXTS and at < len(status):
+            at += 1 + status[at] + _STATUS_TEXTS[kind]
+        else:
+            break
+    return sql_mode, 0
+
+
+def _text(text: bytes, collation: int) -> str:
+    """Return a statement as Python's text: the log has it as the client sent it.
+
+    A definition that the server wrote itself (for CREATE TABLE … SELECT) is in UTF-8, whatever the
+    client's character set is.
+    """
+    charset = charset_of(collation)
+    if text.isascii() or charset in ("", "binary", "utf8mb3", "utf8mb4"):
+        return text.decode(errors="replace")
+    if _BY_SERVER.match(text):
+        with suppress(UnicodeDecodeError):
+            return text.decode()
+    return decoded(charset, [text])[0]
 
 
 def parse_rotate(body: bytes) -> tuple[str, int]:
@@ -140,7 +187,8 @@ def parse_tagged_gtid(body: bytes) -> TaggedGtid:
         if field == 0:
             reader.unsigned()  # flags
         elif field == 1:
-            uuid = bytes(reader.unsigned() for _ in range(16))
+            octets = [reader.unsigned() for _ in range(16)]
+            uuid = bytes(octets) if max(octets) < 256 else b""
         elif field == 2:
             number = reader.signed()
         elif field == 3:
@@ -155,7 +203,7 @@ def parse_tagged_gtid(body: bytes) -> TaggedGtid:
             reader.unsigned()  # transaction length, server versions, commit group ticket
         else:
             break
-    if len(uuid) != 16 or number <= 0:
+    if len(uuid) != 16 or not 0 < number < MOST_TRANSACTIONS:
         raise CorruptLog("a GTID_TAGGED_LOG_EVENT names no transaction")
     return TaggedGtid(uuid, tag, number, original or immediate)
 

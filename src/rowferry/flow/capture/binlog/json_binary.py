@@ -379,7 +379,7 @@ def json_texts(
     text = out[: offsets[-1]]
     out = np.empty(len(text) + DOUBLE_ROOM * count, np.uint8)
     digits, digits_at = shortest(numbers[:count])
-    fill_holes(text, holes[:count], digits, digits_at, offsets, out)
+    fill_holes(text, holes[:count], digits, digits_at, offsets, out, True)
     return out, offsets, 0, 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rowferry.flow.capture.binlog import json_binary as b
 from rowferry.flow.capture.binlog.decode_kernels_memory import BAD_DIFF, BAD_JSON
@@ -17,7 +17,11 @@ from rowferry.flow.capture.binlog.decode_kernels_memory import BAD_DIFF, BAD_JSO
 _REPLACE, _INSERT, _REMOVE = 0, 1, 2
 _FIXED: Final = {b.LITERAL: 1, b.INT16: 2, b.UINT16: 2, b.INT32: 4, b.UINT32: 4}
 _WIDE: Final = {b.INT64: 8, b.UINT64: 8, b.DOUBLE: 8}
-_STEP = re.compile(r'\[(\d+)\]|\."((?:[^"\\]|\\.)*)"|\.([^.\["]+)', re.DOTALL)
+_STEP = re.compile(
+    r"\[(?P<cell>\d+)\]|\[(?P<last>last)(?:-(?P<before>\d+))?\]"
+    r'|\."(?P<quoted>(?:[^"\\]|\\.)*)"|\.(?P<key>[^.\["]+)',
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,24 @@ class _Scalar:
 
 
 _Node: TypeAlias = "dict[bytes, _Node] | list[_Node] | _Scalar"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A cell of an array, counted from the first one or back from the last one."""
+
+    index: int
+    from_end: bool
+
+    def of(self, size: int) -> tuple[int, bool]:
+        """Return the place in an array of so many cells, and whether there is such a cell."""
+        inside = self.index < size
+        if self.from_end:
+            return (size - 1 - self.index if inside else 0), inside
+        return min(self.index, size), inside
+
+
+_Step: TypeAlias = bytes | _Cell
 
 
 class _BadError(Exception):
@@ -59,63 +81,72 @@ def _apply(root: _Node, changes: bytes, place: int) -> tuple[_Node, int]:
         node = _parse(value, 0, len(value), 0)
     elif what != _REMOVE:
         raise _BadError
-    steps = _steps(path.decode())
-    if not steps:
-        if node is None:
-            raise _BadError
-        return node, place
-    parent = root
-    for step in steps[:-1]:
-        parent = _child(parent, step)
-    _change(parent, steps[-1], what, node)
-    return root, place
+    return _changed(root, _steps(path.decode()), what, node), place
 
 
-def _change(parent: _Node, step: int | bytes, what: int, node: _Node | None) -> None:
-    if isinstance(parent, list) and isinstance(step, int):
-        if what == _INSERT and node is not None:
-            parent.insert(step, node)
-        elif step >= len(parent):
+def _changed(root: _Node, steps: list[_Step], what: int, node: _Node | None) -> _Node:
+    """Return the document after one change; whoever holds the node at the path is changed."""
+    whole: list[_Node] = [root]
+    holder, key = _held(whole, steps if what != _INSERT else steps[:-1])
+    if node is None:
+        if holder is whole:
             raise _BadError
-        elif node is None:
-            del parent[step]
-        else:
-            parent[step] = node
-    elif isinstance(parent, dict) and isinstance(step, bytes):
-        if (step in parent) == (what == _INSERT):
-            raise _BadError
-        if node is None:
-            del parent[step]
-        else:
-            parent[step] = node
+        del holder[key]
+    elif what == _REPLACE:
+        holder[key] = node
+    elif not steps:
+        raise _BadError
+    else:
+        _insert(holder[key], steps[-1], node)
+    return whole[0]
+
+
+def _insert(parent: _Node, step: _Step, node: _Node) -> None:
+    if isinstance(parent, list) and isinstance(step, _Cell):
+        parent.insert(step.of(len(parent))[0], node)
+    elif isinstance(parent, dict) and isinstance(step, bytes) and step not in parent:
+        parent[step] = node
     else:
         raise _BadError
 
 
-def _child(node: _Node, step: int | bytes) -> _Node:
-    if isinstance(node, list) and isinstance(step, int) and step < len(node):
-        return node[step]
-    if isinstance(node, dict) and isinstance(step, bytes) and step in node:
-        return node[step]
-    raise _BadError
+def _held(whole: list[_Node], steps: list[_Step]) -> tuple[Any, Any]:
+    """Return who holds the node at a path from the only one of `whole`, and as what."""
+    holder: Any = whole
+    key: Any = 0
+    for step in steps:
+        node = holder[key]
+        if isinstance(step, bytes):
+            if not isinstance(node, dict) or step not in node:
+                raise _BadError
+            holder, key = node, step
+            continue
+        place, inside = step.of(len(node) if isinstance(node, list) else 1)
+        if not inside:
+            raise _BadError
+        if isinstance(node, list):  # anything else is like an array of which it is the only cell
+            holder, key = node, place
+    return holder, key
 
 
-def _steps(path: str) -> list[int | bytes]:
-    """Read a path: `$`, then `[3]`, `.key` or `."any key"`."""
+def _steps(path: str) -> list[_Step]:
+    """Read a path: `$`, then `[3]`, `[last-3]`, `.key` or `."any key"`."""
     if not path.startswith("$"):
         raise _BadError
-    found: list[int | bytes] = []
+    found: list[_Step] = []
     place = 1
     while place < len(path):
         step = _STEP.match(path, place)
         if step is None:
             raise _BadError
-        if step[1] is not None:
-            found.append(int(step[1]))
-        elif step[2] is not None:
-            found.append(str(json.loads(f'"{step[2]}"', strict=False)).encode())
+        if step["cell"] is not None:
+            found.append(_Cell(int(step["cell"]), False))
+        elif step["last"] is not None:
+            found.append(_Cell(int(step["before"] or 0), True))
+        elif step["quoted"] is not None:
+            found.append(str(json.loads(f'"{step["quoted"]}"', strict=False)).encode())
         else:
-            found.append(step[3].encode())
+            found.append(step["key"].encode())
         place = step.end()
     return found
 

@@ -251,6 +251,9 @@ class _Reader:
         elif code in (ev.QUERY, ev.QUERY_COMPRESSED):
             self._statement(ev.parse_query(self._body(data), code == ev.QUERY_COMPRESSED))
             self._skip(data)
+        elif code == ev.EXECUTE_LOAD_QUERY:
+            self._statement(ev.parse_load(self._body(data)))
+            self._skip(data)
         elif code == ev.GTID_TAGGED:
             gtid = ev.parse_tagged_gtid(self._body(data))
             state[k.TXN_TS] = state[k.LAST_TS] = k.tick(
@@ -330,7 +333,7 @@ class _Reader:
                 code = int(block[begin + 4])
                 if reason == k.SPECIAL and code == ev.TABLE_MAP:
                     self._meet_table(block[begin + ev.HEADER : stop].tobytes())
-                elif reason == k.SPECIAL and code == ev.QUERY:
+                elif reason == k.SPECIAL and code in (ev.QUERY, ev.XA_PREPARE):
                     state[k.AT] = stop
                 else:
                     raise CorruptLog(f"the TRANSACTION_PAYLOAD_EVENT at {self._where()} is damaged")

@@ -52,7 +52,8 @@ PAIR_PARTITION: Final = 30  # its partition + 1; 0: none
 CLAMPED: Final = 31  # transactions whose time was clamped
 UNTIL_TS: Final = 32  # the walk ends before transactions above this commit-ts
 MARKED: Final = 33  # 1: the open transaction has a table whose rows say that it is not captured
-STATE_SIZE: Final = 34
+HALF: Final = 34  # 1: the open transaction is an ALTER that only begins, or that failed
+STATE_SIZE: Final = 35
 
 # --- what a TABLE_MAP's rows are -----------------------------------------------------------------
 CAPTURED: Final = 1
@@ -160,8 +161,11 @@ def _is_quiet(code: Any) -> Any:
         or code == 41
         or code == 3
         or code == 5
+        or code == 9  # what a file holds that a statement loads; so 11 and 17
+        or code == 11
         or code == 13
         or code == 14
+        or code == 17
         or code == 28
         or code == 29
         or code == 36
@@ -250,6 +254,16 @@ def _begin_time(data: Any, p: Any, end: Any, code: Any, seconds: Any) -> Any:
                     return original // 1000
             return (immediate & ((np.int64(1) << np.int64(55)) - 1)) // 1000
     return seconds * 1000
+
+
+@njit(cache=True, nogil=True)
+def _is_half(data: Any, p: Any, end: Any, flags: Any) -> Any:
+    """Return whether MariaDB's ALTER in two phases begins with this GTID, or ends in vain.
+
+    Its text stands in the log twice then; only behind a GTID that commits it, it counts.
+    """
+    at = p + 13 + (8 if flags & 2 else 0)  # a number of the group commit may come first
+    return not flags & 0xC0 and at < end and data[at] & 0x0A != 0
 
 
 @njit(cache=True, nogil=True)
@@ -380,6 +394,7 @@ def walk(
                 a, b = _number(data, body + 8, 4), _number(data, h + 5, 4)
                 number = _number(data, body, 8)
                 two = data[body + 12]
+                half = _is_half(data, body, stop, two)
                 fits = state[RUN_A] == a and state[RUN_B] == b
                 if two & 0xC0 and state[ACCEPT] == 0:
                     return SPECIAL  # XA
@@ -389,6 +404,7 @@ def walk(
                 a, b = _number(data, body + 1, 8), _number(data, body + 9, 8)
                 number = _number(data, body + 17, 8)
                 two = 1
+                half = False
                 fits = state[RUN_A] == a and state[RUN_B] == b and state[RUN_NEXT] == number
                 if code == 34:
                     fits = True
@@ -419,6 +435,7 @@ def walk(
             state[IN_TXN] = 0
             state[STATEMENT] = 0
             state[MARKED] = 0
+            state[HALF] = 1 if half else 0
             if code != 34:
                 state[RUN_NEXT] = number + 1
             state[ALONE] = 1 if two & 1 else 0
@@ -543,6 +560,7 @@ def _close(state: Any, border: Any, behind: Any) -> None:
     state[IN_TXN] = 0
     state[STATEMENT] = 0
     state[MARKED] = 0
+    state[HALF] = 0
     state[ALONE] = 0
     for i in range(len(state)):
         border[i] = state[i]

@@ -21,7 +21,7 @@ from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable
 from rowferry.flow.capture.binlog import events as ev
 from rowferry.flow.capture.binlog import scan_kernels as k
 from rowferry.flow.capture.binlog.compressed import inflate_payload
-from rowferry.flow.capture.binlog.gtid import GtidPosition
+from rowferry.flow.capture.binlog.gtid import GtidPosition, GtidSet
 from rowferry.flow.capture.binlog.gtid_run import GtidRun
 from rowferry.flow.capture.binlog.position import Gtids, LogPosition
 from rowferry.flow.capture.binlog.read import skip_event
@@ -29,6 +29,7 @@ from rowferry.flow.capture.binlog.scan import Maps, Pairs, run_walk
 from rowferry.flow.capture.binlog.segment_draft import SegmentDraft
 from rowferry.flow.capture.binlog.segment_join import SliceBytes, join_segments
 from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.flow.capture.binlog.statement_text import first_words
 from rowferry.flow.capture.binlog.statements import Effects
 from rowferry.flow.capture.binlog.stream import LogStream
 from rowferry.flow.capture.binlog.table_map import MappedTable, parse_table_map
@@ -43,6 +44,7 @@ _CLAMP_STEP_MS: Final = 1_000  # the clock is taken over in steps: each one ends
 _NEVER: Final = 1 << 62
 _TWO_DAYS: Final = (2 * 86_400_000) << PHYSICAL_SHIFT
 _ROW_STATEMENTS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
+_ROWS_PLEASE: Final = "run: SET GLOBAL binlog_format = ROW, and let no session change it"
 
 
 class TableBook(Protocol):
@@ -96,6 +98,7 @@ class Scanner:
         self._segments: list[Segment] = []
         self._joinable: dict[int, SliceBytes] = {}  # by the segments' identity
         self._xa = PreparedRows(position.server, position.prepared)
+        self._prepare = b""  # the XA_PREPARE of the compressed transaction that is looked into
         self._lows: dict[int, Gtids] = {}
         self._excluded: set[int] = set()
         self.statement: Statement | None = None
@@ -281,7 +284,7 @@ class Scanner:
             self._new_run()
             state[k.ACCEPT] = 0 if state[k.EACH] else 1
         elif reason == k.EACH_TXN:
-            self._look_at_lows()
+            self._look_at_lows(self._is_in)
             state[k.ACCEPT] = 1
         elif reason == k.CLAMP:
             self._renew_clamp()
@@ -380,12 +383,15 @@ class Scanner:
     def _new_run(self) -> None:
         """Begin a run of GTIDs with the event where the walk stands."""
         body, last = self._body(), int(self._state[k.RUN_NEXT]) - 1
+        number = _whole(body[:8] if self._maria else body[17:25])
+        if not 0 < number < ev.MOST_TRANSACTIONS:
+            raise CorruptLog(f"the GTID at {self._where()} has the number {number}")
         if self._maria:
-            number, domain = _whole(body[:8]), _whole(body[8:12])
+            domain = _whole(body[8:12])
             self._run.begin_maria(last, domain, self._event_server(), number)
             self._set_run(domain, self._event_server(), number)
         else:
-            uuid, number = body[1:17], _whole(body[17:25])
+            uuid = body[1:17]
             halves = np.frombuffer(uuid, np.int64)
             self._run.begin_mysql(last, uuid, number)
             self._set_run(int(halves[0]), int(halves[1]), number)
@@ -394,20 +400,19 @@ class Scanner:
         for index, value in ((k.RUN_A, a), (k.RUN_B, b), (k.RUN_NEXT, number), (k.RUN_OPEN, 1)):
             self._both(index, value)
 
-    def _look_at_lows(self) -> None:
+    def _is_in(self, low: Gtids) -> bool:
+        """Return whether the transaction whose GTID event the walk stands at is among these."""
+        body = self._body()
+        if isinstance(low, GtidPosition):
+            return low.holds(_whole(body[8:12]), _whole(body[:8]))
+        return low.holds(body[1:17], _whole(body[17:25]))
+
+    def _look_at_lows(self, is_in: Callable[[Gtids], bool]) -> None:
         """Decide which joining tables the next transaction still belongs to the snapshot of."""
         executed = self._run.upto(int(self._state[k.RUN_NEXT]) - 1)
         for table_id in [t for t, low in self._lows.items() if executed.contains(low)]:
             del self._lows[table_id]
-        body = self._body()
-        held = set()
-        for table_id, low in self._lows.items():
-            if isinstance(low, GtidPosition):
-                inside = low.holds(_whole(body[8:12]), _whole(body[:8]))
-            else:
-                inside = low.holds(body[1:17], _whole(body[17:25]))
-            if inside:
-                held.add(table_id)
+        held = {table_id for table_id, low in self._lows.items() if is_in(low)}
         if held != self._excluded:
             self._excluded = held
             self._close_segment(self._state)
@@ -431,6 +436,13 @@ class Scanner:
         """Begin a transaction whose GTID has a tag."""
         state = self._state
         gtid = ev.parse_tagged_gtid(self._body())
+        if self._lows:
+            self._look_at_lows(
+                lambda low: isinstance(low, GtidSet) and low.holds(gtid.uuid, gtid.number, gtid.tag)
+            )
+        if gtid.commit_us // 1000 > state[k.CLAMP_MS]:
+            self._renew_clamp()
+            state[k.ACCEPT] = 0
         self._run.begin_mysql(int(state[k.RUN_NEXT]) - 1, gtid.uuid, gtid.number, gtid.tag)
         self._set_run(-1, -1, gtid.number)  # no plain GTID continues it
         state[k.RUN_NEXT] = gtid.number + 1
@@ -458,6 +470,8 @@ class Scanner:
             self._meet_table()
         elif code in (ev.QUERY, ev.QUERY_COMPRESSED):
             self._meet_statement(ev.parse_query(self._body(), code == ev.QUERY_COMPRESSED))
+        elif code == ev.EXECUTE_LOAD_QUERY:
+            self._meet_statement(ev.parse_load(self._body()))
         elif code == ev.ROTATE:
             self._rotate()
         elif code == ev.FORMAT:
@@ -499,9 +513,10 @@ class Scanner:
 
     def _meet_statement(self, query: ev.Query) -> None:
         state = self._state
-        words = query.sql.lstrip().split(None, 2)
-        first = words[0].upper() if words else ""
-        second = words[1].upper() if len(words) > 1 else ""
+        if state[k.HALF]:
+            self._end_statement()
+            return
+        first, second = first_words(query.sql)
         if first == "XA":
             self._meet_xa(second, query.sql)
             return
@@ -521,11 +536,16 @@ class Scanner:
         ):
             self._skip()
             return
+        if first == "SELECT":  # the log has it only where the function that it calls changes rows
+            raise EventUnknown(
+                f"QUERY_EVENT at {self._where()} calls a function that changes rows as a "
+                f"statement; {_ROWS_PLEASE}"
+            )
         if first in _ROW_STATEMENTS:
             if table := self._book.named(query):
                 raise EventUnknown(
-                    f"QUERY_EVENT at {self._where()} changes rows of {table} as a statement; run: "
-                    "SET GLOBAL binlog_format = ROW, and let no session change it"
+                    f"QUERY_EVENT at {self._where()} changes rows of {table} as a statement; "
+                    f"{_ROWS_PLEASE}"
                 )
             self._end_statement()
             return
@@ -575,7 +595,7 @@ class Scanner:
 
     def _meet_payload(self) -> None:
         """Look into a compressed transaction: which tables it holds."""
-        outer = self._state
+        outer, self._prepare = self._state, b""
         nested = outer.copy()
         whole, nested[k.WHOLE] = int(outer[k.WHOLE]), 1
         nested[k.CUT_AT] = nested[k.DAY_END] = _NEVER
@@ -603,6 +623,9 @@ class Scanner:
         outer[k.COUNT], outer[k.WHOLE] = nested[k.COUNT], whole
         outer[k.IN_TXN] = max(int(outer[k.IN_TXN]), int(nested[k.IN_TXN]), int(_ended(nested)))
         self._skip()
+        if self._prepare:
+            self._end_prepared(self._prepare)
+            return
         k.close_transaction(outer, self._kept)
         if outer[k.OPEN] and outer[k.OFFSET] >= outer[k.CUT_AT]:
             self._cut()
@@ -619,9 +642,15 @@ class Scanner:
             self._schemas.append(schema)
             self._names.append(mapped.table)
             return
+        if code == ev.XA_PREPARE:
+            self._prepare, nested[k.AT] = body, end
+            return
         if code == ev.QUERY:
-            query = ev.parse_query(body)
-            if query.sql.split(None, 1)[:1] in (["SAVEPOINT"], ["savepoint"], ["BEGIN"]):
+            words = first_words(ev.parse_query(body).sql)
+            if words[0] in ("SAVEPOINT", "BEGIN") or words in (("XA", "START"), ("XA", "END")):
+                if words[1] == "START":
+                    self._begin_xa()
+                    nested[k.OPEN] = 0
                 nested[k.AT] = end
                 return
         raise EventUnknown(
@@ -674,9 +703,12 @@ class Scanner:
 
     def _prepared_xa(self) -> None:
         """Remember a prepared transaction's rows until it is committed or rolled back."""
-        state = self._state
         body = self._body()
         self._skip()
+        self._end_prepared(body)
+
+    def _end_prepared(self, body: bytes) -> None:
+        state = self._state
         if self._open is not None:
             self._close_segment(state, inside=True)
         self._segments += self._xa.prepare(body)

@@ -40,7 +40,7 @@ _WITHOUT_LITERAL: Final = frozenset(
     "vector".split()
 )
 _WIDTHLESS: Final = (8, 0, 19)  # from here on MySQL prints no display widths
-_MOST_BYTES: Final = 65535
+_MOST_BYTES: Final = 65532  # a longer one may not fit a row: then it becomes a text
 _DATE: Final = r"\d{4}-\d\d-\d\d"
 _CLOCK: Final = r"\d\d:\d\d:\d\d"
 _TIME_FORMS: Final = {
@@ -50,6 +50,7 @@ _TIME_FORMS: Final = {
     Kind.TIME: r"-?\d{2,3}:\d\d:\d\d",
 }
 _NOW: Final = "CURRENT_TIMESTAMP"
+_MOMENTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +155,17 @@ def _type(kind: SqlType, facts: ServerFacts) -> SqlType:
         kind = replace(kind, charset=_charset(kind.charset))
     per_character = CHARSET_BYTES.get(kind.charset, 1)
     if kind.name in ("varchar", "varbinary") and (kind.length or 0) * per_character > _MOST_BYTES:
-        raise Untold  # without strict mode it becomes a text
+        raise Untold
     if kind.name in ("char", "binary") and (kind.length or 0) > 255:
         raise Untold
+    if any(map(_is_torn, kind.elements)):
+        raise Untold
     return kind
+
+
+def _is_torn(text: str) -> bool:
+    """Return whether a text was written as bytes that are none in UTF-8."""
+    return any("\udc80" <= c <= "\udcff" for c in text)
 
 
 def _plain_type(kind: SqlType, facts: ServerFacts) -> SqlType:
@@ -167,7 +175,7 @@ def _plain_type(kind: SqlType, facts: ServerFacts) -> SqlType:
     if name in _WIDTHS:
         return _integer(kind, maria or facts.version < _WIDTHLESS)
     if name == "year":
-        return replace(kind, length=(kind.length or 4) if maria else None)
+        return replace(kind, length=(2 if kind.length == 2 else 4) if maria else None)
     if name == "decimal":
         return replace(kind, length=kind.length or 10, scale=kind.scale or 0)
     if name in _ONE and (kind.length is None or (name == "bit" and kind.length == 0)):
@@ -191,12 +199,17 @@ def _integer(kind: SqlType, shows_width: bool) -> SqlType:
 
 def _simplified(column: Column) -> Column:
     """Return the column with a plain default where the expression is no more than one."""
-    try:
-        cursor = Cursor(column.expression)
-        value, expression = read_default(cursor, column.type, column.name)
-    except BadStatement:
-        return column
-    return replace(column, default=value, expression=expression) if cursor.done() else column
+    expression, inside = column.expression, True
+    while inside:
+        try:
+            cursor = Cursor(expression)
+            inside = cursor.at("(")
+            value, expression = read_default(cursor, column.type, column.name)
+        except BadStatement:
+            return column
+        if not cursor.done():
+            return column
+    return replace(column, default=value, expression=expression)
 
 
 def _default(column: Column, facts: ServerFacts) -> Any:
@@ -210,6 +223,8 @@ def _default(column: Column, facts: ServerFacts) -> Any:
         raise Untold
     if kind.name == "binary" and isinstance(value, str):
         return value.rstrip("\0")
+    if facts.flavour is Flavour.MARIADB and kind.kind in _MOMENTS and value.startswith(_NOW):
+        return _NOW + (f"({kind.fraction_digits})" if kind.fraction_digits else "")
     return value
 
 
@@ -229,6 +244,8 @@ def _kept_as_is(value: Any, kind: SqlType) -> bool:
         case Kind.SET:
             chosen = [e for e in kind.elements if e in str(value).split(",")]
             return str(value) == ",".join(chosen)
+        case Kind.TEXT if _is_torn(str(value)):
+            return False
     return not (kind.name == "char" and str(value).endswith(" "))
 
 

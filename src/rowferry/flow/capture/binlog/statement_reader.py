@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl_alter import Draft
 from rowferry.change.ddl_cursor import Cursor
-from rowferry.change.ddl_table import quoted_table
+from rowferry.change.ddl_rename import qualify_tables
+from rowferry.change.ddl_table import quoted_table, rename_sql
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.binlog.server_form import Settings, Untold, server_form
@@ -63,18 +65,25 @@ def _small(name: TableId) -> tuple[str, str]:
     return name.database.lower(), name.table.lower()
 
 
+def _whole_names(sql: str, plain: str, database: str) -> str:
+    """Return the text that means the same in the table's own database."""
+    with suppress(BadStatement):
+        sql = qualify_tables(sql, plain, database)
+    return sql.strip().rstrip(";").rstrip()
+
+
 class Reader:
     """A statement and the place in it; what it does is gathered as it is read.
 
     Attributes:
         query: the text to hand on: without the mark of a table that is filled by the same
-            transaction.
+            transaction, and with no name that only the session's database tells.
         changes: see `Effects`, as `unread` and `swapped`.
     """
 
     def __init__(self, sql: str, plain: str, database: str, scope: Scope, sql_mode: int) -> None:
         self.cursor = Cursor(plain)
-        self.query = _START_TRANSACTION.sub("", sql.strip().rstrip(";").rstrip())
+        self.query = _START_TRANSACTION.sub("", _whole_names(sql, plain, database))
         self.database = database
         self.scope = scope
         self.changes: list[SchemaChange] = []
@@ -126,8 +135,10 @@ class Reader:
         query: str | None = None,
         dropped: int = 0,
     ) -> None:
-        """Note a change."""
+        """Note a change; a rename has the one form that every consumer of TiCDC's reads."""
         text = self.query if query is None else query
+        if kind is DdlKind.RENAME_TABLE and previous is not None:
+            text = rename_sql(previous, table)
         self.changes.append(SchemaChange(0, kind, text, table, schema, previous, dropped))
 
     def untold(
@@ -180,7 +191,8 @@ class Reader:
         draft = Draft(table, scope.next_id, as_mysql=True)
         try:
             alter(draft)
-            if draft.kinds:
+            renamed_to_itself = draft.kinds == [DdlKind.RENAME_TABLE] and previous is None
+            if draft.kinds and not renamed_to_itself:
                 self.change(draft.kind, after, self.in_server_form(draft.finish(), table), previous)
         except BadStatement:
             self.untold(otherwise, after, previous)

@@ -18,6 +18,13 @@ _PIECE: Final = re.compile(
     r"|(?P<comment>/\*.*?(?:\*/|\Z)|(?:\#|--(?=\s|\Z))[^\n]*)|(?P<closes>\*/)",
     re.DOTALL,
 )
+# What may stand before and between words; the first two, behind MariaDB's settings for a statement.
+_GAP: Final = r"(?:\s++|/\*M?!\d*+|/\*.*?\*/|\*/|\#[^\n]*+|--(?=\s)[^\n]*+)*+"
+_FIRST_WORDS: Final = re.compile(
+    rf"{_GAP}(?:SET{_GAP}STATEMENT\b(?:{_STRING}|{_DOUBLE}|{_BACKED}|[^'\"`])*?\bFOR\b{_GAP})?"
+    rf"(?P<first>\w*+){_GAP}(?P<second>\w*+)",
+    re.IGNORECASE | re.DOTALL,
+)
 # A name, and the names that follow it after points.
 _NAME: Final = rf"(?:{_BACKED}|{_DOUBLE}|[\w$]+)"
 _NAMES: Final = re.compile(rf"{_STRING}|(?P<names>{_NAME}(?:\s*\.\s*{_NAME})*)", re.DOTALL)
@@ -59,6 +66,13 @@ def plain_text(sql: str, facts: ServerFacts, ansi_quotes: bool = False) -> str:
             piece = f"`{piece[1:-1].replace(chr(34) * 2, chr(34))}`".ljust(len(piece))
         pieces.append(piece)
     return "".join(pieces) + sql[done:]
+
+
+def first_words(sql: str) -> tuple[str, str]:
+    """Return the first two words of a statement in upper case, whatever comments are there."""
+    found = _FIRST_WORDS.match(sql)
+    assert found is not None  # it takes any text
+    return found["first"].upper(), found["second"].upper()
 
 
 def _runs(opening: re.Match[str], facts: ServerFacts) -> bool:

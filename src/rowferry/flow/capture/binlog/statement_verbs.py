@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -9,12 +10,14 @@ from typing import Final
 from rowferry.change.chunk import DdlKind
 from rowferry.change.ddl_alter import Draft, drop_index
 from rowferry.change.ddl_column import key_parts
-from rowferry.change.ddl_table import copied, quoted_table, read_definition
+from rowferry.change.ddl_table import copied, read_definition
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.binlog.server_form import Untold
 from rowferry.flow.capture.binlog.statement_alter import alter
 from rowferry.flow.capture.binlog.statement_reader import NotUnderstood, Reader
+
+_OR_REPLACE: Final = re.compile(r"(?<=\bCREATE)\s+OR\s+REPLACE\b", re.IGNORECASE)
 
 # --- CREATE --------------------------------------------------------------------------------------
 
@@ -44,6 +47,7 @@ def _create_table(reader: Reader, replacing: bool) -> None:
         return
     if replacing:
         reader.dropped(name)
+        reader.query = _OR_REPLACE.sub("", reader.query, count=1)  # nothing is left to replace
     if cursor.accept("LIKE") or cursor.accept("(", "LIKE"):
         like = scope.known.get(reader.table_name())
         if like is None:
@@ -168,9 +172,7 @@ def _move(reader: Reader, pairs: list[tuple[TableId, TableId]]) -> None:
         origin = at[new] = at.pop(old, old)
         if origin in known and origin not in swapped:
             table = replace(known[origin], id=new, version=0)
-            text = f"RENAME TABLE {quoted_table(old)} TO {quoted_table(new)}"
-            query = text if len(pairs) > 1 else reader.query
-            reader.change(DdlKind.RENAME_TABLE, new, table, previous=old, query=query)
+            reader.change(DdlKind.RENAME_TABLE, new, table, previous=old)
     for name, _ in strangers:
         if name not in swapped:
             reader.arrived(name)

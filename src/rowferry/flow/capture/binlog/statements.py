@@ -48,8 +48,9 @@ class Effects:
     Attributes:
         changes: in order, with commit-ts and versions 0. A table of `unread` has its place here
             too, without a schema; where its text is empty as well, the table is new to the feed
-            and its definition is the text to be. Kind NONE: not even that is known. Changes of
-            databases are here whatever the filter says.
+            and its definition is the text to be. Kind NONE: not even that is known. The second
+            table of an exchange of partitions has no text: the first one's changed both. Changes
+            of databases are here whatever the filter says.
         unread: tables whose definition after the statement cannot be told from its text:
             information_schema must be asked.
         swapped: (captured table, the copy that took its name): the old table went where the filter
@@ -92,6 +93,8 @@ def effects(
         return None  # most statements of a log begin or end transactions
     scope = Scope(known, keeps, next_id, facts, settings or Settings())
     plain = plain_text(sql, facts, bool(sql_mode & ANSI_QUOTES))
+    if sql_mode & ANSI_QUOTES:
+        sql = plain  # whoever is handed the text takes double quotes for those of a string
     place = _after_settings(plain)
     sql, plain = sql[place:], plain[place:]
     if _is_harmless(plain):

@@ -47,6 +47,7 @@ __all__ = [
     "MappedTable",
     "column_types",
     "infer_schema",
+    "is_sequence",
     "mismatch",
     "parse_table_map",
 ]
@@ -60,6 +61,16 @@ _TIMES: Final = {
     TIME2: "time",
 }
 _BINARY_COLLATION: Final = 63
+_OF_SEQUENCES: Final = (
+    "next_not_cached_value",
+    "minimum_value",
+    "maximum_value",
+    "start_value",
+    "increment",
+    "cache_size",
+    "cycle_option",
+    "cycle_count",
+)
 _BLOB_NAMES: Final = ("tiny", "", "medium", "long")
 
 
@@ -163,6 +174,11 @@ def _same_bytes(found: MappedColumn, known: SqlType) -> bool:
 
 def _same_charset(told: SqlType, known: SqlType) -> bool:
     return plain_name(told.charset) == plain_name(known.charset)
+
+
+def is_sequence(mapped: MappedTable) -> bool:
+    """Return whether this is one of MariaDB's sequences: their state is logged like rows."""
+    return tuple(c.name for c in mapped.columns) == _OF_SEQUENCES
 
 
 def infer_schema(mapped: MappedTable, previous: TableSchema | None) -> TableSchema:

@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 
 import grpc
 
-from rowferry.errors import LogLost, SnapshotGone, SourceMismatch, SourceUnavailable
+from rowferry.errors import (
+    LogLost,
+    RowferryError,
+    SnapshotGone,
+    SourceMismatch,
+    SourceUnavailable,
+)
 from rowferry.flow.capture.range_log.page import Page, read_page
 from rowferry.wire import range_cdc_pb2 as pb
 
@@ -30,7 +36,14 @@ T = TypeVar("T")
 
 
 class Rerouted(Exception):
-    """The route is out of date: ask the master again. Never leaves this source."""
+    """The route is out of date: ask the master again. Never leaves this source.
+
+    `final` is what to raise if asking again does not help.
+    """
+
+    def __init__(self, words: str, final: RowferryError | None = None) -> None:
+        super().__init__(words)
+        self.final = final
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,11 +47,20 @@ def put_integer(bits: int, signed: bool, out: Bytes, q: int) -> int:
 
 
 @compiled
-def put_float(text: Bytes, begin: int, end: int, exponents: bool, out: Bytes, q: int) -> int:
+def put_float(
+    text: Bytes,
+    begin: int,
+    end: int,
+    exponents: bool,
+    out: Bytes,
+    q: int,
+    tenths: bool = False,
+) -> int:
     """Write a number, given its shortest digits in any notation.
 
-    With `exponents` as MySQL writes a JSON double (an exponent below 1e-15 and from 1e15, else at
-    least one digit after the point), without as a plain number.
+    With `exponents` as TiDB writes a JSON double (an exponent below 1e-15 and from 1e15, else at
+    least one digit after the point), without as a plain number. With `tenths` as MySQL does: a
+    number from 1e15 that is not whole has no exponent either.
     """
     if text[begin] == 45:
         out[q] = 45
@@ -83,7 +92,8 @@ def put_float(text: Bytes, begin: int, end: int, exponents: bool, out: Bytes, q:
         count -= 1
     if count == 0:
         scale = 1
-    scientific = exponents and count > 0 and (scale > 15 or scale < -14)
+    large = scale > 15 and not (tenths and count > scale)
+    scientific = exponents and count > 0 and (large or scale < -14)
     before = 1 if scientific else max(scale, 1)  # digits before the point
     taken = first
     for _ in range(before):

@@ -290,7 +290,13 @@ def _documents(
 
 @compiled
 def _fill_holes(
-    text: Bytes, holes: Longs, digits: Bytes, digits_at: Longs, offsets: Longs, out: Bytes
+    text: Bytes,
+    holes: Longs,
+    digits: Bytes,
+    digits_at: Longs,
+    offsets: Longs,
+    out: Bytes,
+    tenths: bool,
 ) -> None:
     """Copy the documents, with the doubles' digits in their places; moves `offsets` along."""
     p, q, row = i64(0), i64(0), 0
@@ -303,7 +309,7 @@ def _fill_holes(
             out[q + i] = text[p + i]
         q += stop - p
         if k < len(holes):
-            q = put_float(digits, digits_at[k], digits_at[k + 1], True, out, q)
+            q = put_float(digits, digits_at[k], digits_at[k + 1], True, out, q, tenths)
             p = stop + 1
 
 
@@ -329,7 +335,7 @@ def json_texts(
         return 0, out
     text = out[: offsets[-1]]
     out = np.empty(len(text) + DOUBLE_ROOM * count, np.uint8)
-    _fill_holes(text, holes[:count], *shortest(numbers[:count]), offsets, out)
+    _fill_holes(text, holes[:count], *shortest(numbers[:count]), offsets, out, False)
     return 0, out
 
 

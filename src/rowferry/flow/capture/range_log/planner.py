@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl import create_sql
 from rowferry.change.plan import Segment, Stretch
-from rowferry.change.position import RangeProgress, Stage, physical_ms
+from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
-from rowferry.errors import BadOption, LogLost, SnapshotGone
+from rowferry.errors import BadOption, LogLost, SnapshotGone, SourceMismatch
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.capture.range_log.begin import new_range, state_at
 from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
 from rowferry.flow.capture.range_log.client import Head, RangeClient, Rerouted, Route
 from rowferry.flow.capture.range_log.cut import day_end, index_window, size_cuts, stretch_end
-from rowferry.flow.capture.range_log.reroute import patiently
+from rowferry.flow.capture.range_log.reroute import FIRST_WAIT_S, PATIENCE_S, patiently
 from rowferry.flow.capture.range_log.snapshot import cut_snapshots, shares, slice_of
 from rowferry.flow.capture.range_log.state import Captured, State
 from rowferry.flow.decide.contract import Decision
 
 MARK_BYTES = 4 << 20
+FEW_DAYS = 3
 
 Active = tuple[RangeProgress, Route, Head]
 
@@ -268,6 +270,10 @@ class RangePlanner:
             if table.joined
             for physical in table.schema.physical_ids
         }
+        # A master that has not heard of all ranges yet must not hide rows behind a watermark.
+        if missing := owners.keys() - {r.physical_id for r in routes.values()}:
+            raise Rerouted(f"table {owners[min(missing)].schema.id} has no ranges yet")
+        starts = {r.start_key for r in routes.values()}
         for range_id in sorted(routes):  # parents have smaller ids than their children
             route = routes[range_id]
             table = owners.get(route.physical_id)
@@ -276,6 +282,8 @@ class RangePlanner:
             span = {"start_key": route.start_key.hex(), "end_key": route.end_key.hex()}
             own = state.ranges.get(range_id)
             if own is not None:
+                if own.end_key != span["end_key"] and route.end_key not in starts:
+                    raise Rerouted(f"the other half of range {range_id} has no route yet")
                 state.ranges[range_id] = own.with_(**span)
                 continue
             parent = state.ranges.get(route.parent_range_id)
@@ -296,21 +304,20 @@ class RangePlanner:
         """
         waiting = {t.schema.table_id: t for t in state.waiting()}
         physical = {p: t for t in waiting.values() for p in t.schema.physical_ids}
-        mine = [r for r in routes.values() if r.physical_id in physical and not r.dropped]
+        # Also ranges that were dropped since: their DROP is then seen below, and comes first.
+        mine = [r for r in routes.values() if r.physical_id in physical]
         made = {r.range_id: self._client.register(r) for r in mine}
         stamps = [m.snapshot_ts for m in made.values()]
         if stamps and min(stamps) <= state.resolved_ts:
             raise Rerouted("a snapshot is older than what was already delivered")
         newest = max(stamps, default=state.resolved_ts)
-        log = self._read_ddls(state)
-        while log.closed_ts < newest:
-            time.sleep(0.02)
-            log = self._read_ddls(state)
-        ddls = log.changes
+        ddls = self._ddls_until(state, newest)
         touched = {c.schema.table_id for c in ddls if c.schema and c.commit_ts <= newest}
         touched |= {c.dropped_table_id for c in ddls if c.commit_ts <= newest}
         if touched & set(waiting):
             return
+        if missing := set(physical) - {r.physical_id for r in mine}:
+            raise Rerouted(f"table {physical[min(missing)].schema.id} has no ranges yet")
         for route in mine:
             table, version = physical[route.physical_id], made[route.range_id]
             state.ranges[route.range_id] = new_range(route, table.schema, Stage.SNAPSHOT).with_(
@@ -326,12 +333,24 @@ class RangePlanner:
             table.joined, table.low = True, min(own, default=newest)
         state.hold_until = max(state.hold_until, newest)
 
+    def _ddls_until(self, state: State, newest: int) -> list[SchemaChange]:
+        """Return the DDLs that follow, once all up to `newest` are among them."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (log := self._read_ddls(state)).closed_ts < newest:
+            if time.monotonic() > deadline:
+                raise Rerouted(f"the catalog's closed timestamp stays at {log.closed_ts}")
+            time.sleep(FIRST_WAIT_S)
+        return log.changes
+
     # --- snapshots -------------------------------------------------------------------------------
 
     def _plan_snapshot(self, state: State, routes: dict[int, Route], appetite: Appetite) -> Stretch:
         if self._unchecked:
             self._renew_lost_snapshots(state, routes)
-        return Stretch(tuple(cut_snapshots(state, appetite)), (), {})
+        segments = cut_snapshots(state, appetite)
+        for segment in segments:
+            segment.read["cluster_id"] = state.cluster_id
+        return Stretch(tuple(segments), (), {})
 
     def _renew_lost_snapshots(self, state: State, routes: dict[int, Route]) -> None:
         """Make a new version where a leader no longer has the one that we were reading."""
@@ -391,6 +410,8 @@ class RangePlanner:
     def _plan_log(self, state: State, routes: dict[int, Route], appetite: Appetite) -> Stretch:
         logs = [(p, _route_of(p, routes)) for p in state.ranges.values()]
         heads = self._client.heads([(r, p.last_log_index) for p, r in logs])
+        for (progress, _), head in zip(logs, heads, strict=True):
+            _require_whole(progress, head)
         # The catalog after the heads: a row's DDL is in the catalog before the row is in a log.
         log = self._read_ddls(state)
         ddls = [c for c in log.changes if self._concerns(state, c)]
@@ -428,7 +449,8 @@ class RangePlanner:
             state.resolved_ts = following[0].commit_ts
         else:
             state.resolved_ts = max(state.resolved_ts, min(ceiling, closed))
-        if all(c.commit_ts <= state.resolved_ts for c in ddls):
+        # All: one that concerns nothing yet may concern a table that comes by one before it.
+        if all(c.commit_ts <= state.resolved_ts for c in log.changes):
             state.catalog_index = log.last_index
         held = state.resolved_ts < state.hold_until or bool(state.waiting())
         if not held:
@@ -454,10 +476,12 @@ class RangePlanner:
     ) -> tuple[list[Active], int, int]:
         """Return the logs with rows, and the first and last commit-ts of one date and size."""
         first = state.resolved_ts + 1
-        while True:
+        if not behind:
+            return [], first, ceiling
+        asked = [(r, p.last_log_index) for p, r in behind]
+        for empty_days in count():
             today = min(ceiling, day_end(first, ceiling, appetite.same_day))
-            asked = [(r, p.last_log_index) for p, r in behind]
-            heads = self._client.heads(asked, at_ts=today, mark_bytes=MARK_BYTES) if asked else []
+            heads = self._client.heads(asked, at_ts=today, mark_bytes=MARK_BYTES)
             end = stretch_end(heads, appetite.stretch_bytes, today)
             if end < today:
                 heads = self._client.heads(asked, at_ts=end, mark_bytes=MARK_BYTES)
@@ -468,8 +492,26 @@ class RangePlanner:
                 if h.index_at_ts > p.last_log_index
             ]
             if active or today >= ceiling:
-                return active, first, today
+                break
             first = today + 1
+            if empty_days >= FEW_DAYS:
+                first = self._before_rows(asked, first, ceiling)
+        return active, first, today
+
+    def _before_rows(self, asked: list[tuple[Route, int]], first: int, ceiling: int) -> int:
+        """Return a commit-ts from `first` on that is shortly before the next row, if there is one.
+
+        Years may lie between: they are halved, not walked through.
+        """
+        end = ceiling
+        while end - first > 1 << PHYSICAL_SHIFT:
+            middle = (first + end) // 2
+            heads = self._client.heads(asked, at_ts=middle)
+            if any(h.index_at_ts > index for h, (_, index) in zip(heads, asked, strict=True)):
+                end = middle
+            else:
+                first = middle + 1
+        return first
 
     def _segments(
         self,
@@ -496,6 +538,7 @@ class RangePlanner:
                 if spans:
                     head = {"kind": "log", "after_ts": after, "until_ts": until, "spans": spans}
                     head["without_old_value"] = state.without_old_value
+                    head["cluster_id"] = state.cluster_id
                     size = sum(s.pop("bytes") for s in spans)
                     mine = (slice_of(table, group[0][0].physical_id),)
                     begin = min(max(after + 1, first), until)
@@ -528,8 +571,9 @@ class RangePlanner:
                 for c in ddls
             )
             if not altered:  # else the images after the DDL carry what the snapshot rows could not
-                first, last = progress.init_snapshot_version, progress.current_snapshot_version
-                span["window"] = [first, last, newest]
+                # From here on, not from the first snapshot: that log may be gone, and the last
+                # change of a key that this span holds is not before it.
+                span["window"] = [begin, progress.current_snapshot_version, newest]
         return span
 
 
@@ -538,6 +582,17 @@ class RangePlanner:
 
 def _is_of(progress: RangeProgress, table: Captured) -> bool:
     return progress.table_id == table.schema.table_id
+
+
+def _require_whole(progress: RangeProgress, head: Head) -> None:
+    """Raise if a log ends before what was read of it: what follows there now has read indexes."""
+    if head.last_index < progress.last_log_index:
+        words = (
+            f"range {progress.range_id}: its log ends at index {head.last_index}, but was read up "
+            f"to {progress.last_log_index}"
+        )
+        cure = "it was put back to an older copy: create a new changefeed"
+        raise Rerouted(words, SourceMismatch(f"{words}; {cure}"))
 
 
 def _route_of(progress: RangeProgress, routes: dict[int, Route]) -> Route:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Segment
 from rowferry.change.table import TableSchema
-from rowferry.errors import CorruptLog
+from rowferry.errors import CorruptLog, LogLost, SnapshotGone
 from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
 from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.flow.capture.range_log.page import DELETE, Page, join_pages
@@ -42,6 +42,7 @@ class _Piece:
     until: int
     page: Page | None = None
     page_from: int = 0  # the index after which `page` was pulled
+    last_ts: int = 0  # of the last row that was pulled
 
     @property
     def done(self) -> bool:
@@ -49,7 +50,16 @@ class _Piece:
 
     def pull(self, client: RangeClient) -> None:
         page, reached = client.pull_log(self.route, self.index, self.until)
+        if reached <= self.index:
+            # What was planned was there: a leader that lags behind will have it again.
+            raise Rerouted(f"range {self.route.range_id}: the log ends at index {reached}")
+        times = page.commit_ts
+        if len(page) and (int(times[0]) < self.last_ts or (times[1:] < times[:-1]).any()):
+            raise CorruptLog(
+                f"range {self.route.range_id}: commit-ts decrease in the log after {self.index}"
+            )
         self.page, self.page_from, self.index = page, self.index, reached
+        self.last_ts = int(times[-1]) if len(page) else self.last_ts
 
     def span(self, after_index: int) -> dict[str, Any]:
         start, end = self.start.hex(), self.end.hex()
@@ -59,18 +69,28 @@ class _Piece:
 def read_segment(client: RangeClient, segment: Segment, table: TableSchema) -> Iterator[Rows]:
     """Yield a segment's chunks in log order; equal on every call."""
     how = segment.read
+    client.cluster_id = how.get("cluster_id", client.cluster_id)
     make = _ChunkMaker(segment, table, how.get("without_old_value", False))
     if how["kind"] == "snapshot":
         for part in how["parts"]:
             for page in _pull_snapshot(client, part):
                 yield make.snapshot(page, how["commit_ts"])
         return
+    try:
+        for page in _changes(client, how):
+            yield make.changes(page)
+    except LogLost as lost:
+        # Only the planner knows what to do about it: the plan may be older than its settings.
+        raise SnapshotGone(f"what was planned can no longer be read: {lost.words}") from None
+
+
+def _changes(client: RangeClient, how: dict[str, Any]) -> Iterator[Page]:
     windowed = any("window" in span for span in how["spans"])
     hidden = _overtaken(client, how) if windowed else None
     for page in _merge(client, how):
         kept = page if hidden is None else page.take(~hidden.mask(page))
         if len(kept):
-            yield make.changes(kept)
+            yield kept
 
 
 # --- snapshots -----------------------------------------------------------------------------------
@@ -84,7 +104,7 @@ def _pull_snapshot(client: RangeClient, part: dict[str, Any]) -> Iterator[Page]:
     while True:
 
         def pull(start: bytes = start, last: str = last) -> tuple[Page, bool, Route]:
-            route = client.routes(start, start + b"\0")[0]
+            route = _covering(client, start, start + b"\0")[0]
             # The range may begin after `last` (it was split there): then read from its start.
             after = last if bytes.fromhex(last) >= route.start_key else ""
             stop = end if not route.end_key or (end and end < route.end_key) else b""
@@ -94,8 +114,10 @@ def _pull_snapshot(client: RangeClient, part: dict[str, Any]) -> Iterator[Page]:
         page, ended, route = patiently(pull, f"snapshot of range {part['range_id']}")
         if len(page):
             yield page
-            last = page.key(len(page) - 1).hex()
-            start = bytes.fromhex(last)
+            start = page.key(len(page) - 1)
+            if start.hex() <= last:
+                raise CorruptLog(f"range {route.range_id}: a snapshot answer goes back to {last}")
+            last = start.hex()
         elif not ended:
             raise CorruptLog(
                 f"range {route.range_id}: an empty snapshot answer that is not the end"
@@ -114,8 +136,25 @@ def _pieces(client: RangeClient, span: dict[str, Any]) -> list[_Piece]:
     start, end = bytes.fromhex(span["start"]), bytes.fromhex(span["end"])
     return [
         _Piece(r, max(start, r.start_key), _least(end, r.end_key), span["from"], span["until"])
-        for r in client.routes(start, end)
+        for r in _covering(client, start, end)
     ]
+
+
+def _covering(client: RangeClient, start: bytes, end: bytes) -> list[Route]:
+    """Return the ranges that hold all keys in [start, end); raises Rerouted if some are in none."""
+    found = client.routes(start, end)
+    reached = start
+    for route in found:
+        if route.start_key > reached:
+            break
+        reached = route.end_key
+        if not reached or (end and reached >= end):
+            return found
+    raise Rerouted(f"no range holds key {reached.hex()}")
+
+
+def _routed(client: RangeClient, span: dict[str, Any]) -> list[_Piece]:
+    return patiently(partial(_pieces, client, span), "routes of a log segment")
 
 
 def _least(a: bytes, b: bytes) -> bytes:
@@ -146,7 +185,7 @@ def _settled(client: RangeClient, span: dict[str, Any]) -> list[_Piece]:
 def _merge(client: RangeClient, how: dict[str, Any]) -> Iterator[Page]:
     """Yield the changes of all spans in commit-ts order, deletes first inside a transaction."""
     after, until = np.uint64(how["after_ts"]), np.uint64(how["until_ts"])
-    pieces = [p for span in how["spans"] for p in _pieces(client, span)]
+    pieces = [p for span in how["spans"] for p in _routed(client, span)]
     while pieces := [p for piece in pieces for p in _fill(client, piece)]:
         frontier = min((_last_ts(p) for p in pieces if not p.done), default=_END)
         taken = [page for p in pieces if (page := _cut_below(p, frontier)) is not None]
@@ -202,7 +241,7 @@ def _large(client: RangeClient, pieces: list[_Piece], commit_ts: int) -> Iterato
 
 def _pages_until(client: RangeClient, span: dict[str, Any], commit_ts: int) -> Iterator[Page]:
     """Yield a span's pages up to the last row of that commit-ts, whatever becomes of its ranges."""
-    waiting = _pieces(client, span)
+    waiting = _routed(client, span)
     while waiting:
         filled = _fill(client, waiting[0])
         waiting = filled + waiting[1:]
@@ -232,7 +271,7 @@ def _in_order(page: Page) -> Page:
 
 
 class _Overtaken:
-    """The keys that the newest snapshot holds although the log after the first one changed them.
+    """The keys that the newest snapshot holds although the log before it changed them.
 
     Their images in the log up to that snapshot are older than what was delivered from it. Keys that
     the newest snapshot lacks are not among them: their deletes must go out.

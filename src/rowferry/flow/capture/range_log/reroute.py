@@ -20,7 +20,8 @@ def patiently(attempt: Callable[[], T], what: str, patience_s: float = PATIENCE_
     """Call `attempt` until it does not raise Rerouted; it must ask for fresh routes by itself.
 
     Raises:
-        SourceUnavailable: the routes did not settle within `patience_s`.
+        SourceUnavailable: the routes did not settle within `patience_s`; or what the last
+            Rerouted says is to be raised then.
     """
     deadline = time.monotonic() + patience_s
     wait = FIRST_WAIT_S
@@ -29,6 +30,7 @@ def patiently(attempt: Callable[[], T], what: str, patience_s: float = PATIENCE_
             return attempt()
         except Rerouted as err:
             if time.monotonic() > deadline:
-                raise SourceUnavailable(f"{what}: no leader answers ({err})") from None
+                unsettled = SourceUnavailable(f"{what}: no leader answers ({err})")
+                raise (err.final or unsettled) from None
             time.sleep(wait)
             wait = min(wait * 2, LONGEST_WAIT_S)

@@ -99,6 +99,8 @@ class Http:
     ) -> None:
         """Post schema changes in order, then the watermark: the rows before them were taken."""
         for place, change in enumerate(plan.stretch.schema_changes):
+            if not change.query:
+                continue  # the statement of a change before it has made this one, too
             self._note(
                 plan, f"ddl {place}", self._codec.encode_schema_change(change, plan.planned_at_ms)
             )

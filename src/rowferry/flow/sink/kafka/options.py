@@ -130,6 +130,18 @@ def _mechanism() -> Shape[str]:
     return Shape(" | ".join(_MECHANISMS), parse)
 
 
+def _auth_type() -> Shape[str]:
+    words = one_of("", "user", "keytab")
+
+    def parse(value: Any) -> str:
+        try:
+            return words.parse(value)
+        except ValueError:
+            raise ValueError(f"unknown auth type: {value}") from None
+
+    return Shape(words.words, parse)
+
+
 def _never(key: str, why: str) -> Shape[str]:
     def parse(value: Any) -> str:
         if value not in ("", None, False, "false"):
@@ -226,9 +238,7 @@ SASL_MECHANISM = Option(
 GSSAPI_SERVICE = Option(
     "sasl-gssapi-service-name", text(), "", "Kerberos: the service's name.", uri=True
 )
-GSSAPI_AUTH = Option(
-    "sasl-gssapi-auth-type", one_of("", "user", "keytab"), "", "Kerberos: keytab.", uri=True
-)
+GSSAPI_AUTH = Option("sasl-gssapi-auth-type", _auth_type(), "", "Kerberos: keytab.", uri=True)
 GSSAPI_KEYTAB = Option(
     "sasl-gssapi-keytab-path", text(), "", "Kerberos: the keytab's file.", uri=True
 )
@@ -403,15 +413,14 @@ def uses_tls(spec: ChangefeedSpec, options: Options) -> bool:
     asked = options[ENABLE_TLS]
     files = options[CA], options[CERT], options[KEY]
     if any(files) and asked == "false":
-        raise OptionsConflict("enable-tls = false, and yet ca, cert or key are given; remove one")
+        raise OptionsConflict(
+            "credential files are supplied, but 'enable-tls' is set to false; remove one"
+        )
     if any(files[1:]) and not all(files):
         raise OptionsConflict(
             "ca, cert and key files should all be supplied (ca alone trusts an authority of yours "
             "without a certificate of this client)"
         )
-    for key, path in zip(("ca", "cert", "key"), files, strict=True):
-        if path and not Path(path).is_file():
-            raise BadOption(f"sink.kafka-config.{key} = {path!r}: there is no such file")
     return asked == "true" or any(files) or spec.sink.scheme == "kafka+ssl"
 
 
@@ -425,8 +434,11 @@ def _security(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
             ("ssl.certificate.location", CERT),
             ("ssl.key.location", KEY),
         ):
-            if options[option]:
-                found[key] = options[option]
+            path = options[option]
+            if path and not Path(path).is_file():
+                raise BadOption(f"sink.kafka-config.{option.key} = {path!r}: there is no such file")
+            if path:
+                found[key] = path
     sasl = _sasl(spec, options)
     found["security.protocol"] = (
         "sasl_ssl" if sasl and tls else "sasl_plaintext" if sasl else "ssl" if tls else "plaintext"
@@ -438,13 +450,17 @@ def _sasl(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
     mechanism = options[SASL_MECHANISM]
     user = options[SASL_USER] or spec.sink.user
     password = options[SASL_PASSWORD] or spec.sink.password
+    oauth = options[OAUTH_CLIENT], options[OAUTH_SECRET], options[OAUTH_URL]
+    if any(oauth) and mechanism != "oauthbearer":
+        raise OptionsConflict(
+            "OAuth2 is only supported with SASL mechanism type OAUTHBEARER: sasl-oauth-… needs "
+            "sasl-mechanism=oauthbearer"
+        )
     if not mechanism:
         if user or password:
             raise OptionsConflict(
                 "a user without sasl-mechanism: add it, e.g. sasl-mechanism=scram-sha-512"
             )
-        if options[OAUTH_CLIENT] or options[OAUTH_URL]:
-            raise OptionsConflict("sasl-oauth-… needs sasl-mechanism=oauthbearer")
         return {}
     if mechanism == "oauthbearer":
         return _oauth(options)
@@ -461,15 +477,18 @@ def _sasl(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
 
 def _oauth(options: Options) -> dict[str, Any]:
     client, secret, url = options[OAUTH_CLIENT], options[OAUTH_SECRET], options[OAUTH_URL]
-    if not (client and secret and url):
-        raise OptionsConflict(
-            "sasl-mechanism=oauthbearer needs sasl-oauth-client-id, sasl-oauth-client-secret and "
-            "sasl-oauth-token-url in [sink.kafka-config]"
-        )
+    for what, given in (("client id", client), ("client secret", secret), ("token url", url)):
+        if not given:
+            raise OptionsConflict(
+                f"OAuth2 {what} is empty: sasl-mechanism=oauthbearer needs sasl-oauth-client-id, "
+                "sasl-oauth-client-secret and sasl-oauth-token-url in [sink.kafka-config]"
+            )
     try:
         revealed = base64.b64decode(secret, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise BadOption("sink.kafka-config.sasl-oauth-client-secret is not base64") from None
+        raise BadOption(
+            "sink.kafka-config.sasl-oauth-client-secret: OAuth2 client secret is not base64 encoded"
+        ) from None
     found = {
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.oauthbearer.method": "oidc",

@@ -278,6 +278,8 @@ class Kafka:
         return [*others, *([default] if default else [])]
 
     def _send_change(self, change: SchemaChange, planned_at_ms: int) -> None:
+        if not change.query:
+            return  # the statement of a change before it has made this one, too
         where = self._codec.TRAITS.schema_change_goes_to
         encoded = self._codec.encode_schema_change(change, planned_at_ms)
         if encoded is None or where == "nowhere":

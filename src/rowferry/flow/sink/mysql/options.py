@@ -25,12 +25,16 @@ _UPSERTS: Final = "updates are written as multi-row upserts, like inserts"
 _SECOND: Final = timedelta(seconds=1)
 
 
-def _capped(least: int, most: int) -> Shape[int]:
-    """A whole number that is at least `least`; one above `most` counts as `most`."""
-    checked, clamped = whole(least), whole(least, most, clamp=True)
+def _capped(key: str, least: int, most: int) -> Shape[int]:
+    """A whole number that is at least `least` (0 or 1); one above `most` counts as `most`."""
+    checked, clamped = whole(), whole(least, most, clamp=True)
+    bound = "greater than 0" if least else "greater than or equal to 0"
 
     def parse(value: Any) -> int:
-        return clamped.parse(checked.parse(value))
+        number = checked.parse(value)
+        if number < least:
+            raise ValueError(f"invalid {key} {number}, which must be {bound}")
+        return clamped.parse(number)
 
     return Shape(clamped.words, parse, checked.parse)
 
@@ -60,21 +64,21 @@ def _moments() -> Shape[tuple[str, ...]]:
 
 WORKER_COUNT = Option(
     "worker-count",
-    _capped(1, 1024),
+    _capped("worker-count", 1, 1024),
     0,
     "With how many connections a task writes side by side; 0: 16, for TiDB 64.",
     uri=True,
 )
 MAX_TXN_ROW = Option(
     "max-txn-row",
-    _capped(1, 2048),
+    _capped("max-txn-row", 1, 2048),
     256,
     "The most rows in one statement, and about as many in one transaction.",
     uri=True,
 )
 MAX_MULTI_UPDATE_ROW = Option(
     "max-multi-update-row",
-    _capped(1, 256),
+    _capped("max-multi-update-row", 1, 256),
     40,
     "The most rows of one UPDATE with CASE.",
     uri=True,
@@ -82,7 +86,7 @@ MAX_MULTI_UPDATE_ROW = Option(
 )
 MAX_MULTI_UPDATE_ROW_SIZE = Option(
     "max-multi-update-row-size",
-    _capped(0, 8192),
+    _capped("max-multi-update-row-size", 0, 8192),
     1024,
     "The longest rows that one UPDATE with CASE may take.",
     uri=True,
@@ -191,7 +195,7 @@ TIME_ZONE = Option(
 )
 TIDB_TXN_MODE = Option(
     "tidb-txn-mode",
-    one_of("optimistic", "pessimistic"),
+    text(),
     "pessimistic",
     "How transactions run on TiDB.",
     uri=True,

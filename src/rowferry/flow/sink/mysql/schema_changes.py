@@ -19,7 +19,9 @@ from rowferry.flow.sink.mysql.session import Refused, Session, connect
 
 BEGUN, DONE = "begun", "done"
 # The downstream is as the statement wants it already: there, or gone.
-_SO_ALREADY: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1068, 1091, 1507, 1517, 1826})
+_SO_ALREADY: Final = frozenset(
+    {1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1091, 1176, 1507, 1517, 1826}
+)
 _DATABASES: Final = frozenset(
     {DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE, DdlKind.DATABASE_CHARSET}
 )
@@ -90,7 +92,7 @@ class SchemaChanges:
             before = _digest(_definition(notes, change))
             begun = known is not None and known[0] == digest
             took_effect = begun and known is not None and known[2] != before
-            if begun and change.kind is DdlKind.EXCHANGE_PARTITION:
+            if begun and statement and change.kind is DdlKind.EXCHANGE_PARTITION:
                 raise self._refused(
                     change, statement, "it was interrupted, and whether it took effect is unknown"
                 )

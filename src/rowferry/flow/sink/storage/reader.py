@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
 from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.flow.sink.storage.paths import (
+    INDEX_NAME,
     METADATA,
     Directory,
     IndexFile,
@@ -48,6 +50,8 @@ class StoredData:
     content: bytes
 
 
+_NODE_INDEX = re.compile(r"CDC_[0-9a-zA-Z-]+\.index")
+
 Step: TypeAlias = StoredSchema | StoredData | Watermark
 
 
@@ -60,6 +64,9 @@ def read_storage(root: Path | Files) -> Iterator[Step]:
     while a feed writes: everything at or below the checkpoint was visible when reading began.
     `root` is a directory, or what a sink's `files_of` gives.
 
+    Several nodes of TiCDC may share a table; each counts files of its own then, `CDC_<id>_<number>`
+    by `CDC_<id>.index`. Such files follow each other by id.
+
     Raises:
         SinkDamaged: a number at or below CDC.index is missing, a table version has no schema file,
             or a schema, index or metadata file cannot be read.
@@ -69,7 +76,7 @@ def read_storage(root: Path | Files) -> Iterator[Step]:
     checkpoint = read_metadata(stored.data, files.shown(METADATA)) if stored else None
     schemas: list[tuple[str, SchemaFile]] = []
     indexes: list[tuple[str, Directory]] = []
-    for path, kind in walk(files):
+    for path, kind in walk(files, named=_without_node):
         if isinstance(kind, SchemaFile):
             schemas.append((path, kind))
         elif isinstance(kind, IndexFile):
@@ -77,6 +84,12 @@ def read_storage(root: Path | Files) -> Iterator[Step]:
     yield from _steps(files, schemas, indexes)
     if checkpoint is not None:
         yield Watermark(checkpoint)
+
+
+def _without_node(path: str) -> str:
+    """Return the path that an index of one node would have if the table had but one."""
+    home, _, name = path.rpartition("/")
+    return f"{home}/{INDEX_NAME}" if _NODE_INDEX.fullmatch(name) else path
 
 
 def _steps(
@@ -121,14 +134,18 @@ def _read_data(
     stored = files.get(index)
     if stored is None:  # expired meanwhile
         return
-    last, extension = read_any_index(stored.data, files.shown(index))
-    home = index.rsplit("/", 2)[0]
+    home, _, name = index.rsplit("/", 2)
+    node = name.removeprefix("CDC").removesuffix(".index")
+    start = f"CDC{node}_" if node else "CDC"
+    counted = stored.data.replace(start.encode(), b"CDC", 1)
+    last, extension = read_any_index(counted, files.shown(index))
     # Listed after the index was read, so that whatever it counts is in the list.
     paths: dict[int, str] = {}
     for entry in files.entries(home):
-        named = parse_data_name(entry.name)
-        if named is not None and named[1] == extension:
-            paths[named[0]] = f"{home}/{entry.name}"
+        if entry.name.startswith(start):
+            named = parse_data_name(f"CDC{entry.name.removeprefix(start)}")
+            if named is not None and named[1] == extension:
+                paths[named[0]] = f"{home}/{entry.name}"
     for number in range(1, last + 1):
         content = files.get(paths[number]) if number in paths else None
         if content is None:

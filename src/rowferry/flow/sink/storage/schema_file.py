@@ -28,6 +28,7 @@ _SECONDS = (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
 _STRINGS = (Kind.TEXT, Kind.BINARY)
 _WITHOUT_PRECISION = (*_SECONDS, Kind.DATE, Kind.JSON, Kind.ENUM, Kind.SET, Kind.VECTOR)
 _NEVER_UNSIGNED = (Kind.BIT, Kind.YEAR)
+_EXACT = 1 << 53  # up to here a float holds every whole number
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +137,21 @@ def of_changes(changes: Sequence[SchemaChange], column_ids: bool = False) -> lis
     replays files must not exchange twice.
     """
     found: list[SchemaDocument] = []
-    exchanged: set[str] = set()
+    first: SchemaChange | None = None
     for change in changes:
         document = of_change(change, column_ids)
-        if change.kind is DdlKind.EXCHANGE_PARTITION:
-            if change.query in exchanged:
-                document = replace(document, query="", kind=0)
-            exchanged ^= {change.query}
+        exchange = change.kind is DdlKind.EXCHANGE_PARTITION
+        if exchange and (not change.query or _is_other_half(change, first)):
+            document, first = replace(document, query="", kind=0), None
+        else:
+            first = change if exchange else None
         found.append(document)
     return found
+
+
+def _is_other_half(change: SchemaChange, first: SchemaChange | None) -> bool:
+    """Return whether a change tells the exchange before it again, of the other table."""
+    return first is not None and first.query == change.query and first.table != change.table
 
 
 # --- writing columns -----------------------------------------------------------------------------
@@ -186,7 +193,7 @@ def column_form(column: Column, in_primary_key: bool, with_id: bool = False) -> 
     unsigned = sql_type.unsigned and kind not in _NEVER_UNSIGNED
     form["ColumnType"] = name.upper() + (" UNSIGNED" if unsigned else "")
     if column.default is not None:
-        form["ColumnDefault"] = column.default
+        form["ColumnDefault"] = _kept_number(column.default)
     if kind not in _WITHOUT_PRECISION and width is not None:
         form["ColumnPrecision"] = str(width)
         if kind in _STRINGS:
@@ -202,6 +209,15 @@ def column_form(column: Column, in_primary_key: bool, with_id: bool = False) -> 
     if sql_type.elements:
         form["ColumnElems"] = list(sql_type.elements)
     return form
+
+
+def _kept_number(default: Any) -> Any:
+    """Return a default, as text if it is a number that readers with 64-bit floats would change.
+
+    They check a file by writing it again: one changed digit, and they refuse it.
+    """
+    is_whole = isinstance(default, int) and not isinstance(default, bool)
+    return str(default) if is_whole and abs(default) > _EXACT else default
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -267,6 +283,8 @@ def _read_column(number: int, form: Mapping[str, Any]) -> Column:
             f"column {form['ColumnName']!r} has the type {form['ColumnType']!r}; "
             f"known: {', '.join(FACTS)}"
         )
+    # TiDB counts BIT and YEAR as unsigned, and TiCDC's files say so; no statement can.
+    unsigned = "unsigned" in words[1:] and FACTS[name].kind not in _NEVER_UNSIGNED
     length = form.get("ColumnPrecision") or form.get("ColumnLength")
     scale = form.get("ColumnScale")
     return Column(
@@ -274,7 +292,7 @@ def _read_column(number: int, form: Mapping[str, Any]) -> Column:
         name=form["ColumnName"],
         type=SqlType(
             name,
-            unsigned="unsigned" in words[1:],
+            unsigned=unsigned,
             length=int(length) if length else None,
             scale=int(scale) if scale else None,
             elements=_texts(form.get("ColumnElems") or ()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.paths import STAGING, AnyPath, parse_path
@@ -10,9 +10,17 @@ from rowferry.flow.sink.storage.paths import STAGING, AnyPath, parse_path
 _DEEPEST = 6  # database/table/version/partition/date/meta
 
 
-def walk(files: Files, date_separator: str = "") -> Iterator[tuple[str, AnyPath]]:
-    """Yield path and meaning of each file that the layout knows, by name; others are passed."""
+def walk(
+    files: Files, date_separator: str = "", named: Callable[[str], str] = str
+) -> Iterator[tuple[str, AnyPath]]:
+    """Yield path and meaning of each file that the layout knows, by name; others are passed.
+
+    Args:
+        files: where they are.
+        date_separator: see `parse_path`.
+        named: returns the name of the layout under which a path is looked at.
+    """
     for path in sorted(p for p in files.paths(_DEEPEST) if not p.startswith(f"{STAGING}/")):
-        found = parse_path(path, date_separator)
+        found = parse_path(named(path), date_separator)
         if found is not None:
             yield path, found

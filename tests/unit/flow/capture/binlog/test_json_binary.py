@@ -66,6 +66,16 @@ def test_numbers_are_shortest() -> None:
     ]
 
 
+def test_large_numbers_keep_their_tenths() -> None:
+    given = [1.2345678901234568e15, -1.0000000000000001e15, 2.0**53, 1.2345678901234568e16]
+    assert texts(*map(double, given)) == [
+        "1234567890123456.8",
+        "-1000000000000000.1",
+        "9.007199254740992e15",
+        "1.2345678901234568e16",
+    ]
+
+
 def test_many_documents_grow_the_room() -> None:
     document = b"\x0c\x64" + b"\x01" * 100  # each byte takes six characters
     assert texts(*[document] * 500) == ['"' + "\\u0001" * 100 + '"'] * 500
@@ -152,6 +162,24 @@ def test_changes_are_applied_in_order() -> None:
     assert changed(TREE) == '{"a": [1]}'
 
 
+def test_cells_are_counted_from_the_end_too() -> None:
+    two = b"\x05\x02\x00"
+    pair = change(1, "$.a[last]", two)  # before the last one
+    assert changed(TREE, change(0, "$.a[last]", two)) == '{"a": [2]}'
+    assert changed(TREE, pair) == '{"a": [2, 1]}'
+    assert changed(TREE, pair, change(2, "$.a[last]")) == '{"a": [2]}'
+    assert changed(TREE, pair, change(2, "$.a[last-1]")) == '{"a": [1]}'
+    assert changed(TREE, pair, change(0, "$.a[last-1]", b"\x04\x00")) == '{"a": [null, 1]}'
+    assert changed(TREE, change(1, "$.a[last-9]", two)) == '{"a": [2, 1]}'
+    assert changed(TREE, change(2, "$.a[0]"), change(1, "$.a[last]", two)) == '{"a": [2]}'
+
+
+def test_a_value_is_like_an_array_of_one() -> None:
+    for path in ("$.a[0][0]", "$.a[0][last]", "$[0].a[0][0][0]"):
+        assert changed(TREE, change(0, path, b"\x04\x01")) == '{"a": [true]}'
+    assert changed(TREE, change(0, "$[last]", b"\x04\x01")) == "true"
+
+
 @pytest.mark.parametrize(
     "diff",
     [
@@ -160,6 +188,12 @@ def test_changes_are_applied_in_order() -> None:
         change(2, "$.a[3]"),
         change(2, "$"),
         change(2, "$.a.b"),
+        change(2, "$.a[last-1]"),
+        change(0, "$.a[last-1]", b"\x04\x00"),
+        change(0, "$.a[0][1]", b"\x04\x00"),
+        change(1, "$.a[0][1]", b"\x04\x00"),
+        change(1, "$", b"\x04\x00"),
+        change(2, "$.a[first]"),
         change(2, "$[0]"),
         change(2, "a"),
         change(2, "$.a["),

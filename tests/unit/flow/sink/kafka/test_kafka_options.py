@@ -172,7 +172,7 @@ def test_refusals(kafka: dict[str, Any], kind: type[Exception], words: str) -> N
 
 def test_a_secret_that_is_not_base64_is_not_shown() -> None:
     word = "%" + secrets.token_hex(8)
-    with pytest.raises(BadOption, match="client-secret is not base64") as caught:
+    with pytest.raises(BadOption, match="client secret is not base64") as caught:
         settings(
             sasl_mechanism="oauthbearer",
             sasl_oauth_client_id="me",

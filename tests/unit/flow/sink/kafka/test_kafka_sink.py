@@ -135,6 +135,19 @@ def test_where_schema_changes_go(broker: FakeBroker, query: str, expected: list[
     assert [(t, p) for t, p, _ in broker.sent] == [("fallback", p) for p in expected]
 
 
+def test_a_statement_that_changes_two_tables_is_sent_once(broker: FakeBroker) -> None:
+    """A consumer would exchange partitions twice, and so not at all."""
+    text, kind = "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u", DdlKind.EXCHANGE_PARTITION
+    changes = [
+        SchemaChange(5, kind, query, TableId("shop", name), table(name))
+        for name, query in (("t", text), ("u", ""))
+    ]
+    kafka = kafka_of("protocol=canal-json&partition-num=1", topic="{schema}.{table}")
+    kafka.open(ME, None)
+    kafka.publish(plan_of(kafka, changes=tuple(changes)), (), {})
+    assert [(t, json.loads(v[0])["sql"]) for t, _, v in broker.sent] == [("shop.t", text)]
+
+
 def test_a_renamed_table_tells_it_where_its_rows_were(broker: FakeBroker) -> None:
     here, old = TableId("shop", "new"), TableId("shop", "old")
     change = SchemaChange(5, DdlKind.RENAME_TABLE, "RENAME", here, table("new"), previous=old)

@@ -93,8 +93,8 @@ def test_values(query: str, name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("worker-count=0", "worker-count = '0': out of range"),
-        ("max-txn-row=-1", "max-txn-row"),
+        ("worker-count=0", "invalid worker-count 0, which must be greater than 0"),
+        ("max-txn-row=-1", "invalid max-txn-row -1, which must be greater than 0"),
         ("transaction-atomicity=row", "none | table | global"),
         ("ssl-cert=/c", "ssl-cert and ssl-key belong together"),
         ("read-timeout=5", "needs its unit"),
