@@ -291,7 +291,7 @@ def _double(number: float) -> str:
     sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
     text = "".join(map(str, digits))
     point = len(text) + int(exponent)  # the number is 0.TEXT * 10 ** point
-    if -15 < point <= 15:
+    if -15 < point <= 15 or 15 < point < len(text):
         if point <= 0:
             text = "0." + "0" * -point + text
         elif point >= len(text):

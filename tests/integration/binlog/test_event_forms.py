@@ -13,7 +13,7 @@ import pytest
 from binlog_file_kit import logged
 from feed_kit import NAME, Feed, Scene, Session, scene_of
 
-from rowferry.change.chunk import Op
+from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.position import physical_ms
 from rowferry.errors import (
     CorruptLog,
@@ -236,6 +236,25 @@ def test_xa_prepared_before_the_beginning(scene: Scene, monkeypatch: pytest.Monk
     feed = scene.feed()
     feed.catch_up()
     assert feed.differences() == ""
+
+
+def test_xa_in_compressed_transactions(on_mysql: Scene, tiny_segments: None) -> None:
+    """All of it, XA PREPARE too, is inside the payload; only what ends it is not."""
+    feed = started(on_mysql)
+    sessions = [on_mysql.session() for _ in range(3)]
+    for number, session in enumerate(sessions):
+        session("SET SESSION binlog_transaction_compression = ON")
+        prepare_xa(session, f"'z{number}'", *(many(1_000 * number + 100 * i, 100) for i in (0, 1)))
+        on_mysql.sql(f"INSERT INTO t VALUES ({9_000 + number}, 'between')")
+        feed.catch_up()
+    assert ids(feed) == [9_000, 9_001, 9_002]
+    sessions[2]("XA COMMIT 'z2'")
+    sessions[1]("XA ROLLBACK 'z1'")
+    sessions[0]("XA COMMIT 'z0'", "XA START 'one'", many(5_000, 20), "XA END 'one'")
+    sessions[0]("XA COMMIT 'one' ONE PHASE")
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert ids(feed)[3:] == [*range(2_000, 2_200), *range(200), *range(5_000, 5_020)]
 
 
 # --- transactions --------------------------------------------------------------------------------
@@ -479,6 +498,22 @@ def test_tables_without_a_key(scene: Scene) -> None:
     assert len(feed.rows("bag")) == 6
 
 
+def test_sequences(on_mariadb: Scene) -> None:
+    """Their state is logged as rows, of what is no table."""
+    on_mariadb.sql("CREATE SEQUENCE early")
+    feed = started(on_mariadb, config="force-replicate = true")
+    on_mariadb.sql(
+        "CREATE SEQUENCE late",
+        "INSERT INTO t VALUES (NEXT VALUE FOR early, 'x'), (NEXT VALUE FOR late + 1, 'y')",
+        "ALTER SEQUENCE late RESTART 50",
+        "INSERT INTO t VALUES (NEXT VALUE FOR late, 'z')",
+        "DROP SEQUENCE early",
+    )
+    feed.catch_up()
+    assert ids(feed) == [1, 2, 50]
+    assert [r.table for r in feed.store.state(NAME).ranges] == ["t"]
+
+
 def test_partitioned_tables(on_mysql: Scene) -> None:
     """MySQL tells the partition of every row: each has its own directory."""
     table = "CREATE TABLE p (id int PRIMARY KEY, v int) PARTITION BY HASH (id) PARTITIONS 4"
@@ -593,6 +628,24 @@ def test_tagged_gtids(on_mysql: Scene) -> None:
     assert "mytag" in log["gtids"] and "other" in log["gtids"]
 
 
+def test_alter_in_two_phases(on_mariadb: Scene) -> None:
+    """It stands in the log where it begins and where it ends, also one that fails."""
+    feed = started(on_mariadb)
+    session = on_mariadb.session()
+    session("SET SESSION binlog_alter_two_phase = ON", "INSERT INTO t VALUES (1, 'x'), (2, 'x')")
+    with logged(on_mariadb.server) as events:
+        session("ALTER TABLE t ADD a int DEFAULT 7", "INSERT INTO t VALUES (3, 'y', 8)")
+        with pytest.raises(pymysql.err.IntegrityError):
+            session("ALTER TABLE t ADD b int, ADD UNIQUE (v), ALGORITHM = COPY")
+        session("INSERT INTO t VALUES (4, 'z', 9)", "ALTER TABLE t DROP a, ALGORITHM = COPY")
+    texts = [ev.parse_query(body).sql for code, body in events.events if code == ev.QUERY]
+    assert sum(text.startswith("ALTER") for text in texts) == 6
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert feed.stale() == []
+    assert [kind for kind, _ in feed.ddl("t")] == [DdlKind.ADD_COLUMN, DdlKind.DROP_COLUMN]
+
+
 def test_a_row_of_many_packets(scene: Scene) -> None:
     """More than 16 MB do not fit one packet; the bytes around such a row stay in order."""
     feed = started(scene, "CREATE TABLE big (id int PRIMARY KEY, v longtext)")
@@ -665,20 +718,50 @@ def test_a_statement_instead_of_rows(scene: Scene) -> None:
     assert feed.changes("t") == []
 
 
-def test_a_statement_about_another_table(scene: Scene) -> None:
+def test_a_statement_about_another_table(scene: Scene, tmp_path: Path) -> None:
     scene.sql(PLAIN_TABLE, "CREATE TABLE aside (id int PRIMARY KEY, v varchar(10))")
     feed = scene.feed([f"{scene.database}.t"])
     feed.catch_up()
+    file = tmp_path / "rows.tsv"
+    file.write_text("8\tloaded\n9\tloaded\n")
     scene.sql(
+        "INSERT INTO t VALUES (0, 'a row before')",
         "SET SESSION binlog_format = STATEMENT",
         "INSERT INTO aside VALUES (1, 'not a row'), (2, 'nor this')",
-        "UPDATE aside SET v = 'x'",
+        "/* by a mapper */ UPDATE aside SET v = 'x'",
+        f"LOAD DATA INFILE '{file}' INTO TABLE aside",
         "SET SESSION binlog_format = ROW",
         "INSERT INTO t VALUES (1, 'a row')",
     )
     feed.catch_up()
-    assert ids(feed) == [1]
+    assert ids(feed) == [0, 1]
     assert feed.differences() == ""
+
+
+def test_a_client_with_another_character_set(scene: Scene) -> None:
+    """Statements come in the client's character set, those that the server makes itself do not."""
+    feed = started(scene)
+    connection = scene.server.connect(scene.database)
+    connection.set_character_set("latin1")
+    with connection, connection.cursor() as cursor:
+        for sql in (
+            "CREATE TABLE `été` (id int PRIMARY KEY, `naïve` varchar(9) COMMENT 'ça')",
+            "INSERT INTO `été` VALUES (1, 'é')",
+            "ALTER TABLE `été` CHANGE `naïve` `sûr` varchar(9)",
+            "CREATE TABLE `août` (id int PRIMARY KEY) SELECT id, `sûr` FROM `été`",
+            "UPDATE `août` SET `sûr` = 'à'",
+            "CREATE TABLE gone (`où` int PRIMARY KEY)",
+            "RENAME TABLE gone TO `allé`",
+            "DROP TABLE `allé`",
+        ):
+            cursor.execute(sql)
+        connection.commit()
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert feed.stale() == []
+    assert feed.rows("août") == [{"id": 1, "sûr": "à"}]
+    assert "'ça'" in feed.ddl("été")[0][1]
+    assert [kind for kind, _ in feed.ddl("allé")] == [DdlKind.RENAME_TABLE, DdlKind.DROP_TABLE]
 
 
 def test_an_image_that_lacks_columns(scene: Scene) -> None:
@@ -762,10 +845,11 @@ def test_changes_inside_documents(on_mysql: Scene) -> None:
             "UPDATE j SET d = JSON_SET(d, '$.a', 2)",
             "UPDATE j SET d = JSON_REPLACE(d, '$.c', 'short'), e = '[]'",
             "UPDATE j SET d = JSON_REMOVE(d, '$.b[1]')",
+            "UPDATE j SET d = JSON_SET(d, '$.b[last]', 9, '$.b[last-1]', 8, '$.a[0]', 7)",
         )
     assert PARTIAL_UPDATE in events.codes()
     feed.catch_up()
-    assert feed.rows("j")[0]["d"] == '{"a": 2, "b": [1, 3], "c": "short"}'
+    assert feed.rows("j")[0]["d"] == '{"a": 7, "b": [8, 9], "c": "short"}'
     assert feed.differences() == ""
 
 

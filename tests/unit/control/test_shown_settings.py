@@ -83,6 +83,6 @@ def test_every_error_has_a_name_of_ticdc(error: type) -> None:
 
 
 def test_well_known_codes() -> None:
-    assert ticdc_code(NoSuchChangefeed("x")) == (404, "CDC:ErrChangeFeedNotExists")
-    assert ticdc_code(ChangefeedExists("x")) == (409, "CDC:ErrChangeFeedAlreadyExists")
+    assert ticdc_code(NoSuchChangefeed("x")) == (400, "CDC:ErrChangeFeedNotExists")
+    assert ticdc_code(ChangefeedExists("x")) == (400, "CDC:ErrChangeFeedAlreadyExists")
     assert ticdc_code_of("") == "CDC:ErrUnexpected"

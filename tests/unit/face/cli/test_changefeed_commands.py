@@ -93,7 +93,7 @@ def test_create_sends_everything_and_prints_what_ticdc_prints(
         "sink_uri": f"file://{tmp_path}/out?protocol=avro&schema-registry=http://r:1",
         "start_ts": 5,
         "target_ts": 9,
-        "replica_config": {"filter": {"rules": ["a.*", "!a.b"]}},
+        "replica_config": {"filter": {"rules": ["a.*", "!a.b"]}, "ignore-ineligible-table": True},
     }
     assert server.asked == [
         (f"POST {OURS}/changefeeds/check", body),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from dataclasses import replace
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from rowferry.change.table import TableId
 from rowferry.control.lease import Holder
 from rowferry.control.lifecycle import State, Verb
-from rowferry.control.operations import Operations
+from rowferry.control.operations import Created, Operations, Wanted
 from rowferry.control.ticdc_codes import ticdc_code
 from rowferry.errors import SinkUnavailable
 from rowferry.face.sources import Sources
@@ -113,9 +115,7 @@ def test_the_verbs_and_their_states(
     assert client.post(f"{FEEDS}/one/resume").json() == {}
     refused(client.put(f"{FEEDS}/one", json={"sink_uri": SINK}), 400, "ErrChangefeedUpdateRefused")
     client.post(f"{FEEDS}/one/pause")
-    refused(
-        client.put(f"{FEEDS}/one", json={"start_ts": 5}), 400, "ErrInvalidReplicaConfig", "start"
-    )
+    refused(client.put(f"{FEEDS}/one", json={"start_ts": 5}), 400, "ErrAPIInvalidParam", "start")
     assert client.delete(f"{FEEDS}/one").json() == {}
     assert operations.store.feeds() == ()
     gone = client.delete(f"{FEEDS}/one")
@@ -203,7 +203,7 @@ def test_secrets_are_never_returned(client: TestClient, operations: Operations) 
         ({"changefeed_id": "a_b"}, "ErrInvalidChangefeedID", "a_b"),
         ({"changefeed_id": "x" * 129}, "ErrInvalidChangefeedID", "128"),
         ({"sink_uri": "carrier-pigeon://x"}, "ErrSinkURIInvalid", "carrier-pigeon"),
-        ({"sink_uri": ""}, "ErrInvalidReplicaConfig", "sink_uri"),
+        ({"sink_uri": ""}, "ErrSinkURIInvalid", "sink_uri"),
         ({"source_uri": ""}, "ErrInvalidReplicaConfig", "source_uri"),
         ({"keyspace": "other"}, "ErrAPIInvalidParam", "other"),
         ({"sink_ury": "x"}, "ErrAPIInvalidParam", "did you mean 'sink_uri'"),
@@ -219,6 +219,15 @@ def test_secrets_are_never_returned(client: TestClient, operations: Operations) 
         ({"replica_config": {"sink": {"cvs": {}}}}, "ErrInvalidReplicaConfig", "sink.cvs"),
         ({"replica_config": {"case_sensitive": 3}}, "ErrInvalidReplicaConfig", "case-sensitive"),
         ({"replica_config": {"filter": {"rules": ["a"]}}}, "ErrFilterRuleInvalid", "'a'"),
+        (
+            {
+                "replica_config": {
+                    "filter": {"event_filters": [{"matcher": ["a.*"], "ignore_event": ["x"]}]}
+                }
+            },
+            "ErrInvalidIgnoreEventType",
+            "'x'",
+        ),
         ({"replica_config": {"filter": {"rules": ["@/etc/hosts"]}}}, "ErrFilterRuleInvalid", "@"),
     ],
 )
@@ -239,9 +248,9 @@ def test_other_bad_requests(client: TestClient, source: str) -> None:
     create(client, source)
     before = client.get(f"{FEEDS}/one").json()
     body = {"changefeed_id": "one", "source_uri": source, "sink_uri": SINK}
-    refused(client.post(FEEDS, json=body), 409, "ErrChangeFeedAlreadyExists", "one")
-    refused(client.get(f"{FEEDS}/two"), 404, "ErrChangeFeedNotExists", "two")
-    refused(client.post(f"{FEEDS}/two/pause"), 404, "ErrChangeFeedNotExists")
+    refused(client.post(FEEDS, json=body), 400, "ErrChangeFeedAlreadyExists", "one")
+    refused(client.get(f"{FEEDS}/two"), 400, "ErrChangeFeedNotExists", "two")
+    refused(client.post(f"{FEEDS}/two/pause"), 400, "ErrChangeFeedNotExists")
     refused(client.get(f"{FEEDS}/a_b"), 400, "ErrInvalidChangefeedID")
     refused(client.get(f"{FEEDS}?state=asleep"), 400, "ErrAPIInvalidParam", "asleep")
     refused(client.get(f"{FEEDS}?keyspace=x"), 400, "ErrAPIInvalidParam", "keyspace")
@@ -288,9 +297,36 @@ def test_tables_can_be_asked_for(client: TestClient, source: str) -> None:
     assert client.get(FEEDS).json()["total"] == 0
 
 
+def test_tables_without_a_key_are_listed_before_they_are_refused(
+    client: TestClient, source: str, operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Wanted] = []
+    create_it = operations.create
+
+    def noted(wanted: Wanted, dry_run: bool = False) -> Created:
+        asked.append(wanted)
+        keyless = TableId("shop", "keyless")
+        return replace(create_it(wanted, dry_run), ineligible=(keyless,))
+
+    monkeypatch.setattr(operations, "create", noted)
+    config = RULES | {"ignore_ineligible_table": False, "enable_sync_point": True}
+    body = {"source_uri": source, "replica_config": config, "sink_uri": SINK}
+    found = client.post("/api/v2/get_all_tables", json=body).json()
+    assert [t["table_name"] for t in found["ineligible_tables"]] == ["keyless"]
+    assert set(asked[0].config) == {"filter", "ignore-ineligible-table"}
+    del config["enable_sync_point"]
+    assert client.post("/api/v2/verify_table", json=body).status_code == 200
+    assert all(one.config["ignore-ineligible-table"] is True for one in asked)
+
+
+def test_the_version_is_one_that_clients_accept(client: TestClient) -> None:
+    version = client.get("/api/v2/status").json()["version"]
+    assert re.fullmatch(r"v8\.5\.0\+rowferry\.[0-9A-Za-z.-]+", version)
+
+
 def test_a_server_may_know_a_source(asking: Any, source: str) -> None:
     client = asking(sources=Sources(default=source))
-    answer = client.post(FEEDS, json={"changefeed_id": "bare", "sink_uri": SINK})
+    answer = client.post(FEEDS, json={"changefeed_id": "bare", "sink_uri": "blackhole://"})
     assert answer.json()["source_uri"] == source
 
 

@@ -60,7 +60,7 @@ def test_only_what_was_set_up_is_asked_for(asking: Callable[..., TestClient]) ->
 
 def test_gates_are_read_from_files(tmp_path: Path) -> None:
     token, users = tmp_path / "token", tmp_path / "users"
-    token.write_text(f"{TOKEN}\n")
+    token.write_text(f"\ufeff{TOKEN}\r\n")  # as some editors write files
     users.write_text(f"# people\n\nann:{WORD}\nbob:a:b\n")
     gate = Gate.read(token, users)
     assert gate == Gate(TOKEN, {"ann": WORD, "bob": "a:b"})
@@ -98,7 +98,7 @@ def test_another_sites_page_cannot_act(client: TestClient) -> None:
         {"origin": "https://cdc.example", "sec-fetch-site": "same-origin"},
         {},
     ):
-        assert client.post(path, headers=headers).status_code == 404  # there is no such changefeed
+        assert client.post(path, headers=headers).status_code == 400  # there is no such changefeed
 
 
 def test_large_bodies_are_refused(client: TestClient, operations: Operations) -> None:
