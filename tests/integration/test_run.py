@@ -204,9 +204,9 @@ def ferry(
 
 # What a run may print when it is not on a terminal.
 OURS = re.compile(
-    r"changefeed feed: \d+ tables from \S+ to \S+"
+    r"changefeed feed: \d+ tables? from \S+ to \S+"
     r"|[\d,]+ rows  [\d,]+ rows/s  [\d.]+ MB/s  lag .+"
-    r"|(done|stopped): [\d,]+ rows, .+ in \d+ micro-batches, [\d.]+ s; checkpoint-ts \d+"
+    r"|(done|stopped): [\d,]+ rows?, .+ in \d+ micro-batch(es)?, [\d.]+ s; checkpoint-ts \d+"
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -13,10 +12,9 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_family import family_of
-from rowferry.spec.uri import Uri, is_secret_parameter
+from rowferry.spec.uri import Uri, is_secret_parameter, without_passwords
 
 HIDDEN: Final = "***"
-_LOGIN: Final = re.compile(r"(://[^/@:\s]*:)[^/\s]*@")
 
 
 def redacted_config(spec: ChangefeedSpec) -> dict[str, Any]:
@@ -61,9 +59,9 @@ def _text(value: str) -> str:
     if "://" not in value:
         return value
     try:
-        return str(Uri.parse(value, "")) if "?" in value else _LOGIN.sub(rf"\1{HIDDEN}@", value)
+        return str(Uri.parse(value, "")) if "?" in value else without_passwords(value)
     except BadInput:
-        return _LOGIN.sub(rf"\1{HIDDEN}@", value)
+        return without_passwords(value)
 
 
 def restored(config: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,8 @@ def _commit_ts(own: Mapping[str, Any], key: str, none: int | None = None) -> int
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 63:
-        raise BadStatement(f"{key} = {value!r}: expected a commit-ts, a positive whole number")
+        shown = key if isinstance(value, str) else f"{key} = {value!r}"
+        raise BadStatement(f"{shown}: expected a commit-ts, a positive whole number")
     return value
 
 
@@ -264,7 +265,7 @@ def _position(one: RangeProgress) -> str:
         case Stage.SNAPSHOT:
             return f"key {one.last_snapshot_key}" if one.last_snapshot_key else ""
         case Stage.LOG:
-            return f"log {one.last_log_index}"
+            return f"log {one.last_log_index}" if one.last_log_index else ""
     assert_never(one.stage)
 
 

@@ -84,7 +84,7 @@ def _decoded(word: str) -> bytes:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as err:
         why = err.strerror if isinstance(err, OSError) else "not UTF-8 text"
         raise BadOption(f"{path}: cannot be read: {why}") from None

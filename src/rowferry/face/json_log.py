@@ -11,9 +11,8 @@ from typing import IO, Final
 
 from rowferry.control.current import current_changefeed
 from rowferry.errors import RowferryError, from_text
-from rowferry.spec.uri import is_secret_parameter
+from rowferry.spec.uri import is_secret_parameter, without_passwords
 
-_LOGIN: Final = re.compile(r"(://[^/@:\s]*:)[^/\s]*@")
 _PARAMETER: Final = re.compile(r"([\w.-]+)(=|%3D)([^\s&,;\"']+)")
 _ENTRY: Final = re.compile(r"([\"'])([\w.-]+)\1: ?([\"'])(?:(?!\3).)*\3")
 _CHATTY: Final = ("py4j", "alembic", "uvicorn", "httpx")
@@ -29,7 +28,7 @@ def redacted(text: str) -> str:
         hidden = f"{found[1]}{found[2]}{found[1]}: {found[3]}***{found[3]}"
         return hidden if is_secret_parameter(found[2]) else found[0]
 
-    return _ENTRY.sub(entry, _PARAMETER.sub(parameter, _LOGIN.sub(r"\1***@", text)))
+    return _ENTRY.sub(entry, _PARAMETER.sub(parameter, without_passwords(text)))
 
 
 class JsonFormatter(logging.Formatter):

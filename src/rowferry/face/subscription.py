@@ -96,6 +96,8 @@ def _quoted(name: str) -> str:
 
 def _mysql_uri(found: Mapping[str, str]) -> str:
     host, port = found["mysql_host"], found["mysql_port"] or "3306"
+    if not port.isdecimal() or int(port) > 65535:
+        raise BadOption("sink.config has a mysql_port that is no port's number")
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
     login = quote(found["mysql_user"], safe="")

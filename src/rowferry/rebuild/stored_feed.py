@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rowferry.consume.storage import stored_files
-from rowferry.errors import BadOption
+from rowferry.consume.storage import is_storage, stored_files
+from rowferry.errors import BadOption, BadUri
 from rowferry.flow.assemble import codec_name
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.encode.contract import Codec
@@ -51,6 +51,9 @@ def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> St
         BadInput: the URI or the configuration cannot be understood, or nothing is there.
     """
     place = Uri.parse(uri, "storage")
+    if not is_storage(place.scheme):
+        known = ", ".join(name for name in SINKS.names() if is_storage(name))
+        raise BadUri(f"{place.scheme}:// is no storage; known: {known}")
     told = place.parameter("protocol") or _in_config(config)
     if protocol and told and protocol != told:
         raise BadOption(f"--protocol {protocol}: the changefeed's settings say {told}")

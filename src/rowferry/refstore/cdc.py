@@ -34,7 +34,8 @@ def register(held: Range, subscriber: str) -> cdc.CdcRegisterResponse:
     """Make (or find) a snapshot of the present state and keep it for the subscriber."""
     reading = held.clock.reading()
     with held.changed:
-        version, ts = held.log.last_index, held.closed_ts(reading)
+        # The reading may be older than the last entry, which is in the snapshot.
+        version, ts = held.log.last_index, max(held.closed_ts(reading), held.log.last_ts)
         newest = held.snapshots.newest()
         if newest is not None and newest.version == version:
             run, cuts = newest.run, newest.cuts

@@ -16,7 +16,7 @@ class Snapshot:
 
     Attributes:
         version: the log index.
-        ts: no entry after the index has a commit-ts at or below it.
+        ts: no entry after the index has a commit-ts at or below it, none up to it one above.
         cuts: keys that cut it into parts of similar size.
     """
 

@@ -88,10 +88,12 @@ def open_session(
             conf.set(key, value)
     if SparkContext._gateway is None:
         _start_java(conf, log_dir / "spark-process.log")
-    with warnings.catch_warnings(), _interrupts_left_alone():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return SparkSession(SparkContext.getOrCreate(conf))
+            with _interrupts_left_alone():
+                context = SparkContext.getOrCreate(conf)
+            return SparkSession(context)  # which takes seconds, in which Ctrl-C may come
         except (Py4JJavaError, PySparkException) as err:  # which, depends on sessions before
             why = str(getattr(err, "java_exception", err)).partition("\n")[0]
             _end_java()

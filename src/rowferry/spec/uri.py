@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from rowferry.errors import BadUri
 
-_SECRET_WORDS = ("password", "secret", "token", "access-key", "account-key", "sas", "credential")
+_SECRET_WORDS = ("password", "secret", "token", "access-key", "account-key", "credential")
 _LOGIN = re.compile(r"""(://[^/@:\s]*:)(?!<password>@)(?:[^\s"']*|[^/\s]*)@""")
 _HOSTS = re.compile(r"(?:(?:\[[^\s\[\]]+\]|[^\s:@\[\],]*)(?::\d{0,5})?(?:,|$))*")
 _PORT = re.compile(r":(\d+)(?:,|$)")
@@ -19,7 +19,8 @@ _FOREIGN = ("http", "https")  # of their parameters only the receiver knows whic
 
 def is_secret_parameter(key: str) -> bool:
     """Return whether a URI parameter's value must never be printed."""
-    return any(word in key.lower() for word in _SECRET_WORDS)
+    name = key.lower()  # a shared access signature is secret, a sasl-mechanism is not
+    return any(word in name for word in _SECRET_WORDS) or "sas" in re.split(r"[-_.]", name)
 
 
 def without_passwords(text: str) -> str:

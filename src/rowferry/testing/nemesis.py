@@ -256,6 +256,8 @@ class Nemesis:
 
     def _learn_windows(self, meta: MetaStore) -> None:
         state = meta.state(CHANGEFEED)
+        if not state.position:
+            return  # it never got that far, which is a failure of its own
         self._windows = windows_of(state)
         self._report.repeats_allowed = lost_a_snapshot(state)
 

@@ -71,6 +71,7 @@ class Recorder(Operations):
             RangeProgress("a", "t", 1, 1, 5, "", "", Stage.LOG, last_log_index=42),
             RangeProgress("a", "t", 1, 1, 6, "", "", Stage.SNAPSHOT, last_snapshot_key="ff"),
             RangeProgress("a", "t", 1, 1, 7, "", "", Stage.REGISTERED),
+            RangeProgress("a", "t", 1, 1, 8, "", "", Stage.LOG),
         )
         cure = "do so" if self.feed.error else ""
         tables = (TABLE, TableId("a", "u"))
@@ -190,6 +191,7 @@ def test_set_changes_what_it_names_and_keeps_the_rest(recorder: Recorder) -> Non
         (f"{CREATE} WITH (filter = 5)", "filter is a section"),
         (f"{CREATE} WITH (sink = {{}}, sink.protocol = csv)", "sink and sink.protocol overlap"),
         (f"{CREATE} WITH (start_ts = -5)", "start_ts = -5: expected a commit-ts"),
+        (f"{CREATE} WITH (start_ts = 'hush')", "start_ts: expected a commit-ts"),
         (f"{CREATE} WITH (start_ts = TRUE)", "expected a commit-ts"),
         (f"{CREATE} WITH (start_ts = 5, start-ts = 5)", "start_ts is given twice"),
         ("ALTER CHANGEFEED x SET (filter.rules.a = 5)", "rules is a value, not a section"),
@@ -245,6 +247,7 @@ def test_show_hides_secrets_and_tells_where_it_stands(recorder: Recorder) -> Non
         ("a.t", 5, "log", "log 42", "3/10"),
         ("a.t", 6, "snapshot", "key ff", "3/10"),
         ("a.t", 7, "registered", "", "3/10"),
+        ("a.t", 8, "log", "", "3/10"),
         ("a.u", None, None, None, None),
     )
     assert progress.message.startswith(f"changefeed x is warning; checkpoint {WATERMARK} (")

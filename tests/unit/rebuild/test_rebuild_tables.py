@@ -199,6 +199,8 @@ def test_what_is_not_there(place: Directory, tmp_path: Path) -> None:
         open_storage(f"file://{tmp_path}/nope")
     with pytest.raises(BadUri, match="no storage; known: .*file"):
         open_storage("blackhole://?protocol=csv")
+    with pytest.raises(BadUri, match="^.RF-1004. mysql:// is no storage; known: .*file"):
+        open_storage("mysql://me@h/")
     with pytest.raises(BadOption, match="settings say canal-json"):
         open_storage(f"file://{tmp_path}?protocol=canal-json", protocol="csv")
 

@@ -237,6 +237,18 @@ def test_a_snapshot_stays_while_rows_change(tmp_path: Path) -> None:
     assert all(ts > made.snapshot_ts for _, _, _, ts in rows_after)
 
 
+def test_a_snapshot_holds_nothing_above_its_ts(tmp_path: Path) -> None:
+    held = open_range(tmp_path, timer := Timer())
+    read_before = held.clock.reading()
+    wrote = held.write(request(timer.next(), {b"a": b"1"}))
+    # The write came between the reading and the lock.
+    held.clock.reading = lambda max_age_ms=50: read_before  # type: ignore[method-assign]
+    made = cdc_half.register(held, "me")
+    assert snapshot_of(held, made.init_snapshot_version) == [(b"a", b"1", wrote)]
+    assert made.snapshot_ts >= wrote
+    assert held.write(request(timer.next(), {b"a": b"2"})) > made.snapshot_ts
+
+
 def test_a_snapshot_ends_with_its_leader(tmp_path: Path) -> None:
     held = open_range(tmp_path, timer := Timer())
     held.write(request(timer.next(), {b"a": b"1"}))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadUri
-from rowferry.spec.uri import Uri, without_passwords
+from rowferry.spec.uri import Uri, is_secret_parameter, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,12 @@ def test_secrets_are_hidden() -> None:
     for shown in (str(uri), repr(uri), f"{uri}"):
         assert "cret" not in shown and "hunter2" not in shown and "worker-count=3" in shown
     assert Uri.parse(uri.reveal(), "sink") == uri
+
+
+def test_which_parameters_are_secret() -> None:
+    secret = ("sas-token", "SAS", "account_sas", "sasl-password", "secret-access-key", "access-key")
+    assert all(map(is_secret_parameter, secret))
+    assert not any(map(is_secret_parameter, ("sasl-mechanism", "sasl-user", "protocol", "key")))
 
 
 def test_errors_never_show_the_uri() -> None:

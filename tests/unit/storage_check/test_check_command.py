@@ -61,6 +61,7 @@ def test_a_table_with_colours_on_a_terminal() -> None:
     _show(Console(file=said, force_terminal=True, width=100), findings)
     assert "what must hold" in said.getvalue()
     assert "\x1b[31mgap-in-numbers" in said.getvalue()
+    assert "1 violation of 1 rule" in said.getvalue()
 
 
 def test_times_of_as_of() -> None:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from rowferry.face.cli.output import consoles, size
+from rowferry.face.cli.output import consoles, counted, size
 from rowferry.rebuild.stored_feed import open_storage
 from rowferry.storage_check.check import check_storage
 from rowferry.storage_check.expected import expected_of
@@ -81,11 +81,12 @@ def _show(out: Console, findings: Findings) -> None:
 
 
 def _summary(findings: Findings) -> Text:
-    words = f"{findings.files:,} data files, {findings.rows:,} rows, {size(findings.bytes)}: "
+    files, rows = counted(findings.files, "data file"), counted(findings.rows, "row")
+    words = f"{files}, {rows}, {size(findings.bytes)}: "
     if not findings.failed:
         return Text.assemble(words, ("no violation", "bold green"))
     rules = sum(1 for rule in findings.counts if rule.fails)
-    told = f"{findings.failed:,} violations of {rules} {'rule' if rules == 1 else 'rules'}"
+    told = f"{counted(findings.failed, 'violation')} of {counted(rules, 'rule')}"
     return Text.assemble(words, (told, "bold red"))
 
 

@@ -45,6 +45,12 @@ def size(count: float) -> str:
     raise AssertionError
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 table`, `2,000 tables`, `2 micro-batches`."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
 class RunView:
     """The progress of one run: totals, speed over the last seconds, lag, snapshots under way."""
 
@@ -111,7 +117,8 @@ class RunView:
         """Return the run's result in one line."""
         took = time.monotonic() - self._began
         return (
-            f"{self.rows:,} rows, {size(self.bytes)} in {self.micro_batches} micro-batches, "
+            f"{counted(self.rows, 'row')}, {size(self.bytes)} in "
+            f"{counted(self.micro_batches, 'micro-batch')}, "
             f"{took:.1f} s; checkpoint-ts {self._last.watermark if self._last else 0}"
         )
 
@@ -205,10 +212,15 @@ class Printer:
                 self.text("\t".join(_cell(cell) for cell in row) + "\n")
             return
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        lines = [[_coloured(cell) for cell in row] for row in rows]
+        share = self.out.width * 2 // 5
+        fits = all(line[0].cell_len <= share for line in lines)
         for place, name in enumerate(columns):
-            table.add_column(name, overflow="fold", no_wrap=place == 0)
-        for row in rows:
-            table.add_row(*(_coloured(cell) for cell in row))
+            first = place == 0  # whole, unless one long name would leave no room for the others
+            width = None if fits or not first else share
+            table.add_column(name, overflow="fold", no_wrap=first and fits, max_width=width)
+        for line in lines:
+            table.add_row(*line)
         self.out.print(table)
 
     def fault(self, name: str, words: str, cure: str) -> None:

@@ -12,7 +12,7 @@ import typer
 from rowferry.control.service import Listener, RunSettings, prepare, run, stored_spec
 from rowferry.control.supervise import Until
 from rowferry.errors import BadOption
-from rowferry.face.cli.output import RunView, consoles
+from rowferry.face.cli.output import RunView, consoles, counted
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_settings
 
@@ -99,7 +99,7 @@ def run_command(
         work_dir.mkdir(parents=True, exist_ok=True)
     _log_to(work_dir / "logs", name)
     out.print(
-        f"changefeed {name}: {len(ready.tables)} tables from {ready.spec.source} "
+        f"changefeed {name}: {counted(len(ready.tables), 'table')} from {ready.spec.source} "
         f"to {ready.spec.sink}",
         markup=False,
         soft_wrap=True,

@@ -51,6 +51,8 @@ def test_a_terminal_gets_tables_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch)
         ["w", "failed", "0", "mysql://h", "blackhole://"],
         ["z:", "[RF-4001]", "it", "is", "gone", "Wait."],
     ]
+    printer.table(("id", "state"), [("n" * 300, "stopped")])
+    assert "stopped" in shown(screen)  # a long name leaves room for the rest
     pipe = Console(file=io.StringIO())
     monkeypatch.setattr(output, "consoles", lambda: (pipe, pipe))
     assert Printer().as_json

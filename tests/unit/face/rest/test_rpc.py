@@ -180,6 +180,9 @@ def test_mysql_keys_are_the_documented_ones() -> None:
         {"matcher": ["shop.orders"], "target-schema": "copy"}
     ]
     assert made("mysql", mysql_host="x", uri="mysql://y:1/").sink_uri == "mysql://y:1/"
+    for port in ("x", "-1", "65536", "1/2"):
+        with pytest.raises(BadOption, match="mysql_port"):
+            made("mysql", mysql_host="x", mysql_port=port)
 
 
 def test_other_sinks() -> None:

@@ -12,6 +12,7 @@ from test_planner import Feed
 from rowferry.change.chunk import DdlKind
 from rowferry.change.plan import Segment
 from rowferry.change.position import PHYSICAL_SHIFT, Stage
+from rowferry.change.table import TableId
 from rowferry.errors import CorruptLog, LogLost, SnapshotGone, SourceMismatch, SourceUnavailable
 from rowferry.flow.capture.range_log import planner, read
 from rowferry.flow.capture.range_log.client import Head, Route
@@ -164,6 +165,42 @@ def test_a_log_compacted_between_plan_and_read_is_the_planners_affair(store: Fau
     feed.kinds["resnapshot"] = True
     feed.planner = feed.open()
     feed.catch_up()
+    feed.check(10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_table_starts_again_although_it_was_altered_in_the_lost_log(store: Faulty) -> None:
+    feed = in_the_log(store, resnapshot=True)
+    feed.catch_up()
+    store.write(10, [{"id": 1, "v": "lost"}], delete=[2])
+    store.ddl(DdlKind.ADD_COLUMN, simple_table(extra=("w",)))
+    store.write(10, [{"id": 3, "v": "new", "w": "new"}])
+    store.compact(2)
+    feed.stretches.clear()
+    feed.catch_up()
+    told = [c.kind for s in feed.stretches for c in s.schema_changes]
+    assert told == [DdlKind.TRUNCATE_TABLE]
+    feed.check(10)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("how", [DdlKind.DROP_TABLE, DdlKind.RENAME_TABLE])
+def test_a_table_that_is_gone_does_not_miss_its_lost_log(store: Faulty, how: DdlKind) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "t1"))
+    feed = in_the_log(store, resnapshot=True)
+    feed.catch_up()
+    store.write(11, [{"id": 1, "v": "lost"}])
+    store.write(10, [{"id": 1, "v": "kept"}])
+    if how is DdlKind.DROP_TABLE:
+        gone = store.drop(11)
+    else:
+        gone = store.ddl(how, simple_table(11, "u1"), previous=TableId("db", "t1"))
+    store.compact(max(store.ranges))
+    feed.stretches.clear()
+    feed.catch_up()
+    told = [c.kind for s in feed.stretches for c in s.schema_changes]
+    assert told == [how]
+    assert all(s.watermark is None or s.watermark >= gone for s in feed.stretches)
     feed.check(10)
 
 

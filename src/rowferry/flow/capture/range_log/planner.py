@@ -308,13 +308,14 @@ class RangePlanner:
         mine = [r for r in routes.values() if r.physical_id in physical]
         made = {r.range_id: self._client.register(r) for r in mine}
         stamps = [m.snapshot_ts for m in made.values()]
-        if stamps and min(stamps) <= state.resolved_ts:
-            raise Rerouted("a snapshot is older than what was already delivered")
+        seen = {table_id: state.ddl_seen.get(table_id, 0) for table_id in waiting}
+        if stamps and min(stamps) <= max(state.resolved_ts, *seen.values()):
+            raise Rerouted("a snapshot is older than what was delivered, or than its table")
         newest = max(stamps, default=state.resolved_ts)
         ddls = self._ddls_until(state, newest)
-        touched = {c.schema.table_id for c in ddls if c.schema and c.commit_ts <= newest}
-        touched |= {c.dropped_table_id for c in ddls if c.commit_ts <= newest}
-        if touched & set(waiting):
+        touched = [(c.schema.table_id, c.commit_ts) for c in ddls if c.schema]
+        touched += [(c.dropped_table_id, c.commit_ts) for c in ddls]
+        if any(i in waiting and seen[i] < ts <= newest for i, ts in touched):
             return
         if missing := set(physical) - {r.physical_id for r in mine}:
             raise Rerouted(f"table {physical[min(missing)].schema.id} has no ranges yet")
@@ -374,15 +375,20 @@ class RangePlanner:
         """Restart the tables whose log was compacted: TRUNCATE, then a new snapshot."""
         present = self._catalog.snapshot()
         changes: list[SchemaChange] = []
-        for table_id in self._tables_without_log(state, routes):
+        tables = self._tables_without_log(state, routes)
+        if not tables:
+            raise lost
+        for table_id in tables:
             now = present.tables.get(table_id)
             self._forget(state, table_id)
-            if now is None:
-                continue  # dropped since; its DROP TABLE follows in the catalog's log
+            if now is None or not self._decision.captures(now):
+                continue  # dropped or renamed since; that DDL follows in the catalog's log
             state.tables[table_id] = Captured(now)
             state.ddl_seen[table_id] = present.snapshot_ts
+        # Until all of their DDLs have followed, no watermark speaks for these tables.
+        state.hold_until = max(state.hold_until, present.snapshot_ts)
         if not state.waiting():
-            raise lost
+            return Stretch((), (), {})
         self._join(state, routes)
         for table in state.waiting():
             raise Rerouted(f"table {table.schema.id} is being altered")

@@ -152,8 +152,8 @@ class MySql:
         if reached < owner.delivered:
             raise TargetWentBack(
                 f"{self._settings.login} has the changes of changefeed {owner.changefeed!r} up to "
-                f"commit-ts {reached} only, but they were delivered up to {owner.delivered}: it was "
-                "restored, or another server took its place"
+                f"commit-ts {reached} only, but they were delivered up to {owner.delivered}: it "
+                "was restored, or another server took its place"
             )
         self._epoch = owner.epoch
         if self._progress is not None:

@@ -38,7 +38,7 @@ from rowferry.flow.sink.storage.object_options import (
 )
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Options
-from rowferry.spec.uri import Uri
+from rowferry.spec.uri import Uri, without_passwords
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 # Short losses are bridged here; what takes longer is the supervisor's to try again.
@@ -148,12 +148,14 @@ def _may_be_plain(options: Options) -> bool:
     """Return whether requests may go without TLS.
 
     Raises:
+        BadOption: the endpoint is no address; the library below would panic at it.
         OptionsConflict: they would go to another machine, and nobody said that this is meant.
     """
     endpoint = options[ENDPOINT]
+    if endpoint and not _is_address(endpoint):
+        shown = without_passwords(endpoint)
+        raise BadOption(f"endpoint = {shown!r}: write it as https://host or http://host:port")
     if not endpoint.startswith("http://"):
-        if endpoint and not endpoint.startswith("https://"):
-            raise BadOption(f"endpoint = {endpoint!r}: write it as https://host or http://host")
         return False
     if urlsplit(endpoint).hostname not in _HERE and not options[ALLOW_HTTP]:
         raise OptionsConflict(
@@ -161,6 +163,16 @@ def _may_be_plain(options: Options) -> bool:
             "https://, or add allow-http=true"
         )
     return True
+
+
+def _is_address(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        known = parts.port is None or parts.port > 0  # asking for one out of range raises
+    except ValueError:
+        return False
+    plain = endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
+    return known and plain and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _nobody() -> dict[str, Any]:
