@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
+_DATABASES = frozenset({"mysql", "mysql+ssl"})
+_DATABASE_PORT = "3306"
 _EPOCH_TO_COME = (1 << 62) - 1  # the claim comes later; it will be above every epoch so far
 
 
@@ -99,8 +102,9 @@ def examine(
         told += flow.decide.check_tables(tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
     flow.decide.claim_names(captured)
+    seen = [flow.decide.seen_as(t) for t in captured]
+    refuse_circle(spec, seen)
     if before is None:
-        seen = [flow.decide.seen_as(t) for t in captured]
         flow.sink.check_tables(seen)
         if isinstance(flow.sink, Advising):
             told += flow.sink.advice(seen)
@@ -110,6 +114,32 @@ def examine(
         told.append("no table matches the filter yet; new ones are picked up when created")
     keyless = tuple(t for t in tables if t not in captured and flow.decide.keeps_table(t.id))
     return Prepared(spec, flow, captured, tuple(told), keyless)
+
+
+def refuse_circle(spec: ChangefeedSpec, tables: Iterable[TableSchema]) -> None:
+    """Refuse a changefeed that writes tables onto themselves; they are as readers see them.
+
+    Raises:
+        OptionsConflict: source and sink are one server, and a table keeps its name.
+    """
+    if spec.source.scheme not in _DATABASES or spec.sink.scheme not in _DATABASES:
+        return
+    itself = [str(t.id) for t in tables if t.written_as == t.id]
+    if itself and _places(spec.source) & _places(spec.sink):
+        raise OptionsConflict(
+            f"the sink is the server that is read, and {itself[0]} would be written onto itself; "
+            "name another server, or give its tables a target-schema in sink.dispatchers"
+        )
+
+
+def _places(uri: Uri) -> set[tuple[str, str]]:
+    """Return the network places of a database server."""
+    host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()  # whoever connects will say it
+    return {(str(place[4][0]), port or _DATABASE_PORT) for place in found}
 
 
 def _check_old_rows(spec: ChangefeedSpec, flow: Flow) -> None:

@@ -73,6 +73,7 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
 
 # Where one class of ours is several errors there: what the words hold, and its name then.
 _BY_WORDS: Final[tuple[tuple[type[e.RowferryError], str, str], ...]] = (
+    (e.OptionsConflict, "would be written onto itself", "ErrSameUpstreamDownstream"),
     (e.BadEventFilter, "].ignore-event: ", "ErrInvalidIgnoreEventType"),
     (e.BadEventFilter, "].ignore-sql: ", "ErrFilterRuleInvalid"),
     (e.BadEventFilter, "there is no column ", "ErrExpressionColumnNotFound"),

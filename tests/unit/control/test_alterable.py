@@ -1,11 +1,15 @@
-"""Which places of a stored changefeed may be replaced."""
+"""Which places a changefeed may have, and which of a stored one may be replaced."""
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from rowferry.control.prepare import check_alterable
-from rowferry.errors import SpecChanged
+import pytest
+from operations_kit import table
+
+from rowferry.change.table import TableId
+from rowferry.control.prepare import check_alterable, refuse_circle
+from rowferry.errors import OptionsConflict, SpecChanged
 from rowferry.flow.assemble import assemble, option_tables
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -47,3 +51,15 @@ def test_another_target(old: str, new: str) -> None:
     wanted = spec(new)
     with pytest.raises(SpecChanged, match="make a new changefeed"):
         check_alterable(spec(old), wanted, assemble(wanted))
+
+
+def test_a_table_is_not_written_onto_itself() -> None:
+    seen = [table("shop.orders")]
+    here, there = "mysql://cdc@127.0.0.1:3306/", "mysql://cdc@127.0.0.1:3307/"
+    for sink in (here, "mysql+ssl://other@localhost/"):
+        with pytest.raises(OptionsConflict, match=r"shop\.orders would be written onto itself"):
+            refuse_circle(spec(sink, here), seen)
+    routed = [replace(seen[0], target=TableId("copy", "orders"))]
+    refuse_circle(spec(here, here), routed)
+    refuse_circle(spec(there, here), seen)
+    refuse_circle(spec(KAFKA, here), seen)
