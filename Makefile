@@ -89,7 +89,8 @@ demo: setup ## run the demonstration: a store, a changefeed, files, a check
 	@$(BIN)/rowferry demo
 
 # Tests that mostly wait for servers run in a process of their own, beside all others.
-BESIDE := tests/chaos tests/integration/control tests/integration/mysql_sink tests/integration/verify
+BESIDE := tests/chaos tests/integration/control tests/integration/kafka tests/integration/mysql_sink \
+	tests/integration/verify
 
 test: setup services ## check style and types, then run every test
 	@echo "== ruff check"

@@ -121,6 +121,7 @@ def test_settings() -> None:
     assert read(sink, **given) == wanted
     for key, value in (("sync-point-interval", "29s"), ("sync-point-retention", "59m")):
         with pytest.raises(BadOption, match=key):
-            read(sink, **{key: value})
+            read(sink, **{"enable-sync-point": True, key: value})
+        assert not read(sink, **{key: value}).enabled  # nobody asks then
     with pytest.raises(OptionsConflict, match="The SyncPoint must be disabled when the downstream"):
         read("blackhole:///?protocol=canal-json", **{"enable-sync-point": True})
