@@ -309,7 +309,8 @@ class RangePlanner:
         made = {r.range_id: self._client.register(r) for r in mine}
         stamps = [m.snapshot_ts for m in made.values()]
         seen = {table_id: state.ddl_seen.get(table_id, 0) for table_id in waiting}
-        if stamps and min(stamps) <= max(state.resolved_ts, *seen.values()):
+        # A snapshot of the very moment in which its table was seen has that table's columns.
+        if stamps and (min(stamps) <= state.resolved_ts or min(stamps) < max(seen.values())):
             raise Rerouted("a snapshot is older than what was delivered, or than its table")
         newest = max(stamps, default=state.resolved_ts)
         ddls = self._ddls_until(state, newest)
