@@ -9,6 +9,7 @@ from operations_kit import table
 
 from rowferry.change.table import TableId
 from rowferry.control.prepare import check_alterable, refuse_circle
+from rowferry.control.ticdc_codes import ticdc_code
 from rowferry.errors import OptionsConflict, SpecChanged
 from rowferry.flow.assemble import assemble, option_tables
 from rowferry.spec.build import build_spec
@@ -57,8 +58,9 @@ def test_a_table_is_not_written_onto_itself() -> None:
     seen = [table("shop.orders")]
     here, there = "mysql://cdc@127.0.0.1:3306/", "mysql://cdc@127.0.0.1:3307/"
     for sink in (here, "mysql+ssl://other@localhost/"):
-        with pytest.raises(OptionsConflict, match=r"shop\.orders would be written onto itself"):
+        with pytest.raises(OptionsConflict, match=r"shop\.orders would be written") as told:
             refuse_circle(spec(sink, here), seen)
+        assert ticdc_code(told.value) == (400, "CDC:ErrSameUpstreamDownstream")
     routed = [replace(seen[0], target=TableId("copy", "orders"))]
     refuse_circle(spec(here, here), routed)
     refuse_circle(spec(there, here), seen)
