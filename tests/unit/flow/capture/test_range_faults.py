@@ -253,3 +253,19 @@ def test_a_beginning_long_ago_is_found_by_halving(store: Faulty) -> None:
     feed.catch_up()
     assert [ts for _, ts, _, _ in feed.seen] == stamps
     assert store.asked < 300
+
+
+def test_a_table_joins_with_a_snapshot_of_the_moment_in_which_it_was_seen(
+    store: Faulty, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "u1"))
+    store.write(11, [{"id": i, "v": "u"} for i in range(9)])
+    feed = Feed(store)
+    feed.catch_up()
+    store.write(11, [{"id": 9, "v": "u"}])
+    with monkeypatch.context() as coarse:
+        coarse.setattr(store, "tick", lambda: store.now)
+        feed.planner = feed.open("tu")
+        feed.step()
+    feed.catch_up()
+    feed.check(10, 11)
