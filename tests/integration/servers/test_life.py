@@ -40,6 +40,8 @@ def test_a_server_lives_as_long_as_its_block(kind: type[Server], tmp_path: Path)
     assert is_gone(pid)
     assert not listens(one.port)
     assert not one.alive
+    assert not one.datadir.exists()
+    assert (one.folder / "server.err").exists()
     with pytest.raises(SourceUnavailable, match="is down"):
         _ = one.pid
     one.stop()  # again: nothing to do
