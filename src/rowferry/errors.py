@@ -117,6 +117,13 @@ class OptionsConflict(BadInput):
     cure = "Remove one of the two settings."
 
 
+class WrittenOntoItself(OptionsConflict):
+    """A changefeed whose sink is the server that it reads, under the names that it reads."""
+
+    code = "RF-1025"
+    cure = "Name another server, or give the tables a target-schema in sink.dispatchers."
+
+
 class NoSuchTable(BadInput):
     """A table that was named exactly does not exist in the source."""
 
@@ -150,6 +157,24 @@ class BadEventFilter(BadInput):
 
     code = "RF-1014"
     cure = "Correct the rule in filter.event-filters, then update the changefeed and resume it."
+
+
+class BadIgnoredEvent(BadEventFilter):
+    """An event filter's ignore-event with a kind of event that there is not."""
+
+    code = "RF-1026"
+
+
+class BadIgnoredStatement(BadEventFilter):
+    """An event filter's ignore-sql with a pattern that cannot be read."""
+
+    code = "RF-1027"
+
+
+class NoSuchColumn(BadEventFilter):
+    """An event filter's expression that names a column which a table does not have."""
+
+    code = "RF-1028"
 
 
 class BadColumnSelector(BadInput):

@@ -12,7 +12,7 @@ from rowferry.change.table import TableSchema
 from rowferry.control.store.connection import has_database
 from rowferry.control.store.sql_store import open_store
 from rowferry.control.table_rules import filter_rules, with_rules
-from rowferry.errors import OptionsConflict, SpecChanged
+from rowferry.errors import OptionsConflict, SpecChanged, WrittenOntoItself
 from rowferry.flow.assemble import Flow, assemble, option_tables
 from rowferry.flow.capture.contract import Placing
 from rowferry.flow.decide.decisions import Decisions
@@ -120,13 +120,13 @@ def refuse_circle(spec: ChangefeedSpec, tables: Iterable[TableSchema]) -> None:
     """Refuse a changefeed that writes tables onto themselves; they are as readers see them.
 
     Raises:
-        OptionsConflict: source and sink are one server, and a table keeps its name.
+        WrittenOntoItself: source and sink are one server, and a table keeps its name.
     """
     if spec.source.scheme not in _DATABASES or spec.sink.scheme not in _DATABASES:
         return
     itself = [str(t.id) for t in tables if t.written_as == t.id]
     if itself and _places(spec.source) & _places(spec.sink):
-        raise OptionsConflict(
+        raise WrittenOntoItself(
             f"the sink is the server that is read, and {itself[0]} would be written onto itself; "
             "name another server, or give its tables a target-schema in sink.dispatchers"
         )

@@ -19,6 +19,7 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.UnknownOption: (BAD, "ErrInvalidReplicaConfig"),
     e.BadOption: (BAD, "ErrInvalidReplicaConfig"),
     e.OptionsConflict: (BAD, "ErrInvalidReplicaConfig"),
+    e.WrittenOntoItself: (BAD, "ErrSameUpstreamDownstream"),
     e.BadConfigFile: (BAD, "ErrInvalidReplicaConfig"),
     e.BadUri: (BAD, "ErrSinkURIInvalid"),
     e.BadFilterRule: (BAD, "ErrFilterRuleInvalid"),
@@ -31,6 +32,9 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.BadDispatchRule: (BAD, "ErrDispatcherFailed"),
     e.BadRoute: (BAD, "ErrInvalidTableRoutingRule"),
     e.BadEventFilter: (BAD, "ErrInvalidFilterExpression"),
+    e.BadIgnoredEvent: (BAD, "ErrInvalidIgnoreEventType"),
+    e.BadIgnoredStatement: (BAD, "ErrFilterRuleInvalid"),
+    e.NoSuchColumn: (BAD, "ErrExpressionColumnNotFound"),
     e.BadColumnSelector: (BAD, "ErrColumnSelectorFailed"),
     e.TargetUnfit: (BAD, "ErrMySQLInvalidConfig"),
     # the meta database
@@ -71,14 +75,6 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.DecodeError: (FAILED, "ErrDecodeFailed"),
 }
 
-# Where one class of ours is several errors there: what the words hold, and its name then.
-_BY_WORDS: Final[tuple[tuple[type[e.RowferryError], str, str], ...]] = (
-    (e.OptionsConflict, "would be written onto itself", "ErrSameUpstreamDownstream"),
-    (e.BadEventFilter, "].ignore-event: ", "ErrInvalidIgnoreEventType"),
-    (e.BadEventFilter, "].ignore-sql: ", "ErrFilterRuleInvalid"),
-    (e.BadEventFilter, "there is no column ", "ErrExpressionColumnNotFound"),
-)
-
 # Codes with which TiCDC gives a changefeed up at once, without trying again.
 FAST_FAIL: Final = frozenset(
     {
@@ -107,11 +103,7 @@ FAST_FAIL: Final = frozenset(
 
 def ticdc_code(error: e.RowferryError) -> tuple[int, str]:
     """Return the HTTP status of an error, and TiCDC's name for it (`CDC:Err…`)."""
-    status, name = _of(type(error))
-    for kind, words, other in _BY_WORDS:
-        if isinstance(error, kind) and words in error.words:
-            return status, f"CDC:{other}"
-    return status, name
+    return _of(type(error))
 
 
 def ticdc_code_of(code: str) -> str:

@@ -6,7 +6,14 @@ import pytest
 
 from rowferry.control.redaction import redacted_config, restored, restored_uri
 from rowferry.control.ticdc_codes import FAST_FAIL, ticdc_code, ticdc_code_of
-from rowferry.errors import BY_CODE, BadUri, ChangefeedExists, NoSuchChangefeed, Verdict
+from rowferry.errors import (
+    BY_CODE,
+    BadUri,
+    ChangefeedExists,
+    NoSuchChangefeed,
+    NoSuchColumn,
+    Verdict,
+)
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -85,4 +92,5 @@ def test_every_error_has_a_name_of_ticdc(error: type) -> None:
 def test_well_known_codes() -> None:
     assert ticdc_code(NoSuchChangefeed("x")) == (400, "CDC:ErrChangeFeedNotExists")
     assert ticdc_code(ChangefeedExists("x")) == (400, "CDC:ErrChangeFeedAlreadyExists")
+    assert ticdc_code(NoSuchColumn("x")) == (400, "CDC:ErrExpressionColumnNotFound")
     assert ticdc_code_of("") == "CDC:ErrUnexpected"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadEventFilter, BadFilterRule
+from rowferry.errors import BadFilterRule, BadIgnoredEvent, BadIgnoredStatement
 from rowferry.flow.decide.expression import Expression, TrueRows
 from rowferry.flow.decide.expression_values import Images
 from rowferry.flow.decide.key_split import differs
@@ -201,7 +201,7 @@ class _Rule:
         for event in rule.ignore_event:
             if event not in EVENTS:
                 known = ", ".join(sorted(EVENTS))
-                raise BadEventFilter(
+                raise BadIgnoredEvent(
                     f"{rule.path('ignore-event')}: event type {event!r} is not valid; "
                     f"known: {known}"
                 )
@@ -215,7 +215,7 @@ class _Rule:
         try:
             yield search_pattern("|".join(self._rule.ignore_sql))
         except ValueError as err:
-            raise BadEventFilter(f"{self._rule.path('ignore-sql')}: {err}") from None
+            raise BadIgnoredStatement(f"{self._rule.path('ignore-sql')}: {err}") from None
 
     def _read_expressions(self) -> Iterator[tuple[Op, str, Expression]]:
         rule = self._rule

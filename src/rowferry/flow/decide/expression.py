@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, TableSchema
-from rowferry.errors import BadEventFilter
+from rowferry.errors import BadEventFilter, NoSuchColumn
 from rowferry.flow.decide.expression_functions import BUILDERS, choose, is_null
 from rowferry.flow.decide.expression_operators import (
     BIT_OPERATORS,
@@ -86,7 +86,7 @@ class Expression:
         try:
             value = _equals_one(_Fitting(self.text, table).value(self._root))
         except BadEventFilter as err:
-            raise BadEventFilter(f"{self.path}, for table {table.id}: {err.words}") from None
+            raise type(err)(f"{self.path}, for table {table.id}: {err.words}") from None
 
         def true_rows(images: Images) -> npt.NDArray[np.bool_]:
             try:
@@ -214,7 +214,8 @@ class _Fitting:
         column = self.table.by_name.get(node.value.lower())
         if column is None:
             known = ", ".join(c.name for c in self.table.columns)
-            refuse(f"there is no column {node.value!r} (it has: {known})", node.at, self.text)
+            why = f"there is no column {node.value!r} (it has: {known})"
+            refuse(why, node.at, self.text, NoSuchColumn)
         return replace(_column_value(column), at=node.at)
 
 

@@ -120,9 +120,9 @@ def parse_expression(text: str) -> Node:
         raise BadEventFilter("the expression is nested too deeply") from None
 
 
-def refuse(why: str, at: int, text: str) -> NoReturn:
-    """Raise BadEventFilter that names the place."""
-    raise BadEventFilter(f"{why}, at character {at + 1} of {text!r}")
+def refuse(why: str, at: int, text: str, kind: type[BadEventFilter] = BadEventFilter) -> NoReturn:
+    """Raise an error that names the place."""
+    raise kind(f"{why}, at character {at + 1} of {text!r}")
 
 
 class _Reader:
