@@ -23,6 +23,11 @@ def is_secret_parameter(key: str) -> bool:
     return any(word in name for word in _SECRET_WORDS) or "sas" in re.split(r"[-_.]", name)
 
 
+def host_port(host: str, port: int) -> str:
+    """Return an address as a URI has it, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def without_passwords(text: str) -> str:
     """Return a text in which every URL's password is `***`, also one with a slash in it."""
     return _LOGIN.sub(r"\1***@", text)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadUri
-from rowferry.spec.uri import Uri, is_secret_parameter, without_passwords
+from rowferry.spec.uri import Uri, host_port, is_secret_parameter, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -122,3 +122,8 @@ def test_passwords_are_hidden_in_any_text() -> None:
     assert without_passwords('"x://me:a\'b@h", "c@d"') == '"x://me:***@h", "c@d"'
     for plain in ("mysql://<user>:<password>@<host>", "http://h:80/x y@z", "mysql://me@h:3306/"):
         assert without_passwords(plain) == plain
+
+
+def test_an_ipv6_host_stands_in_brackets() -> None:
+    assert host_port("db", 3306) == "db:3306"
+    assert host_port("::1", 3306) == "[::1]:3306"

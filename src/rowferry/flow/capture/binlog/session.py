@@ -28,7 +28,7 @@ from rowferry.errors import (
 )
 from rowferry.flow.capture.binlog import options as opt
 from rowferry.spec.option import Options
-from rowferry.spec.uri import Uri
+from rowferry.spec.uri import Uri, host_port
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class Login:
         )
 
     def __str__(self) -> str:
-        return f"{self.user}@{self.host}:{self.port}"
+        return f"{self.user}@{host_port(self.host, self.port)}"
 
     def __repr__(self) -> str:
         return f"Login({self})"

@@ -19,6 +19,7 @@ from rowferry.spec.option import (
     texts,
     whole,
 )
+from rowferry.spec.uri import host_port
 
 _ATOMICITY: Final = ("none", "table", "global")
 _UPSERTS: Final = "updates are written as multi-row upserts, like inserts"
@@ -305,7 +306,7 @@ class Login:
     write_s: float
 
     def __str__(self) -> str:
-        return f"{self.user}@{self.host}:{self.port}"
+        return f"{self.user}@{host_port(self.host, self.port)}"
 
 
 @dataclass(frozen=True, slots=True)
