@@ -16,7 +16,14 @@ from rowferry.change.ddl_table import (
     read_partitions,
     with_new_ids,
 )
-from rowferry.change.ddl_type import accept_charset, read_default, with_charset
+from rowferry.change.ddl_type import (
+    accept_charset,
+    charset_of_collation,
+    collation_of,
+    narrowed,
+    read_default,
+    with_charset,
+)
 from rowferry.change.table import Column, Index, Partitioning, TableId, TablePartition, TableSchema
 from rowferry.errors import BadStatement
 
@@ -68,7 +75,7 @@ class Draft:
         self.indexes: list[Index] = list(table.indexes)
         self.keys: list[Key] = []
         self.partitioning: Partitioning | None = table.partitioning
-        self.charset = table.charset
+        self.charset = table.collation or table.charset
         self.comment = table.comment
         self.next_id = next_id
         self.dropped_column_id = table.dropped_column_id
@@ -169,7 +176,8 @@ class Draft:
             columns=columns,
             indexes=indexes,
             partitioning=parts,
-            charset=self.charset,
+            charset=charset_of_collation(self.charset),
+            collation=collation_of(self.charset),
             comment=self.comment,
             dropped_column_id=self.dropped_column_id,
         )
@@ -401,6 +409,7 @@ def _convert(cursor: Cursor, draft: Draft) -> None:
     charset = accept_charset(cursor)
     if not charset:
         cursor.fail("expected CHARACTER SET")
+    charset = narrowed(charset, accept_charset(cursor) or charset)
     cursor.skip_to_comma()
     draft.charset = charset
     for slot in draft.slots:

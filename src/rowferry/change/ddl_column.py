@@ -42,7 +42,7 @@ def read_column(cursor: Cursor, charset: str, name: str = "") -> tuple[Column, l
 
     Args:
         cursor: stands at the column's name, or at its type if `name` is given.
-        charset: the table's character set.
+        charset: the table's character set, or its collation.
         name: the column's name, where it has been read already.
 
     Returns:
@@ -88,8 +88,8 @@ def _attribute(cursor: Cursor, column: _ColumnText) -> bool:
         column.keys.append(Key((column.name,), unique=True, primary=True))
     elif cursor.at("AS") or cursor.at("GENERATED"):
         found |= _generated(cursor)
-    elif charset := accept_charset(cursor):
-        column.type = with_charset(column.type, charset)
+    elif named := accept_charset(cursor):
+        column.type = with_charset(column.type, named)
     else:
         return _attribute_without_meaning(cursor)
     return True

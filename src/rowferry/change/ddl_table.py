@@ -8,17 +8,27 @@ from dataclasses import dataclass, replace
 from rowferry.change.ddl_column import Key, at_key, read_column, read_key, settle
 from rowferry.change.ddl_cursor import Cursor
 from rowferry.change.ddl_flags import flags_sql, marked_flags
-from rowferry.change.ddl_type import accept_charset, has_charset
-from rowferry.change.sqltype import Kind
+from rowferry.change.ddl_type import (
+    accept_charset,
+    charset_of_collation,
+    collation_of,
+    has_charset,
+    narrowed,
+)
+from rowferry.change.sqltype import Kind, SqlType, keeps_case
 from rowferry.change.table import Column, Index, Partitioning, TableId, TablePartition, TableSchema
 from rowferry.errors import BadStatement
 
-_DEFAULT_CHARSET = "utf8mb4"
+_TIDB_DEFAULT = "utf8mb4_bin"
 
 
 @dataclass(slots=True)
 class TableOptions:
-    """The table options that mean something here; None: not given."""
+    """The table options that mean something here; None: not given.
+
+    Attributes:
+        charset: a character set, or a collation.
+    """
 
     charset: str | None = None
     comment: str | None = None
@@ -29,7 +39,7 @@ def read_options(cursor: Cursor, found: TableOptions) -> None:
     """Consume table options up to a comma, PARTITION BY or the end; most say nothing about rows."""
     while not cursor.done() and not cursor.at_any(",", "PARTITION"):
         if charset := accept_charset(cursor):
-            found.charset = charset
+            found.charset = narrowed(found.charset or "", charset)
         elif cursor.accept("COMMENT"):
             cursor.accept("=")
             found.comment = cursor.text()
@@ -48,7 +58,7 @@ def read_definition(
     cursor: Cursor,
     table: TableId,
     next_id: Callable[[], int],
-    charset: str = _DEFAULT_CHARSET,
+    charset: str = _TIDB_DEFAULT,
     as_mysql: bool = False,
 ) -> TableSchema:
     """Consume what follows the name in CREATE TABLE: columns, keys, options, partitions.
@@ -57,7 +67,7 @@ def read_definition(
         cursor: stands after the name.
         table: the table's name.
         next_id: gives the table's id, then one for each partition.
-        charset: of the table, where the text names none.
+        charset: of the table, or its collation, where the text names none.
         as_mysql: keys are numbered in the order of the text and those over prefixes name no rows;
             else keys of the table come before those of its columns, as in TiDB.
     """
@@ -82,7 +92,8 @@ def read_definition(
         0,
         settled,
         indexes,
-        charset=charset,
+        charset=charset_of_collation(charset),
+        collation=collation_of(charset),
         comment=options.comment or "",
         is_active_active_table=active_active,
         is_soft_delete_table=soft_delete,
@@ -229,22 +240,25 @@ def literal(text: str) -> str:
 def create_sql(table: TableSchema) -> str:
     """Return a CREATE TABLE statement that `parse_create` reads back as the same definition.
 
-    Ids are not part of SQL text, nor are foreign keys and checks part of a `TableSchema`.
+    Of collations those are written that keep case, since keys depend on them; servers know the
+    others by many names. Ids are not part of SQL text, nor are foreign keys and checks part of a
+    `TableSchema`.
     """
-    lines = [_column_sql(c, table.charset) for c in table.columns]
+    lines = [_column_sql(c, table) for c in table.columns]
     lines += [_index_sql(i) for i in table.indexes]
     text = f"CREATE TABLE {quoted_table(table.id)} (\n  " + ",\n  ".join(lines) + "\n)"
     text += f" DEFAULT CHARSET={table.charset}"
+    text += f" COLLATE={table.collation}" if keeps_case(table.collation) else ""
     text += f" COMMENT={literal(table.comment)}" if table.comment else ""
     text += flags_sql(table.is_active_active_table, table.is_soft_delete_table)
     return text + (_partitions_sql(table.partitioning) if table.partitioning else "")
 
 
-def _column_sql(column: Column, table_charset: str) -> str:
+def _column_sql(column: Column, table: TableSchema) -> str:
     kind = column.type
     text = f"{quoted(column.name)} {kind.sql}"
-    if has_charset(kind) and kind.charset != table_charset:
-        text += f" CHARACTER SET {kind.charset}"
+    if has_charset(kind):
+        text += _charset_sql(kind, table)
     if column.generated:
         text += f" GENERATED ALWAYS AS ({column.expression or 'NULL'}) {column.generated.upper()}"
     text += "" if column.nullable else " NOT NULL"
@@ -253,6 +267,15 @@ def _column_sql(column: Column, table_charset: str) -> str:
     text += " AUTO_INCREMENT" if column.auto_increment else ""
     text += " INVISIBLE" if column.invisible else ""
     return text + (f" COMMENT {literal(column.comment)}" if column.comment else "")
+
+
+def _charset_sql(kind: SqlType, table: TableSchema) -> str:
+    """Return what tells a column's character set and collation apart from the table's."""
+    own, tables = (c if keeps_case(c) else "" for c in (kind.collation, table.collation))
+    same = kind.charset == table.charset
+    if same and own == tables:
+        return ""
+    return f" CHARACTER SET {kind.charset}" + (f" COLLATE {own}" if own else "")
 
 
 def _default_sql(column: Column) -> str:

@@ -80,8 +80,13 @@ _NOW: Final = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAM
 
 
 def charset_of_collation(collation: str) -> str:
-    """Return the character set that a collation belongs to."""
+    """Return the character set that a collation belongs to; a character set is its own."""
     return collation.lower().partition("_")[0]
+
+
+def collation_of(named: str) -> str:
+    """Return the collation where one is named; empty: a character set, by its default collation."""
+    return named.lower() if "_" in named else ""
 
 
 def has_charset(kind: SqlType) -> bool:
@@ -89,19 +94,22 @@ def has_charset(kind: SqlType) -> bool:
     return kind.name in _BINARY_TWIN or kind.kind in (Kind.ENUM, Kind.SET)
 
 
-def with_charset(kind: SqlType, charset: str) -> SqlType:
-    """Return the type with this character set; with `binary`, text types become binary ones."""
+def with_charset(kind: SqlType, named: str) -> SqlType:
+    """Return the type with a character set, or with a collation and the set that it belongs to.
+
+    With `binary`, text types become binary ones.
+    """
     if not has_charset(kind):
         return kind
-    if charset == "binary" and kind.name in _BINARY_TWIN:
-        return replace(kind, name=_BINARY_TWIN[kind.name], charset="binary")
-    return replace(kind, charset=charset)
+    if named == "binary" and kind.name in _BINARY_TWIN:
+        return replace(kind, name=_BINARY_TWIN[kind.name], charset="binary", collation="")
+    return replace(kind, charset=charset_of_collation(named), collation=collation_of(named))
 
 
 def accept_charset(cursor: Cursor) -> str:
     """Consume `CHARACTER SET [=] x` or one of its short forms, or `COLLATE [=] x`.
 
-    Returns the character set in lower case; empty text: none of these came next.
+    Returns the character set, or the collation, in lower case; empty text: none came next.
     """
     if (
         cursor.accept("CHARACTER", "SET")
@@ -112,8 +120,18 @@ def accept_charset(cursor: Cursor) -> str:
         return _word_or_text(cursor).lower()
     if cursor.accept("COLLATE"):
         cursor.accept("=")
-        return charset_of_collation(_word_or_text(cursor))
+        return _word_or_text(cursor).lower()
     return ""
+
+
+def narrowed(before: str, named: str) -> str:
+    """Return what holds after `named` was read, too: a collation is more than its set's name."""
+    charset = charset_of_collation(before)
+    if not collation_of(named):
+        return before if charset == named else named
+    if charset in ("", charset_of_collation(named)):
+        return named
+    return f"{charset}_{named}"  # MariaDB's short names, like uca1400_ai_ci
 
 
 def _word_or_text(cursor: Cursor) -> str:
@@ -125,7 +143,7 @@ def read_type(cursor: Cursor, charset: str) -> tuple[SqlType, bool]:
 
     Args:
         cursor: stands at the type's first word.
-        charset: the table's, for character types that name none.
+        charset: the table's, or its collation, for character types that name none.
 
     Returns:
         The type, and whether it was SERIAL (which also means NOT NULL AUTO_INCREMENT UNIQUE).
@@ -156,7 +174,8 @@ def _sized(cursor: Cursor, found: SqlType, charset: str) -> SqlType:
     if found.name == "float" and scale is None:  # FLOAT(p) only chooses between FLOAT and DOUBLE
         return SqlType("float" if length <= 24 else "double")
     if found.name in ("text", "blob"):  # TEXT(n) means the smallest type that holds n
-        need = length * (CHARSET_BYTES.get(charset, 1) if found.name == "text" else 1)
+        longest = CHARSET_BYTES.get(charset_of_collation(charset), 1)
+        need = length * (longest if found.name == "text" else 1)
         prefix = next((p for p, limit in _SIZES if need < limit), "long")
         return SqlType(prefix + found.name)
     return replace(found, length=length, scale=scale)
@@ -180,20 +199,23 @@ def _elements(cursor: Cursor) -> tuple[str, ...]:
 
 def _attributes(cursor: Cursor, found: SqlType, charset: str) -> SqlType:
     """Consume UNSIGNED, ZEROFILL, CHARACTER SET and their like."""
-    explicit = ""
+    explicit, binary = "", False
     while True:
         if found.kind in _SIGNED and (word := cursor.accept_any("UNSIGNED", "SIGNED", "ZEROFILL")):
             zerofill = found.zerofill or word == "ZEROFILL"
             unsigned = found.unsigned or zerofill or word == "UNSIGNED"
             found = replace(found, unsigned=unsigned, zerofill=zerofill)
         elif has_charset(found) and cursor.accept_any("BINARY"):
-            continue  # the _bin collation of whatever the character set is
+            binary = True  # the _bin collation of whatever the character set is
         elif has_charset(found) and (word := cursor.accept_any("ASCII", "UNICODE", "BYTE")):
             explicit = {"ASCII": "latin1", "UNICODE": "ucs2", "BYTE": "binary"}[word]
         elif named := accept_charset(cursor):
-            explicit = named if not explicit else explicit
+            explicit = narrowed(explicit, named)
         else:
-            return with_charset(found, explicit or charset)
+            chosen = explicit or charset
+            if binary and chosen != "binary":
+                chosen = f"{charset_of_collation(chosen)}_bin"
+            return with_charset(found, chosen)
 
 
 # --- defaults ------------------------------------------------------------------------------------

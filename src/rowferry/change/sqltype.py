@@ -8,7 +8,7 @@ zero dates, 838-hour times and 65-digit decimals survive. Strings and bytes use 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -99,6 +99,11 @@ _TEXT_FORM: Final = frozenset(
 _CHARSET_KINDS: Final = frozenset({Kind.TEXT, Kind.ENUM, Kind.SET})
 
 
+def keeps_case(collation: str) -> bool:
+    """Return whether texts that differ in case are different ones to a collation."""
+    return not {"bin", "cs"}.isdisjoint(collation.split("_"))
+
+
 @dataclass(frozen=True, slots=True)
 class SqlType:
     """One column type as the table defines it.
@@ -110,6 +115,9 @@ class SqlType:
             not given.
         elements: the names of ENUM and SET, in order.
         charset: of character data ("utf8mb4"); "binary" for everything else.
+        collation: of character data, where it is known ("utf8mb4_bin"); empty: the character set's
+            default. It says how values compare, not what they are: types that differ in nothing
+            else are equal.
     """
 
     name: str
@@ -119,6 +127,7 @@ class SqlType:
     scale: int | None = None
     elements: tuple[str, ...] = ()
     charset: str = ""
+    collation: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.name not in FACTS:
@@ -192,6 +201,8 @@ class SqlType:
             found["scale"] = self.scale
         if self.elements:
             found["elements"] = list(self.elements)
+        if self.collation:
+            found["collation"] = self.collation
         return found
 
     @classmethod

@@ -7,7 +7,7 @@ table).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -139,6 +139,7 @@ class TableSchema:
         table_id: the source's number of the table (0 where it has none).
         version: commit-ts of the DDL that made this version.
         inferred: some facts were carried over because a DDL was not fully understood.
+        collation: of text columns that name none, where it is known; as in `SqlType`.
         dropped_column_id: the highest column id that DROP COLUMN has freed; it is not used again.
         target: the name under which its rows are written, where table routing gives another one.
         is_active_active_table: several clusters write its rows, and the newest write of a row wins.
@@ -158,6 +159,7 @@ class TableSchema:
     target: TableId | None = None
     is_active_active_table: bool = False
     is_soft_delete_table: bool = False
+    collation: str = field(default="", compare=False)
 
     @property
     def written_as(self) -> TableId:
@@ -241,6 +243,8 @@ class TableSchema:
         }
         if self.partitioning is not None:
             found["partitioning"] = self.partitioning.to_json()
+        if self.collation:
+            found["collation"] = self.collation
         if self.comment:
             found["comment"] = self.comment
         if self.inferred:
@@ -272,4 +276,5 @@ class TableSchema:
             target=TableId(*form["target"]) if form.get("target") else None,
             is_active_active_table=form.get("is_active_active_table", False),
             is_soft_delete_table=form.get("is_soft_delete_table", False),
+            collation=form.get("collation", ""),
         )

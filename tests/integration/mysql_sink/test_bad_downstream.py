@@ -25,11 +25,12 @@ from rowferry.testing.servers import MySql
 from rowferry.testing.servers.certificates import Certificates
 
 SOURCE = (
-    "CREATE TABLE t (id int PRIMARY KEY, a varchar(20) UNIQUE, b datetime(3), c decimal(10,2), "
-    "d bigint unsigned)"
+    "CREATE TABLE t (id int PRIMARY KEY, a varchar(20) COLLATE utf8mb4_bin UNIQUE, b datetime(3), "
+    "c decimal(10,2), d bigint unsigned)"
 )
 SHAPE = (
-    "id int PRIMARY KEY, a varchar(20) UNIQUE, b datetime(3), c decimal(10,2), d bigint unsigned"
+    "id int PRIMARY KEY, a varchar(20) COLLATE utf8mb4_bin UNIQUE, b datetime(3), c decimal(10,2), "
+    "d bigint unsigned"
 )
 
 
@@ -41,9 +42,16 @@ SHAPE = (
         (SHAPE.replace("datetime(3)", "datetime"), r"'b' as datetime, .*datetime\(3\)"),
         (SHAPE.replace("datetime(3)", "timestamp(3)"), r"'b' as timestamp\(3\), .*change its type"),
         (SHAPE.replace("decimal(10,2)", "decimal(12,1)"), r"'c' as decimal\(12,1\)"),
-        (SHAPE.replace("varchar(20)", "varbinary(20)"), r"'a' as varbinary\(20\)"),
+        (
+            SHAPE.replace("varchar(20) COLLATE utf8mb4_bin", "varbinary(20)"),
+            r"'a' as varbinary\(20\)",
+        ),
         (SHAPE.replace("int PRIMARY KEY", "int", 1), r"no primary or unique key \(id\)"),
         (SHAPE + ", UNIQUE KEY extra (d)", r"the unique key 'extra' \(d\), which the source lacks"),
+        (
+            SHAPE.replace("utf8mb4_bin", "utf8mb4_general_ci"),
+            r"key column 'a' without case \(utf8mb4_general_ci\).*change its collation there",
+        ),
         (SHAPE + ", e int NOT NULL", "needs a value for column 'e'.*give it a default"),
     ],
 )
@@ -60,7 +68,8 @@ def test_a_table_that_rows_do_not_fit_into_is_refused(scene: Scene, shape: str, 
 def test_wider_tables_are_taken(scene: Scene) -> None:
     scene.sql(SOURCE, "INSERT INTO t VALUES (1, 'x', NOW(3), 1.25, 3)")
     scene.at_target(
-        "CREATE TABLE t (more int DEFAULT 7, id bigint PRIMARY KEY, a varchar(30) UNIQUE, "
+        "CREATE TABLE t (more int DEFAULT 7, id bigint PRIMARY KEY, "
+        "a varchar(30) COLLATE utf8mb4_bin UNIQUE, "
         "b datetime(6), c decimal(20,4), d bigint unsigned)"
     )
     feed = scene.feed()

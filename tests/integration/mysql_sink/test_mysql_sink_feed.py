@@ -262,3 +262,45 @@ def test_missing_tables_are_made_where_that_is_asked_for(scene: Scene) -> None:
     feed.catch_up()
     assert scene.assert_same("made") == 1
     assert isinstance(feed.runner, Runner)
+
+
+def test_keys_that_keep_case_arrive_as_two_rows(scene: Scene) -> None:
+    """MariaDB knows the one collation, not the other; in neither may two rows become one."""
+    scene.sql(
+        "CREATE TABLE kept (name varchar(20) COLLATE utf8mb4_bin PRIMARY KEY, v int)",
+        "CREATE TABLE accents (name varchar(20) COLLATE utf8mb4_0900_as_cs PRIMARY KEY, v int)",
+        "INSERT INTO kept VALUES ('rose', 1), ('Rose', 2), ('ROSE', 3)",
+        "INSERT INTO accents VALUES ('resume', 1), ('résumé', 2), ('Resume', 3)",
+    )
+    feed = scene.feed("create-tables=true")
+    feed.catch_up()
+    assert (scene.assert_same("kept"), scene.assert_same("accents")) == (3, 3)
+    scene.sql(
+        "UPDATE kept SET v = 5 WHERE name = 'Rose'",
+        "DELETE FROM kept WHERE name = 'ROSE'",
+        "DELETE FROM accents WHERE name = 'resume'",
+        "INSERT INTO accents VALUES ('rÉsumé', 4)",
+    )
+    feed.catch_up()
+    assert (scene.assert_same("kept"), scene.assert_same("accents")) == (2, 3)
+
+
+def test_a_filter_keeps_case_where_the_column_does(same_kind: Scene) -> None:
+    same_kind.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, a varchar(9) COLLATE utf8mb4_bin, b varchar(9))"
+    )
+    same_kind.at_target(
+        "CREATE TABLE t (id int PRIMARY KEY, a varchar(9), b varchar(9), c varchar(9))"
+    )
+    rule = "[[filter.event-filters]]\nmatcher = ['*.*']\nignore-insert-value-expr = "
+    feed = same_kind.feed("", rule + "\"a = 'x' OR b = 'x'\"\n")
+    feed.catch_up()
+    same_kind.sql("INSERT INTO t VALUES (1, 'x', ''), (2, 'X', ''), (3, '', 'X')")
+    feed.catch_up()
+    same_kind.sql(
+        "ALTER TABLE t ADD c varchar(9) COLLATE utf8mb4_bin, MODIFY a varchar(9)",
+        "INSERT INTO t VALUES (4, 'X', '', ''), (5, '', '', 'x')",
+    )
+    feed.catch_up()
+    found = same_kind.target.execute(f"SELECT id FROM {same_kind.copy}.t ORDER BY id")
+    assert found == [("2",), ("5",)]

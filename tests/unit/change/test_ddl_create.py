@@ -121,6 +121,48 @@ def test_types(text: str, expected: SqlType) -> None:
     assert parse_type(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "collation"),
+    [
+        ("char(5)", ""),
+        ("char(5) character set latin1", ""),
+        ("char(5) collate latin1_General_CS", "latin1_general_cs"),
+        ("char(5) character set latin1 collate latin1_bin", "latin1_bin"),
+        ("char(5) collate latin1_bin character set latin1", "latin1_bin"),
+        ("char(5) character set utf8mb4 collate uca1400_as_cs", "utf8mb4_uca1400_as_cs"),
+        ("char(5) binary", "utf8mb4_bin"),
+        ("char(5) charset gbk binary", "gbk_bin"),
+        ("enum('a') collate utf8mb4_bin", "utf8mb4_bin"),
+        ("text collate binary", ""),
+        ("int", ""),
+    ],
+)
+def test_collations(text: str, collation: str) -> None:
+    assert parse_type(text).collation == collation
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "collation"),
+    [
+        ("char(5)", "", "utf8mb4_bin"),  # as in TiDB
+        ("char(5)", "CHARSET=latin1", ""),
+        ("char(5)", "CHARSET=latin1 COLLATE=latin1_bin", "latin1_bin"),
+        ("char(5)", "COLLATE=latin1_bin CHARSET=latin1", "latin1_bin"),
+        ("char(5) charset latin1", "COLLATE=latin1_bin", ""),
+        ("char(5) NOT NULL COLLATE latin1_bin", "CHARSET=latin1", "latin1_bin"),
+        ("char(5) collate latin1_general_cs", "COLLATE=latin1_bin", "latin1_general_cs"),
+    ],
+)
+def test_collations_of_a_table_count_for_its_columns(
+    column: str, options: str, collation: str
+) -> None:
+    table = parse_create(f"CREATE TABLE d.t (a {column}) {options}")
+    again = parse_create(create_sql(table))
+    assert table.columns[0].type.collation == collation == again.columns[0].type.collation
+    assert (table.charset, table.collation) == (again.charset, again.collation)
+    assert TableSchema.from_json(table.to_json()).columns[0].type.collation == collation
+
+
 @pytest.mark.parametrize("text", ["", "hstore", "int int", "enum", "enum()", "varchar(", "int(a)"])
 def test_bad_types_are_refused(text: str) -> None:
     with pytest.raises(BadStatement):

@@ -451,8 +451,10 @@ def test_comment_and_character_set() -> None:
     assert change.kind == DdlKind.TABLE_CHARSET
     assert tables.known[T].charset == "latin1"
     assert tables.known[T].column("b").type.charset == "utf8mb4"
+    assert tables.altered("ADD n char(3)").column("n").type.collation == "latin1_bin"
     assert tables.altered("CONVERT TO CHARACTER SET gbk COLLATE gbk_bin").charset == "gbk"
     assert tables.known[T].column("b").type.charset == "gbk"
+    assert tables.known[T].column("b").type.collation == "gbk_bin"
     assert tables.one("ALTER TABLE t AUTO_INCREMENT = 5").kind == DdlKind.REBASE_AUTO_ID
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.change.sqltype import Kind
+from rowferry.change.sqltype import Kind, keeps_case
 from rowferry.change.table import Column, TableSchema
 from rowferry.errors import BadEventFilter, NoSuchColumn
 from rowferry.flow.decide.expression_functions import BUILDERS, choose, is_null
@@ -265,7 +265,8 @@ def _column_value(column: Column) -> Value:
         return found
 
     if kind in _SAME:
-        return Value(_SAME[kind], run, year=kind is Kind.YEAR)
+        sensitive = keeps_case(sql_type.collation)
+        return Value(_SAME[kind], run, year=kind is Kind.YEAR, sensitive=sensitive)
     plain = Value(Form.INT, run)
     if kind is Kind.FLOAT:
         return mapped(plain, Form.DBL, lambda d: pc.cast(d, pa.float64()))
@@ -285,7 +286,8 @@ def _column_value(column: Column) -> Value:
         return replace(whole, in_bits=kind is Kind.BIT)
     names = sql_type.elements
     text = _enum_text(names) if kind is Kind.ENUM else _set_text(names)
-    return mapped(plain, Form.TEXT, text, number=whole)
+    found = mapped(plain, Form.TEXT, text, number=whole)
+    return replace(found, sensitive=keeps_case(sql_type.collation))
 
 
 def _enum_text(names: tuple[str, ...]) -> Callable[[Datum], Datum]:

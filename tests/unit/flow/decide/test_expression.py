@@ -10,7 +10,8 @@ from rowferry.flow.decide.expression_values import Images
 
 TABLE = parse_create(
     "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), price DECIMAL(10,2), "
-    "big DECIMAL(65,30), made DATE, doc JSON, kind ENUM('a','b'), raw BLOB, x DOUBLE, ti TIME)",
+    "big DECIMAL(65,30), made DATE, doc JSON, kind ENUM('a','b'), raw BLOB, x DOUBLE, ti TIME) "
+    "COLLATE utf8mb4_general_ci",
     "shop",
 )
 ROWS = pa.array(
@@ -125,6 +126,25 @@ def test_refused_for_a_table(text: str, words: str, at: int) -> None:
         Expression(text, "key").fit(TABLE)
     said = caught.value.words
     assert words in said and f"at character {at} of" in said and "shop.t" in said
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "expected"),
+    [
+        ("varchar(9)", "a = 'ROSE'", [False, True]),  # TiDB's default collation keeps case
+        ("varchar(9) COLLATE utf8mb4_general_ci", "a = 'ROSE'", [True, True]),
+        ("varchar(9) CHARACTER SET latin1 COLLATE latin1_general_cs", "a = 'rose'", [False, False]),
+        ("varchar(9) COLLATE utf8mb4_ja_0900_as_cs_ks", "a IN ('Rose')", [True, False]),
+        ("enum('Rose', 'ROSE')", "a LIKE 'R%E'", [False, True]),
+        ("varchar(9)", "lower(a) = 'rose'", [True, True]),
+        ("varchar(9)", "a COLLATE utf8mb4_general_ci = 'rose'", [True, True]),
+    ],
+)
+def test_texts_compare_as_the_column_says(column: str, text: str, expected: list[bool]) -> None:
+    table = parse_create(f"CREATE TABLE t (a {column})", "shop")
+    values = [1, 2] if column.startswith("enum") else ["Rose", "ROSE"]
+    rows = pa.array([{"a": v} for v in values], table.image)
+    assert Expression(text, "key").fit(table)(Images(rows)).tolist() == expected
 
 
 def test_refused_as_a_whole() -> None:

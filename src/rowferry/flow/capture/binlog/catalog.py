@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from rowferry.change.ddl import parse_type
 from rowferry.change.ddl_cursor import Cursor
 from rowferry.change.ddl_type import (
     charset_of_collation,
+    collation_of,
     has_charset,
     read_default,
     typed_default,
@@ -33,8 +34,8 @@ _TABLES: Final = (
     " FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND "
 )
 _COLUMNS: Final = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, IS_NULLABLE,"
-    " COLUMN_DEFAULT, EXTRA, GENERATION_EXPRESSION, COLUMN_COMMENT, ORDINAL_POSITION"
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME,"
+    " IS_NULLABLE, COLUMN_DEFAULT, EXTRA, GENERATION_EXPRESSION, COLUMN_COMMENT, ORDINAL_POSITION"
     " FROM information_schema.COLUMNS WHERE "
 )
 _INDEXES: Final = (
@@ -62,10 +63,9 @@ def read_settings(connection: Any, login: Login) -> Settings:
     found = rows(
         connection,
         login,
-        "SELECT SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME FROM information_schema.SCHEMATA",
+        "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA",
     )
-    charsets = {database: plain_charset(charset) for database, charset in found}
-    return Settings(int(lower_case), explicit in ("1", "ON"), charsets)
+    return Settings(int(lower_case), explicit in ("1", "ON"), dict(found))
 
 
 def read_tables(
@@ -162,6 +162,7 @@ def _definitions(
             columns=_columns(name, columns[name], read.facts.flavour),
             indexes=_indexes(indexes.get(name, ())),
             charset=plain_charset(charset_of_collation(collation or "binary")),
+            collation=collation_of(collation or ""),
             comment=comment or "",
         )
         for name, (collation, comment) in sorted(present.items())
@@ -177,7 +178,7 @@ def _columns(
 
 
 def _column(table: TableId, row: Sequence[Any], flavour: Flavour, number: int) -> Column:
-    name, type_text, charset, nullable, default, extra, generation, comment, _ = row
+    name, type_text, charset, collation, nullable, default, extra, generation, comment, _ = row
     try:
         kind = _type(type_text)
     except RowferryError:
@@ -187,6 +188,7 @@ def _column(table: TableId, row: Sequence[Any], flavour: Flavour, number: int) -
         ) from None
     if has_charset(kind):
         kind = with_charset(kind, plain_charset(charset or "binary"))
+        kind = replace(kind, collation=collation_of(collation or ""))
     extra = extra.upper()
     generated = next((w.lower() for w in ("VIRTUAL", "STORED") if f"{w} GENERATED" in extra), "")
     value, expression = None, _unescaped(generation or "", flavour)

@@ -20,7 +20,7 @@ from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.binlog.session import Flavour, ServerFacts
 
-UNTOLD: Final = "?"  # the character set of what inherits one that is not known
+UNTOLD: Final = "?"  # the collation of what inherits one that is not known
 
 _CHARSETS: Final = frozenset(
     "armscii8 ascii big5 binary cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 cp932 dec8 eucjpms "
@@ -61,16 +61,16 @@ class Settings:
         lower_case: `lower_case_table_names`: 0: names are told apart by case; 1: all are kept in
             lower case; 2: kept as written, compared in lower case.
         explicit_timestamps: whether `explicit_defaults_for_timestamp` is known to be on.
-        charsets: default character sets of databases, those that are known.
+        collations: default collations of databases, those that are known.
     """
 
     lower_case: int = 0
     explicit_timestamps: bool = False
-    charsets: Mapping[str, str] = field(default_factory=dict)
+    collations: Mapping[str, str] = field(default_factory=dict)
 
-    def charset_of(self, database: str) -> str:
-        """Return a database's default character set; `UNTOLD` where it is not known."""
-        return self.charsets.get(database, UNTOLD)
+    def collation_of(self, database: str) -> str:
+        """Return a database's default collation; `UNTOLD` where it is not known."""
+        return self.collations.get(database, UNTOLD)
 
     def kept(self, name: TableId) -> TableId:
         """Return a name as the server keeps it."""

@@ -64,9 +64,9 @@ def _create_table(reader: Reader, replacing: bool) -> None:
 
 def _definition(reader: Reader, name: TableId) -> TableSchema:
     del reader.cursor.tokens[reader.partitions_start() :]
-    charset = reader.scope.settings.charset_of(name.database)
+    collation = reader.scope.settings.collation_of(name.database)
     # The id comes last: a text that does not tell enough uses none up.
-    table = read_definition(reader.cursor, name, lambda: 0, charset, as_mysql=True)
+    table = read_definition(reader.cursor, name, lambda: 0, collation, as_mysql=True)
     table = reader.in_server_form(table, None)
     return replace(table, table_id=reader.scope.next_id())
 

@@ -40,7 +40,7 @@ from rowferry.flow.sink.mysql.statements import (
     upserting,
 )
 from rowferry.flow.sink.mysql.sync_point import SyncPoints
-from rowferry.flow.sink.mysql.target_tables import check, create_statements
+from rowferry.flow.sink.mysql.target_tables import check, create_statements, known_collations
 from rowferry.flow.sink.mysql.transactions import Transactions
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -293,8 +293,10 @@ class MySql:
             return
         session = connect(self._settings.login)
         try:
-            for table in check(session, fresh, self._settings.create_tables):
-                for statement in create_statements(table):
+            missing = check(session, fresh, self._settings.create_tables)
+            collations = known_collations(session) if missing else frozenset()
+            for table in missing:
+                for statement in create_statements(table, collations):
                     session.run(b"SET sql_mode = ''", statement.encode(), joined=False)
             self._check_triggers(session, fresh)
         except Refused as err:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.ddl_type import has_charset
+from rowferry.change.sqltype import FACTS, Kind, SqlType, keeps_case
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadInput, TargetUnfit
 from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table, written_columns
@@ -42,6 +43,7 @@ class TargetColumn:
     type_text: str
     scale: int
     needed: bool
+    collation: str = ""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, Tar
         where = f"WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({marks})"
         for row in session.ask(
             "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, "
-            "NUMERIC_SCALE, DATETIME_PRECISION, IS_NULLABLE, COLUMN_DEFAULT, EXTRA "
+            "NUMERIC_SCALE, DATETIME_PRECISION, IS_NULLABLE, COLUMN_DEFAULT, EXTRA, COLLATION_NAME "
             f"FROM information_schema.COLUMNS {where}",
             values,
         ):
@@ -84,11 +86,13 @@ def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, Tar
 
 
 def _column(row: Sequence[object]) -> TargetColumn:
-    name, text, scale, digits, nullable, default, extra = row
+    name, text, scale, digits, nullable, default, extra, collation = row
     words = str(extra or "").lower()
     filled = default is not None or "auto_increment" in words or "generated" in words
     needed = str(nullable) == "NO" and not filled
-    return TargetColumn(str(name).lower(), str(text), int(str(scale or digits or 0)), needed)
+    return TargetColumn(
+        str(name).lower(), str(text), int(str(scale or digits or 0)), needed, str(collation or "")
+    )
 
 
 def misfit(table: TableSchema, target: TargetTable) -> str:
@@ -130,6 +134,15 @@ def _misfit_of_keys(table: TableSchema, target: TargetTable, where: str) -> str:
             return (
                 f"{where} has the unique key {name!r} ({', '.join(sorted(key))}), which the source "
                 "lacks: rows would overwrite each other; drop it there"
+            )
+    for name in sorted(set().union(*ours)):
+        column, there = table.column(name), target.columns.get(name)
+        theirs = there.collation if there else ""
+        if theirs and keeps_case(column.type.collation) and not keeps_case(theirs):
+            return (
+                f"{where} compares the key column {column.name!r} without case ({theirs}), the "
+                f"source with it ({column.type.collation}): rows would overwrite each other; "
+                "change its collation there"
             )
     return ""
 
@@ -197,13 +210,27 @@ def check(session: Session, tables: Iterable[TableSchema], create: bool) -> list
 # --- making tables -------------------------------------------------------------------------------
 
 
-def create_statements(table: TableSchema) -> list[str]:
+def known_collations(session: Session) -> frozenset[str]:
+    """Return the collations that a downstream has, by all their names."""
+    listed = "SELECT * FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+    return frozenset(str(name) for row in session.ask(listed) for name in row)
+
+
+def create_statements(table: TableSchema, collations: Container[str]) -> list[str]:
     """Return statements that make a table's database and the table, where they are missing.
+
+    Texts are compared as at the source where the downstream knows how; where it does not, those of
+    keys are compared by their characters, so that no two rows become one.
+
+    Args:
+        table: to be made as the source has it.
+        collations: those that the downstream has.
 
     Raises:
         BadInput: a column has an expression that cannot be written down.
     """
-    parts = [_definition(c) for c in table.columns]
+    keys = {c.lower() for i in table.indexes if i.unique or i.primary for c in i.columns}
+    parts = [_definition(c, c.name.lower() in keys, collations) for c in table.columns]
     for index in table.indexes:
         kind = "PRIMARY KEY" if index.primary else "UNIQUE KEY" if index.unique else ""
         if kind:
@@ -218,14 +245,15 @@ def create_statements(table: TableSchema) -> list[str]:
     ]
 
 
-def _definition(column: Column) -> str:
+def _definition(column: Column, in_key: bool, collations: Container[str]) -> str:
     words = f"{quoted(column.name)} {column.type.sql}"
-    if column.type.kind in (Kind.TEXT, Kind.ENUM, Kind.SET) and column.type.charset not in (
-        "",
-        "binary",
-    ):
-        if column.type.name not in ("uuid", "inet4", "inet6"):
-            words += f" CHARACTER SET {column.type.charset}"
+    charset, collation = column.type.charset, column.type.collation
+    if has_charset(column.type) and charset not in ("", "binary"):
+        words += f" CHARACTER SET {charset}"
+        if collation in collations:
+            words += f" COLLATE {collation}"
+        elif collation and in_key:
+            words += f" COLLATE {charset}_bin"
     if column.generated:
         if not column.expression:
             raise BadInput(f"column {column.name!r} is generated by an unknown expression")

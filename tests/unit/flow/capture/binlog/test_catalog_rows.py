@@ -51,7 +51,7 @@ def column(
     extra: str = "",
     charset: str | None = None,
 ) -> Column:
-    row = ("a", kind, charset, "YES", default, extra, None, "", "1")
+    row = ("a", kind, charset, charset and f"{charset}_bin", "YES", default, extra, None, "", "1")
     return read(monkeypatch, facts, [row]).columns[0]
 
 
@@ -117,6 +117,7 @@ def test_defaults_of_mariadb(
 def test_types_and_character_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     compressed = column(monkeypatch, MARIADB, "varchar(9) /*M!100301 COMPRESSED*/", charset="utf8")
     assert compressed.type == SqlType("varchar", length=9, charset="utf8mb3")
+    assert compressed.type.collation == "utf8_bin"
     choice = column(monkeypatch, MYSQL, "enum('x')")
     assert choice.type == SqlType("enum", elements=("x",), charset="binary")
     assert column(monkeypatch, MARIADB, "inet4").type == SqlType("inet4")
@@ -131,7 +132,7 @@ def test_an_unknown_type_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_columns_and_keys_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [
-        (name, "int", None, "NO", None, extra, None, "", place)
+        (name, "int", None, None, "NO", None, extra, None, "", place)
         for name, extra, place in (("c", "INVISIBLE", "10"), ("a", "auto_increment", "2"))
     ]
     keys = [
@@ -144,6 +145,7 @@ def test_columns_and_keys_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -
     ]
     found = read(monkeypatch, MYSQL, columns, keys)
     assert (found.table_id, found.charset, found.comment) == (5, "latin1", "note")
+    assert found.collation == "latin1_swedish_ci"
     assert [(c.id, c.name, c.auto_increment, c.invisible) for c in found.columns] == [
         (1, "a", True, False),
         (2, "c", False, True),

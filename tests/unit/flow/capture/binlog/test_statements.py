@@ -447,7 +447,7 @@ def test_character_sets_are_inherited_or_not_told() -> None:
 
 
 def test_timestamps_depend_on_a_setting() -> None:
-    implicit = Settings(charsets=TOLD.charsets)
+    implicit = Settings(collations=TOLD.collations)
     assert words(run("ALTER TABLE t ADD x timestamp")) == "ADD_COLUMN d.t"
     assert words(run("ALTER TABLE t ADD x timestamp", settings=implicit)) == "ADD_COLUMN d.t ?"
     assert words(run("ALTER TABLE t ADD x datetime", settings=implicit)) == "ADD_COLUMN d.t"
@@ -525,7 +525,7 @@ def test_columns_that_stay_are_not_judged_again() -> None:
     ],
 )
 def test_names_in_other_case(lower_case: int, sql: str, expected: str) -> None:
-    settings = Settings(lower_case, True, TOLD.charsets)
+    settings = Settings(lower_case, True, TOLD.collations)
     assert words(run(sql, settings=settings)) == expected
 
 

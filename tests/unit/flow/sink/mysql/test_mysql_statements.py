@@ -27,7 +27,12 @@ from rowferry.flow.sink.mysql.statements import (
     replacing,
     upserting,
 )
-from rowferry.flow.sink.mysql.target_tables import create_statements
+from rowferry.flow.sink.mysql.target_tables import (
+    TargetColumn,
+    TargetTable,
+    create_statements,
+    misfit,
+)
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -224,9 +229,34 @@ def test_a_table_is_made_after_its_definition() -> None:
         b=SqlType("varchar", length=9, charset="latin1"),
         c=SqlType("timestamp", scale=3),
     )
-    assert create_statements(schema) == [
+    assert create_statements(schema, ()) == [
         "CREATE DATABASE IF NOT EXISTS `d``b`",
         "CREATE TABLE IF NOT EXISTS `d``b`.`t` (`id` bigint unsigned NOT NULL, `a` uuid NOT NULL, "
         "`b` varchar(9) CHARACTER SET latin1 NOT NULL, `c` timestamp(3) NOT NULL, "
         "PRIMARY KEY (`id`), UNIQUE KEY `u1` (`b`, `a`)) DEFAULT CHARSET=utf8mb4",
     ]
+
+
+def test_texts_of_keys_never_become_one() -> None:
+    kinds = {
+        name: SqlType("varchar", length=9, collation=f"utf8mb4_{collation}")
+        for name, collation in (("a", "bin"), ("b", "0900_ai_ci"), ("c", "0900_ai_ci"))
+    }
+    made = create_statements(table(("a", "b"), **kinds), {"utf8mb4_bin", "utf8mb4_general_ci"})[1]
+    start = "varchar(9) CHARACTER SET utf8mb4"
+    assert f"`a` {start} COLLATE utf8mb4_bin" in made
+    assert f"`b` {start} COLLATE utf8mb4_bin" in made
+    assert f"`c` {start} NOT NULL" in made  # in no key: as the downstream likes
+
+
+def test_a_key_that_forgets_case_is_refused() -> None:
+    kept = SqlType("varchar", length=9, collation="utf8mb4_bin")
+    schema = table(("a",), a=kept, b=kept)
+    columns = {
+        name: TargetColumn("varchar", "varchar(9)", 0, False, f"utf8mb4_{collation}")
+        for name, collation in (("a", "0900_bin"), ("b", "general_ci"))
+    }
+    target = TargetTable(columns, {"PRIMARY": {"a"}})
+    assert misfit(schema, target) == ""
+    columns["a"].collation = "utf8mb4_general_ci"
+    assert "key column 'a' without case (utf8mb4_general_ci)" in misfit(schema, target)
