@@ -19,7 +19,7 @@ from rowferry.change.sqltype import Kind, SqlType, keeps_case
 from rowferry.change.table import Column, Index, Partitioning, TableId, TablePartition, TableSchema
 from rowferry.errors import BadStatement
 
-_TIDB_DEFAULT = "utf8mb4_bin"
+_DEFAULT_CHARSET = "utf8mb4"
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ def read_definition(
     cursor: Cursor,
     table: TableId,
     next_id: Callable[[], int],
-    charset: str = _TIDB_DEFAULT,
+    charset: str = _DEFAULT_CHARSET,
     as_mysql: bool = False,
 ) -> TableSchema:
     """Consume what follows the name in CREATE TABLE: columns, keys, options, partitions.

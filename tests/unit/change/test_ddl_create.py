@@ -144,7 +144,7 @@ def test_collations(text: str, collation: str) -> None:
 @pytest.mark.parametrize(
     ("column", "options", "collation"),
     [
-        ("char(5)", "", "utf8mb4_bin"),  # as in TiDB
+        ("char(5)", "", ""),
         ("char(5)", "CHARSET=latin1", ""),
         ("char(5)", "CHARSET=latin1 COLLATE=latin1_bin", "latin1_bin"),
         ("char(5)", "COLLATE=latin1_bin CHARSET=latin1", "latin1_bin"),

@@ -10,8 +10,7 @@ from rowferry.flow.decide.expression_values import Images
 
 TABLE = parse_create(
     "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), price DECIMAL(10,2), "
-    "big DECIMAL(65,30), made DATE, doc JSON, kind ENUM('a','b'), raw BLOB, x DOUBLE, ti TIME) "
-    "COLLATE utf8mb4_general_ci",
+    "big DECIMAL(65,30), made DATE, doc JSON, kind ENUM('a','b'), raw BLOB, x DOUBLE, ti TIME)",
     "shop",
 )
 ROWS = pa.array(
@@ -131,13 +130,14 @@ def test_refused_for_a_table(text: str, words: str, at: int) -> None:
 @pytest.mark.parametrize(
     ("column", "text", "expected"),
     [
-        ("varchar(9)", "a = 'ROSE'", [False, True]),  # TiDB's default collation keeps case
+        ("varchar(9)", "a = 'ROSE'", [True, True]),
+        ("varchar(9) COLLATE utf8mb4_bin", "a = 'ROSE'", [False, True]),
         ("varchar(9) COLLATE utf8mb4_general_ci", "a = 'ROSE'", [True, True]),
         ("varchar(9) CHARACTER SET latin1 COLLATE latin1_general_cs", "a = 'rose'", [False, False]),
         ("varchar(9) COLLATE utf8mb4_ja_0900_as_cs_ks", "a IN ('Rose')", [True, False]),
-        ("enum('Rose', 'ROSE')", "a LIKE 'R%E'", [False, True]),
-        ("varchar(9)", "lower(a) = 'rose'", [True, True]),
-        ("varchar(9)", "a COLLATE utf8mb4_general_ci = 'rose'", [True, True]),
+        ("enum('Rose', 'ROSE') BINARY", "a LIKE 'R%E'", [False, True]),
+        ("varchar(9) BINARY", "lower(a) = 'rose'", [True, True]),
+        ("varchar(9) BINARY", "a COLLATE utf8mb4_general_ci = 'rose'", [True, True]),
     ],
 )
 def test_texts_compare_as_the_column_says(column: str, text: str, expected: list[bool]) -> None:

@@ -23,7 +23,7 @@ PAGE = (ROOT / "docs" / "filters.md").read_text()
 ROWS = table_rows(PAGE, "expression|row|result")
 TABLE = made(
     "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), n INT, price DECIMAL(9,2), "
-    "colour ENUM('red','blue'), day DATE) COLLATE utf8mb4_general_ci"
+    "colour ENUM('red','blue'), day DATE)"
 )
 
 
