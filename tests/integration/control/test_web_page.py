@@ -415,6 +415,22 @@ def test_secrets_are_nowhere_and_every_width_fits(desk: Desk) -> None:
     assert all("***" in answer and SECRET not in answer for answer in answers)
 
 
+def test_a_page_that_is_drawn_while_another_is_on_its_way(desk: Desk) -> None:
+    page = desk.open("sql")
+    expect(page.locator("#statement")).to_be_visible()
+    page.evaluate(
+        """() => {
+            const button = document.createElement("button");
+            button.dataset.do = "everything"; // draws the page at once
+            document.body.append(button);
+            location.hash = "#/new";
+            button.click();
+            button.remove();
+        }"""
+    )
+    expect(page.locator("#new-source")).to_be_focused()
+
+
 def test_words_and_numbers(desk: Desk) -> None:
     page = desk.open("sql")
 

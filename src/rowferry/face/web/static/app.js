@@ -50,7 +50,9 @@ const told = {
 let kept = null; // the page that keeps what is written in it, while it is shown
 
 function keeping(make) {
-  if (kept?.address !== location.hash) kept = { address: location.hash, page: make() };
+  // Not by the address, which is the next page's already while its event is still to come.
+  const { page, id } = state.route;
+  if (kept?.route !== `${page}/${id}`) kept = { route: `${page}/${id}`, page: make() };
   kept.page.renew?.(state.detail, state.busy);
   return kept.page.root;
 }
