@@ -112,7 +112,8 @@ def examine(
     flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
     if not captured:
         told.append("no table matches the filter yet; new ones are picked up when created")
-    keyless = tuple(t for t in tables if t not in captured and flow.decide.keeps_table(t.id))
+    taken = {t.id for t in captured}
+    keyless = tuple(t for t in tables if t.id not in taken and flow.decide.keeps_table(t.id))
     return Prepared(spec, flow, captured, tuple(told), keyless)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from rowferry.change.sqltype import Kind
-from rowferry.change.table import Column
+from rowferry.change.table import Column, Index, TableSchema
 from rowferry.flow.capture.binlog import chunks, session
 from rowferry.flow.capture.binlog.chunks import Chunk
 from rowferry.verify.comparison import A, B, Comparison
@@ -35,10 +35,14 @@ def can_sum(comparison: Comparison, a: SideTable, b: SideTable) -> bool:
         and mine is not None
         and theirs is not None
         and bool(comparison.key)
-        and [c.lower() for c in mine.columns] == [c.lower() for c in theirs.columns]
-        and a.collations == b.collations
+        and _order(a.schema, mine) == _order(b.schema, theirs)
         and comparison.same_types
     )
+
+
+def _order(schema: TableSchema, key: Index) -> list[tuple[str, str]]:
+    """Return what decides the order of a key: its columns, and how texts in them compare."""
+    return [(c.lower(), schema.column(c).type.collation) for c in key.columns]
 
 
 @dataclass(frozen=True)

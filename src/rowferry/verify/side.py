@@ -38,7 +38,6 @@ class DatabaseTable:
 
     Attributes:
         chunks: its ranges; (None,): it has no usable key and is read in one piece; (): not cut.
-        collations: of the key's columns, as the server orders them.
         views: connections that show an earlier moment; None: it is read as it is now.
     """
 
@@ -46,7 +45,6 @@ class DatabaseTable:
     flavour: Flavour
     schema: TableSchema
     chunks: tuple[Chunk | None, ...]
-    collations: tuple[str, ...] = ()
     views: Views | None = None
 
     @property
@@ -138,11 +136,8 @@ class DatabaseSide:
     def table(self, schema: TableSchema) -> DatabaseTable:
         """Return a table, not cut yet; one without a usable key is read in one piece."""
         flavour = self.facts.flavour
-        if schema.handle_index is None:
-            return DatabaseTable(self.login, flavour, schema, (None,), views=self.views)
-        with session.connected(self.login) as connection:
-            collations = _collations(connection, self.login, schema)
-        return DatabaseTable(self.login, flavour, schema, (), collations, self.views)
+        cuts = () if schema.handle_index else (None,)
+        return DatabaseTable(self.login, flavour, schema, cuts, self.views)
 
     def cut(self, table: SideTable) -> SideTable:
         """Cut a table into key ranges, as many as it needs; once is enough."""
@@ -232,16 +227,3 @@ def open_side(
         known = [*DATABASES, *(s for s in _STORAGES if s in SINKS.names())]
         raise BadUri(f"{uri}: cannot be compared; known: {', '.join(f'{k}://' for k in known)}")
     return StorageSide(text, as_of, config)
-
-
-def _collations(connection: Connection[Any], login: Login, schema: TableSchema) -> tuple[str, ...]:
-    index = schema.handle_index
-    found = session.rows(
-        connection,
-        login,
-        "SELECT COLUMN_NAME, COLLATION_NAME FROM information_schema.COLUMNS "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        tuple(schema.id),
-    )
-    by_name = {name: collation or "" for name, collation in found}
-    return tuple(by_name.get(name, "") for name in (index.columns if index else ()))

@@ -96,7 +96,7 @@ class Book:
         if not self._decision.captures(found):
             self._state.forget(table.schema.table_id)
             return None
-        table.schema = found
+        self._state.put(found, table.progress.stage)
         self._made.append(found)
         return found
 

@@ -69,7 +69,7 @@ def join(state: State, server: Server, decision: Decision) -> None:
         if server.flavour.value == "mysql":
             state.log.file, state.log.offset = "", 4  # the file's end runs ahead of what is visible
     for name, table_id in waiting.items():
-        state.tables.pop(table_id, None)
+        state.forget(table_id)
         found = before.get(name)
         if found is None or not decision.captures(found):
             continue

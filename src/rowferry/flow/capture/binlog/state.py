@@ -39,7 +39,7 @@ class State:
     Attributes:
         log: where the log was read up to.
         started: the log has a beginning; before that no table has joined.
-        tables: captured tables by table id.
+        tables: captured tables by table id; `put` and `forget` change them.
         next_table_id: the next number for a table that is met; servers give none.
         lows: of tables that joined later than the log's beginning: their snapshot's place, until
             the log has passed it.
@@ -57,6 +57,9 @@ class State:
     hold: Place | None = None
     rules: str = ""
     finished: bool = False
+    _by_name: dict[TableId, Captured] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     def take_id(self) -> int:
         """Return a table id that was never used."""
@@ -105,6 +108,7 @@ class State:
 
     def put(self, schema: TableSchema, stage: Stage, low_ts: int = 0) -> Captured:
         """Add a table, or go on with a new definition of one."""
+        self._by_name = None
         known = self.tables.get(schema.table_id)
         if known is not None:
             known.schema = schema
@@ -129,6 +133,7 @@ class State:
 
     def forget(self, table_id: int) -> None:
         """Let a table go."""
+        self._by_name = None
         self.tables.pop(table_id, None)
         self.lows.pop(table_id, None)
 
@@ -138,5 +143,7 @@ class State:
         return sorted(found, key=lambda t: t.schema.table_id)
 
     def by_name(self) -> dict[TableId, Captured]:
-        """Return the captured tables by name."""
-        return {t.schema.id: t for t in self.tables.values()}
+        """Return the captured tables by name; not yours to change."""
+        if self._by_name is None:
+            self._by_name = {t.schema.id: t for t in self.tables.values()}
+        return self._by_name
