@@ -247,6 +247,9 @@ def test_texts_of_keys_never_become_one() -> None:
     assert f"`a` {start} COLLATE utf8mb4_bin" in made
     assert f"`b` {start} COLLATE utf8mb4_bin" in made
     assert f"`c` {start} NOT NULL" in made  # in no key: as the downstream likes
+    for strict in ("utf8mb4_nopad_bin", "utf8mb4_0900_bin"):
+        made = create_statements(table(("b",), **kinds), {"utf8mb4_bin", strict})[1]
+        assert f"`b` {start} COLLATE {strict}" in made
 
 
 def test_a_key_that_forgets_case_is_refused() -> None:
