@@ -25,7 +25,7 @@ from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.refstore.workload import START_BALANCE, Bank, Mixed
 from rowferry.spec.build import build_spec
-from rowferry.testing.harness import RunProcess
+from rowferry.testing.harness import RunProcess, checkpoint
 from rowferry.testing.model import History
 from rowferry.testing.nemesis_events import (
     EVENTS,
@@ -192,6 +192,11 @@ class Nemesis:
         self._process = RunProcess(arguments, self._folder / "work")
         return self._process
 
+    def _start_again(self) -> None:
+        """Start after the last run ended; its last checkpoint may not have been watched yet."""
+        self._started_at_ts = checkpoint(self._out)
+        self._start()
+
     def _stop_gently(self) -> None:
         """End the run as Ctrl-C does; it must end well."""
         process = self._process
@@ -216,8 +221,8 @@ class Nemesis:
             "compact": lambda: self._compact(store, meta),
             "kill-server": self._kill_server,
             "kill-master": self._kill_master,
-            "kill-driver": lambda: self._kill_driver(watch),
-            "pause": lambda: self._pause(watch),
+            "kill-driver": self._kill_driver,
+            "pause": self._pause,
         }
         counts, deadline = self._report.counts, time.monotonic() + _FIRST_S
         while self._goes_on(deadline):
@@ -317,18 +322,16 @@ class Nemesis:
         self._cluster.restart_master()
         return True
 
-    def _kill_driver(self, watch: Watch) -> bool:
+    def _kill_driver(self) -> bool:
         assert self._process is not None
         self._process.kill()
-        self._started_at_ts = watch.checkpoint_ts
-        self._start()
+        self._start_again()
         return True
 
-    def _pause(self, watch: Watch) -> bool:
+    def _pause(self) -> bool:
         self._stop_gently()
         time.sleep(self._dice.uniform(0, 1))
-        self._started_at_ts = watch.checkpoint_ts
-        self._start()
+        self._start_again()
         return True
 
     # --- after -----------------------------------------------------------------------------------
