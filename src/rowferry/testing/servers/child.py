@@ -51,6 +51,10 @@ class Living:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Take away what the server kept and nobody reads; nothing, unless a kind says so."""
 
     @property
     def alive(self) -> bool:

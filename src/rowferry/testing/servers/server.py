@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 import pymysql
@@ -114,13 +113,7 @@ class Server(Living, ABC):
                     part.rename(template)
         return template
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def _clear(self) -> None:
         shutil.rmtree(self.datadir, ignore_errors=True)
 
     def restart(self, *more: str) -> None:
