@@ -99,7 +99,8 @@ def _require(source: Uri, key: str) -> None:
 
 
 def _written(spec: ChangefeedSpec, key: str) -> str:
-    return spec.source.parameter(key) or str(spec.section("source").get(key, ""))
+    found = spec.written(spec.source, "source", key)
+    return "" if found is None else str(found)
 
 
 def _without(spec: ChangefeedSpec, *keys: str) -> ChangefeedSpec:

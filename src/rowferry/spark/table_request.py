@@ -188,8 +188,7 @@ def _begin_now(source: dict[str, str], uri: Uri) -> None:
 def _check_images(spec: ChangefeedSpec) -> None:
     """Refuse partial row images: a DataFrame has no value for "not known"."""
     key = "partial-row-image"
-    asked = spec.source.parameter(key) or spec.section("source").get(key, "")
-    if str(asked).lower() == "allow":
+    if str(spec.written(spec.source, "source", key)).lower() == "allow":
         raise OptionsConflict(
             f"{key} = allow cannot be used with Spark: a column that the log leaves out would look "
             "like NULL; set binlog_row_image = FULL on the server and leave the option out"

@@ -96,7 +96,7 @@ def check_target_ts(target_ts: int, reached: int) -> None:
 
 
 def _modern(config: str | Path | Mapping[str, Any] | None, notices: list[str]) -> dict[str, Any]:
-    raw = config if isinstance(config, Mapping) else read_config(config) if config else {}
+    raw = config if isinstance(config, Mapping) else {} if config is None else read_config(config)
     content, told = modernise(raw)
     notices += told
     return content
@@ -104,10 +104,9 @@ def _modern(config: str | Path | Mapping[str, Any] | None, notices: list[str]) -
 
 def _check_names(spec: ChangefeedSpec) -> None:
     """Check what the sink's scheme decides alone, before any stage is looked up."""
-    scheme, section = spec.sink.scheme, spec.section("sink")
-    check_protocol(scheme, spec.sink.parameter("protocol") or str(section.get("protocol", "")))
-    level = spec.sink.parameter("transaction-atomicity") or section.get("transaction-atomicity", "")
-    check_atomicity(scheme, str(level))
+    for key, check in (("protocol", check_protocol), ("transaction-atomicity", check_atomicity)):
+        found = spec.written(spec.sink, "sink", key)
+        check(spec.sink.scheme, "" if found is None else str(found))
 
 
 def _check(

@@ -28,13 +28,13 @@ class ChangefeedSpec:
     @property
     def protocol(self) -> str:
         """Today's name of the protocol, from the sink URI or else `sink.protocol`; "" for none."""
-        written = self.sink.parameter("protocol") or self.section("sink").get("protocol", "")
+        written = self.written(self.sink, "sink", "protocol")
         return parse_protocol(written) if isinstance(written, str) else ""
 
     @property
     def start_ts(self) -> int:
         """Begins in the log behind this commit-ts, without a snapshot; 0: elsewhere."""
-        written = self.source.parameter("start-ts") or self.section("source").get("start-ts", 0)
+        written = self.written(self.source, "source", "start-ts")
         return int(written) if str(written).isdecimal() else 0
 
     def section(self, path: str) -> Mapping[str, Any]:
@@ -43,6 +43,14 @@ class ChangefeedSpec:
         for part in path.split(".") if path else ():
             here = here.get(part, {}) if isinstance(here, Mapping) else {}
         return here if isinstance(here, Mapping) else {}
+
+    def written(self, uri: Uri, section: str, key: str) -> Any:
+        """Return a value as the user wrote it: the parameter of `uri`, else the file's, else None.
+
+        A value that is empty, 0 or false was given, too: it is not the absence of one.
+        """
+        parameters = dict(uri.parameters)
+        return parameters[key] if key in parameters else self.section(section).get(key)
 
     def options(self, table: OptionTable, uri: Uri | None = None) -> Options:
         """Return one table's values: defaults, then the file, then parameters of `uri`.

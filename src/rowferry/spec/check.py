@@ -113,7 +113,7 @@ def _holds(spec: ChangefeedSpec, path: str, wanted: Any) -> bool:
     elif path == "sink":
         found = family_of(spec.sink.scheme).name
     else:
-        found = spec.sink.parameter(key) or spec.section(section).get(key)
+        found = spec.written(spec.sink, section, key)
     return _same(found, wanted)
 
 

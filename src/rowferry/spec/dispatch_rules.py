@@ -12,7 +12,15 @@ from typing import Any, Final
 
 from rowferry.errors import BadDispatchRule, UnknownOption
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, Shape, text, texts, unknown_words
+from rowferry.spec.option import (
+    Option,
+    OptionTable,
+    Shape,
+    expression,
+    text,
+    texts,
+    unknown_words,
+)
 
 _PATH: Final = "sink.dispatchers"
 _QUEUES: Final = frozenset({"kafka", "pulsar"})
@@ -47,15 +55,9 @@ class DispatchRule:
         return f"{_PATH}[{self.place}]"
 
 
-def _partition(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError("expected an expression or the number of a partition")
-    return str(value)
-
-
 _KEYS: Final[dict[str, Callable[[Any], Any]]] = {
     "matcher": texts().parse,
-    "partition": _partition,
+    "partition": expression().parse,
     "index": text().parse,
     "columns": texts().parse,
     "topic": text().parse,

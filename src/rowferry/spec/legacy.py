@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rowferry.errors import BadOption, OptionsConflict
-from rowferry.spec.option import unknown_words
+from rowferry.errors import BadDispatchRule, BadOption, OptionsConflict
+from rowferry.spec.option import expression, unknown_words
 
 _PROTOCOL_ALIASES: Final = {"default": "open-protocol", "flat-avro": "avro"}
 # Every name that TiCDC's users write; which of them have a codec here is the registry's business.
@@ -63,13 +63,14 @@ def modernise(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
     Raises:
         OptionsConflict: both the old and the new name of something are given.
+        BadDispatchRule: an old name has a value of the wrong type.
     """
     sink = config.get("sink")
     if not isinstance(sink, Mapping):
         return dict(config), []  # of another type: whoever reads it will say so
     found = dict(sink)
     notices: list[str] = []
-    if isinstance(rules := sink.get("dispatchers"), list):
+    if isinstance(rules := sink.get("dispatchers"), list | tuple):
         found["dispatchers"], notices = _modern_rules(rules)
     if isinstance(mysql := sink.get("mysql-config"), Mapping):
         found["mysql-config"] = _modern_mysql(mysql)
@@ -83,17 +84,23 @@ def _modern_mysql(section: Mapping[str, Any]) -> dict[str, Any]:
     return {MYSQL_KEYS.get(key, key): value for key, value in section.items()}
 
 
-def _modern_rules(rules: list[Any]) -> tuple[list[Any], list[str]]:
+def _modern_rules(rules: Sequence[Any]) -> tuple[list[Any], list[str]]:
     notices: list[str] = []
     renamed = []
     for place, rule in enumerate(rules):
         if isinstance(rule, Mapping) and "dispatcher" in rule:
             path = f"sink.dispatchers[{place}]"
-            if rule["dispatcher"] and rule.get("partition"):
+            old, new = rule["dispatcher"], rule.get("partition", "")
+            try:
+                partition = expression().parse(old)
+            except ValueError as err:
+                raise BadDispatchRule(f"{path}.dispatcher = {old!r}: {err}") from None
+            # Only the empty text says nothing: the number 0 is a partition.
+            if partition != "" and new != "":
                 words = "dispatcher and partition cannot be configured both"
                 raise OptionsConflict(f"{path}: {words}; keep partition, the new name")
-            partition = rule["dispatcher"] or rule.get("partition", "")
-            rule = {k: v for k, v in rule.items() if k != "dispatcher"} | {"partition": partition}
+            rest = {k: v for k, v in rule.items() if k != "dispatcher"}
+            rule = rest | {"partition": new if partition == "" else partition}
             notices.append(f"{path}.dispatcher is an old name; it is now partition")
         renamed.append(rule)
     return renamed, notices

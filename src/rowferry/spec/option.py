@@ -164,6 +164,18 @@ def text() -> Shape[str]:
     return Shape("text", parse)
 
 
+def expression() -> Shape[str]:
+    """A partition expression; the number of a partition is given as its text."""
+    words = "an expression or the number of a partition"
+
+    def parse(value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ValueError(f"expected {words}, got {_kind(value)}")
+        return str(value)
+
+    return Shape(words, parse)
+
+
 _YES, _NO = ("true", "t", "1"), ("false", "f", "0")
 
 

@@ -57,7 +57,7 @@ def expected_of(spec: ChangefeedSpec) -> Expected:
     is_csv = spec.protocol == "csv"
 
     def told(option: Option[Any]) -> bool:
-        return bool(spec.sink.parameter(option.key)) or option.key in spec.section("sink")
+        return spec.written(spec.sink, "sink", option.key) is not None
 
     return Expected(
         protocol=spec.protocol,

@@ -215,6 +215,28 @@ def test_an_empty_old_name_says_nothing() -> None:
     assert spec.section("sink")["dispatchers"] == [{"matcher": ["a.*"], "partition": "ts"}]
 
 
+def test_an_empty_parameter_is_a_value_and_wins_over_the_file() -> None:
+    config = {"sink": {"protocol": "csv"}}
+    words = refusal(BadOption, config, sink="file:///out?protocol=")
+    assert words.startswith("unknown '' message protocol for sink: a file sink needs a protocol")
+    assert build(config, sink="file:///out")[0].protocol == "csv"
+    spec = build({"source": {"cluster-id": 7}}, source="range://h:1?cluster-id=0")[0]
+    assert spec.written(spec.source, "source", "cluster-id") == "0"
+    assert spec.written(spec.sink, "sink", "date-separator") is None
+
+
+@pytest.mark.parametrize("written", [0, False, [], {}])
+@pytest.mark.parametrize("key", ["protocol", "transaction-atomicity"])
+def test_an_untrue_value_of_the_wrong_type_is_no_absence(key: str, written: Any) -> None:
+    assert key in refusal(
+        BadOption, {"sink": {"protocol": "csv", key: written}}, sink="file:///out"
+    )
+
+
+def test_an_empty_name_of_a_file_is_refused() -> None:
+    assert refusal(BadConfigFile, "").startswith(": unknown file type ''")
+
+
 def test_key_of_another_protocol_matters_only_there() -> None:
     config = {"sink": {"csv": {"anything": 1}}}
     assert build(config, "file:///out?protocol=canal-json", tables=[STORAGE])[1] == [

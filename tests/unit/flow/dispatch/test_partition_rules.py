@@ -133,6 +133,30 @@ def test_the_old_name_is_understood_and_told() -> None:
         build({"matcher": ["*.*"], "dispatcher": "ts", "partition": "ts"})
 
 
+def test_partition_0_is_a_value_under_the_old_name_too() -> None:
+    for written in (0, "0"):
+        found, _ = build({"matcher": ["*.*"], "dispatcher": written})
+        assert found.partition_rule(TABLE) == Fixed(0)
+        found, _ = build({"matcher": ["*.*"], "dispatcher": "", "partition": written})
+        assert found.partition_rule(TABLE) == Fixed(0)
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, "ts"), ("ts", 0), (0, 0), (0, False), ("ts", [])])
+def test_two_names_are_refused_whatever_their_values(old: Any, new: Any) -> None:
+    words = r"sink\.dispatchers\[0\]: dispatcher and partition cannot be configured both"
+    with pytest.raises(OptionsConflict, match=words):
+        build({"matcher": ["*.*"], "dispatcher": old, "partition": new})
+
+
+@pytest.mark.parametrize("key", ["dispatcher", "partition"])
+@pytest.mark.parametrize("value", [False, True, [], ["a"], {}, 0.0, None])
+def test_an_expression_of_another_type_is_refused_by_its_key(key: str, value: Any) -> None:
+    with pytest.raises(BadDispatchRule) as caught:
+        build({"matcher": ["*.*"], key: value})
+    words = f"sink.dispatchers[0].{key} = {value!r}: expected an expression or the number of"
+    assert words in str(caught.value)
+
+
 def test_wrong_rules_fail_the_creation() -> None:
     for written in ({"matcher": ["a.b"], "partition": 1.5}, {"matcher": ["a.b"], "topics": "x"}):
         with pytest.raises(BadInput, match=r"sink\.dispatchers\[0\]"):
