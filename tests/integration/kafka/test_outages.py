@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from kafka_feed_kit import KafkaFeed, Scene, scene_of
 
 from rowferry.consume.consumer import Outcome, Request, consume
@@ -60,6 +63,43 @@ def test_a_broker_dies_in_the_middle_of_a_micro_batch(
         assert outcome.findings.samples == []
         assert outcome.findings.rows == len(rows)
         assert outcome.waiting == 0
+
+
+def test_a_broker_that_is_slow_to_make_a_topic(
+    mysql_server: MySql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again, when a feed is prepared and when it runs; then the feed tries again."""
+    with (
+        Kafka.start(tmp_path / "broker") as broker,
+        scene_of(mysql_server, broker, tmp_path, "slow_topic") as scene,
+    ):
+        scene.sql("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        whole, silent = AdminClient.create_topics, iter([True, False])
+
+        def asked(self: AdminClient, *args: Any, **more: Any) -> Any:
+            os.kill(broker.pid, signal.SIGSTOP if next(silent, True) else signal.SIGCONT)
+            return whole(self, *args, **more)
+
+        monkeypatch.setattr(AdminClient, "create_topics", asked)
+        feed = scene.feed("protocol=canal-json&partition-num=2&read-timeout=300ms")
+        silent = iter([False])
+        feed.step()
+        assert feed.faults == []
+        assert scene.topics() == {feed.topic: 2}
+        # One of a new table: it takes longer than it is asked for, and is made by then.
+        feed.config = "[[sink.dispatchers]]\nmatcher = ['*.*']\ntopic = 'x_{schema}_{table}'\n"
+        feed.catch_up()
+        silent = iter([])
+        feed.run()
+        scene.sql("CREATE TABLE u (id INT PRIMARY KEY)", "INSERT INTO u VALUES (2)")
+        while not feed.faults:
+            feed.step()
+        assert {type(fault) for fault in feed.faults} == {SinkUnavailable}
+        assert "creating topic" in str(feed.faults[0])
+        os.kill(broker.pid, signal.SIGCONT)
+        monkeypatch.undo()
+        feed.catch_up()
+        assert feed.images(f"x_{scene.database}_u") == [{"id": 2}]
 
 
 def after(count: int, act: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:

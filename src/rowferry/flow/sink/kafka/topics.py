@@ -21,6 +21,8 @@ from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, Settings
 T = TypeVar("T")
 _PATIENCE_S: Final = 0.5  # before the first look at what went wrong meanwhile
 _AT_ONCE: Final = 100  # topics in one request
+_TRIES: Final = 3  # of a request to make topics: brokers that are busy answer late
+_LATE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})
 
 
 class Topics:
@@ -116,26 +118,41 @@ class Topics:
                     )
 
     def _create(self, wanted: Mapping[str, int], in_earnest: bool) -> dict[str, int]:
-        """Make topics, or only ask; return those that were not there."""
-        factor, made = self._settings.replication_factor, dict(wanted)
-        for some in _parts(wanted.items()):
-            futures = self._admin.create_topics(
-                [NewTopic(name, partitions, factor) for name, partitions in some],
-                request_timeout=self._timeout_s,
-                validate_only=not in_earnest,
-            )
-            for topic, future in futures.items():
-                try:
-                    future.result(self._timeout_s + 5)
-                except KafkaException as err:
-                    if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                        raise self._not_created(topic, err.args[0]) from None
-                    del made[topic]
-                except TimeoutError:
-                    raise SinkUnavailable(
-                        f"Kafka at {self._troubles.at}, creating topic {topic}: no answer"
-                    ) from None
+        """Make topics, or only ask; return those that were not there.
+
+        What is not answered in time is asked again: the topic may have been made meanwhile.
+        """
+        made, left = dict(wanted), dict(wanted)
+        for turn in range(_TRIES):
+            late: dict[str, int] = {}
+            for some in _parts(left.items()):
+                for topic, error in self._ask_to_create(some, in_earnest):
+                    if error.code() in _LATE and turn + 1 < _TRIES:
+                        late[topic] = left[topic]
+                    elif error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        raise self._not_created(topic, error)
+                    elif turn == 0:
+                        del made[topic]
+            left = late
         return made
+
+    def _ask_to_create(
+        self, some: list[tuple[str, int]], in_earnest: bool
+    ) -> Iterator[tuple[str, KafkaError]]:
+        """Yield the topics that are not made by this request, each with its error."""
+        factor = self._settings.replication_factor
+        futures = self._admin.create_topics(
+            [NewTopic(name, partitions, factor) for name, partitions in some],
+            request_timeout=self._timeout_s,
+            validate_only=not in_earnest,
+        )
+        for topic, future in futures.items():
+            try:
+                future.result(self._timeout_s + 5)
+            except KafkaException as err:
+                yield topic, err.args[0]
+            except TimeoutError:
+                yield topic, KafkaError(KafkaError._TIMED_OUT, "no answer")
 
     def _not_created(self, topic: str, error: KafkaError) -> SinkUnavailable | TopicRefused:
         found = as_error(error, f"creating topic {topic}", self._troubles)
