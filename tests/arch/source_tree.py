@@ -22,10 +22,11 @@ Sources = Mapping[str, str]
 # matched against dotted names below `rowferry`.
 _STAGES = ("capture", "decide", "dispatch", "encode", "sink")
 _CONTRACTS = tuple(f"flow.{stage}.contract" for stage in _STAGES)
-_BELOW_FLOW = ("change*", "spec*", "errors")
+_BELOW_FLOW = ("change*", "spec*", "errors", "moment")
 _FLOW = (*_BELOW_FLOW, "registry", "flow*")
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("errors", ()),
+    ("moment", ()),
     ("change*", ("change*", "errors")),
     ("spec*", ("spec*", "change*", "errors")),
     ("registry", ("errors", *_CONTRACTS)),

@@ -27,6 +27,7 @@ from rowferry.flow.capture.contract import (
     Standing,
 )
 from rowferry.flow.sink.contract import Owner
+from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 
 STRETCH_BYTES = 512 << 20
@@ -307,7 +308,11 @@ class Loop:
         version = plan.spec_version
         if version not in self._specs:
             self._specs = {version: self._store.spec(self._id, version)}
-        return self._runner.run(self._specs[version], plan.with_(epoch=self._claim.epoch), tables)
+        spec = self._specs[version]
+        moment("run job")
+        receipts = self._runner.run(spec, plan.with_(epoch=self._claim.epoch), tables)
+        moment("job done")
+        return receipts
 
     def _step(
         self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float

@@ -61,6 +61,7 @@ from rowferry.errors import (
     RowferryError,
     SpecChanged,
 )
+from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 
 # Asked for by every server once a second: plain rows, without what nobody looks at.
@@ -104,6 +105,7 @@ class SqlStore:
     @undone_again
     def create_changefeed(self, spec: ChangefeedSpec, cluster_id: int = 0) -> Feed:
         """Store a new changefeed."""
+        moment("store changefeed")
         now, text = self._clock(), to_text(spec.to_json())
         changefeed = spec.changefeed_id
         with self.database.writing(f"create changefeed {changefeed}") as session:
@@ -137,12 +139,14 @@ class SqlStore:
 
     def feed(self, changefeed: str) -> Feed | None:
         """Return one changefeed, or None."""
+        moment("look at changefeed")
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
             return None if row is None else _feed(session, row)
 
     def feeds(self) -> tuple[Feed, ...]:
         """Return all changefeeds, by id."""
+        moment("list changefeeds")
         with self.database.reading("list changefeeds") as session:
             connection = session.connection()
             rows = connection.execute(_ALL_FEEDS).all()
@@ -156,6 +160,7 @@ class SqlStore:
     @undone_again
     def update_spec(self, changefeed: str, spec: ChangefeedSpec, since: int | None = None) -> Feed:
         """Store new settings as the next spec version."""
+        moment("store settings")
         with self.database.writing(f"update changefeed {changefeed}") as session:
             row = fence.locked(session, changefeed)
             same = row.spec == to_text(spec.to_json())
@@ -184,6 +189,7 @@ class SqlStore:
 
     def spec(self, changefeed: str, version: int) -> ChangefeedSpec:
         """Return the settings of one spec version."""
+        moment("read settings of plan")
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(SpecRow, (changefeed, version))
             if row is None:
@@ -196,6 +202,7 @@ class SqlStore:
     @undone_again
     def remove(self, who: str | Claim) -> None:
         """Delete all of a changefeed but its epoch and a last line of history."""
+        moment("remove changefeed")
         now = self._clock()
         with self.database.writing(f"remove changefeed {_id(who)}") as session:
             changefeed = fence.locked(session, who).id
@@ -211,6 +218,7 @@ class SqlStore:
     @undone_again
     def move(self, who: str | Claim, verb: Verb, error: Exception | None = None) -> State:
         """Change the state by a verb of the lifecycle."""
+        moment("move state")
         with self.database.writing(f"{verb} changefeed {_id(who)}") as session:
             row = fence.locked(session, who)
             state = lifecycle.move(to_state(row), verb)
@@ -220,6 +228,7 @@ class SqlStore:
     @undone_again
     def set_state(self, who: str | Claim, state: State, error: Exception | None = None) -> None:
         """Set the state, whatever it was."""
+        moment("set state")
         with self.database.writing(f"set changefeed {_id(who)} to {state}") as session:
             self._enter(session, fence.locked(session, who), state, error)
 
@@ -237,6 +246,7 @@ class SqlStore:
     @undone_again
     def reset(self, changefeed: str, spec: ChangefeedSpec, why: str) -> Feed:
         """Forget how far a changefeed is."""
+        moment("reset changefeed")
         with self.database.writing(f"reset changefeed {changefeed}") as session:
             row = fence.locked(session, changefeed)
             if to_state(row).runs:
@@ -253,6 +263,7 @@ class SqlStore:
     @undone_again
     def request_cancel(self, changefeed: str) -> None:
         """Ask the owner to stop and remove the changefeed."""
+        moment("ask for removal")
         with self.database.writing(f"cancel changefeed {changefeed}") as session:
             fence.locked(session, changefeed).cancel = 1
             mine = SubscribeRow.subscribe_name == changefeed
@@ -260,6 +271,7 @@ class SqlStore:
 
     def cancel_requested(self, changefeed: str) -> bool:
         """Return whether removal was asked for."""
+        moment("look for removal")
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
             return row is not None and _cancelled(session, row)
@@ -267,18 +279,21 @@ class SqlStore:
     @undone_again
     def hold(self, changefeed: str, hold: Hold, instead_of: str = "") -> None:
         """Ask the owner to stand still."""
+        moment("ask for hold")
         with self.database.writing(f"hold changefeed {changefeed}") as session:
             holding.ask(session, changefeed, hold, instead_of, self._clock())
 
     @undone_again
     def end_hold(self, changefeed: str, hold: str) -> None:
         """Let the owner go on."""
+        moment("end hold")
         with self.database.writing(f"end the hold of {changefeed}") as session:
             holding.end(session, changefeed, hold)
 
     @undone_again
     def stand(self, claim: Claim, hold: str, stands: str) -> None:
         """Note where the owner stands under a hold."""
+        moment("note standing")
         with self.database.writing(f"hold changefeed {claim.changefeed}") as session:
             holding.stand(session, claim, hold, stands)
 
@@ -287,18 +302,23 @@ class SqlStore:
     @undone_again
     def claim(self, changefeed: str, holder: Holder, now: float, ttl_s: float) -> Claim:
         """Take the changefeed with a new epoch."""
+        moment("claim")
         with self.database.writing(f"claim changefeed {changefeed}") as session:
-            return fence.take(session, changefeed, holder, now, ttl_s)
+            found = fence.take(session, changefeed, holder, now, ttl_s)
+        moment("claimed")
+        return found
 
     @undone_again
     def renew(self, claim: Claim, now: float) -> None:
         """Extend the lease."""
+        moment("renew lease")
         with self.database.writing(f"renew the lease of {claim.changefeed}") as session:
             fence.extend(session, claim, now)
 
     @undone_again
     def renew_all(self, claims: Sequence[Claim], now: float) -> tuple[Claim, ...]:
         """Extend many leases; returns the claims that are not in force any more."""
+        moment("renew leases")
         if not claims:
             return ()
         with self.database.writing(f"renew {len(claims)} leases") as session:
@@ -307,9 +327,11 @@ class SqlStore:
     @undone_again
     def release(self, claim: Claim) -> None:
         """Give the lease back."""
+        moment("release")
         try:
             with self.database.writing(f"release changefeed {claim.changefeed}") as session:
                 fence.give_back(session, claim)
+            moment("released")
         except Fenced:
             return  # someone else has it: there is nothing of ours to give back
 
@@ -317,6 +339,7 @@ class SqlStore:
 
     def state(self, changefeed: str) -> FeedState:
         """Return what was published last."""
+        moment("read state")
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
             if row is None:
@@ -338,6 +361,7 @@ class SqlStore:
 
     def ranges(self, changefeed: str) -> tuple[RangeProgress, ...]:
         """Return how far each range is."""
+        moment("read ranges")
         with self.database.reading(f"read the progress of {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
             if row is None:
@@ -347,11 +371,14 @@ class SqlStore:
     @undone_again
     def record(self, claim: Claim, plan: Plan, versions: Sequence[TableSchema]) -> None:
         """Store new table versions, and the plan as pending."""
+        moment("record plan")
         with self.database.writing(f"record a plan of {claim.changefeed}") as session:
             publishing.record_plan(session, claim, plan, versions, self._clock())
+        moment("plan recorded")
 
     def pending(self, changefeed: str) -> Plan | None:
         """Return the pending plan."""
+        moment("read pending plan")
         with self.database.reading(f"read the plan of {changefeed}") as session:
             row = session.get(PendingRow, changefeed)
             if row is None:
@@ -361,27 +388,33 @@ class SqlStore:
     @undone_again
     def publish(self, claim: Claim, plan: Plan, position: dict[str, Any] | None = None) -> None:
         """Make the pending plan's end the changefeed's state."""
+        moment("publish progress")
         with self.database.writing(f"publish a plan of {claim.changefeed}") as session:
             publishing.publish_plan(session, claim, plan, position)
+        moment("progress published")
 
     @undone_again
     def discard(self, claim: Claim, micro_batch: int, why: str) -> None:
         """Forget the pending plan of this number and note it."""
+        moment("discard plan")
         with self.database.writing(f"discard a plan of {claim.changefeed}") as session:
             if publishing.discard_plan(session, claim, micro_batch):
                 details = {"micro_batch": micro_batch, "why": why}
                 fence.note(session, claim.changefeed, self._clock(), "discarded", details)
+        moment("plan discarded")
 
     # --- history and servers ---------------------------------------------------------------------
 
     @undone_again
     def note(self, changefeed: str, what: str, details: Mapping[str, Any] | None = None) -> None:
         """Add a line to the changefeed's history."""
+        moment("write history")
         with self.database.writing(f"write the history of {changefeed}") as session:
             fence.note(session, changefeed, self._clock(), what, details or {})
 
     def history(self, changefeed: str, limit: int = 100) -> tuple[Note, ...]:
         """Return the latest lines, newest first."""
+        moment("read history")
         with self.database.reading(f"read the history of {changefeed}") as session:
             mine = select(HistoryRow).where(HistoryRow.changefeed == changefeed)
             rows = session.scalars(mine.order_by(HistoryRow.id.desc()).limit(limit))
@@ -390,6 +423,7 @@ class SqlStore:
     @undone_again
     def announce(self, holder: Holder, address: str, now: float) -> None:
         """Say that this server is alive."""
+        moment("announce server")
         with self.database.writing("announce a server") as session:
             session.merge(
                 ServerRow(
@@ -402,6 +436,7 @@ class SqlStore:
 
     def servers(self, since: float = 0.0) -> tuple[Server, ...]:
         """Return the servers seen at or after `since`."""
+        moment("list servers")
         with self.database.reading("list servers") as session:
             rows = session.scalars(select(ServerRow).where(ServerRow.seen_at >= to_ms(since)))
             found = [to_server(row) for row in rows]
@@ -410,6 +445,7 @@ class SqlStore:
     @undone_again
     def retire(self, holder: Holder) -> None:
         """Say that this server has left."""
+        moment("retire server")
         with self.database.writing("retire a server") as session:
             session.execute(delete(ServerRow).where(ServerRow.instance == holder.instance))
 
@@ -418,6 +454,7 @@ class SqlStore:
     @undone_again
     def write_samples(self, samples: Mapping[str, Sample], keep_s: float = 3600.0) -> None:
         """Store a sample for each changefeed, and drop old ones."""
+        moment("write samples")
         if not samples:
             return
         oldest = to_ms(max(sample.at for sample in samples.values()) - keep_s)
@@ -433,6 +470,7 @@ class SqlStore:
 
     def samples(self, changefeed: str, since: float = 0.0) -> tuple[Sample, ...]:
         """Return the samples taken at or after `since`, oldest first."""
+        moment("read samples")
         with self.database.reading(f"read the samples of {changefeed}") as session:
             mine = select(SampleRow).where(SampleRow.changefeed == changefeed)
             late = mine.where(SampleRow.at >= to_ms(since)).order_by(SampleRow.at)

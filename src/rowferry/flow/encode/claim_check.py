@@ -26,6 +26,7 @@ from rowferry.errors import (
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.sink import Storage
+from rowferry.moment import moment
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.check import check_parameters
@@ -158,6 +159,7 @@ class ClaimChecks:
 
     def leave(self, key: bytes | None, value: bytes, commit_ts: int, seq: int) -> str:
         """Store a message; return its location."""
+        moment("leave claim check")
         data = value if self._raw else _packed(key, value)
         # One row of the log may become two (a key change), so its place alone is not enough.
         what = f"{self._changefeed}\n{commit_ts}\n{seq}\n{sha256(data).hexdigest()}"

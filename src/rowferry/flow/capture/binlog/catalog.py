@@ -27,6 +27,7 @@ from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadStatement, RowferryError, SourceUnsupported
 from rowferry.flow.capture.binlog.server_form import Settings, in_order, plain_charset
 from rowferry.flow.capture.binlog.session import Flavour, Login, ServerFacts, one_row, rows
+from rowferry.moment import moment
 
 _SYSTEM: Final = ("information_schema", "mysql", "performance_schema", "sys")
 _TABLES: Final = (
@@ -57,6 +58,7 @@ class _Where:
 
 def read_settings(connection: Any, login: Login) -> Settings:
     """Return the settings that change what statements mean, as they are now."""
+    moment("read settings")
     lower_case, explicit = one_row(
         connection, login, "SELECT @@lower_case_table_names, @@explicit_defaults_for_timestamp"
     )
@@ -84,6 +86,7 @@ def read_tables(
     Raises:
         SourceUnsupported: a column has a type that is not known.
     """
+    moment("list tables")
     holes = ", ".join(["%s"] * len(_SYSTEM))
     outside = _Where(f"TABLE_SCHEMA NOT IN ({holes})", _SYSTEM)
     present = {
@@ -110,6 +113,7 @@ def read_table(
     Raises:
         SourceUnsupported: a column has a type that is not known.
     """
+    moment("look at table")
     one = _Where("TABLE_SCHEMA = %s AND TABLE_NAME = %s", tuple(table))
     present = {
         TableId(row[0], row[1]): (row[2], row[3])
@@ -152,7 +156,9 @@ def _definitions(
 ) -> tuple[TableSchema, ...]:
     if not present:
         return ()
+    moment("read columns")
     columns = read.grouped(_COLUMNS, present)
+    moment("read indexes")
     indexes = read.grouped(_INDEXES, present)
     return tuple(
         TableSchema(

@@ -32,6 +32,7 @@ from rowferry.flow.capture.binlog.chunks import Chunk
 from rowferry.flow.capture.binlog.resultset import Meanings, ResultSet
 from rowferry.flow.capture.binlog.session import Connection, Flavour, Login
 from rowferry.flow.capture.binlog.snapshot_position import Place, high_position, low_position
+from rowferry.moment import moment
 
 __all__ = [
     "high_position",
@@ -83,15 +84,18 @@ def read_chunk(
         SourceUnavailable: no answer, or the connection was lost; nothing is promised about the
             rows that came before, a new call begins anew.
     """
+    moment("read chunk")
     with closing(session.connect(login)) as connection:
         prepare(connection, login, flavour)
         _open_view(connection, login, schema, lambda: None)
+        moment("select rows")
         result = ResultSet(connection, login, _select(schema, chunk), _MEANINGS)
         yield from _inserts(result, schema, commit_ts, first_seq)
 
 
 def prepare(connection: Connection[Any], login: Login, flavour: Flavour) -> None:
     """Make a connection fit for reading rows: exact values, no limits but the login's."""
+    moment("prepare reading")
     settings = _SESSION + _UNLIMITED[flavour]
     if flavour is Flavour.MARIADB:
         settings = settings.replace("transaction_isolation", "tx_isolation")
@@ -110,6 +114,7 @@ def read_view(
         SnapshotGone: the table was altered since the view was opened.
         SnapshotOutdated, SourceUnavailable: as `read_chunk`.
     """
+    moment("read view")
     result = ResultSet(connection, login, _select(schema, chunk), _MEANINGS)
     yield from _inserts(result, schema, 0, 0)
 
@@ -132,12 +137,14 @@ def read_exact(
         SourceUnsupported: a lock is needed and not allowed.
         SnapshotOutdated, SourceUnavailable: as `read_chunk`.
     """
+    moment("read whole table")
     with ExitStack() as opened:
         connection = opened.enter_context(closing(session.connect(login)))
         prepare(connection, login, flavour)
         place, locker = _exact_view(connection, login, schema, flavour, lock)
         if locker:
             opened.enter_context(closing(locker))
+        moment("select all rows")
         result = ResultSet(connection, login, _select(schema, None), _MEANINGS)
         return place, _closing(opened.pop_all(), _inserts(result, schema, commit_ts, first_seq))
 
@@ -182,10 +189,13 @@ def _open_view(
 
     From here to the view's end nobody can alter the table.
     """
+    moment("open view")
     touch = f"SELECT 1 FROM {chunks.table_name(schema)} LIMIT 1"
     for again in range(_VIEWS - 1, -1, -1):
         session.rows(connection, login, positions.SNAPSHOT)
+        moment("look from view")
         found = look()
+        moment("touch table")
         try:
             ResultSet(connection, login, touch, _MEANINGS).finish()
         except SnapshotGone:
@@ -198,6 +208,7 @@ def _open_view(
 
 
 def _check_columns(connection: Connection[Any], login: Login, schema: TableSchema) -> None:
+    moment("check columns")
     found = session.rows(
         connection,
         login,
@@ -245,8 +256,8 @@ def _exact_view(
         look = partial(positions.snapshot_place, connection, login)
         return _open_view(connection, login, schema, look), None
     for attempt in range(_QUIET_TRIES):
-        moment = positions.QuietMoment(connection, login)
-        if place := _open_view(connection, login, schema, partial(moment.place, connection, login)):
+        quiet = positions.QuietMoment(connection, login)
+        if place := _open_view(connection, login, schema, partial(quiet.place, connection, login)):
             return place, None
         session.rows(connection, login, "ROLLBACK")
         time.sleep(attempt % 10 * 0.003)
@@ -259,6 +270,7 @@ def _locked_view(
     connection: Connection[Any], login: Login, schema: TableSchema, flavour: Flavour, hold: bool
 ) -> tuple[Place, Connection[Any] | None]:
     """Open the view under a read lock: whoever wrote to the table has committed by then."""
+    moment("lock table")
     with ExitStack() as opened:
         locker = opened.enter_context(closing(session.connect(login)))
         prepare(locker, login, flavour)
@@ -278,6 +290,7 @@ def _needs_lock(schema: TableSchema, why: str) -> SourceUnsupported:
 
 
 def _is_transactional(connection: Connection[Any], login: Login, schema: TableSchema) -> bool:
+    moment("look at engine")
     found = session.rows(
         connection,
         login,

@@ -14,6 +14,7 @@ from rowferry.change.table import Column, TableSchema
 from rowferry.errors import BadInput
 from rowferry.flow.capture.binlog import session
 from rowferry.flow.capture.binlog.session import Connection, Login
+from rowferry.moment import moment
 
 Bound: TypeAlias = tuple[str, ...]
 
@@ -175,6 +176,7 @@ def row_bytes(connection: Connection[Any], login: Login, schema: TableSchema) ->
 
 
 def _statistics(connection: Connection[Any], login: Login, schema: TableSchema) -> tuple[int, int]:
+    moment("estimate rows")
     session.rows(connection, login, SETTINGS)
     found = session.rows(
         connection,
@@ -208,6 +210,7 @@ def next_chunks(
     Raises:
         BadInput: the table has no usable key.
     """
+    moment("cut chunks")
     session.rows(connection, login, SETTINGS)
     key = _key(schema)
     table = _Table(connection, login, schema, partition)
@@ -227,6 +230,7 @@ def split_chunk(
     The chunk must hold more rows than `first_rows` on this server, else the second one begins
     behind its end.
     """
+    moment("split chunk")
     cut = _Walk(_Table(connection, login, schema, chunk.partition), first_rows)
     first = replace(cut.behind(chunk.lower), partition=chunk.partition)
     if first.upper is None:
@@ -248,6 +252,7 @@ class _Table:
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a statement."""
+        moment("look at keys")
         return session.rows(self._connection, self._login, sql)
 
 

@@ -20,6 +20,7 @@ from rowferry.flow.capture.binlog.statements import Effects
 from rowferry.flow.capture.binlog.stream import LogStream, StartAt
 from rowferry.flow.capture.binlog.table_map import MappedTable
 from rowferry.flow.capture.contract import Appetite
+from rowferry.moment import moment
 
 _FOREVER: Final = 1 << 62
 
@@ -95,6 +96,7 @@ def _first(server: Server, file: str) -> LogPosition:
 
 def _frame(server: Server, file: str, stop: int, until_ts: int | None) -> LogPosition:
     """Frame a file from its beginning up to an offset or a commit-ts; nothing is captured."""
+    moment("frame log to start")
     begin = _first(server, file)
     stream = LogStream(server.login, server.flavour, StartAt(file, 4))
     appetite = Appetite(lambda table: 1 << 20, 1 << 40, lambda ts: "", until_ts)
@@ -107,6 +109,7 @@ def _frame(server: Server, file: str, stop: int, until_ts: int | None) -> LogPos
 
 def _gtids_before(server: Server, file: str) -> GtidSet | GtidPosition:
     """Return the transactions before a file, as its own head lists them."""
+    moment("read gtids of head")
     stream = LogStream(server.login, server.flavour, StartAt(file, 4))
     maria = server.flavour is Flavour.MARIADB
     none: GtidSet | GtidPosition = GtidPosition() if maria else GtidSet()

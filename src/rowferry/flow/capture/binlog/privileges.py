@@ -14,6 +14,7 @@ from rowferry.change.table import TableId
 from rowferry.errors import LoginRefused, SourceError, SourceUnavailable
 from rowferry.flow.capture.binlog.retention import log_begun
 from rowferry.flow.capture.binlog.session import Connection, Flavour, Login, one_row, rows
+from rowferry.moment import moment
 
 _GRANT = re.compile(r"(GRANT|REVOKE) (.+?) ON (.+) (?:TO|FROM) (.+)")
 _OF_COLUMNS = re.compile(r"[A-Z ]+ \((?:`(?:[^`]|``)*`|[^)`])*\)(?:, )?")
@@ -29,6 +30,7 @@ class Grants:
     @classmethod
     def read(cls, connection: Connection[Any], login: Login) -> Grants:
         """Ask for the grants of the connected user."""
+        moment("read grants")
         return cls.parse(row[0] for row in rows(connection, login, "SHOW GRANTS"))
 
     @classmethod
@@ -93,6 +95,7 @@ def check_select(connection: Connection[Any], login: Login, tables: Iterable[Tab
     Raises:
         LoginRefused: with the GRANTs that cure it.
     """
+    moment("try select")
     refused = []
     for database, table in tables:
         name = f"{_named(database)}.{_named(table)}"
@@ -109,6 +112,7 @@ def check_select(connection: Connection[Any], login: Login, tables: Iterable[Tab
 
 def account(connection: Connection[Any], login: Login) -> str:
     """Return whom the server took the user for, as a GRANT statement names it."""
+    moment("ask who we are")
     user, _, host = one_row(connection, login, "SELECT CURRENT_USER()")[0].rpartition("@")
     return f"{_quoted(user)}@{_quoted(host)}"
 

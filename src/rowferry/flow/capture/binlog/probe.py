@@ -23,6 +23,7 @@ from rowferry.flow.capture.binlog.session import (
     facts,
     rows,
 )
+from rowferry.moment import moment
 from rowferry.spec.option import Options
 
 _OLDEST: Final = {Flavour.MYSQL: (8, 0, 1), Flavour.MARIADB: (10, 5, 0)}
@@ -83,6 +84,7 @@ class _Server:
         return next((self.variables[name] for name in names if name in self.variables), "")
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        moment("ask while probing")
         return rows(self.connection, self.login, sql)
 
     def newer_words(self, since: tuple[int, int, int], new: str, old: str) -> str:
@@ -141,6 +143,7 @@ def _check_version(login: Login, known: ServerFacts) -> None:
 
 
 def _variables(connection: Connection[Any], login: Login) -> dict[str, str]:
+    moment("read variables")
     marks = ", ".join(["%s"] * len(_VARIABLES))
     sql = f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})"
     return {name.lower(): value for name, value in rows(connection, login, sql, _VARIABLES)}
@@ -198,6 +201,7 @@ def cascade_notices(
     connection: Connection[Any], login: Login, known: ServerFacts, captured: Collection[TableId]
 ) -> Iterator[str]:
     """Name the captured tables whose rows a foreign key may change behind the log's back."""
+    moment("list cascades")
     if known.flavour is Flavour.MYSQL and known.version >= _CASCADES_LOGGED:
         return
     sql = (

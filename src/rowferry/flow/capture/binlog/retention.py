@@ -17,6 +17,7 @@ from rowferry.flow.capture.binlog.session import (
     rows,
 )
 from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.moment import moment
 from rowferry.spec.option import go_text
 
 _SHOWN: Final = 300  # characters of a GTID set in an error's text
@@ -28,6 +29,7 @@ _CURE: Final = (
 
 def binary_logs(connection: Connection[Any], login: Login) -> list[tuple[str, int]]:
     """Return the files of the log that are there, oldest first: name, size in bytes."""
+    moment("list logs")
     return [(row[0], int(row[1])) for row in rows(connection, login, "SHOW BINARY LOGS")]
 
 
@@ -38,6 +40,7 @@ def log_begun(login: Login, flavour: Flavour, file: str) -> datetime:
         LoginRefused: the user may not read the log.
         LogLost: there is no such file.
     """
+    moment("read head of log")
     stream = LogStream(login, flavour, StartAt(file=file))
     try:
         while (event := stream.next_event()) is not None:
@@ -112,6 +115,7 @@ def _check_set(
     logs: list[tuple[str, int]],
     gtids: str,
 ) -> None:
+    moment("check gtid set")
     seen = GtidSet.parse(gtids)
     purged, executed = (
         GtidSet.parse(text)
@@ -135,6 +139,7 @@ def _check_domains(
     logs: list[tuple[str, int]],
     gtids: str,
 ) -> None:
+    moment("check gtid domains")
     seen = GtidPosition.parse(gtids)
     # What lies before the oldest file is gone; a domain may not have gone on since.
     before, newest = (
@@ -200,6 +205,7 @@ def retention_notice(
         warning: how early to warn.
         position_ms: when our position in that file was written, by the server's clock.
     """
+    moment("ask whether log expires")
     logs = binary_logs(connection, login)
     place = next((i for i, (name, _) in enumerate(logs) if name == file), len(logs) - 1)
     if place >= len(logs) - 1:
@@ -225,6 +231,7 @@ def retention_left(
 
     Args as for `retention_notice`.
     """
+    moment("ask how long log is kept")
     logs = binary_logs(connection, login)
     place = next((i for i, (name, _) in enumerate(logs) if name == file), len(logs) - 1)
     settings = _purge_settings(connection, login)
@@ -237,6 +244,7 @@ def retention_left(
 
 
 def _purge_settings(connection: Connection[Any], login: Login) -> Mapping[str, str]:
+    moment("read purge settings")
     names = (
         "binlog_expire_logs_seconds",
         "binlog_expire_logs_auto_purge",

@@ -14,12 +14,14 @@ from rowferry.flow.capture.binlog.gtid import parse_gtids
 from rowferry.flow.capture.binlog.position import Gtids, LogPosition
 from rowferry.flow.capture.binlog.session import Flavour, Login
 from rowferry.flow.capture.binlog.snapshot_position import log_end, log_status
+from rowferry.moment import moment
 
 
 class Server:
     """The source as one planner sees it; not for use from several threads at once."""
 
     def __init__(self, login: Login) -> None:
+        moment("connect to source")
         self.login = login
         self.connection = session.connect(login)
         self.facts = session.facts(self.connection, login)
@@ -32,6 +34,7 @@ class Server:
 
     def clock_ms(self) -> int:
         """Return the server's clock in milliseconds."""
+        moment("read source clock")
         sql = "SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)"
         return int(session.one_row(self.connection, self.login, sql)[0])
 
@@ -50,6 +53,7 @@ class Server:
 
         MariaDB's log does not tell partitions, so a table there counts as one piece.
         """
+        moment("list partitions")
         if self.flavour is Flavour.MARIADB:
             return ()
         found = session.rows(
@@ -64,6 +68,7 @@ class Server:
 
     def unnumbered_tables(self) -> tuple[TableId, ...]:
         """Return the partitioned tables, where the log does not tell a row's partition."""
+        moment("list partitioned tables")
         if self.flavour is Flavour.MYSQL:
             return ()
         found = session.rows(
@@ -80,11 +85,13 @@ class Server:
 
     def describes_columns(self) -> bool:
         """Return whether the log that is written now names columns."""
+        moment("read metadata setting")
         sql = "SELECT @@global.binlog_row_metadata"
         return str(session.one_row(self.connection, self.login, sql)[0]).upper() == "FULL"
 
     def tells_gtids(self) -> bool:
         """Return whether transactions have GTIDs, without which no snapshot finds its place."""
+        moment("read gtid mode")
         if self.flavour is Flavour.MARIADB:
             return True
         sql = "SELECT @@global.gtid_mode"
@@ -96,6 +103,7 @@ class Server:
 
     def holds_all_of(self, position: LogPosition) -> bool:
         """Return whether nothing was committed behind a position."""
+        moment("find log end")
         file, offset, committed = log_status(self.connection, self.login, self.flavour)
         if (file, offset) == (position.file, position.offset):
             return True
@@ -110,6 +118,7 @@ class Server:
         MySQL tells it to users with XA_RECOVER_ADMIN only. For others a snapshot may begin while
         one is prepared; its XA COMMIT then stops the feed, with a line that says why.
         """
+        moment("list prepared transactions")
         try:
             return len(session.rows(self.connection, self.login, "XA RECOVER"))
         except LoginRefused:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from rowferry.errors import SourceUnavailable, SourceUnsupported
 from rowferry.flow.capture.binlog import session
 from rowferry.flow.capture.binlog.session import Connection, Flavour, Login
+from rowferry.moment import moment
 
 Place: TypeAlias = dict[str, Any]
 
@@ -29,6 +30,7 @@ def low_position(connection: Connection[Any], login: Login, flavour: Flavour) ->
     `gtid` decides. On MySQL reading from `file` and `offset` gives every transaction that is not
     in `gtid`, and maybe some that are; on MariaDB both say the same. Ends an open transaction.
     """
+    moment("take low position")
     if flavour is Flavour.MARIADB:
         session.rows(connection, login, SNAPSHOT)
         try:
@@ -48,6 +50,7 @@ def low_position(connection: Connection[Any], login: Login, flavour: Flavour) ->
 
 def high_position(connection: Connection[Any], login: Login, flavour: Flavour) -> Place:
     """Return a place behind everything that any snapshot opened before this call shows."""
+    moment("take high position")
     file, offset = log_end(connection, login, flavour)
     if flavour is Flavour.MARIADB:
         return _place(file, offset, _gtid_at(connection, login, file, offset))
@@ -63,6 +66,7 @@ def snapshot_place(connection: Connection[Any], login: Login) -> Place:
 
 def snapshot_offset(connection: Connection[Any], login: Login) -> tuple[str, int]:
     """Return the same without its GTIDs, which take the server longer."""
+    moment("read snapshot place")
     status = dict(session.rows(connection, login, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     by_name = {name.lower(): value for name, value in status.items()}
     file = by_name.get("binlog_snapshot_file", "")
@@ -79,12 +83,14 @@ class QuietMoment:
     """
 
     def __init__(self, connection: Connection[Any], login: Login) -> None:
+        moment("await quiet log")
         self._end = log_end(connection, login, Flavour.MYSQL)
         self._committed = not _owned(connection, login)
         self._gtid = executed(connection, login)
 
     def place(self, connection: Connection[Any], login: Login) -> Place | None:
         """Return the snapshot's exact place; None: the log moved."""
+        moment("confirm quiet log")
         if not self._committed or log_end(connection, login, Flavour.MYSQL) != self._end:
             return None
         return _place(*self._end, self._gtid)
@@ -92,6 +98,7 @@ class QuietMoment:
 
 def place_now(connection: Connection[Any], login: Login, flavour: Flavour) -> Place:
     """Return MySQL's place now: exact for a table that nobody can write to at this moment."""
+    moment("take place under lock")
     if flavour is Flavour.MARIADB:
         return high_position(connection, login, flavour)
     gtid = executed(connection, login)
@@ -105,6 +112,7 @@ def log_end(connection: Connection[Any], login: Login, flavour: Flavour) -> tupl
 
 def log_status(connection: Connection[Any], login: Login, flavour: Flavour) -> tuple[str, int, str]:
     """Return the file and offset behind the last event of the log, and MySQL's transactions."""
+    moment("read log status")
     statement = "SHOW MASTER STATUS"
     if flavour is Flavour.MYSQL and session.greeted_version(connection) >= (8, 2, 0):
         statement = "SHOW BINARY LOG STATUS"
@@ -118,12 +126,14 @@ def log_status(connection: Connection[Any], login: Login, flavour: Flavour) -> t
 
 def executed(connection: Connection[Any], login: Login) -> str:
     """Return MySQL's committed transactions."""
+    moment("read executed gtids")
     found = session.one_row(connection, login, "SELECT @@global.gtid_executed")[0]
     return "".join(found.split())
 
 
 def _owned(connection: Connection[Any], login: Login) -> frozenset[str]:
     """Return the transactions that are being committed (or applied), as `UUID:[TAG:]NUMBER`."""
+    moment("read owned gtids")
     text = session.one_row(connection, login, "SELECT @@global.gtid_owned")[0]
     found = set()
     for part in "".join(text.split()).split(","):
@@ -139,6 +149,7 @@ def _owned(connection: Connection[Any], login: Login) -> frozenset[str]:
 
 
 def _gtid_at(connection: Connection[Any], login: Login, file: str, offset: int) -> str:
+    moment("find gtid of place")
     sql = "SELECT BINLOG_GTID_POS(%s, %s)"
     found = session.one_row(connection, login, sql, (file, str(offset)))[0]
     if found is None:

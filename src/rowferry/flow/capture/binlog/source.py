@@ -24,6 +24,7 @@ from rowferry.flow.capture.binlog.session import Flavour, Login, connected, fact
 from rowferry.flow.capture.binlog.state import State
 from rowferry.flow.capture.contract import SourceTraits, filter_text
 from rowferry.flow.decide.contract import Decision
+from rowferry.moment import moment
 from rowferry.spec.active_active import ACTIVE_ACTIVE, BDR_MODE
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -57,6 +58,7 @@ class BinlogSource:
 
     def probe(self, decision: Decision) -> tuple[TableSchema, ...]:
         """Check the server's settings and the user's rights; returns the tables kept by name."""
+        moment("probe source")
         with connected(self._login) as connection:
             needs_snapshot = self._beginning.snapshots
             found = preflight(connection, self._login, self._options, needs_snapshot)
@@ -145,6 +147,7 @@ class BinlogSource:
 
     def _whose(self) -> Flavour:
         if self._flavour is None:
+            moment("ask whose server")
             with connected(self._login) as connection:
                 self._flavour = facts(connection, self._login).flavour
         return self._flavour

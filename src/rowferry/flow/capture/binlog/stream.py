@@ -23,6 +23,7 @@ from rowferry.flow.capture.binlog import session
 from rowferry.flow.capture.binlog.gtid import GtidSet
 from rowferry.flow.capture.binlog.scan_kernels import JOINED
 from rowferry.flow.capture.binlog.session import Flavour, Login
+from rowferry.moment import moment
 
 _DUMP: Final = 0x12
 _REGISTER: Final = 0x15
@@ -65,6 +66,7 @@ class LogStream:
             LoginRefused, SourceUnavailable: as `session.connect`; a refused start comes with the
                 first packet.
         """
+        moment("open log")
         self._login = login
         self._connection = session.connect(login)
         try:
@@ -105,6 +107,7 @@ class LogStream:
         Raises:
             SourceUnavailable: the connection ended or stayed silent for too long.
         """
+        moment("receive log")
         left, moved = self.filled - self.start, 0
         if self.start and (left < 4096 or self.filled + (256 << 10) > len(self.data)):
             moved = self.start
@@ -191,6 +194,7 @@ class LogStream:
     # --- asking ----------------------------------------------------------------------------------
 
     def _ask(self, flavour: Flavour, start: StartAt, server_id: int) -> None:
+        moment("ask for log")
         run = self._run
         kind, version = session.one_row(
             self._connection, self._login, "SELECT @@global.binlog_checksum, VERSION()"

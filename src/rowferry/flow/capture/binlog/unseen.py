@@ -15,6 +15,7 @@ from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.statements import effects
 from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.moment import moment
 
 if TYPE_CHECKING:
     from rowferry.flow.capture.binlog.position import LogPosition
@@ -31,6 +32,7 @@ def altered_since(
 
     `position` is the one right behind the statement.
     """
+    moment("look for unseen statements")
     end = server.log_end()
     if end[0] != position.file or end[1] - position.offset > _MOST_BYTES:
         return end != (position.file, position.offset)

@@ -19,6 +19,7 @@ from rowferry.errors import (
     SourceUnavailable,
 )
 from rowferry.flow.capture.range_log.page import Page, read_page
+from rowferry.moment import moment
 from rowferry.wire import range_cdc_pb2 as pb
 
 _SERVICE = "/rowferry.wire.RangeData/"
@@ -132,6 +133,7 @@ class RangeClient:
         return int(answer.timestamp)
 
     def _ask_master(self, method: str, request: Any, read: Callable[[bytes], Any]) -> Any:
+        moment("ask master")
         try:
             return self._call(self.master, _MASTER + method, request, read)
         except grpc.RpcError as err:
@@ -145,6 +147,7 @@ class RangeClient:
     def register(self, route: Route) -> Registration:
         """Register at a range's leader, which makes a new snapshot version."""
         request = pb.CdcRegisterRequest(range_id=route.range_id, **self._common(route))
+        moment("register at range")
         answer = self._ask(route, "CdcRegister", request, pb.CdcRegisterResponse.FromString)
         self._check(answer.error, route)
         return Registration(
@@ -166,6 +169,7 @@ class RangeClient:
             max_bytes=max_bytes,
             **self._common(route),
         )
+        moment("pull snapshot")
         raw = self._ask(route, "CdcPullSnapshot", request, bytes)
         page, rest = read_page(raw, _SNAPSHOT_DATA, f"range {route.range_id}, snapshot {version}")
         answer = pb.CdcPullSnapshotResponse.FromString(rest)
@@ -185,6 +189,7 @@ class RangeClient:
             max_bytes=max_bytes,
             **self._common(route),
         )
+        moment("pull log")
         raw = self._ask(route, "CdcPullLog", request, bytes)
         page, rest = read_page(raw, _LOG_DATA, f"range {route.range_id}, log after {last_index}")
         answer = pb.CdcPullLogResponse.FromString(rest)
@@ -206,6 +211,7 @@ class RangeClient:
                 **self._common(route),
             )
             calls.append((route, last_index, self._begin(route, "CdcPullLog", request)))
+        moment("read heads")
         return [self._head(route, index, call) for route, index, call in calls]
 
     def _head(self, route: Route, last_index: int, call: Any) -> Head:
@@ -251,6 +257,7 @@ class RangeClient:
         return read(call(request, timeout=self._timeout_s))
 
     def _begin(self, route: Route, method: str, request: Any) -> Any:
+        moment("ask for head")
         if not route.leader:
             raise Rerouted(f"range {route.range_id} has no leader")
         call = self._channel(route.leader).unary_unary(

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import urllib3
 
 from rowferry.errors import BadOption, SchemaRefused, SinkUnavailable, SinkUnwritable
+from rowferry.moment import moment
 
 _ACCEPT: Final = (
     "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json"
@@ -107,6 +108,7 @@ class SchemaRegistry:
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Send one request; only a connection that fails raises."""
+        moment("ask registry")
         headers = {"Accept": _ACCEPT}
         if body is not None:
             headers["Content-Type"] = _BODY

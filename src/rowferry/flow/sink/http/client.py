@@ -25,6 +25,7 @@ from urllib3.exceptions import (
 
 from rowferry.errors import RowRejected, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.http.options import Settings
+from rowferry.moment import moment
 
 _FOR_NOW: Final = frozenset({408, 425, 429})  # and 5xx
 _WORDS_READ: Final = 4096  # bytes of an answer that are looked at
@@ -115,6 +116,7 @@ class Receiver:
     # --- one request ------------------------------------------------------------------------------
 
     def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
+        moment("post")
         try:
             answer = self._connections().request(
                 "POST",
@@ -139,6 +141,7 @@ class Receiver:
             if any(isinstance(part, TimeoutError) for part in err.args):  # while sending
                 raise self._too_slow() from err
             raise _ForNow(_words_of(err)) from err
+        moment("posted")
         self._judge(answer, words)
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> bytes:

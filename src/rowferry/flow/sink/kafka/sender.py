@@ -15,6 +15,7 @@ from rowferry.errors import SinkUnavailable
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.kafka.client import Troubles, as_error, options_checked
 from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, Settings
+from rowferry.moment import moment
 
 _BATCH_BYTES: Final = 1_000_000
 _QUEUED_MESSAGES: Final = 400_000
@@ -78,6 +79,7 @@ class Sender:
         Raises:
             SinkUnavailable, SinkUnwritable, MessageTooLarge: an earlier message failed.
         """
+        moment("produce")
         values = messages.values.to_pylist()
         if messages.keys is None:
             batch = [{"value": v} for v in values]
@@ -108,6 +110,7 @@ class Sender:
         Raises:
             SinkUnavailable, SinkUnwritable, MessageTooLarge: some message failed.
         """
+        moment("flush producer")
         end = time.monotonic() + _delivery_ms(self._settings) / 1000 + 5
         left = 1
         while left:
@@ -122,9 +125,11 @@ class Sender:
         self._troubles.forget()
         self._queued.clear()
         self._messages = self._bytes = 0
+        moment("producer flushed")
 
     def give_up(self) -> None:
         """Forget what is queued, so that nothing of it arrives later."""
+        moment("purge producer")
         with self._served():
             self._producer.purge()
             self._producer.flush(1.0)

@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TopicRefused
 from rowferry.flow.sink.kafka.client import Troubles, as_error, options_checked, words_of
 from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, Settings
+from rowferry.moment import moment
 
 T = TypeVar("T")
 _PATIENCE_S: Final = 0.5  # before the first look at what went wrong meanwhile
@@ -101,6 +102,7 @@ class Topics:
         Raises:
             SinkUnwritable: it may not.
         """
+        moment("ask for rights on topics")
         needed = {AclOperation.WRITE, AclOperation.ALL}
         for some in _parts(topics):
             futures = self._admin.describe_topics(
@@ -140,6 +142,7 @@ class Topics:
         self, some: list[tuple[str, int]], in_earnest: bool
     ) -> Iterator[tuple[str, KafkaError]]:
         """Yield the topics that are not made by this request, each with its error."""
+        moment("create topics")
         factor = self._settings.replication_factor
         futures = self._admin.create_topics(
             [NewTopic(name, partitions, factor) for name, partitions in some],
@@ -168,6 +171,7 @@ class Topics:
 
         A login that is refused is tried again and again by the library: not by us.
         """
+        moment("list topics")
         wait_s, left_s = _PATIENCE_S, self._timeout_s
         while True:
             wait_s = min(wait_s, left_s)
@@ -185,6 +189,7 @@ class Topics:
         self, asked: list[ConfigResource]
     ) -> dict[ConfigResource, dict[str, str | None] | None]:
         """Return settings; None for those that this login may not see, though it may write."""
+        moment("read topic settings")
         futures = self._admin.describe_configs(asked, request_timeout=self._timeout_s)
         found: dict[ConfigResource, dict[str, str | None] | None] = {}
         for resource, future in futures.items():

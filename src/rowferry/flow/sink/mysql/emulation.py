@@ -17,6 +17,7 @@ from rowferry.change.table import TableId
 from rowferry.errors import TargetUnfit
 from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.session import Session
+from rowferry.moment import moment
 from rowferry.spec.active_active import CLUSTER_INDEX_BITS
 
 _LOW_BITS: Final = (1 << CLUSTER_INDEX_BITS) - 1
@@ -106,6 +107,7 @@ def check_triggers(session: Session, tables: Sequence[TableId], cluster_index: i
 
 def _indexes(session: Session, databases: Iterable[str]) -> dict[tuple[str, str], dict[str, int]]:
     """Return for each table the cluster's number in each of its triggers."""
+    moment("list triggers")
     wanted = sorted(databases)
     if not wanted:
         return {}

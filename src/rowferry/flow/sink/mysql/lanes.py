@@ -25,6 +25,7 @@ from rowferry.flow.sink.mysql.options import Settings
 from rowferry.flow.sink.mysql.session import Refused, Session, Sessions
 from rowferry.flow.sink.mysql.statements import Limits, Put, Statement
 from rowferry.flow.sink.mysql.transactions import Transactions
+from rowferry.moment import moment
 
 _HELD_BYTES: Final = 64 << 20
 _ALL: Final = 1 << 62  # more rows than a packet has
@@ -204,6 +205,7 @@ class _Lane:
 
     def _write_held(self) -> None:
         """Write what is held into a transaction that stays open until all of it is there."""
+        moment("write held rows")
         if self._open is None:
             self._open = self._sessions.take()
             try:
@@ -219,6 +221,7 @@ class _Lane:
         self._held, self._bytes = [], 0
 
     def _end_open(self, place: Place) -> None:
+        moment("commit held rows")
         if self._open is None:
             return
         try:

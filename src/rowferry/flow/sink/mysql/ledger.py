@@ -10,6 +10,7 @@ from rowferry.change.feed_mark import MARK_TABLE
 from rowferry.errors import Fenced
 from rowferry.flow.encode.sql_rows_frame import quoted
 from rowferry.flow.sink.mysql.session import Refused, Session
+from rowferry.moment import moment
 
 FENCE: Final = "rowferry_fence"
 DELIVERED: Final = "rowferry_delivered"
@@ -66,6 +67,7 @@ class Ledger:
             Fenced: somebody with a higher epoch has claimed it.
             SinkUnwritable: a privilege is missing.
         """
+        moment("claim downstream")
         try:
             self._make(session)
             slots = range(session.facts.fence_slots)
@@ -86,6 +88,7 @@ class Ledger:
         return int(found[0][1])
 
     def _make(self, session: Session) -> None:
+        moment("look for ledger")
         there = session.ask(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
             (self._database,),
@@ -112,6 +115,7 @@ class Ledger:
             Fenced: somebody has claimed it.
             Refused, SinkUnavailable: as `Session.run`.
         """
+        moment("begin downstream")
         facts = session.facts
         found = session.begin(f"{self._fence(slot % facts.fence_slots)} {facts.lock}".encode())
         try:
@@ -132,12 +136,14 @@ class Ledger:
             Refused: the server refuses one of them; nothing of it stays.
             SinkUnavailable: as `Session.run`.
         """
+        moment("apply rows")
         try:
             if joined and session.facts.judges_fence:
                 session.run(b"BEGIN", self._judgement(epoch), *self._mark(), *texts)
             else:
                 self.begin(session, epoch, slot)
                 session.run(*texts, joined=joined)
+            moment("rows applied")
         except Refused:
             session.rollback()
             # Whatever it was, the fence explains it better.
@@ -187,6 +193,7 @@ class Ledger:
 
     def delivered(self, session: Session, micro_batch: int) -> dict[str, Place]:
         """Return how far each lane has come in a micro-batch."""
+        moment("read what lanes delivered")
         found = session.ask(
             f"SELECT lane, segment, packet, packet_rows FROM {self.name(DELIVERED)} "
             "WHERE changefeed = %s AND micro_batch = %s",
@@ -214,6 +221,7 @@ class Ledger:
         self, session: Session, micro_batch: int, ordinal: int
     ) -> tuple[str, str, str] | None:
         """Return digest, state and the digest of what was there before it; None: not begun."""
+        moment("read note of ddl")
         found = session.ask(
             f"SELECT digest, state, before_digest FROM {self.name(SCHEMA_CHANGES)} "
             "WHERE changefeed = %s AND micro_batch = %s AND ordinal = %s",
@@ -232,6 +240,7 @@ class Ledger:
         statement: str,
     ) -> None:
         """Note that a schema change is begun or done."""
+        moment("note ddl")
         session.ask(
             f"REPLACE INTO {self.name(SCHEMA_CHANGES)} (changefeed, micro_batch, ordinal, "
             "commit_ts, digest, state, before_digest, statement) "

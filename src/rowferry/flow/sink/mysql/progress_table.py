@@ -12,6 +12,7 @@ from typing import Any, Final
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.table import TableId
 from rowferry.flow.sink.mysql.session import Refused, Session
+from rowferry.moment import moment
 
 DATABASE: Final = "tidb_cdc"
 TABLE: Final = f"{DATABASE}.ticdcProgressTable"
@@ -65,6 +66,7 @@ class ProgressTable:
         Raises:
             Refused, SinkUnavailable: as `Session.run`.
         """
+        moment("write progress table")
         ranges = _ranges_in(plan.sink_state)
         tables = set(ranges.values())
         left = set(self._ranges.values()) - tables

@@ -16,6 +16,7 @@ from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MYSQL_TABLE, REPLACE_DDL, SKIP_DDL, Settings
 from rowferry.flow.sink.mysql.session import Refused, Session, connect
+from rowferry.moment import moment
 
 BEGUN, DONE = "begun", "done"
 # The downstream is as the statement wants it already: there, or gone.
@@ -72,6 +73,7 @@ class SchemaChanges:
         change: SchemaChange,
         epoch: int,
     ) -> None:
+        moment("begin ddl downstream")
         self._ledger.begin(guard, epoch)
         known = self._ledger.schema_change(notes, micro_batch, ordinal)
         statement = self._settings.replaced_ddl.get(change.commit_ts, change.query)
@@ -104,11 +106,13 @@ class SchemaChanges:
         guard.rollback()
 
     def _execute(self, change: SchemaChange, statement: str) -> None:
+        moment("run ddl downstream")
         session = connect(self._settings.login, read_s=self._settings.ddl_s)
         try:
             try:
                 session.run(*self._prelude(change), joined=False)
                 session.run(statement.encode())
+                moment("ddl done downstream")
             except Refused as err:
                 error = err.as_error("a schema change")
                 if err.number in _SO_ALREADY:
@@ -156,6 +160,7 @@ def _definition(session: Session, change: SchemaChange) -> str:
 
 
 def _show(session: Session, name: TableId) -> str:
+    moment("look at definition downstream")
     what = f"TABLE {quoted_table(name)}" if name.table else f"DATABASE {quoted(name.database)}"
     try:
         found = session.ask(f"SHOW CREATE {what}")

@@ -26,6 +26,7 @@ from rowferry.errors import (
     SinkUnwritable,
 )
 from rowferry.flow.sink.mysql.options import Login
+from rowferry.moment import moment
 
 _LOGIN: Final = frozenset({1044, 1045, 1130, 1251, 1698, 1820, 1862, 3118, 4151})
 _RIGHTS: Final = frozenset({1142, 1143, 1227, 1370})
@@ -206,6 +207,7 @@ def connect(login: Login, *, for_rows: bool = False, read_s: float | None = None
         SinkUnavailable: nobody answers.
         BadUri: the files for TLS cannot be used.
     """
+    moment("connect to downstream")
     first = f"SET time_zone = '+00:00', sql_mode = '{_ROW_MODE}', foreign_key_checks = 0"
     try:
         with _wrapped(login):
@@ -258,6 +260,7 @@ class Sessions:
             if self._idle and time.monotonic() - self._idle[-1][1] < _KEPT_S:
                 return self._idle.pop()[0]
         self.close()  # servers end connections that are silent for long
+        moment("lend connection")
         session = connect(self._login, for_rows=True)
         try:
             if first := self._settings(session.facts):

@@ -42,6 +42,7 @@ from rowferry.flow.sink.mysql.statements import (
 from rowferry.flow.sink.mysql.sync_point import SyncPoints
 from rowferry.flow.sink.mysql.target_tables import check, create_statements, known_collations
 from rowferry.flow.sink.mysql.transactions import Transactions
+from rowferry.moment import moment
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -102,6 +103,7 @@ class MySql:
             SinkUnwritable: it is read-only, does not know the time zone, or refuses the login.
             SinkUnavailable: it does not answer.
         """
+        moment("probe downstream")
         session = connect(self._settings.login)
         try:
             self._check_mode(session)
@@ -234,7 +236,9 @@ class MySql:
                 done = [self._ledger.reached(plan.micro_batch, mark, self._epoch)]
                 if self._settings.exactly_once and plan.stretch.segments:
                     done.append(self._ledger.forget_delivered())
+                moment("publish progress downstream")
                 session.run(*done, b"COMMIT")
+                moment("progress published downstream")
                 if self._progress is not None:
                     self._progress.publish(session, plan)
                 self._sync_points.publish(session, mark, self._epoch)
@@ -245,6 +249,7 @@ class MySql:
     def discard(self, plan: Plan) -> None:
         """Nothing can be taken back; the rows that were written will be written again."""
         if self._settings.exactly_once:
+            moment("forget plan downstream")
             try:
                 with self._sessions.one() as session:
                     session.run(self._ledger.forget_delivered())
@@ -291,11 +296,13 @@ class MySql:
         fresh = [t for t in tables if _version(t) not in self._judged]
         if not fresh:
             return
+        moment("judge downstream tables")
         session = connect(self._settings.login)
         try:
             missing = check(session, fresh, self._settings.create_tables)
             collations = known_collations(session) if missing else frozenset()
             for table in missing:
+                moment("create downstream table")
                 for statement in create_statements(table, collations):
                     session.run(b"SET sql_mode = ''", statement.encode(), joined=False)
             self._check_triggers(session, fresh)

@@ -13,6 +13,7 @@ from rowferry.change.position import physical_ms
 from rowferry.errors import SinkUnwritable
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.session import Flavour, Session
+from rowferry.moment import moment
 from rowferry.spec.sync_point import SyncPointSettings
 
 DATABASE: Final = "tidb_cdc"
@@ -68,6 +69,7 @@ class SyncPoints:
             Fenced: somebody else has claimed the changefeed.
             Refused, SinkUnavailable: as `Session.run`.
         """
+        moment("write sync point")
         if not self._settings.enabled or not watermark:
             return
         number = self._number(watermark)
@@ -89,6 +91,7 @@ class SyncPoints:
 
     def _resume(self, session: Session) -> int:
         """Make the table; returns the number of the last sync point, -1 without one."""
+        moment("read sync points")
         for statement in _MAKE:
             session.run(statement.encode())
         found = session.ask(

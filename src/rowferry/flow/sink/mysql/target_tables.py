@@ -12,6 +12,7 @@ from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadInput, TargetUnfit
 from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table, written_columns
 from rowferry.flow.sink.mysql.session import Refused, Session
+from rowferry.moment import moment
 
 # What may hold a value of another kind without bending it.
 _TAKES: Final = frozenset(
@@ -56,6 +57,7 @@ class TargetTable:
 
 def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, TargetTable]:
     """Return those of the tables that are there. Raises as `Session.run`."""
+    moment("list downstream tables")
     found: dict[TableId, TargetTable] = {}
     for start in range(0, len(names), _AT_ONCE):
         part = names[start : start + _AT_ONCE]
@@ -163,6 +165,7 @@ def check_rights(session: Session, table: TableSchema) -> None:
     Raises:
         SinkUnwritable: they may not.
     """
+    moment("try rights downstream")
     name = quoted_table(table.written_as)
     columns = [quoted(c) for c in written_columns(table)]
     changed, every = f"{columns[0]} = {columns[0]}", ", ".join(columns)
@@ -212,6 +215,7 @@ def check(session: Session, tables: Iterable[TableSchema], create: bool) -> list
 
 def known_collations(session: Session) -> frozenset[str]:
     """Return the collations that a downstream has, by all their names."""
+    moment("list downstream collations")
     listed = "SELECT * FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
     return frozenset(str(name) for row in session.ask(listed) for name in row)
 

@@ -13,6 +13,7 @@ from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import Settings
 from rowferry.flow.sink.mysql.session import DUPLICATE, Refused, Session, Sessions
 from rowferry.flow.sink.mysql.statements import Statement
+from rowferry.moment import moment
 
 _TRIES: Final = 9
 _FIRST_PAUSE_S: Final = 0.1
@@ -75,6 +76,7 @@ class Transactions:
 
     def _worded(self, statements: Sequence[Statement], refusal: Refused) -> RowferryError:
         """Return an error that names the row, found by trying; nothing of that stays."""
+        moment("look for refused row")
         found = refusal.as_error("applying rows")
         with self._sessions.one() as session:
             session.run(b"BEGIN")

@@ -10,6 +10,7 @@ from rowferry.flow.sink.storage.options import Settings
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import META, DataFile, IndexFile, index_path
 from rowferry.flow.sink.storage.walk import walk
+from rowferry.moment import moment
 
 
 def expire(
@@ -20,9 +21,10 @@ def expire(
     Returns the directories. The index goes first, so that no reader looks for files that are gone;
     schema files and metadata stay. Repeated after a crash, it deletes the rest.
     """
+    moment("expire files")
     age = timedelta(days=settings.expiration_days)
-    moment = datetime.fromtimestamp(physical_ms(checkpoint_ts) / 1000, settings.time_zone) - age
-    first_kept = moment.strftime("%Y-%m-%d")
+    oldest = datetime.fromtimestamp(physical_ms(checkpoint_ts) / 1000, settings.time_zone) - age
+    first_kept = oldest.strftime("%Y-%m-%d")
     old: dict[str, list[str]] = {}
     for path, kind in walk(files, settings.date_separator):
         if isinstance(kind, DataFile | IndexFile) and "" < kind.directory.date < first_kept:

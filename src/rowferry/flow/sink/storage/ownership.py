@@ -19,6 +19,7 @@ from rowferry.flow.sink.storage.files import Files, Stored
 from rowferry.flow.sink.storage.index_file import Mark
 from rowferry.flow.sink.storage.paths import METADATA, OWNER, Metadata, SchemaFile
 from rowferry.flow.sink.storage.walk import walk
+from rowferry.moment import moment
 
 _TRIES = 10
 
@@ -61,6 +62,7 @@ class Ownership:
             Fenced: a higher epoch has claimed it.
             SinkUnavailable: others change the mark all the time.
         """
+        moment("claim storage")
         with self._files.locked():
             for _ in range(_TRIES):
                 stored = self._files.get(OWNER)
@@ -110,6 +112,7 @@ class Ownership:
 
     def count_discard(self) -> None:
         """Shut out the tasks of every plan made so far: `admit` refuses them from now on."""
+        moment("count discard")
         owner = self._claimed()
         with self._files.locked():
             for _ in range(_TRIES):

@@ -33,6 +33,7 @@ from rowferry.flow.sink.storage.paths import (
 from rowferry.flow.sink.storage.schema_file import of_changes, of_table
 from rowferry.flow.sink.storage.small_files import SmallFiles
 from rowferry.flow.sink.storage.walk import walk
+from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -100,6 +101,7 @@ class Storage:
             SinkOwned: another changefeed's output is here.
             SinkDamaged: a file of ours cannot be read; the text has the cure.
         """
+        moment("probe storage")
         self._files.check_writable()
         self._ownership.probe(owner)
         self._checkpoint_in(self._files.get(METADATA))
@@ -117,12 +119,14 @@ class Storage:
             SinkUnwritable, SinkOwned, SinkDamaged: as `probe`.
             Fenced: a higher epoch has claimed it.
         """
+        moment("open storage")
         self._files.check_writable()
         self._files.prepare()
         if self._ownership.claim(owner):
             self._checkpoint_in(self._files.get(METADATA))
         else:
             self._small.shut_out_older_owners(owner, self._checkpoint_in)
+        moment("sweep storage")
         self._files.sweep()
         self._state = dict(state["last"]) if state else {}
         self._last, self._shown = {}, set()
@@ -154,6 +158,7 @@ class Storage:
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
     ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
         """Give every slice of every segment the next number of its directory; writes nothing."""
+        moment("read discards")
         discards = self._ownership.discards()
         places = [
             (segment.ordinal, place, self._directory_of(piece, tables[piece], date))
@@ -191,6 +196,7 @@ class Storage:
 
     def _survey(self, directories: Sequence[str]) -> None:
         """Find the new ones among many directories with one list, as far as that is short."""
+        moment("survey storage")
         unknown = [d for d in directories if d not in self._last]
         if len(unknown) < _MANY:
             return
@@ -201,6 +207,7 @@ class Storage:
 
     def _last_number(self, directory: str) -> int:
         """Return the last number in use: published, or recorded by CDC.index and occupied."""
+        moment("look for last number")
         known = self._last.get(directory)
         if known is not None:
             return known
@@ -239,12 +246,15 @@ class Storage:
             for place, frame in frames:
                 staged[place].add(frame.value_bytes())
                 rows[place] += frame.row_count
+            moment("put data files")
             self._files.flush([content.finish() for content in staged.values()])
+            moment("name data files")
             with self._ownership.admit(outputs[0].target["discards"] if outputs else 0):
                 made = each(
                     self._files, lambda o: _create(staged[o.slice].staged, o, segment), outputs
                 )
             self._files.settle()
+            moment("data files put")
         finally:
             for content in staged.values():
                 content.staged.abandon()
@@ -302,6 +312,8 @@ class Storage:
         for output in plan.outputs:
             by_directory.setdefault(output.target["directory"], []).append(output.target)
 
+        moment("discard data files")
+
         def clear(directory: str) -> None:
             self._last.pop(directory, None)
             index = index_path(directory)
@@ -322,6 +334,7 @@ class Storage:
         self._files.close()
 
     def _require_written(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
+        moment("look for data files")
         written = {(r.segment, r.slice) for r in receipts}
         unsure = [o.target["path"] for o in plan.outputs if (o.segment, o.slice) not in written]
         for path, there in zip(unsure, each(self._files, self._files.exists, unsure), strict=True):
@@ -331,6 +344,7 @@ class Storage:
                 )
 
     def _show_table_versions(self, schemas: Iterable[TableSchema]) -> None:
+        moment("put schema files")
         new = {(s.id, s.version): s for s in schemas if (s.id, s.version) not in self._shown}
         found = (of_table(s, self.settings.output_column_id) for s in new.values())
         # Where a DDL's own file of a version is there, it says more; it stays.
@@ -338,16 +352,19 @@ class Storage:
         self._shown.update(new)
 
     def _show_schema_changes(self, changes: Sequence[SchemaChange]) -> None:
+        moment("put schema change files")
         documents = of_changes(changes, self.settings.output_column_id)
         contents = {d.path: d.content() for d in documents}
         self._small.put(contents, lambda path, old: old is None or old.data != contents[path])
 
     def _advance_indexes(self, numbers: Mapping[str, int]) -> None:
+        moment("publish index")
         last = {index_path(directory): number for directory, number in numbers.items()}
         contents = {p: self._naming.index_content(n) for p, n in last.items()}
         self._small.put(contents, lambda path, old: self._number_in(old, path) < last[path])
 
     def _advance_metadata(self, watermark: int) -> None:
+        moment("publish metadata")
         content = {METADATA: metadata_content(watermark)}
         self._small.put(content, lambda path, old: self._checkpoint_in(old) < watermark)
 

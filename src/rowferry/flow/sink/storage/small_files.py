@@ -10,6 +10,7 @@ from rowferry.flow.sink.storage.files import Files, Staged, Stored, each
 from rowferry.flow.sink.storage.index_file import metadata_content, metadata_of_epoch
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import METADATA
+from rowferry.moment import moment
 
 _TRIES = 10
 _UNDER_A_LOCK = 128
@@ -33,6 +34,7 @@ class SmallFiles:
         Raises:
             SinkUnavailable: somebody else changed one of the files meanwhile.
         """
+        moment("read small files")
         if not contents:
             return
         old = dict(zip(contents, each(self._files, self._files.recall, contents), strict=True))
@@ -48,9 +50,11 @@ class SmallFiles:
             step = _UNDER_A_LOCK if self._files.has_locks else max(1, len(ready))
             for first in range(0, max(1, len(ready)), step):
                 group = ready[first : first + step]
+                moment("replace small files")
                 with self._ownership.fenced():
                     each(self._files, lambda path: self._swap(path, staged[path], old[path]), group)
             self._files.settle()
+            moment("small files replaced")
         finally:
             for content in staged.values():
                 content.abandon()
@@ -69,6 +73,7 @@ class SmallFiles:
         Whoever reads it after this finds the claim, too. Where there is none, it says that nothing
         is stored yet: an older owner may be about to create it.
         """
+        moment("shut out older owners")
         for _ in range(_TRIES):
             stored = self._files.get(METADATA)
             checkpoint = checkpoint_in(stored)
