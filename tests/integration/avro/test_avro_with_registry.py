@@ -54,7 +54,7 @@ def topic() -> Topic:
 
 
 def subject(topic: Topic, what: str) -> str:
-    return f"{topic.name.replace('.', '_')}-{what}"
+    return f"{topic.name}-{what}"
 
 
 def table(columns: str, version: int = 1) -> TableSchema:
@@ -188,8 +188,9 @@ TYPES: dict[str, tuple[Any, Any]] = {  # column type: our value, the consumer's
 }
 
 
+@pytest.mark.parametrize("floats", ["double", "float"])
 def test_every_type_reaches_a_consumer_and_comes_back(
-    schema_registry: Registry, confluent: SchemaRegistryClient, topic: Topic
+    schema_registry: Registry, confluent: SchemaRegistryClient, topic: Topic, floats: str
 ) -> None:
     names = [f"c{i}" for i in range(len(TYPES))]
     schema = table(", ".join(f"{n} {t}" for n, t in zip(names, TYPES, strict=True)))
@@ -198,8 +199,13 @@ def test_every_type_reaches_a_consumer_and_comes_back(
     nulls = {**ours, "id": 2}
     nulls |= {n: None for n, t in zip(names, TYPES, strict=True) if "not null" not in t}
     rows = chunk(schema, (Op.INSERT, None, ours), (Op.INSERT, None, nulls))
-    codec, target = avro(schema_registry.url), Downstream(confluent, topic)
+    codec = avro(schema_registry.url, f"avro-float={floats}")
+    target = Downstream(confluent, topic)
     target.apply(codec, rows)
+    (field,) = (
+        f for f in schema_registry.schema(subject(topic, "value"))["fields"] if f["name"] == "c3"
+    )
+    assert field["type"][1]["type"] == floats
     gone = {n: None for n in names if nulls[n] is None}
     assert target.rows == {1: theirs, 2: {**theirs, "id": 2, **gone}}
     encoded = codec.encode_rows(rows, 0, topic)

@@ -129,8 +129,8 @@ class Avro:
                 ("key", key_schema(table, self._modes)),
                 ("value", value_schema(table, self._modes, self._extension)),
             )
-            subject = name.replace(".", "_")
-            ids = [self._registry.register(f"{subject}-{w}", s) if name else 0 for w, s in schemas]
+            # Readers look a topic's schemas up by its own name (TopicNameStrategy), dots and all.
+            ids = [self._registry.register(f"{name}-{w}", s) if name else 0 for w, s in schemas]
             self._ids[known] = (ids[0], ids[1])
         return self._ids[known]
 

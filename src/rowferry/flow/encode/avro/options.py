@@ -13,7 +13,7 @@ from rowferry.flow.encode.large_message import COMPRESSION, LARGE, check_large_m
 from rowferry.flow.encode.options import TIDB_EXTENSION, one_of_or_empty, writes_lines
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
-from rowferry.spec.option import Option, OptionTable, Shape, flag, text
+from rowferry.spec.option import Option, OptionTable, Shape, flag, one_of, text
 
 
 def _address() -> Shape[str]:
@@ -113,6 +113,15 @@ BIGINT_MODE = Option(
     uri=True,
     alterable=False,
 )
+FLOAT_MODE = Option(
+    "avro-float",
+    one_of("double", "float"),
+    "double",
+    "avro: FLOAT as Avro's `double`, or as its `float`, the only one that TiCDC's own consumer "
+    "reads.",
+    uri=True,
+    alterable=False,
+)
 WATERMARK = Option(
     "avro-enable-watermark",
     flag(),
@@ -135,7 +144,7 @@ KAFKA: Final = OptionTable(
 )
 CODEC: Final = OptionTable(
     "sink.kafka-config.codec-config",
-    (DECIMAL_MODE, BIGINT_MODE, WATERMARK, BEFORE_VALUE, TIDB_EXTENSION),
+    (DECIMAL_MODE, BIGINT_MODE, FLOAT_MODE, WATERMARK, BEFORE_VALUE, TIDB_EXTENSION),
 )
 
 
@@ -163,7 +172,11 @@ class Settings:
         if codec[WATERMARK] and not extension:
             raise OptionsConflict(f"{WATERMARK.key} needs {TIDB_EXTENSION.key} = true as well")
         _check_surroundings(spec)
-        modes = Modes(codec[DECIMAL_MODE] == "string", codec[BIGINT_MODE] == "string")
+        modes = Modes(
+            decimal_text=codec[DECIMAL_MODE] == "string",
+            bigint_text=codec[BIGINT_MODE] == "string",
+            single_float=codec[FLOAT_MODE] == "float",
+        )
         return cls(_registry(spec), modes, extension, codec[WATERMARK])
 
 

@@ -34,10 +34,11 @@ _HTML: Final = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """How two kinds of columns are written; see the options of the same names."""
+    """How some kinds of columns are written; see the options of the same names."""
 
     decimal_text: bool = False
     bigint_text: bool = False
+    single_float: bool = False
 
 
 def avro_name(name: str) -> str:
@@ -71,7 +72,8 @@ def avro_type(kind: SqlType, modes: Modes) -> dict[str, Any]:
     if what is Kind.INTEGER:
         return _typed("long" if kind.name == "int" and kind.unsigned else "int", f"INT{unsigned}")
     if what in (Kind.FLOAT, Kind.DOUBLE):
-        return _typed("double", what.name)
+        single = what is Kind.FLOAT and modes.single_float
+        return _typed("float" if single else "double", what.name)
     if what is Kind.DECIMAL:
         if modes.decimal_text:
             return _typed("string", "DECIMAL")

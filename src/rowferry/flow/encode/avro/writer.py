@@ -65,13 +65,15 @@ def cell_of(table: TableSchema, field: Field, modes: Modes) -> Cell:
 
 
 def _rendered(table: TableSchema, field: Field, modes: Modes) -> tuple[int, pa.Array, int]:
-    """Return the kind of cell, its values, and the width of BITS."""
+    """Return the kind of cell, its values, and the width of BITS or WORD."""
     type_, values = field.column.type, field.values
     match type_.kind:
         case Kind.INTEGER | Kind.YEAR:
             if modes.bigint_text and type_.name == "bigint" and type_.unsigned:
                 return kernels.TEXT, values.cast(pa.large_utf8()), 0
             return kernels.LONG, values, 0  # an unsigned number above the largest long wraps
+        case Kind.FLOAT if modes.single_float:
+            return kernels.WORD, _single_floats(values), 4
         case Kind.FLOAT | Kind.DOUBLE:
             return kernels.DOUBLE, values.cast(pa.float64()), 0
         case Kind.BIT:
@@ -84,6 +86,12 @@ def _rendered(table: TableSchema, field: Field, modes: Modes) -> tuple[int, pa.A
             except EncodeError as err:
                 raise EncodeError(f"{table.id}.{field.column.name}: {err.words}") from None
     return kernels.TEXT, values, 0
+
+
+def _single_floats(values: pa.Array) -> pa.Array:
+    """Return floats as the words that are written, most significant byte first, as Avro's four."""
+    numbers = values.fill_null(0).to_numpy(zero_copy_only=False).astype("<f4", copy=False)
+    return pa.array(np.ascontiguousarray(numbers).view(">u4").astype(np.uint64))
 
 
 def write_rows(

@@ -97,6 +97,22 @@ def test_modes_of_text() -> None:
     assert found[1] == rows[1]
 
 
+@pytest.mark.parametrize("null", ["", "not null", "default 1.5"])
+def test_floats_in_single_precision(null: str) -> None:
+    """The largest, the smallest and a shortest one; a DOUBLE beside it stays a double."""
+    numbers = [0.5, -0.0, 3.4028234663852886e38, 1.401298464324817e-45, float(np.float32(0.1))]
+    values: list[Any] = [*numbers, *([] if null == "not null" else [None, 2.0])]
+    schema = table(f"f float {null}, d double")
+    rows = inserts(schema, *({"id": 1, "f": v, "d": 0.1} for v in values))
+    text = value_schema(schema, Modes(single_float=True), False)
+    messages = avro(avro_float="float").encode_rows(rows, 0).values.to_pylist()
+    assert [foreign_read(text, m) for m in messages] == rows.after.to_pylist()
+    plain = avro(avro_float="double").encode_rows(rows, 0).values.to_pylist()
+    assert plain == avro().encode_rows(rows, 0).values.to_pylist()
+    shorter = [len(b) - len(a) for a, b in zip(messages, plain, strict=True)]
+    assert shorter == [0 if v is None else 4 for v in values]
+
+
 def test_default_settings_write_no_extension() -> None:
     schema = table("c int")
     rows = chunk(
@@ -223,7 +239,7 @@ def test_schemas_are_registered_once_for_each_version_and_topic(
     rows = inserts(schema, {"id": 1, "c": 1})
     for _ in range(3):
         encoded = codec.encode_rows(rows, 0, TOPIC)
-    assert asked == ["shop_orders-key", "shop_orders-value"]
+    assert asked == ["shop.orders-key", "shop.orders-value"]
     assert encoded.keys.to_pylist() == [bytes.fromhex("000000000102")]
     assert encoded.values.to_pylist()[0].startswith(bytes.fromhex("0000000002"))
     codec.encode_rows(inserts(schema.at(8), {"id": 1, "c": 1}), 0, TOPIC)

@@ -69,6 +69,15 @@ def test_protocol_with_avro_bigint_unsigned_handling_mode(protocol: str) -> None
 
 
 @BOTH
+def test_protocol_with_avro_float(protocol: str) -> None:
+    assert not created(f"protocol={protocol}&avro-float=double").modes.single_float
+    assert created(f"protocol={protocol}&avro-float=FLOAT").modes.single_float
+    for wrong in ("single", "", "0"):
+        with pytest.raises(BadOption, match=rf"avro-float = '{wrong}'.*double \| float"):
+            created(f"protocol={protocol}&avro-float={wrong}")
+
+
+@BOTH
 def test_protocol_with_schema_registry(protocol: str) -> None:
     for url in ("http://host", "https://host:8081", "http://127.0.0.1:1/apis/ccompat/v7"):
         found = created(f"protocol={protocol}&schema-registry={url}/", {})
@@ -92,10 +101,12 @@ def test_the_registry_may_stand_in_two_sections() -> None:
 
 def test_modes_may_stand_in_the_file() -> None:
     section = {"avro-decimal-handling-mode": "string", "avro-enable-watermark": True}
+    section |= {"avro-float": "float"}
     sink = {"schema-registry": NOWHERE, "enable-tidb-extension": True}
     config = {"sink": {**sink, "kafka-config": {"codec-config": section}}}
     found = created("protocol=avro", config)
     assert (found.modes.decimal_text, found.watermark, found.extension) == (True, True, True)
+    assert found.modes.single_float
 
 
 def test_a_password_in_the_address_is_never_printed() -> None:

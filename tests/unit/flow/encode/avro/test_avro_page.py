@@ -39,6 +39,8 @@ def test_the_mapping_is_the_codes(row: list[str]) -> None:
         )
         assert found.get("logicalType") == ("decimal" if "logical" in avro else None)
         assert (avro_type(kind, Modes(True, True))["type"] == "string") == ("`string`" in avro)
+        single = avro_type(kind, Modes(single_float=True))["type"]
+        assert (single == "float") == ("`float`" in avro)
 
 
 def test_the_mapping_knows_every_type() -> None:
