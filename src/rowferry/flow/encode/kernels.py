@@ -33,7 +33,7 @@ DIGITS = 20  # the longest integer text, sign included
 # Columns of the slot table.
 KIND, MODE, VALUES, DATA, SIZE, VALID, BIT, WRAP, NULL_FROM, NULL_TO = range(10)
 # Instructions: LITERAL from to · CELL slot · PICK slot limit from to from to ·
-# CHANGED slot other from to bare close
+# CHANGED slot other from to close
 LITERAL, CELL, PICK, CHANGED = 0, 1, 2, 3
 # How a run ended.
 DONE, FULL, BAD_TEXT = 0, 1, 2
@@ -377,12 +377,11 @@ def write_rows(
                     store_byte(to, 44)
                     to += 1
                 virgin = False
-                bare = _is_null(other, row)  # then it is this cell that has a value
-                start = code[i, 5] if bare else code[i, 3]
-                copy_bytes(to, pool + start, code[i, 4] - start)
-                to = _write_cell(to + code[i, 4] - start, slot, row, pool, mark)
-                if code[i, 6] != 0 and not bare:
-                    store_byte(to, code[i, 6])
+                size = code[i, 4] - code[i, 3]
+                copy_bytes(to, pool + code[i, 3], size)
+                to = _write_cell(to + size, slot, row, pool, mark)
+                if code[i, 5] != 0:
+                    store_byte(to, code[i, 5])
                     to += 1
                 continue
             to = _write_cell(to, slot, row, pool, mark)

@@ -43,15 +43,11 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """`name`, the cell and `close`, only where the cell differs from another; commas between them.
-
-    Where the other one is NULL, the first `lost` bytes of the name and `close` are left out.
-    """
+    """`name`, the cell and `close`, where the cell differs from another; commas between them."""
 
     slot: int
     other: int
     name: bytes
-    lost: int = 0
     close: bytes = b""  # one byte, or none
 
 
@@ -155,10 +151,9 @@ class Layout:
                 case Pick(slot, limit, low, high):
                     places = [*self._literal(low), *self._literal(high)]
                     self._code.append([kernels.PICK, slot, limit, *places])
-                case Changed(slot, other, name, lost, close):
-                    start, end = self._literal(name)
-                    places = [start, end, start + lost, int.from_bytes(close)]
-                    self._code.append([kernels.CHANGED, slot, other, *places])
+                case Changed(slot, other, name, close):
+                    places = [*self._literal(name), int.from_bytes(close)]
+                    self._code.append([kernels.CHANGED, slot, other, *places, 0])
         flush()
         self._bounds.append(len(self._code))
         self._reserve.append(reserve)

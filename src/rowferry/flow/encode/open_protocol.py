@@ -205,14 +205,14 @@ class _Shown(list[tuple[Field, bytes, int]]):
     def changed(self, after: _Shown) -> list[Part]:
         """Return the columns that differ from `after`.
 
-        The format's writers leave out the name and braces of a column that has become NULL.
+        TiCDC leaves out the name and braces of one that has become NULL, on which its own reader
+        fails; here it keeps them.
         """
         now = {field.column.name: slot for field, _, slot in after}
         parts: list[Part] = []
         for field, head, slot in self:
             if (other := now.get(field.column.name)) is not None:
-                opening = _opening(field)
-                parts.append(Changed(slot, other, opening + head, len(opening), b"}"))
+                parts.append(Changed(slot, other, _opening(field) + head, b"}"))
         return parts
 
 

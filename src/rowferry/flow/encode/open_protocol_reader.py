@@ -160,8 +160,9 @@ class _Reader:
     ) -> dict[str, Any]:
         """Return the old image with values whose names were lost, and those that did not change.
 
-        A lost value belongs to a column that is NULL now. Where several columns could be the one,
-        they are left out: what they held is not known.
+        TiCDC writes no name where a column becomes NULL: a lost value belongs to a column that is
+        NULL now. Where several columns could be the one, they are left out: what they held is not
+        known.
         """
         if not self.fill_old and not loose:
             return old
