@@ -148,6 +148,7 @@ class SchemaChange:
         dropped_table_id: the id whose rows end with this change (DROP, TRUNCATE), else 0.
         target: the name that is written, where table routing gives another one; `query` has it too.
         previous_target: the same for `previous`.
+        last_schema: the definition that a dropped table had, where it was known.
     """
 
     commit_ts: int
@@ -159,6 +160,7 @@ class SchemaChange:
     dropped_table_id: int = 0
     target: TableId | None = None
     previous_target: TableId | None = None
+    last_schema: TableSchema | None = None
 
     @property
     def written_as(self) -> TableId:
@@ -177,6 +179,7 @@ class SchemaChange:
             "dropped_table_id": self.dropped_table_id,
             "target": list(self.target) if self.target else None,
             "previous_target": list(self.previous_target) if self.previous_target else None,
+            **({"last_schema": self.last_schema.to_json()} if self.last_schema else {}),
         }
 
     @classmethod
@@ -193,6 +196,9 @@ class SchemaChange:
             target=TableId(*form["target"]) if form.get("target") else None,
             previous_target=(
                 TableId(*form["previous_target"]) if form.get("previous_target") else None
+            ),
+            last_schema=(
+                TableSchema.from_json(form["last_schema"]) if form.get("last_schema") else None
             ),
         )
 

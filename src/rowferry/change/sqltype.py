@@ -148,8 +148,13 @@ class SqlType:
 
     @property
     def width(self) -> int | None:
-        """The length as given, else MySQL's default for the type."""
-        return self.length if self.length is not None else FACTS[self.name].width
+        """The length as given, else the default of MySQL and TiDB for the type."""
+        width = FACTS[self.name].width
+        if self.length is not None or width is None:
+            return self.length
+        # A sign takes one place, except in BIGINT, where it is counted always.
+        signless = self.unsigned and self.kind is Kind.INTEGER and self.name != "bigint"
+        return width - signless
 
     @property
     def fraction_digits(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +72,35 @@ def test_from_the_log_to_the_files(scene: Scene) -> None:
     assert told == [
         (DdlKind.ADD_COLUMN, "ALTER TABLE `copy`.`orders_v2` ADD COLUMN note INT"),
     ]
+
+
+def test_the_file_of_a_dropped_table_has_its_columns(source_server: Server, tmp_path: Path) -> None:
+    """Those that were written, of the name that was written, with widths as TiDB has them."""
+    config = CONFIG.split("[[")[0]
+    with scene_of(source_server, tmp_path, "dropped_columns") as scene:
+        scene.sql(
+            "CREATE TABLE orders (id INT UNSIGNED PRIMARY KEY, secret TEXT, a TINYINT UNSIGNED, "
+            "b SMALLINT UNSIGNED, c MEDIUMINT UNSIGNED, d BIGINT UNSIGNED, e INT)",
+        )
+        feed = scene.feed(config=config)
+        feed.catch_up()
+        scene.sql("ALTER TABLE orders ADD COLUMN f INT UNSIGNED", "DROP TABLE orders")
+        feed.catch_up()
+        metas = (feed.root / "copy" / "orders_v2" / "meta").iterdir()
+        files = {p.name: json.loads(p.read_bytes()) for p in metas}
+    *_, altered, dropped = sorted(files)
+    assert files[dropped]["Query"].startswith("DROP TABLE `copy`.`orders_v2`")
+    assert files[dropped]["TableColumns"] == files[altered]["TableColumns"]
+    assert dropped.split("_")[2] == altered.split("_")[2]  # one hash of the columns
+    assert {c["ColumnName"]: c["ColumnPrecision"] for c in files[dropped]["TableColumns"]} == {
+        "id": "10",
+        "a": "3",
+        "b": "5",
+        "c": "8",
+        "d": "20",
+        "e": "11",
+        "f": "10",
+    }
 
 
 def _shown(change: Seen) -> str:

@@ -244,9 +244,11 @@ class Decisions:
             BadColumnSelector: the table would lose its key.
         """
         seen = self._routes.seen(change)
-        if seen.schema is None:
-            return seen
-        return replace(seen, schema=self.seen_as(seen.schema))
+        return replace(
+            seen,
+            schema=self.seen_as(seen.schema) if seen.schema else None,
+            last_schema=self.seen_as(seen.last_schema) if seen.last_schema else None,
+        )
 
     def _eligible_after(self, change: SchemaChange) -> bool:
         if change.schema is None or change.kind in _VIEWS:

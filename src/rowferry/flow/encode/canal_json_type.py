@@ -32,10 +32,6 @@ def _suffix(kind: SqlType) -> str:
         return f"({kind.width},{kind.scale})" if kind.scale else ""
     if what is Kind.DECIMAL:
         return f"({kind.width},{kind.fraction_digits})"
-    if what is Kind.INTEGER:
-        # A sign takes one place, except in BIGINT, where TiDB counts it always.
-        signless = kind.length is None and kind.unsigned and kind.name != "bigint"
-        return f"({(kind.width or 0) - signless})"
-    if what in (Kind.BIT, Kind.YEAR) or kind.name in _SIZED:
+    if what in (Kind.INTEGER, Kind.BIT, Kind.YEAR) or kind.name in _SIZED:
         return f"({kind.width})"
     return f"({kind.length})" if what is Kind.VECTOR and kind.length is not None else ""

@@ -291,6 +291,8 @@ def test_a_table_renamed_into_the_filter_and_dropped_before_it_joined(store: Fak
     feed.catch_up()
     told = [(c.kind, c.table.table) for s in feed.stretches for c in s.schema_changes]
     assert told == [(DdlKind.CREATE_TABLE, "t1"), (DdlKind.DROP_TABLE, "t1")]
+    made, gone = (c for s in feed.stretches for c in s.schema_changes)
+    assert gone.last_schema == made.schema and made.last_schema is None and gone.schema is None
     # Its rows were never read: no watermark speaks for the time in which it was there.
     marks = [s.watermark for s in feed.stretches if s.watermark is not None]
     assert [w for w in marks if w < dropped] == [] and renamed < dropped

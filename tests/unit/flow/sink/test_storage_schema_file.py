@@ -147,7 +147,7 @@ def test_the_text_of_a_file() -> None:
         {
             "ColumnName": "Id",
             "ColumnType": "INT UNSIGNED",
-            "ColumnPrecision": "11",
+            "ColumnPrecision": "10",
             "ColumnNullable": "false",
             "ColumnIsPk": "true"
         }
@@ -175,7 +175,19 @@ def test_the_text_of_a_database_file() -> None:
     }
 
 
-def test_a_dropped_table_has_a_file_without_columns() -> None:
+def test_a_dropped_table_has_a_file_with_the_columns_that_it_had() -> None:
+    change = SchemaChange(12, DdlKind.DROP_TABLE, "DROP TABLE t", TABLE.id, last_schema=TABLE)
+    document = of_change(SchemaChange.from_json(change.to_json()))
+    assert (document.columns, document.checksum) == (
+        of_table(TABLE).columns,
+        of_table(TABLE).checksum,
+    )
+    assert (document.query, document.kind, document.table_version) == ("DROP TABLE t", 4, 12)
+    form = json.loads(document.content())
+    assert form["TableColumnsTotal"] == len(form["TableColumns"]) == len(TABLE.visible)
+
+
+def test_a_dropped_table_that_nobody_knew_has_a_file_without_columns() -> None:
     change = SchemaChange(12, DdlKind.DROP_TABLE, "DROP TABLE t", TableId("hr", "t"))
     document = of_change(change)
     assert document.path.startswith("hr/t/meta/schema_12_")

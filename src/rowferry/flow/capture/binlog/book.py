@@ -282,6 +282,9 @@ class Book:
                 commit_ts += len(told)
         schema = change.schema.at(commit_ts) if change.schema is not None else None
         change = replace(change, commit_ts=commit_ts, schema=schema)
+        if change.kind is DdlKind.DROP_TABLE and change.dropped_table_id in self._state.tables:
+            last = self._state.tables[change.dropped_table_id].schema
+            change = replace(change, last_schema=last)
         seen = self._as_seen(change)
         if self._decision.keeps_schema_change(seen):
             told.append(seen)

@@ -215,6 +215,8 @@ class RangePlanner:
     def _as_seen(self, state: State, change: SchemaChange) -> SchemaChange:
         """Return a DDL as the feed sees it: a table renamed into it is a new table."""
         schema = change.schema
+        if change.kind is DdlKind.DROP_TABLE and change.dropped_table_id in state.tables:
+            return replace(change, last_schema=state.tables[change.dropped_table_id].schema)
         if change.previous is None or schema is None or schema.table_id in state.tables:
             return change
         if not self._decision.captures(schema):

@@ -96,7 +96,7 @@ class SchemaDocument:
         return marshal_indent(form).encode()
 
     def table_schema(self) -> TableSchema | None:
-        """Return the table version that the file describes; None: no columns (database, drop).
+        """Return the table version that the file describes; None: no columns (a database).
 
         Raises:
             BadInput: a column type that this version does not know.
@@ -120,13 +120,17 @@ def of_table(schema: TableSchema, column_ids: bool = False) -> SchemaDocument:
 
 
 def of_change(change: SchemaChange, column_ids: bool = False) -> SchemaDocument:
-    """Return the schema file of a DDL, under the name after it (a rename's new one)."""
+    """Return the schema file of a DDL, under the name after it (a rename's new one).
+
+    That of a DROP TABLE has the columns that the table had.
+    """
+    schema = change.schema or change.last_schema
     return SchemaDocument(
         *change.written_as,
         change.commit_ts,
         change.query,
         int(change.kind),
-        _columns(change.schema, column_ids) if change.schema and change.table.table else (),
+        _columns(schema, column_ids) if schema and change.table.table else (),
     )
 
 
