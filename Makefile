@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds mutants docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -131,6 +131,9 @@ bench-storage: setup services ## measure feeds to files and S3 beside bare puts;
 
 bench-many-feeds: setup services ## measure many changefeeds on one server; ARGS="--feeds 50"
 	@$(BIN)/python bench/many_feeds.py $(ARGS)
+
+mutants: setup services ## plant defects one by one and see who notices; ARGS="--only key-split-off"
+	@$(BIN)/python tests/mutants/run_mutants.py $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \

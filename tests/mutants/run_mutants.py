@@ -1,0 +1,281 @@
+"""Plants defects one by one in a copy of the sources, and sees whether somebody notices.
+
+    make mutants [ARGS="--only id,id --limit 300 --table"]
+
+A defect counts as caught when a test of `tests/moments` or `tests/histories` fails with it, while
+an ordinary short feed still runs: what stops everything needs no searcher. Without a defect all
+of these tests pass, which is seen first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hunt import KINDS, ORDERS, Orders, facts_of
+from planted import ROOT, Copy, Mutant, read_list
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+HERE = Path(__file__).parent
+ORDINARY = "mutants/ordinary.py"
+SEARCHERS = ("tests/moments", "tests/histories")
+RESULTS = ROOT / "bench" / "results" / "mutants.json"
+PAGE = ROOT / "docs" / "guarantees.md"
+BEGIN, END = "<!-- planted defects -->", "<!-- end of planted defects -->"
+LIMIT_S = 600
+CAUGHT, SURVIVED, CRASHES, ENDLESS = "caught", "survived", "crashes", "no end"
+# Which sink an ordinary feed must still reach with a defect in these files; all others: storage.
+SINKS = {
+    "flow/sink/kafka/": "kafka",
+    "flow/sink/packing.py": "kafka",
+    "flow/dispatch/partition_rule.py": "kafka",
+    "flow/dispatch/by_neighbours.py": "mysql",
+    "flow/sink/mysql/": "mysql",
+    "flow/sink/http/": "http",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a planted defect.
+
+    Attributes:
+        how: caught, survived, crashes (an ordinary feed does not run), no end (in time).
+        by: the test that failed; words: what it said; seconds: after how long.
+    """
+
+    id: str
+    how: str
+    by: str = ""
+    words: str = ""
+    seconds: float = 0.0
+
+
+def main() -> int:
+    """Run what was asked for; 1: something was not caught."""
+    ask = argparse.ArgumentParser()
+    ask.add_argument("--only", default="", help="these ids only, with commas between them")
+    ask.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each defect")
+    ask.add_argument("--first-only", action="store_true", help="only the tests that a defect names")
+    ask.add_argument("--no-control", action="store_true", help="do not run without a defect first")
+    ask.add_argument("--table", action="store_true", help="write the page's table, run nothing")
+    asked = ask.parse_args()
+    known = read_list()
+    if asked.table:
+        write_table(known, read_results())
+        return 0
+    if missing := [where for where in SEARCHERS if not (ROOT / where).exists()]:
+        ask.error(f"there is no {' and no '.join(missing)}")
+    wanted = set(filter(None, asked.only.split(",")))
+    if strange := wanted - {m.id for m in known}:
+        ask.error(f"no such defect: {', '.join(sorted(strange))}")
+    chosen = [m for m in known if not wanted or m.id in wanted]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and files go
+    outcomes = hunt_all(chosen, asked.limit, asked.first_only, not asked.no_control)
+    write_table(known, read_results())
+    missed = [o for o in outcomes if o.how != CAUGHT]
+    for one in missed:
+        print(f"{one.how}: {one.id} {one.by} {one.words}")
+    print(f"{len(outcomes) - len(missed)} of {len(outcomes)} caught")
+    return 1 if missed else 0
+
+
+def hunt_all(
+    mutants: Sequence[Mutant], limit_s: float, first_only: bool, control: bool
+) -> list[Outcome]:
+    """Plant each defect, and return what became of it; results are kept as they come."""
+    outcomes: list[Outcome] = []
+    with ExitStack() as held, _progress() as progress:
+        folder = Path(tempfile.mkdtemp(prefix="rowferry-mutants-"))
+        held.callback(shutil.rmtree, folder, ignore_errors=True)
+        bar = progress.add_task("servers", total=len(mutants))
+        servers = {
+            name: held.enter_context(kind.start(folder / name)) for name, kind in KINDS.items()
+        }
+        copy = Copy(folder)
+        hunter = Hunter(folder, copy, servers, limit_s, first_only)
+        if control:
+            progress.update(bar, description="without a defect")
+            sound = hunter.hunt(None)
+            if sound.how != SURVIVED:
+                raise SystemExit(f"without a defect: {sound.how} {sound.by}: {sound.words}")
+        for mutant in mutants:
+            progress.update(bar, description=mutant.id)
+            with copy.with_(mutant):
+                outcome = hunter.hunt(mutant)
+            outcomes.append(outcome)
+            keep(outcome)
+            progress.console.print(
+                f"{outcome.how:9} {outcome.seconds:6.1f} s  {mutant.id}  {outcome.by}"
+            )
+            progress.advance(bar)
+    return outcomes
+
+
+def _progress() -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.description}"))
+
+
+class Hunter:
+    """Runs the searchers over the copy, one process for each defect."""
+
+    def __init__(
+        self,
+        folder: Path,
+        copy: Copy,
+        servers: Mapping[str, Any],
+        limit_s: float,
+        first_only: bool,
+    ) -> None:
+        self._folder, self._copy, self._servers = folder, copy, servers
+        self._limit_s, self._first_only = limit_s, first_only
+
+    def hunt(self, mutant: Mutant | None) -> Outcome:
+        """Run until the first test fails; None: nothing is planted."""
+        self._tidy()
+        name = mutant.id if mutant else "sound"
+        scratch = self._folder / "run"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        report, orders = scratch / "report.json", scratch / "orders"
+        ordinary = f"{ORDINARY}::test_an_ordinary_feed_runs[{_sink(mutant)}]"
+        told = Orders(
+            sources=str(self._copy.path),
+            first=(ORDINARY, *(mutant.first if mutant else ())),
+            servers={n: facts_of(s) for n, s in self._servers.items()},
+            report=str(report),
+        )
+        orders.write_bytes(pickle.dumps(told))
+        where = [f"tests/{ordinary}", *SEARCHERS]
+        if mutant and self._first_only:
+            where += ["-k", " or ".join([_word(ORDINARY), *map(_word, mutant.first)])]
+        command = [
+            *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "hunt", "-p", "no:cacheprovider"),
+            *("--timeout", str(int(self._limit_s)), f"--basetemp={scratch}/tmp", *where),
+        ]
+        paths = os.pathsep.join([str(self._copy.path), str(HERE)])
+        env = {**os.environ, "PYTHONPATH": paths, ORDERS: str(orders)}
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
+        began = time.monotonic()
+        with open(self._folder / f"{name}.log", "wb") as log:
+            child = subprocess.Popen(
+                command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                code: int | None = child.wait(self._limit_s)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        notes = json.loads(report.read_text()) if report.exists() else {}
+        seconds = notes.get("seconds", round(time.monotonic() - began, 1))
+        return Outcome(name, _how(code, notes), notes.get("test", ""), _said(notes), seconds)
+
+    def _tidy(self) -> None:
+        """Leave nothing of an earlier hunt on the servers."""
+        for name in ("mysql", "mariadb"):
+            server = self._servers[name]
+            for number, gtrid, _, xid in server.execute("XA RECOVER"):
+                size = int(str(gtrid))
+                parts = [str(xid)[:size].encode().hex(), str(xid)[size:].encode().hex()]
+                server.execute(f"XA ROLLBACK X'{parts[0]}', X'{parts[1]}', {number!s}")
+            for (database,) in server.execute("SHOW DATABASES"):
+                if database not in ("mysql", "information_schema", "performance_schema", "sys"):
+                    server.execute(f"DROP DATABASE `{database!s}`")
+            server.execute("FLUSH BINARY LOGS")
+
+
+def _sink(mutant: Mutant | None) -> str:
+    file = mutant.file if mutant else ""
+    return next((sink for start, sink in SINKS.items() if file.startswith(start)), "storage")
+
+
+def _word(name: str) -> str:
+    return name.rpartition("/")[2].partition(".py")[0].partition("[")[0]
+
+
+def _how(code: int | None, notes: Mapping[str, Any]) -> str:
+    if ORDINARY in notes.get("test", "") or (code not in (0, None) and "test" not in notes):
+        return CRASHES
+    if "test" in notes:
+        return CAUGHT
+    return SURVIVED if code == 0 else ENDLESS
+
+
+def _said(notes: Mapping[str, Any]) -> str:
+    return str(notes.get("words", ""))
+
+
+# --- results and the page ------------------------------------------------------------------------
+
+
+def read_results() -> dict[str, Outcome]:
+    """Return what the last runs gave, by id."""
+    if not RESULTS.exists():
+        return {}
+    kept = json.loads(RESULTS.read_text())
+    return {one["id"]: Outcome(**one) for one in kept["mutants"]}
+
+
+def keep(outcome: Outcome) -> None:
+    """Put an outcome among the results; those of defects that are no longer listed go."""
+    found = {**read_results(), outcome.id: outcome}
+    listed = [found[m.id] for m in read_list() if m.id in found]
+    whole = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "caught": sum(1 for o in listed if o.how == CAUGHT),
+        "mutants": [asdict(o) for o in listed],
+    }
+    RESULTS.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_table(mutants: Sequence[Mutant], outcomes: Mapping[str, Outcome]) -> None:
+    """Put the table into the page."""
+    page = PAGE.read_text()
+    head, tail = page.split(BEGIN)[0], page.split(END)[1]
+    PAGE.write_text(f"{head}{BEGIN}\n\n{table(mutants, outcomes)}\n{END}{tail}")
+
+
+def table(mutants: Sequence[Mutant], outcomes: Mapping[str, Outcome]) -> str:
+    """Return the list of defects and who notices them, for the page."""
+    nobody = Outcome("", "not run yet")
+    found = [outcomes.get(m.id, nobody) for m in mutants]
+    caught = sum(1 for o in found if o.how == CAUGHT)
+    lines = [
+        f"{caught} of {len(mutants)} are noticed ({100 * caught // max(1, len(mutants))} %).",
+        "",
+        "| planted | what it breaks | promise | noticed by | after |",
+        "|---|---|---|---|---|",
+    ]
+    for mutant, outcome in zip(mutants, found, strict=True):
+        noticed = outcome.how == CAUGHT
+        by = _shown(outcome.by) if noticed else f"**{outcome.how}**"
+        after = f"{outcome.seconds:.0f} s" if noticed else ""
+        lines.append(f"| {mutant.id} | {mutant.breaks} | {mutant.promise} | {by} | {after} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(test: str) -> str:
+    file, _, name = test.partition("::")
+    short = file.removeprefix("tests/").partition("/")[0]
+    return f"{short}: `{name.replace('|', '/')}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
