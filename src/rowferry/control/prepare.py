@@ -14,7 +14,7 @@ from rowferry.control.store.sql_store import open_store
 from rowferry.control.table_rules import filter_rules, with_rules
 from rowferry.errors import OptionsConflict, SpecChanged, WrittenOntoItself
 from rowferry.flow.assemble import Flow, assemble, option_tables
-from rowferry.flow.capture.contract import Placing
+from rowferry.flow.capture.contract import Placing, Stamping
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.sink.contract import Advising, Owner
 from rowferry.registry import SINKS, SOURCES
@@ -106,6 +106,7 @@ def examine(
     refuse_circle(spec, seen)
     if before is None:
         flow.sink.check_tables(seen)
+        _check_stamps(flow, captured)
         if isinstance(flow.sink, Advising):
             told += flow.sink.advice(seen)
     flow.encode.probe()
@@ -152,6 +153,11 @@ def _check_old_rows(spec: ChangefeedSpec, flow: Flow) -> None:
         )
 
 
+def _check_stamps(flow: Flow, tables: Iterable[TableSchema]) -> None:
+    if isinstance(flow.capture, Stamping):
+        flow.capture.check_stamps(t.id for t in tables)
+
+
 def _with_cluster_id(
     spec: ChangefeedSpec, before: ChangefeedSpec | None, flow: Flow
 ) -> tuple[ChangefeedSpec, Flow]:
@@ -176,7 +182,8 @@ def check_rules(old: ChangefeedSpec, new: ChangefeedSpec) -> None:
     tables = flow.capture.probe(flow.decide)
     captured = tuple(t for t in tables if flow.decide.captures(t))
     flow.decide.claim_names(captured)
-    flow.sink.check_tables(captured)
+    flow.sink.check_tables([flow.decide.seen_as(t) for t in captured])
+    _check_stamps(flow, captured)
     check_added_rules(old, Prepared(new, flow, tables, ()))
 
 

@@ -107,7 +107,8 @@ class Flow:
         for captured in self.capture.read(segment, tables):  # log     ──▶ Rows
             size = captured.batch.nbytes
             tally.captured = tally.captured.plus(len(captured), size)
-            for decided in self.decide.rows(captured):  # Rows    ──▶ Rows | dropped
+            # Rows    ──▶ Rows | dropped
+            for decided in self.decide.rows(captured, segment.snapshot):
                 whole = decided.batch is captured.batch
                 tally.decided = tally.decided.plus(
                     len(decided), size if whole else decided.batch.nbytes

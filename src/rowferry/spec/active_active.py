@@ -26,6 +26,8 @@ def _interval() -> Shape[timedelta]:
 
 
 CLUSTER_INDEX_BITS: Final = 4  # the low bits of a timestamp that say which cluster made it
+# Sources whose commit-ts is too coarse to say which of two writes was later: triggers stamp rows.
+STAMPED_BY_ROWS: Final = frozenset({"mysql", "mariadb"})
 
 BDR_MODE: Final = Option(
     "bdr-mode",

@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from active_active_kit import HIDDEN, MARKED, Clusters, clusters_of
+from active_active_kit import HIDDEN, MARKED, Clusters, OneWay, clusters_of
 from mysql_sink_kit import MySqlFeed, Scene
 
 from rowferry.change.plan import Plan
+from rowferry.change.table import TableId
 from rowferry.control.loop import Step
+from rowferry.control.prepare import check_rules
+from rowferry.control.table_rules import with_rules
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TableNotActiveActive, TargetUnfit
+from rowferry.flow.sink.mysql.emulation import triggers
 from rowferry.testing.servers import MariaDb, MySql, Server
 from rowferry.testing.validators import ClusterRow, ClustersConverge
 
@@ -200,6 +204,72 @@ def test_what_creation_refuses(clusters: Clusters) -> None:
     refused(TableNotActiveActive, r"\.acc is not an active-active table", emulated)
     clusters.both(f"ALTER TABLE acc {MARKED}, RENAME COLUMN _tidb_commit_ts TO c")
     refused(TableNotActiveActive, r"\.acc has no column _tidb_commit_ts", emulated)
+
+
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_a_source_that_does_not_stamp_is_refused(clusters: Clusters, way: str) -> None:
+    """At its creation, and when tables join; a log that has such rows stops the feed."""
+    made = f"(id INT PRIMARY KEY, v TEXT, {HIDDEN}) {MARKED}"
+    clusters.both(f"CREATE TABLE acc {made}")
+    scene: OneWay = getattr(clusters, way)
+    config = ON.replace("{index}", "1")
+
+    def prepare(server: Server, table: str, index: int) -> None:
+        server.script(*triggers(TableId(clusters.database, table), ["id"], index))
+
+    def refused(words: str) -> None:
+        with pytest.raises(TableNotActiveActive, match=words):
+            scene.feed("", config).prepare()
+
+    prepare(scene.target, "acc", 2)
+    refused(r"acc of the source has no triggers .*prepare \S+acc --key <column> --cluster-index 1`")
+    prepare(scene.source, "acc", 3)
+    refused(r"acc of the source have the cluster-index 3, and the changefeed 1; set cluster-index")
+    prepare(scene.source, "acc", 1)
+    # Rows that were there before the triggers say nothing, and win over none; who is first comes.
+    before = "SET @rowferry_writes = 1"
+    scene.sql(before, "INSERT INTO acc (id, v) VALUES (1, 'old'), (2, 'old')")
+    scene.at_target("INSERT INTO acc (id, v) VALUES (1, 'newer')")
+    feed = scene.feed("", config)
+    feed.catch_up()
+
+    def copied() -> list[tuple[str, str]]:
+        rows = scene.target.execute(f"SELECT id, v FROM {scene.copy}.acc ORDER BY id")
+        return [(str(k), str(v)) for k, v in rows]
+
+    assert copied() == [("1", "newer"), ("2", "old")]
+    scene.at_target("UPDATE acc SET v = 'here' WHERE id = 2")
+    scene.sql("UPDATE acc SET v = 'new' WHERE id = 1")
+    feed.catch_up()
+    assert copied() == [("1", "new"), ("2", "here")]
+
+    clusters.both(f"CREATE TABLE late {made}")
+    prepare(scene.target, "late", 2)
+    spec = feed.prepare().spec
+    old, new = (with_rules(spec, [f"{clusters.database}.{t}"]) for t in ("acc", "*"))
+    with pytest.raises(TableNotActiveActive, match=r"late of the source has no triggers"):
+        check_rules(old, new)
+    scene.sql(before, "UPDATE acc SET v = 'silent' WHERE id = 1")
+    with pytest.raises(TableNotActiveActive, match=r"acc has a row in its log that no trigger"):
+        feed.catch_up()
+    assert copied() == [("1", "new"), ("2", "here")]
+
+
+def test_a_row_with_the_zero_date_counts_as_there(clusters: Clusters) -> None:
+    clusters.both(f"CREATE TABLE acc (id INT PRIMARY KEY, {HIDDEN}) {MARKED}")
+    clusters.prepare("acc")
+    zero = "0000-00-00 00:00:00"
+    for server in clusters.servers:
+        server.script(
+            f"USE {clusters.database}",
+            f"INSERT INTO acc (id, _tidb_softdelete_time) VALUES (1, '{zero}'), (2, NOW())",
+        )
+        for sql_mode in ("", "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE"):
+            with pytest.raises(Exception, match="set _tidb_softdelete_time instead of deleting"):
+                server.script(
+                    f"SET sql_mode = '{sql_mode}'", f"DELETE FROM {clusters.database}.acc"
+                )
+        server.script(f"DELETE FROM {clusters.database}.acc WHERE id = 2")
 
 
 def test_soft_delete_in_a_plain_copy(scene: Scene) -> None:

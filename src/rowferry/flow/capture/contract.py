@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -130,6 +130,18 @@ class Placing(Protocol):
             BadOption: there is no such place.
             LogLost: the source has removed the log from there on.
             SourceMismatch: the source's log has not come that far.
+        """
+
+
+@runtime_checkable
+class Stamping(Protocol):
+    """A source whose rows must say themselves when they were written, in the active-active mode."""
+
+    def check_stamps(self, tables: Iterable[TableId]) -> None:
+        """Make sure that whatever is written to these tables from now on says so.
+
+        Raises:
+            TableNotActiveActive: it does not, or for another cluster than the changefeed's.
         """
 
 

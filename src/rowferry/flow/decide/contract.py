@@ -21,5 +21,8 @@ class Decision(Protocol):
     def keeps_schema_change(self, change: SchemaChange) -> bool:
         """Return whether this schema change goes downstream."""
 
-    def rows(self, rows: Rows) -> Iterator[Rows]:
-        """Yield what becomes of a chunk: the same, changed, several, or nothing."""
+    def rows(self, rows: Rows, snapshot: bool = False) -> Iterator[Rows]:
+        """Yield what becomes of a chunk: the same, changed, several, or nothing.
+
+        `snapshot`: they are the table's content at some moment, not changes of that moment.
+        """

@@ -12,11 +12,11 @@ from rowferry.errors import BadOption, NoSuchTable, TableIneligible
 from rowferry.flow.decide.column_select import ColumnSelectors, as_seen
 from rowferry.flow.decide.event_filter import EventFilters
 from rowferry.flow.decide.key_split import split_in_halves
-from rowferry.flow.decide.row_policy import by_policy
+from rowferry.flow.decide.row_policy import Stamps, by_policy
 from rowferry.flow.decide.table_filter import TableFilter, is_system_database
 from rowferry.flow.decide.table_flags import COMMIT_TS, TableFlags
 from rowferry.flow.decide.table_route import TableRoutes
-from rowferry.spec.active_active import read_active_active
+from rowferry.spec.active_active import STAMPED_BY_ROWS, read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 from rowferry.spec.feed_options import (
@@ -111,6 +111,8 @@ class Decisions:
         mode = read_active_active(spec)
         self._flags = TableFlags(spec, mode.enabled, cased)
         self._active_active, self._cluster_index = mode.enabled, mode.cluster_index
+        by_rows = spec.source.scheme in STAMPED_BY_ROWS
+        self._stamps = Stamps.BY_ROWS if by_rows else Stamps.BY_TRANSACTIONS
         raw = raw_changes_table(family)
         split = raw is None or not spec.options(raw)[RAW_CHANGES]
         self._splits = split and not mode.enabled  # no row is removed there
@@ -188,7 +190,7 @@ class Decisions:
             known = self.keeps_table(old) and self._eligible_after(change)
         return known and not self._events.ignores(change)
 
-    def rows(self, rows: Rows) -> Iterator[Rows]:
+    def rows(self, rows: Rows, snapshot: bool = False) -> Iterator[Rows]:
         """Yield what becomes of a chunk: itself, a part, one with split updates, or nothing.
 
         Raises:
@@ -201,7 +203,8 @@ class Decisions:
         if len(kept):
             seen = self._look(rows.table)
             flagged = as_seen(kept, seen.flagged)
-            kept = by_policy(flagged, self._active_active, self._cluster_index)
+            stamps = Stamps.NEVER_WIN if snapshot else self._stamps
+            kept = by_policy(flagged, self._active_active, self._cluster_index, stamps)
         if len(kept):
             # Keys are compared before columns go: a unique index need not stay whole.
             whole, halves = split_in_halves(kept) if self._splits else (kept, None)

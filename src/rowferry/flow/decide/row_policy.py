@@ -7,6 +7,7 @@ on both sides, and each is sent as one that may win over the downstream's.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.stamps import cure
 from rowferry.errors import TableNotActiveActive
 from rowferry.flow.decide.key_split import differs
 from rowferry.flow.decide.table_flags import (
@@ -32,23 +34,37 @@ _LOW_BITS: Final = np.uint64((1 << CLUSTER_INDEX_BITS) - 1)
 Flags = npt.NDArray[np.bool_]
 
 
-def by_policy(rows: Rows, active_active: bool, cluster_index: int = 0) -> Rows:
+class Stamps(Enum):
+    """When a row was written that does not say so itself, by `_tidb_commit_ts`."""
+
+    BY_TRANSACTIONS = "by its transaction"
+    BY_ROWS = "nobody knows: it is refused"
+    NEVER_WIN = "nobody knows: it wins over no other, as the rows of a snapshot must not"
+
+
+def by_policy(
+    rows: Rows,
+    active_active: bool,
+    cluster_index: int = 0,
+    stamps: Stamps = Stamps.BY_TRANSACTIONS,
+) -> Rows:
     """Return what of a chunk goes on, and as what; of a table without flags, the chunk itself.
 
     Args:
         rows: a chunk whose table has its flags set.
         active_active: whether the mode is on.
         cluster_index: of the source's cluster, for timestamps that are made here.
+        stamps: what counts as the moment of a row that does not tell its own.
 
     Raises:
-        TableNotActiveActive: `_tidb_softdelete_time` is missing, or an old row that must be looked
-            at.
+        TableNotActiveActive: `_tidb_softdelete_time` is missing, an old row that must be looked
+            at, or the moment of a row.
     """
     table = rows.table
     if not (table.is_active_active_table or table.is_soft_delete_table) or not len(rows):
         return rows
     require_column(table, SOFT_DELETE_TIME)
-    return newest_wins(rows, cluster_index) if active_active else as_plain_rows(rows)
+    return newest_wins(rows, cluster_index, stamps) if active_active else as_plain_rows(rows)
 
 
 # --- the mode is off -----------------------------------------------------------------------------
@@ -91,7 +107,7 @@ def _require_old_rows(rows: Rows, updates: Flags) -> None:
 # --- the mode is on ------------------------------------------------------------------------------
 
 
-def newest_wins(rows: Rows, cluster_index: int) -> Rows:
+def newest_wins(rows: Rows, cluster_index: int, stamps: Stamps) -> Rows:
     """Return a chunk as rows that the downstream takes if they are newer than its own.
 
     Deletes are dropped, and so are rows that another cluster wrote. `_tidb_origin_ts` becomes the
@@ -107,23 +123,43 @@ def newest_wins(rows: Rows, cluster_index: int) -> Rows:
     if not len(rows):
         return rows
     moved = _moved(rows)
-    stamps = _stamps(rows, cluster_index)
+    moments = _moments(rows, cluster_index, stamps)
     if moved.any():
-        rows, stamps = _with_old_keys(rows, moved, stamps)
+        rows, moments = _with_old_keys(rows, moved, moments)
     if origin is None:
         return rows
-    after = _replaced(rows.after, {origin: stamps})
+    after = _replaced(rows.after, {origin: moments})
     return _made(rows, rows.batch.column("op"), rows.before, after)
 
 
-def _stamps(rows: Rows, cluster_index: int) -> pa.Array:
-    """Return when each row was written: as the row itself says, else by its transaction."""
-    made = (rows.commit_ts & ~_LOW_BITS) | np.uint64(cluster_index)
-    by_transaction = pa.array(made, pa.uint64())
+def _moments(rows: Rows, cluster_index: int, stamps: Stamps) -> pa.Array:
+    """Return when each row was written: as the row itself says, else as `stamps` does."""
     name = _name(rows, COMMIT_TS)
-    if name is None:
-        return by_transaction
-    return pc.coalesce(rows.after.field(name).cast(pa.uint64()), by_transaction)
+    own = pa.nulls(len(rows), pa.uint64())
+    if name is not None:
+        own = rows.after.field(name).cast(pa.uint64())
+    if stamps is Stamps.BY_ROWS and not _stamped(rows, own).all():
+        raise TableNotActiveActive(
+            f"table {rows.table.id} has a row in its log that no trigger has stamped (its "
+            f"{COMMIT_TS} is NULL, or that of the write before), and nobody can say whether it is "
+            f"newer than another; {cure(rows.table.id, cluster_index)}; then make the changefeed "
+            "anew"
+        )
+    made = rows.commit_ts & ~_LOW_BITS
+    if stamps is Stamps.NEVER_WIN:
+        made = np.zeros(len(rows), np.uint64)
+    return pc.coalesce(own, pa.array(made | np.uint64(cluster_index), pa.uint64()))
+
+
+def _stamped(rows: Rows, own: pa.Array) -> Flags:
+    """Return which rows have a stamp that is above the one of the row's last write."""
+    last = pa.scalar(0, pa.uint64())
+    for name in (COMMIT_TS, ORIGIN_TS):
+        column = rows.table.by_name.get(name)
+        if column is not None and rows.before.type.get_field_index(column.name) >= 0:
+            before = pc.if_else(rows.before.is_valid(), rows.before.field(column.name), None)
+            last = pc.coalesce(before.cast(pa.uint64()), last)
+    return _numpy(pc.fill_null(pc.greater(own, last), False))
 
 
 def _moved(rows: Rows) -> Flags:

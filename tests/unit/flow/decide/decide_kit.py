@@ -19,9 +19,11 @@ KAFKA = "kafka://h:1/t?protocol=canal-json"
 Image = dict[str, Any] | None
 
 
-def decisions(config: dict[str, Any] | None = None, sink: str = STORAGE) -> Decisions:
-    source, target = Uri.parse("range://h", "source"), Uri.parse(sink, "sink")
-    return Decisions(ChangefeedSpec("f", source, target, config or {}))
+def decisions(
+    config: dict[str, Any] | None = None, sink: str = STORAGE, source: str = "range://h"
+) -> Decisions:
+    begin, target = Uri.parse(source, "source"), Uri.parse(sink, "sink")
+    return Decisions(ChangefeedSpec("f", begin, target, config or {}))
 
 
 def made(sql: str, database: str = "shop") -> TableSchema:

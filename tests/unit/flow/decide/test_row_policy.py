@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.table import TableSchema
 from rowferry.errors import TableNotActiveActive
-from rowferry.flow.decide.row_policy import by_policy
+from rowferry.flow.decide.row_policy import Stamps, by_policy
 from rowferry.testing.model import History, RowChange
 from rowferry.testing.row_policy import Row, as_readers_see, policy_of
 
@@ -292,3 +292,40 @@ def test_with_the_mode_on_nothing_is_removed_and_the_own_commit_ts_stays_here() 
     assert [(a or {}).get("_tidb_origin_ts") for _, _, a in kept] == [64, 64, 64]
     assert "_tidb_commit_ts" not in found.seen_as(table).by_name
     assert all("_tidb_commit_ts" not in (a or {}) for _, _, a in kept)
+
+
+def test_the_moment_of_a_row_that_does_not_tell_it() -> None:
+    """Rows of a snapshot win over none; a log whose rows nobody stamps is refused."""
+    table = flagged(True, True)
+    told, silent = row(1, NULL, _tidb_commit_ts=805), row(2, NULL)
+
+    def moments(stamps: Stamps, *changes: tuple[Op, Image, Image]) -> list[int]:
+        found = by_policy(chunk(table, *changes), True, 5, stamps)
+        return [after["_tidb_origin_ts"] for _, _, after in listed(found) if after]
+
+    inserts = [(Op.INSERT, None, told), (Op.INSERT, None, silent)]
+    assert moments(Stamps.NEVER_WIN, *inserts) == [805, 5]
+    assert moments(Stamps.BY_ROWS, inserts[0]) == [805]
+    later = (Op.UPDATE, told, {**told, "_tidb_commit_ts": 821})
+    assert moments(Stamps.BY_ROWS, later) == [821]
+    foreign = (Op.UPDATE, {**told, "_tidb_origin_ts": 837}, {**told, "_tidb_commit_ts": 853})
+    assert moments(Stamps.BY_ROWS, foreign) == [853]
+    lost = (Op.UPDATE, {**told, "_tidb_origin_ts": 854}, {**told, "_tidb_commit_ts": 853})
+    for wrong in (inserts[1], (Op.UPDATE, told, told), lost):
+        with pytest.raises(TableNotActiveActive, match=r"t has a row in its log that no trigger"):
+            moments(Stamps.BY_ROWS, inserts[0], wrong)
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"), [("mysql", True), ("mariadb", True), ("range", False)]
+)
+def test_sources_whose_rows_must_be_stamped(source: str, refused: bool) -> None:
+    found = decisions(MODE, MYSQL, source=f"{source}://u:p@h:1/" if refused else "range://h:1")
+    rows = chunk(TABLE, (Op.INSERT, None, row(1, NULL)))
+    (snapshot,) = found.rows(rows, snapshot=True)
+    assert snapshot.after.field("_tidb_origin_ts").to_pylist() == [0]
+    if refused:
+        with pytest.raises(TableNotActiveActive, match="no trigger has stamped"):
+            list(found.rows(rows))
+    else:
+        assert [len(part) for part in found.rows(rows)] == [1]

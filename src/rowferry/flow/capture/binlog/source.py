@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
+from rowferry.change.stamps import cure, stamping_clusters, triggers_question
 from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import TableNotActiveActive
 from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.begin import Beginning
 from rowferry.flow.capture.binlog.chunk_read import read_chunk, read_exact
@@ -20,12 +22,12 @@ from rowferry.flow.capture.binlog.privileges import check_select
 from rowferry.flow.capture.binlog.probe import cascade_notices, preflight
 from rowferry.flow.capture.binlog.read import read_log
 from rowferry.flow.capture.binlog.server import Server
-from rowferry.flow.capture.binlog.session import Flavour, Login, connected, facts
+from rowferry.flow.capture.binlog.session import Flavour, Login, connected, facts, rows
 from rowferry.flow.capture.binlog.state import State
 from rowferry.flow.capture.contract import SourceTraits, filter_text
 from rowferry.flow.decide.contract import Decision
 from rowferry.moment import moment
-from rowferry.spec.active_active import ACTIVE_ACTIVE, BDR_MODE
+from rowferry.spec.active_active import ACTIVE_ACTIVE, BDR_MODE, CLUSTER_INDEX, ENABLE
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -39,7 +41,8 @@ class BinlogSource:
         self._options = spec.options(BINLOG_OPTIONS, spec.source)
         self._login = Login.of(spec.source, self._options)
         self._beginning = Beginning.of(self._options, filter_text(spec))
-        self._drop_marked = spec.options(ACTIVE_ACTIVE)[BDR_MODE]
+        self._mode = spec.options(ACTIVE_ACTIVE)
+        self._drop_marked = self._mode[BDR_MODE]
         self._flavour: Flavour | None = None  # of `read`: asked once in a worker
         self._exact: dict[int, dict[str, Any]] = {}
         self.notices: tuple[str, ...] = ()
@@ -85,6 +88,30 @@ class BinlogSource:
         finally:
             server.close()
 
+    def check_stamps(self, tables: Iterable[TableId]) -> None:
+        """Make sure that triggers stamp what is written to these tables, in the mode."""
+        wanted = tuple(tables) if self._mode[ENABLE] else ()
+        if not wanted:
+            return
+        own = self._mode[CLUSTER_INDEX]
+        moment("list triggers of source")
+        with connected(self._login) as connection:
+            there = rows(connection, self._login, *triggers_question(wanted))
+        for table in wanted:
+            found = stamping_clusters(there, table)
+            if not found:
+                raise TableNotActiveActive(
+                    f"table {table} of the source has no triggers that stamp its rows, without "
+                    "which nobody can say which of two writes is newer, as enable-active-active "
+                    f"must; {cure(table, own)}"
+                )
+            if found != {own}:
+                others = ", ".join(str(n) for n in sorted(found - {own}))
+                raise TableNotActiveActive(
+                    f"the triggers of table {table} of the source have the cluster-index {others}, "
+                    f"and the changefeed {own}; set cluster-index to that of the source's cluster"
+                )
+
     def cluster_id(self) -> int:
         """Return 0: these servers have no number that survives a failover."""
         return 0
@@ -121,13 +148,13 @@ class BinlogSource:
         first = segment.ordinal << 40
         if kind == "exact":
             lock = self._options[opt.SNAPSHOT_LOCK] == "table"
-            place, rows = read_exact(self._login, schema, commit_ts, first, self._whose(), lock)
+            place, found = read_exact(self._login, schema, commit_ts, first, self._whose(), lock)
             self._exact[segment.slices[0].table_id] = place
-            return rows
+            return found
         chunk = Chunk.from_json(segment.read["chunk"])
-        rows = read_chunk(self._login, schema, chunk, commit_ts, first, self._whose())
+        parts = read_chunk(self._login, schema, chunk, commit_ts, first, self._whose())
         physical = segment.slices[0].physical_id
-        return (replace(one, physical_id=physical) for one in rows)
+        return (replace(one, physical_id=physical) for one in parts)
 
     def found(self, segment: Segment) -> dict[str, Any] | None:
         """Return the exact place of a snapshot that only its task could find."""

@@ -7,12 +7,12 @@ the row's last write, whoever made it: what wins here wins everywhere, however c
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from rowferry.change.feed_mark import SESSION_VARIABLE
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.stamps import cure, naming, stamping_clusters, triggers_question
 from rowferry.change.table import TableId
 from rowferry.errors import TargetUnfit
 from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
@@ -24,7 +24,6 @@ _LOW_BITS: Final = (1 << CLUSTER_INDEX_BITS) - 1
 _NOW: Final = (
     f"(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000) << {PHYSICAL_SHIFT}"
 )
-_INDEX: Final = re.compile(r"rowferry cluster-index (\d+)")
 _EVENTS: Final = ("INSERT", "UPDATE", "DELETE")
 
 
@@ -40,7 +39,7 @@ def triggers(table: TableId, key: Sequence[str], cluster_index: int) -> list[str
         found.append(
             f"CREATE TRIGGER {name} BEFORE {event} ON {quoted_table(table)} FOR EACH ROW BEGIN "
             # Clients leave comments out, so that the number stands in a text.
-            f"IF {SESSION_VARIABLE} IS NULL AND 'rowferry cluster-index {cluster_index}' <> '' "
+            f"IF {SESSION_VARIABLE} IS NULL AND '{naming(cluster_index)}' <> '' "
             f"THEN {body}; END IF; END"
         )
     found.append(
@@ -59,8 +58,9 @@ def _bodies(key: Sequence[str], cluster_index: int) -> tuple[str, str, str]:
     kept = _refused(
         moved, "mark the row as deleted and insert another, instead of changing its key"
     )
+    # The zero date means the same as NULL.
     gone = _refused(
-        "OLD._tidb_softdelete_time IS NULL",
+        "OLD._tidb_softdelete_time IS NULL OR OLD._tidb_softdelete_time = 0",
         "set _tidb_softdelete_time instead of deleting the row",
     )
     return (
@@ -89,37 +89,17 @@ def check_triggers(session: Session, tables: Sequence[TableId], cluster_index: i
         TargetUnfit: triggers are missing, or have the source's own number.
         Refused, SinkUnavailable: as `Session.ask`.
     """
-    there = _indexes(session, {t.database for t in tables})
+    moment("list triggers")
+    there = session.ask(*triggers_question(tables))
     for table in tables:
-        found = there.get((table.database.lower(), table.table.lower()), {})
-        if not {"INSERT", "UPDATE"} <= found.keys():
-            command = f"rowferry active-active prepare {table} --key <column> --cluster-index <n>"
+        found = stamping_clusters(there, table)
+        if not found:
             raise TargetUnfit(
-                f"table {table} of the downstream has no triggers for active-active; run there "
-                f"what `{command}` prints"
+                f"table {table} of the downstream has no triggers for active-active; "
+                f"{cure(table, '<n>')}"
             )
-        if cluster_index in found.values():
+        if cluster_index in found:
             raise TargetUnfit(
                 f"the triggers of table {table} of the downstream have the cluster-index "
                 f"{cluster_index}, as the source's cluster has; give each cluster its own"
             )
-
-
-def _indexes(session: Session, databases: Iterable[str]) -> dict[tuple[str, str], dict[str, int]]:
-    """Return for each table the cluster's number in each of its triggers."""
-    moment("list triggers")
-    wanted = sorted(databases)
-    if not wanted:
-        return {}
-    marks = ",".join(["%s"] * len(wanted))
-    rows = session.ask(
-        "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, EVENT_MANIPULATION, ACTION_STATEMENT "
-        f"FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA IN ({marks})",
-        wanted,
-    )
-    found: dict[tuple[str, str], dict[str, int]] = {}
-    for database, table, event, statement in rows:
-        if index := _INDEX.search(str(statement)):
-            place = (str(database).lower(), str(table).lower())
-            found.setdefault(place, {})[str(event)] = int(index[1])
-    return found
