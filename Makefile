@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds mutants docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -134,6 +134,11 @@ bench-many-feeds: setup services ## measure many changefeeds on one server; ARGS
 
 mutants: setup services ## plant defects one by one and see who notices; ARGS="--only key-split-off"
 	@$(BIN)/python tests/mutants/run_mutants.py $(ARGS)
+
+MINUTES ?= 60
+
+soak: setup services ## run 100 changefeeds for an hour, restart everything, look for drift; MINUTES=60 ARGS="--docs"
+	@$(BIN)/python bench/soak.py --minutes $(MINUTES) $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \

@@ -562,6 +562,64 @@ def test_tables_without_an_id_are_told_apart_by_name(
     assert store.state(feed).versions == (tables[0], tables[2])
 
 
+def _kept_versions(place: Place) -> list[Any]:
+    return place.sql("SELECT table_id, table_name, version FROM table_versions ORDER BY 1, 2, 3")
+
+
+@pytest.mark.parametrize("table_id", [7, 0])
+def test_replaced_versions_do_not_pile_up(
+    store: MetaStore, claim: Claim, place: Place, table_id: int
+) -> None:
+    """Of a table that is altered again and again only what a run can need stays stored."""
+    beside = make_table(ITEMS, table_id and 8, 10)
+    run_plan(store, claim, make_plan(1, watermark=15), make_table(table_id=table_id), beside)
+    for number in range(2, 12):
+        new = make_table(table_id=table_id, version=number * 10)
+        change = SchemaChange(number * 10, DdlKind.ADD_COLUMN, "ALTER TABLE …", ORDERS, new)
+        plan = make_plan(number, changes=(change,), watermark=number * 10)
+        store.record(claim, plan, (new,))
+        before = [version for _, name, version in _kept_versions(place) if name == "orders"]
+        assert before == [number * 10 - 10, number * 10]  # the plan may still need both
+        store.publish(claim, plan)
+    assert sorted(_kept_versions(place)) == sorted(
+        [(table_id and 8, "items", 10), (table_id, "orders", 110)]
+    )
+
+
+def test_versions_stay_while_the_watermark_is_below_them(
+    store: MetaStore, claim: Claim, feed: str, place: Place
+) -> None:
+    run_plan(store, claim, make_plan(1, watermark=15), make_table())
+    new = make_table(version=20)
+    change = SchemaChange(20, DdlKind.ADD_COLUMN, "ALTER TABLE …", ORDERS, new)
+    run_plan(store, claim, make_plan(2, changes=(change,), watermark=18), new)
+    assert store.state(feed).versions == (make_table(), new)
+
+
+def test_versions_of_ended_tables_do_not_pile_up(
+    store: MetaStore, claim: Claim, place: Place
+) -> None:
+    """A table that is created and dropped, truncated or renamed each day leaves nothing behind."""
+    elsewhere = make_table(TableId("keep", "t"), 9)
+    tables = (make_table(), make_table(ITEMS, 8), elsewhere)
+    run_plan(store, claim, make_plan(1, watermark=15), *tables)
+    drop = SchemaChange(20, DdlKind.DROP_TABLE, "DROP TABLE items", ITEMS, dropped_table_id=8)
+    again = make_table(table_id=10, version=21)
+    truncate = SchemaChange(
+        21, DdlKind.TRUNCATE_TABLE, "TRUNCATE orders", ORDERS, again, dropped_table_id=7
+    )
+    plan = make_plan(2, changes=(drop, truncate), watermark=21)
+    run_plan(store, claim, plan, again)
+    assert _kept_versions(place) == [(9, "t", 10), (10, "orders", 21)]
+    moved = make_table(ITEMS, 10, 30)
+    rename = SchemaChange(30, DdlKind.RENAME_TABLE, "RENAME …", ITEMS, moved, previous=ORDERS)
+    run_plan(store, claim, make_plan(3, changes=(rename,), watermark=30), moved)
+    assert _kept_versions(place) == [(9, "t", 10), (10, "items", 30)]
+    end = SchemaChange(40, DdlKind.DROP_DATABASE, "DROP DATABASE shop", TableId("shop", ""))
+    run_plan(store, claim, make_plan(4, changes=(end,), watermark=40))
+    assert _kept_versions(place) == [(9, "t", 10)]
+
+
 def test_a_dropped_database_ends_its_tables(
     store: MetaStore, claim: Claim, feed: str, place: Place
 ) -> None:

@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, aliased
 
+from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
@@ -152,6 +153,8 @@ def publish_plan(
     else:
         connection.execute(_MOVE_WITH_SINK, {**moved, "new_sink": to_text(plan.sink_state)})
     connection.execute(_END_PENDING, {"feed": claim.changefeed})
+    if plan.stretch.schema_changes:
+        _forget_versions(session, claim.changefeed, plan)
 
 
 def discard_plan(session: Session, claim: Claim, micro_batch: int) -> bool:
@@ -231,18 +234,10 @@ def versions_to_go_on(session: Session, feed: FeedRow) -> tuple[TableSchema, ...
     in force at the watermark and all later ones. Versions recorded with a plan that is not yet
     published count as captured.
     """
-    row, newer, table = TableVersionRow, aliased(TableVersionRow), SubscribeRow
-    same_name = and_(newer.db_name == row.db_name, newer.table_name == row.table_name)
-    overtaken = exists().where(
-        newer.changefeed == row.changefeed,
-        newer.table_id == row.table_id,
-        or_(row.table_id != 0, same_name),  # an id survives a rename; without one the name counts
-        newer.version > row.version,
-        newer.version <= feed.watermark,
-    )
+    row, table = TableVersionRow, SubscribeRow
     wanted = select(
         row.table_id, row.db_name, row.table_name, row.micro_batch, row.definition
-    ).where(row.changefeed == feed.id, ~overtaken)
+    ).where(row.changefeed == feed.id, ~_overtaken(feed.watermark))
     subscribed = select(table.table_id, table.db_name, table.table_name).where(
         table.subscribe_name == feed.id
     )
@@ -254,6 +249,57 @@ def versions_to_go_on(session: Session, feed: FeedRow) -> tuple[TableSchema, ...
         if recorded > feed.micro_batch or _identity(table_id, database, name) in captured
     ]
     return tuple(sorted(found, key=lambda v: (v.id, v.version, v.table_id)))
+
+
+def _overtaken(watermark: int) -> ColumnElement[bool]:
+    """Return the condition that a version was replaced at or below a watermark."""
+    row, newer = TableVersionRow, aliased(TableVersionRow)
+    same_name = and_(newer.db_name == row.db_name, newer.table_name == row.table_name)
+    return exists().where(
+        newer.changefeed == row.changefeed,
+        newer.table_id == row.table_id,
+        or_(row.table_id != 0, same_name),  # an id survives a rename; without one the name counts
+        newer.version > row.version,
+        newer.version <= watermark,
+    )
+
+
+def _forget_versions(session: Session, changefeed: str, plan: Plan) -> None:
+    """Delete the versions that no run can need after a plan that is published, with its DDLs.
+
+    These are the ones that `versions_to_go_on` leaves out. Only tables of the schema changes are
+    looked at: a changefeed may have very many others.
+    """
+    row, table = TableVersionRow, SubscribeRow
+    key = (row.table_id, row.db_name, row.table_name, row.version)
+    same_name = and_(table.db_name == row.db_name, table.table_name == row.table_name)
+    captured = exists().where(
+        table.subscribe_name == row.changefeed,
+        table.table_id == row.table_id,
+        or_(row.table_id != 0, same_name),
+    )
+    watermark = session.scalars(select(FeedRow.watermark).where(FeedRow.id == changefeed)).one()
+    for some in _chunks(plan.stretch.schema_changes):
+        old = select(*key).where(
+            row.changefeed == changefeed, _touched(some), or_(_overtaken(watermark), ~captured)
+        )
+        # Read first: MySQL does not delete from a table that the same statement looks at.
+        for found in _chunks([tuple(one) for one in session.execute(old)]):
+            gone = delete(row).where(row.changefeed == changefeed, tuple_(*key).in_(found))
+            session.execute(gone, execution_options=_BLIND)
+
+
+def _touched(changes: Sequence[SchemaChange]) -> ColumnElement[bool]:
+    """Return the condition that a version is of a table which one of the changes concerns."""
+    row = TableVersionRow
+    ids = {c.dropped_table_id for c in changes} | {c.schema.table_id for c in changes if c.schema}
+    names = {c.table for c in changes} | {c.previous for c in changes if c.previous}
+    databases = {c.table.database for c in changes if c.kind is DdlKind.DROP_DATABASE}
+    return or_(
+        row.table_id.in_(sorted(ids - {0})),
+        and_(row.table_id == 0, tuple_(row.db_name, row.table_name).in_(sorted(names))),
+        row.db_name.in_(sorted(databases)),
+    )
 
 
 def _identity(table_id: int, database: str, table: str) -> int | TableId:
