@@ -120,7 +120,7 @@ def _run(asked: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[
         _say("comparing what arrived")
         written = watch.samples[-1]["written"]
         states = world.meta.execute("SELECT id, state, error FROM changefeeds", "rowferry")
-        arrived = check(world)
+        arrived = check(world, lambda feed: _say(f"compared {feed}"))
         for member in world.members:
             member.drain()
     run = {

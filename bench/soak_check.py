@@ -7,21 +7,23 @@ tables have all the time. Nobody writes meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from soak_copy import COLUMNS, Copy, Table, digest
 from soak_world import Planned, World
 
-from rowferry.errors import RowferryError
 from rowferry.verify.local import InProcessRunner
 from rowferry.verify.names import Names
 from rowferry.verify.run import Request, verify
 from rowferry.verify.side import open_side
 
 
-def check(world: World) -> dict[str, Any]:
-    """Return, for each kind of sink, how much was compared and what differs."""
+def check(world: World, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Return, for each kind of sink, how much was compared and what differs.
+
+    `tell` is called with the id of each changefeed that was compared.
+    """
     found: dict[str, Any] = {}
     for feed in world.feeds:
         kind = found.setdefault(feed.kind, {"feeds": 0, "tables": 0, "rows": 0, "wrong": []})
@@ -31,8 +33,9 @@ def check(world: World) -> dict[str, Any]:
                 kind["tables"] += 1
                 kind["rows"] += rows
                 kind["wrong"] += [wrong] if wrong else []
-        except RowferryError as err:
-            kind["wrong"].append(f"{feed.id}: {err}")
+        except Exception as err:  # one that cannot be read is a finding, not the end of an hour
+            kind["wrong"].append(f"{feed.id}: {type(err).__name__}: {err}")
+        tell(feed.id)
     return found
 
 
