@@ -30,6 +30,7 @@ from rowferry.control.lease import Holder
 from rowferry.control.loop import Loop, Step
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
+from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.reader import StoredSchema, read_storage
 from rowferry.flow.sink.storage.schema_file import of_table
 from rowferry.spark.job import InProcessRunner
@@ -140,6 +141,11 @@ class Feed:
     @property
     def server(self) -> Server:
         return self._settings[0]
+
+    @property
+    def codec(self) -> Codec:
+        """What reads its files."""
+        return self._flow.encode
 
     @property
     def loop(self) -> Loop:

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from pymysql.cursors import Cursor
 from pymysql.err import OperationalError, ProgrammingError
-from validator_kit import Ferry, every
+from validator_kit import Ferry, every, wrong_versions
 
-from rowferry.change.chunk import Rows, SchemaChange
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableId
 from rowferry.errors import RowferryError
@@ -31,7 +30,6 @@ from rowferry.testing.mysql_history import (
     settled,
 )
 from rowferry.testing.servers import MariaDb, MySql, Server
-from rowferry.testing.storage import storage_changes
 from rowferry.testing.validators import AllPromises, Oracle, PerKeyOrder, WatermarkHolds
 
 WRITING_S = 2.0
@@ -207,7 +205,7 @@ def test_a_storm_of_schema_changes(server: Server, tmp_path: Path, seed: int) ->
         ferry.catch_up()
         assert ferry.schema_changes >= storm.changes
         assert ferry.differences() == ""
-        assert wrong_versions(ferry) == []
+        assert wrong_versions(ferry.root, ferry.codec) == []
         assert ferry.judge(None, PerKeyOrder(ferry.facts), WatermarkHolds(ferry.facts)) == []
     finally:
         ferry.close()
@@ -297,22 +295,3 @@ class Storm:
         self._run(f"INSERT INTO o{self._made} VALUES (1, 'x'), (2, 'y')")
         if self._dice.random() < 0.5:
             self._run(f"DROP TABLE o{self._made}")
-
-
-def wrong_versions(ferry: Ferry) -> list[str]:
-    """Return the rows that were written with a table version that was not in force."""
-    ends: dict[TableId, list[int]] = {}
-    found = list(storage_changes(ferry.root, ferry.codec))
-    for change in found:
-        if isinstance(change, SchemaChange):
-            ends.setdefault(change.table, []).append(change.commit_ts)
-            if change.previous is not None:
-                ends.setdefault(change.previous, []).append(change.commit_ts)
-    wrong = []
-    for rows in found:
-        if isinstance(rows, Rows) and len(rows):
-            version, stamps = rows.table.version, rows.commit_ts
-            end = min((e for e in ends.get(rows.table.id, []) if e > version), default=1 << 63)
-            if stamps.min() < version or stamps.max() >= end:
-                wrong.append(f"{rows.table.id}: {stamps.min()}-{stamps.max()} in {version}-{end}")
-    return wrong

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from rowferry.change.chunk import Rows
+from rowferry.change.chunk import Rows, SchemaChange
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId, TableSchema
@@ -17,6 +18,7 @@ from rowferry.control.lease import Holder
 from rowferry.control.loop import STRETCH_BYTES, Loop, Step
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
+from rowferry.flow.encode.contract import Codec
 from rowferry.spark.job import InProcessRunner
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.feed import Consumer, Feed
@@ -27,7 +29,13 @@ from rowferry.testing.nemesis_watch import Sight, deliver_sights, see
 from rowferry.testing.rebuild import compare, rebuild
 from rowferry.testing.servers import Server
 from rowferry.testing.storage import StorageDecoder, storage_changes
-from rowferry.testing.validators import Oracle, SnapshotWindow, StorageLayout
+from rowferry.testing.validators import (
+    Oracle,
+    PerKeyOrder,
+    SnapshotWindow,
+    StorageLayout,
+    WatermarkHolds,
+)
 
 PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by working code
 NAME = "feed"
@@ -192,6 +200,70 @@ class Ferry:
         expected = {name: read_rows(self.server, t) for name, t in schemas.items()}
         result = compare(found, {n: r for n, r in expected.items() if n in found or r})
         return "" if result.same else str(result)
+
+
+def wrong_versions(root: Path, codec: Codec) -> list[str]:
+    """Return the rows that were written with a table version that was not in force."""
+    ends: dict[TableId, list[int]] = {}
+    found = list(storage_changes(root, codec))
+    for change in found:
+        if isinstance(change, SchemaChange):
+            ends.setdefault(change.table, []).append(change.commit_ts)
+            if change.previous is not None:
+                ends.setdefault(change.previous, []).append(change.commit_ts)
+    wrong = []
+    for rows in found:
+        if isinstance(rows, Rows) and len(rows):
+            version, stamps = rows.table.version, rows.commit_ts
+            end = min((e for e in ends.get(rows.table.id, []) if e > version), default=1 << 63)
+            if stamps.min() < version or stamps.max() >= end:
+                wrong.append(f"{rows.table.id}: {stamps.min()}-{stamps.max()} in {version}-{end}")
+    return wrong
+
+
+class Stepping(Protocol):
+    """A feed of files that is run step by step."""
+
+    root: Path
+    step: Callable[[], Step | None]
+
+    @property
+    def codec(self) -> Codec:
+        """What reads its files."""
+
+
+class Watched:
+    """Looks at a feed's files after each of its steps, from now on."""
+
+    def __init__(self, feed: Stepping, protocol: str = "canal-json") -> None:
+        self._feed = feed
+        self._facts = FACTS[protocol]
+        self._layout = StorageLayout(feed.root)
+        self._sights: list[Sight] = []
+        step = feed.step
+
+        def watched() -> Step | None:
+            done = step()
+            self._look()
+            return done
+
+        feed.step = watched
+        self._look()
+
+    def failures(self) -> list[str]:
+        """Return how the files break a promise, read as they grew."""
+        order, marks = PerKeyOrder(self._facts), WatermarkHolds(self._facts)
+        feed = Feed(self._facts, (order, marks))
+        deliver_sights(self._feed.root, self._feed.codec, self._sights, feed)
+        feed.finish()
+        self._layout.observe()
+        return order.failures + marks.failures + self._layout.failures
+
+    def _look(self) -> None:
+        found = checkpoint(self._feed.root)
+        if not self._sights or found != self._sights[-1].checkpoint_ts:
+            self._sights.append(see(self._feed.root, found))
+        self._layout.observe()
 
 
 @contextmanager

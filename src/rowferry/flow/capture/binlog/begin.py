@@ -10,6 +10,7 @@ from rowferry.change.position import PHYSICAL_SHIFT, Stage, physical_ms
 from rowferry.errors import BadOption
 from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.gtid import parse_gtids
+from rowferry.flow.capture.binlog.joining import join_first
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.prelude import position_at, position_before
 from rowferry.flow.capture.binlog.retention import check_reachable
@@ -92,24 +93,30 @@ class Beginning:
             self._place(server)
 
     def start(self, state: State, server: Server, decision: Decision) -> None:
-        """Fill an empty state: the captured tables, and the place in the log if it is given."""
+        """Fill an empty state: the place in the log, and then the captured tables.
+
+        What is made after that place is in the log, and what was made before it is listed. With
+        snapshots a table has to be as it was at that place: see `join_first`.
+        """
+        state.rules = self.rules
+        if self.snapshots:
+            join_first(state, server, decision)
+            return
         if self.start_gtid:
             parse_gtids(self.start_gtid, server.flavour)
-        state.rules = self.rules
-        stage = Stage.REGISTERED if self.snapshots else Stage.LOG
-        if not self.snapshots:
-            state.log = self._place(server)
-            state.started = True
-            state.log.last_ts = max(state.log.last_ts, _FIRST_VERSION)
+        state.log = self._place(server)
+        state.started = True
+        state.log.last_ts = max(state.log.last_ts, _FIRST_VERSION)
         for table in server.tables(decision.keeps_table, state.take_id):
             if decision.captures(table):
-                state.put(table.at(state.log.last_ts), stage)
-        if self.snapshots and not state.tables:
-            state.log = self._now(server)
-            state.started = True
+                state.put(table.at(state.log.last_ts), Stage.LOG)
 
     def follow_filter(self, state: State, server: Server, decision: Decision) -> None:
-        """Let tables go that the filter no longer keeps, and those join that it now does."""
+        """Let tables go that the filter no longer keeps, and those join that it now does.
+
+        The list is newer than the place in the log. What the log tells of these tables up to their
+        joining is followed, and a name that it gives to another table is that one's.
+        """
         for captured in list(state.tables.values()):
             if not decision.captures(captured.schema):
                 state.forget(captured.schema.table_id)

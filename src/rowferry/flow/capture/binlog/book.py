@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl import create_sql, parse_create
@@ -16,7 +18,8 @@ from rowferry.flow.capture.binlog.events import Query
 from rowferry.flow.capture.binlog.scanner import Statement
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.server_form import in_order
-from rowferry.flow.capture.binlog.state import State
+from rowferry.flow.capture.binlog.snapshot import take_back
+from rowferry.flow.capture.binlog.state import Captured, State
 from rowferry.flow.capture.binlog.statement_reader import ANSI_QUOTES
 from rowferry.flow.capture.binlog.statement_text import mentioned, plain_text
 from rowferry.flow.capture.binlog.statements import Effects, effects
@@ -31,6 +34,18 @@ from rowferry.flow.decide.contract import Decision
 
 LOG = logging.getLogger(__name__)
 
+# Rows get another table, or another partition: what was read by the old names may be anybody's.
+_MOVES: Final = frozenset(
+    {
+        DdlKind.RENAME_TABLE,
+        DdlKind.EXCHANGE_PARTITION,
+        DdlKind.ADD_PARTITION,
+        DdlKind.REORGANIZE_PARTITION,
+        DdlKind.ALTER_PARTITIONING,
+        DdlKind.REMOVE_PARTITIONING,
+    }
+)
+
 
 class Book:
     """Answers a scanner's questions from the state, and changes the state by statements."""
@@ -43,6 +58,7 @@ class Book:
         snapshots: bool,
         follow_swaps: bool,
         drop_marked: bool = False,
+        warn: Callable[[str], None] = lambda words: None,
     ) -> None:
         self._state = state
         self._server = server
@@ -50,6 +66,7 @@ class Book:
         self._snapshots = snapshots
         self._follow_swaps = follow_swaps
         self._drop_marked = drop_marked
+        self._warn = warn
         self._made: list[TableSchema] = []
 
     def made(self) -> tuple[TableSchema, ...]:
@@ -101,7 +118,17 @@ class Book:
         return found
 
     def effects(self, query: Query, excluded: set[int]) -> Effects | None:
-        """Return what a statement does to captured tables; None: nothing."""
+        """Return what a statement does to captured tables; None: nothing.
+
+        What lies before the exact place of a table's snapshot (`excluded`) the snapshot has seen,
+        unless rows changed their table: then the snapshot is worth nothing.
+        """
+        whole = self._effects(query, set())
+        if whole is None or not excluded or self._unsettled_by(whole):
+            return whole
+        return self._effects(query, excluded)
+
+    def _effects(self, query: Query, excluded: set[int]) -> Effects | None:
         known = {
             name: t.schema
             for name, t in self._state.by_name().items()
@@ -125,6 +152,29 @@ class Book:
         if found is None or not self._concerns(found):
             return None
         return found
+
+    def _unsettled_by(self, found: Effects) -> list[Captured]:
+        """Return the tables whose snapshot cannot be trusted any more behind a statement.
+
+        Parts of a snapshot are read at their own moments, by the table's name and partition. The
+        log has not passed these moments yet: nobody knows which parts were read before rows got
+        another name, and which after that.
+        """
+        names, tables = self._state.by_name(), self._state.tables
+        moved: dict[int, Captured] = {}
+        for change in found.changes:
+            if change.kind in _MOVES:
+                known = names.get(change.table)
+                if change.kind is DdlKind.RENAME_TABLE:
+                    known = tables.get(change.schema.table_id) if change.schema else None
+                if known is not None and self._state.is_unsettled(known):
+                    moved[known.schema.table_id] = known
+        if any(c.kind is DdlKind.EXCHANGE_PARTITION for c in found.changes):
+            both = [known for c in found.changes if (known := names.get(c.table)) is not None]
+            waits = any(t.progress.stage is Stage.REGISTERED for t in both)
+            if moved or waits:  # readers cannot exchange what they do not have
+                moved.update({t.schema.table_id: t for t in both})
+        return [t for t in moved.values() if t.progress.stage is not Stage.REGISTERED]
 
     def named(self, query: Query) -> str:
         """Return the captured table that a statement names, for an error; empty: none."""
@@ -165,7 +215,10 @@ class Book:
     def _met_without_statement(
         self, mapped: MappedTable, name: TableId, commit_ts: int
     ) -> TableSchema | None:
-        """Take up a table that no statement has announced."""
+        """Take up a table that no statement has announced; its rows of before are not in the log.
+
+        Where the feed has snapshots it joins with one, else its rows are taken from here on.
+        """
         table_id = self._state.take_id()
         now = self._server.table(name, table_id)
         if now is not None and not self._decision.captures(now):
@@ -176,6 +229,14 @@ class Book:
         found = now.at(commit_ts)
         if not self._decision.captures(found):
             return None
+        if self._snapshots:
+            self._warn(f"no statement in the log tells where {name} came from: it is read anew")
+            self._state.put(found, Stage.REGISTERED)
+            return None
+        self._warn(
+            f"no statement in the log tells where {name} came from: its rows are delivered from "
+            "here on, those that it had before are not"
+        )
         self._state.put(found, Stage.LOG)
         self._made.append(found)
         return found
@@ -219,11 +280,16 @@ class Book:
         """
         self._server.renew_settings()
         told: list[SchemaChange] = []
-        swapped = {name for name, _ in statement.effects.swapped}
 
         def stamp() -> int:
             return statement.commit_ts + (0 if self._state.log.txn_ts else len(told))
 
+        if unsettled := self._unsettled_by(statement.effects):
+            for table in unsettled:
+                told += take_back(self._state, table, self._decision, stamp())
+            found = self._effects(statement.query, set()) or Effects()
+            statement = replace(statement, effects=found)
+        swapped = {name for name, _ in statement.effects.swapped}
         for change in statement.effects.changes:
             whole = self._completed(change, statement)
             if whole is not None:
@@ -274,19 +340,14 @@ class Book:
 
     def _apply_one(self, change: SchemaChange, commit_ts: int) -> list[SchemaChange]:
         told: list[SchemaChange] = []
-        if (new := change.schema) is not None:
-            known = self._state.tables.get(new.table_id)
-            if known is not None and known.cut_short and known.schema.id != new.id:
-                told = self._take_back(known.schema, commit_ts)  # the new name brings all its rows
-                change = replace(change, schema=replace(new, table_id=self._state.take_id()))
-                commit_ts += len(told)
         schema = change.schema.at(commit_ts) if change.schema is not None else None
         change = replace(change, commit_ts=commit_ts, schema=schema)
         if change.kind is DdlKind.DROP_TABLE and change.dropped_table_id in self._state.tables:
             last = self._state.tables[change.dropped_table_id].schema
             change = replace(change, last_schema=last)
         seen = self._as_seen(change)
-        if self._decision.keeps_schema_change(seen):
+        hidden = self._is_hidden(seen)
+        if not hidden and self._decision.keeps_schema_change(seen):
             told.append(seen)
         if change.dropped_table_id:
             self._state.forget(change.dropped_table_id)
@@ -294,16 +355,30 @@ class Book:
             return told
         if not self._decision.captures(schema):
             self._state.forget(schema.table_id)
+        elif hidden:
+            self._state.put(schema, Stage.REGISTERED)
         elif schema.table_id in self._state.tables or change.kind in (
             DdlKind.CREATE_TABLE,
             DdlKind.TRUNCATE_TABLE,
         ):
-            self._state.put(schema, Stage.LOG)
+            now = self._state.put(schema, Stage.LOG)
+            if change.kind is DdlKind.CREATE_TABLE:
+                now.tell()
         else:
-            self._state.put(schema, Stage.REGISTERED if self._snapshots else Stage.LOG)
+            stage = Stage.REGISTERED if self._snapshots else Stage.LOG
+            self._state.put(schema, stage).tell()
         return told
 
-    def _take_back(self, schema: TableSchema, commit_ts: int) -> list[SchemaChange]:
+    def _is_hidden(self, change: SchemaChange) -> bool:
+        """Return whether a change is one of a table that waits, and that readers do not know.
+
+        What it was like at this place is not known either, until it joins.
+        """
+        ids = {change.dropped_table_id, change.schema.table_id if change.schema else 0}
+        known = [t for t in map(self._state.tables.get, ids) if t is not None]
+        return bool(known) and change.kind is not DdlKind.CREATE_TABLE and not known[0].told
+
+    def _let_go(self, schema: TableSchema, commit_ts: int) -> list[SchemaChange]:
         """Let a table go; returns the DROP that clears what was delivered of it."""
         query = f"DROP TABLE {quoted_table(schema.id)}"
         change = SchemaChange(0, DdlKind.DROP_TABLE, query, schema.id)
@@ -333,7 +408,7 @@ class Book:
         told: list[SchemaChange] = []
         kind = DdlKind.MULTI_SCHEMA_CHANGE if old is not None else DdlKind.RENAME_TABLE
         if old is not None and not self._follow_swaps:
-            told = self._take_back(old.schema, commit_ts)
+            told = self._let_go(old.schema, commit_ts)
             now = replace(now, table_id=self._state.take_id())
             kind = DdlKind.RENAME_TABLE
         query = statement.query.sql.strip()

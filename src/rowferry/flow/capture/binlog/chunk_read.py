@@ -45,12 +45,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Errors that say: the table is not what it was when the snapshot was planned.
 _MEANINGS: Final[Meanings] = {
-    1049: SnapshotOutdated,  # no such database
-    1054: SnapshotOutdated,  # no such column
-    1146: SnapshotOutdated,  # no such table
-    1176: SnapshotOutdated,  # no such key
+    **dict.fromkeys(session.ALTERED, SnapshotOutdated),
     1412: SnapshotGone,  # altered since the view was opened
 }
 _VIEWS: Final = 10  # tries to open a view between two changes of the table
@@ -129,6 +125,7 @@ def read_exact(
 ) -> tuple[Place, Iterator[Rows]]:
     """Return the exact place of a view of a whole table, and all its rows as inserts.
 
+    The table may have no more columns than `schema`: nothing of its log before that place follows.
     MariaDB knows the place. On MySQL a moment is waited for in which the log stands still; if none
     comes and `lock` allows it, writers to this table are held up while the view is opened. A table
     whose engine has no transactions is locked until all its rows are read.
@@ -183,11 +180,16 @@ def _inserts(
 
 
 def _open_view(
-    connection: Connection[Any], login: Login, schema: TableSchema, look: Callable[[], T]
+    connection: Connection[Any],
+    login: Login,
+    schema: TableSchema,
+    look: Callable[[], T],
+    exactly: bool = False,
 ) -> T:
     """Open a view in which the table is as `schema` says; return what `look` saw right after.
 
-    From here to the view's end nobody can alter the table.
+    From here to the view's end nobody can alter the table. Unless `exactly`, it may have more
+    columns than `schema`.
     """
     moment("open view")
     touch = f"SELECT 1 FROM {chunks.table_name(schema)} LIMIT 1"
@@ -203,11 +205,13 @@ def _open_view(
                 raise
         else:
             break
-    _check_columns(connection, login, schema)
+    _check_columns(connection, login, schema, exactly)
     return found
 
 
-def _check_columns(connection: Connection[Any], login: Login, schema: TableSchema) -> None:
+def _check_columns(
+    connection: Connection[Any], login: Login, schema: TableSchema, exactly: bool
+) -> None:
     moment("check columns")
     found = session.rows(
         connection,
@@ -217,6 +221,8 @@ def _check_columns(connection: Connection[Any], login: Login, schema: TableSchem
         tuple(schema.id),
     )
     present = {name.lower(): (kind, charset or "binary") for name, kind, charset in found}
+    if exactly and len(present) > len(schema.columns):
+        raise SnapshotOutdated(f"{schema.id} has more columns than before")
     for column in schema.columns:
         if column.name.lower() not in present:
             raise SnapshotOutdated(f"{schema.id} has no column {column.name!r} any more")
@@ -254,10 +260,11 @@ def _exact_view(
         return _locked_view(connection, login, schema, flavour, hold=True)
     if flavour is Flavour.MARIADB:
         look = partial(positions.snapshot_place, connection, login)
-        return _open_view(connection, login, schema, look), None
+        return _open_view(connection, login, schema, look, exactly=True), None
     for attempt in range(_QUIET_TRIES):
         quiet = positions.QuietMoment(connection, login)
-        if place := _open_view(connection, login, schema, partial(quiet.place, connection, login)):
+        still = partial(quiet.place, connection, login)
+        if place := _open_view(connection, login, schema, still, exactly=True):
             return place, None
         session.rows(connection, login, "ROLLBACK")
         time.sleep(attempt % 10 * 0.003)
@@ -274,9 +281,9 @@ def _locked_view(
     with ExitStack() as opened:
         locker = opened.enter_context(closing(session.connect(login)))
         prepare(locker, login, flavour)
-        session.rows(locker, login, f"LOCK TABLES {chunks.table_name(schema)} READ")
+        session.rows_of_table(locker, login, f"LOCK TABLES {chunks.table_name(schema)} READ")
         look = partial(positions.place_now, connection, login, flavour)
-        place = _open_view(connection, login, schema, look)
+        place = _open_view(connection, login, schema, look, exactly=True)
         if hold:
             opened.pop_all()
             return place, locker

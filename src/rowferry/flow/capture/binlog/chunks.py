@@ -209,6 +209,7 @@ def next_chunks(
 
     Raises:
         BadInput: the table has no usable key.
+        SnapshotOutdated: the table, the partition or the key is not as `schema` says.
     """
     moment("cut chunks")
     session.rows(connection, login, SETTINGS)
@@ -253,7 +254,7 @@ class _Table:
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a statement."""
         moment("look at keys")
-        return session.rows(self._connection, self._login, sql)
+        return session.rows_of_table(self._connection, self._login, sql)
 
 
 class _Walk:

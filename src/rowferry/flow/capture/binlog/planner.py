@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
+from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Stretch
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
@@ -15,6 +17,7 @@ from rowferry.errors import BadOption
 from rowferry.flow.capture.binlog.begin import Beginning
 from rowferry.flow.capture.binlog.book import Book
 from rowferry.flow.capture.binlog.gtid import parse_gtids
+from rowferry.flow.capture.binlog.joining import Joining
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.probe import check_server_id
 from rowferry.flow.capture.binlog.read_ahead import ReadAhead
@@ -29,7 +32,6 @@ from rowferry.flow.capture.binlog.session import Login
 from rowferry.flow.capture.binlog.snapshot import (
     cut_snapshots,
     find_hold,
-    join,
     restart_altered,
     snapshot_shares,
 )
@@ -78,6 +80,7 @@ class BinlogPlanner:
         self._known = {(v.table_id, v.version) for v in versions}
         self._met: list[TableSchema] = []
         self._warnings: list[str] = []
+        self._joining = Joining(self._server, self._warnings.append)
         self._ahead: ReadAhead | None = None
         self._appetite: Appetite | None = None
         self._opened = False
@@ -96,9 +99,8 @@ class BinlogPlanner:
                 return self._completed(stretch)
         if state.finished:
             return self._completed(Stretch((), (), {}, finished=True, caught_up=True))
-        if state.in_stage(Stage.REGISTERED):
-            self._close_log()
-            join(state, self._server, self._decision)
+        if changes := self._let_join():
+            return self._completed(Stretch((), changes, {}))
         if appetite.until_ts is not None:
             self._check_end(appetite.until_ts)
         if state.in_stage(Stage.SNAPSHOT):
@@ -140,7 +142,8 @@ class BinlogPlanner:
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should know and has not been told yet."""
-        found, self._warnings = tuple(self._warnings), []
+        found = tuple(self._warnings)
+        del self._warnings[: len(found)]  # framing ahead adds to the same list
         return found
 
     def lag_ms(self) -> int | None:
@@ -163,7 +166,7 @@ class BinlogPlanner:
             self._beginning.start(state, self._server, self._decision)
             return None
         self._beginning.follow_filter(state, self._server, self._decision)
-        changes = restart_altered(state, self._server)
+        changes = restart_altered(state, self._server, self._decision)
         return Stretch((), tuple(changes), {}) if changes else None
 
     def _check_end(self, until_ts: int) -> None:
@@ -198,6 +201,19 @@ class BinlogPlanner:
             self._known.add(key)
             self._met.append(schema)
 
+    def _let_join(self) -> tuple[SchemaChange, ...]:
+        """Let registered tables join where the log stands, if it is their time."""
+        state = self._state
+        if not state.in_stage(Stage.REGISTERED) or state.in_stage(Stage.SNAPSHOT):
+            return ()
+        with self._ahead.changed if self._ahead is not None else nullcontext():
+            if not self._joining.is_due(state):
+                return ()
+            changes = self._joining.join(state, self._decision)
+        if changes or state.in_stage(Stage.SNAPSHOT):
+            self._close_log()  # what was framed ahead knows nothing of them
+        return tuple(changes)
+
     # --- the log ---------------------------------------------------------------------------------
 
     def _open_log(self, appetite: Appetite) -> ReadAhead:
@@ -227,6 +243,7 @@ class BinlogPlanner:
             self._beginning.snapshots,
             self._follow_swaps,
             self._drop_marked,
+            self._warnings.append,
         )
         self._book = book
         scanner = Scanner(stream, log, book, appetite)
@@ -276,7 +293,7 @@ class BinlogPlanner:
             state.log = scanner.position()
         state.lows = {k: v for k, v in state.lows.items() if k in scanner.waits_for()}
         if state.hold is not None and passed(state.log, state.hold):
-            state.hold = None
+            state.hold, state.unsettled_from = None, 0
         if scanner.clamped:
             self._warnings.append(
                 f"{scanner.clamped} transactions have a time more than 60 s ahead of the "

@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rowferry.change.table import TableId
-from rowferry.errors import LoginRefused, SourceError, SourceUnavailable
+from rowferry.errors import LoginRefused, SnapshotOutdated, SourceError, SourceUnavailable
 from rowferry.flow.capture.binlog.retention import log_begun
-from rowferry.flow.capture.binlog.session import Connection, Flavour, Login, one_row, rows
+from rowferry.flow.capture.binlog.session import (
+    Connection,
+    Flavour,
+    Login,
+    one_row,
+    rows,
+    rows_of_table,
+)
 from rowferry.moment import moment
 
 _GRANT = re.compile(r"(GRANT|REVOKE) (.+?) ON (.+) (?:TO|FROM) (.+)")
@@ -92,6 +99,8 @@ def may_read_log(login: Login, flavour: Flavour, files: Sequence[str] | None) ->
 def check_select(connection: Connection[Any], login: Login, tables: Iterable[TableId]) -> None:
     """Make sure that the user may read these tables; all that it may not read are told at once.
 
+    A table that is gone meanwhile is nobody's to read.
+
     Raises:
         LoginRefused: with the GRANTs that cure it.
     """
@@ -100,9 +109,11 @@ def check_select(connection: Connection[Any], login: Login, tables: Iterable[Tab
     for database, table in tables:
         name = f"{_named(database)}.{_named(table)}"
         try:
-            rows(connection, login, f"SELECT * FROM {name} LIMIT 0")
+            rows_of_table(connection, login, f"SELECT * FROM {name} LIMIT 0")
         except LoginRefused:
             refused.append(name)
+        except SnapshotOutdated:
+            pass  # it went while we looked; whatever comes in its place is looked at when it joins
     if refused:
         user = account(connection, login)
         cures = [f"GRANT SELECT ON {name} TO {user}" for name in refused[:5]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -48,23 +49,27 @@ class Server:
         """Return one table as it is now."""
         return read_table(self.connection, self.login, self.facts, name, table_id)
 
-    def partitions(self, name: TableId) -> tuple[str, ...]:
+    def partitions(self, name: TableId) -> tuple[tuple[str, ...], str]:
         """Return a table's partitions as MySQL's log numbers them; none: not partitioned.
 
+        With them comes a short text that is another one when rows may lie in other partitions.
         MariaDB's log does not tell partitions, so a table there counts as one piece.
         """
         moment("list partitions")
         if self.flavour is Flavour.MARIADB:
-            return ()
+            return (), ""
         found = session.rows(
             self.connection,
             self.login,
-            "SELECT COALESCE(SUBPARTITION_NAME, PARTITION_NAME) FROM information_schema.PARTITIONS "
+            "SELECT COALESCE(SUBPARTITION_NAME, PARTITION_NAME), PARTITION_METHOD, "
+            "PARTITION_EXPRESSION, PARTITION_DESCRIPTION, SUBPARTITION_METHOD, "
+            "SUBPARTITION_EXPRESSION FROM information_schema.PARTITIONS "
             "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND PARTITION_NAME IS NOT NULL "
             "ORDER BY PARTITION_ORDINAL_POSITION, SUBPARTITION_ORDINAL_POSITION",
             tuple(name),
         )
-        return tuple(row[0] for row in found)
+        digest = hashlib.sha256(repr(found).encode()).hexdigest()[:16] if found else ""
+        return tuple(row[0] for row in found), digest
 
     def unnumbered_tables(self) -> tuple[TableId, ...]:
         """Return the partitioned tables, where the log does not tell a row's partition."""

@@ -21,6 +21,7 @@ from rowferry.errors import (
     LogLost,
     ReplicaIdTaken,
     RowferryError,
+    SnapshotOutdated,
     SourceError,
     SourceMismatch,
     SourceUnavailable,
@@ -40,6 +41,20 @@ _TLS: Final = frozenset({2026, 3159})
 _LOG_REFUSED: Final = frozenset({1236})
 _ID_TAKEN: Final = frozenset({4052})
 _STOP: Final = frozenset({1064, 1193, 1231, 1049})
+# Of a statement that names a captured table: it is not what it was when it was looked at.
+ALTERED: Final = frozenset(
+    {
+        1049,  # no such database
+        1054,  # no such column
+        1146,  # no such table
+        1176,  # no such key
+        1347,  # a view now
+        1412,  # altered since the transaction began
+        1505,  # not partitioned any more
+        1735,  # no such partition
+        1747,  # the same
+    }
+)
 
 
 class Flavour(Enum):
@@ -212,13 +227,31 @@ def rows(
 
     Statements take values as `%s`.
     """
+    return wrapped(lambda: _fetched(connection, sql, values), login)
+
+
+def rows_of_table(connection: Connection[Any], login: Login, sql: str) -> list[tuple[Any, ...]]:
+    """Run one statement that names a captured table, as `rows` does.
+
+    Raises:
+        SnapshotOutdated: the table is gone, or has changed; the log tells what became of it.
+    """
 
     def attempt() -> list[tuple[Any, ...]]:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, tuple(values) or None)
-            return [tuple(row) for row in cursor.fetchall()]
+        try:
+            return _fetched(connection, sql, ())
+        except pymysql.err.MySQLError as err:
+            if err.args and err.args[0] in ALTERED:
+                raise SnapshotOutdated(f"{login}: error {err.args[0]}: {err.args[-1]}") from None
+            raise
 
     return wrapped(attempt, login)
+
+
+def _fetched(connection: Connection[Any], sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, tuple(values) or None)
+        return [tuple(row) for row in cursor.fetchall()]
 
 
 def one_row(

@@ -1,6 +1,6 @@
-"""Snapshots without locks: how tables join, and how they are cut into segments.
+"""Snapshots without locks: how they are cut into segments, and what makes them begin anew.
 
-All tables that join together have one place in the log, `low`, taken before the first row is read.
+A table that joins has a place in the log, `low`, where the feed's log stands at that moment.
 Parts of a table are read at later moments, each at its own, and all of the table's log behind `low`
 follows. So a row may come twice, until the log has passed the place where the last part was read.
 A table without a usable key is read at once, at an exact place of its own.
@@ -9,80 +9,24 @@ A table without a usable key is read at once, at an exact place of its own.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl_table import quoted_table
 from rowferry.change.plan import Again, Segment, TableSlice
-from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage
+from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableSchema
-from rowferry.errors import SourceUnavailable, SourceUnsupported
+from rowferry.errors import SnapshotOutdated
 from rowferry.flow.capture.binlog.chunks import Chunk, estimate_rows, next_chunks, row_bytes
-from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.server import Server
-from rowferry.flow.capture.binlog.snapshot_position import high_position, low_position
-from rowferry.flow.capture.binlog.state import CUT_SHORT, Captured, State
+from rowferry.flow.capture.binlog.snapshot_position import high_position
+from rowferry.flow.capture.binlog.state import TOLD, Captured, State
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.decide.contract import Decision
 
 MOST_SEGMENTS: Final = 64
-_TRIES: Final = 50
-_WAIT_S: Final = 0.1
 _LEAST_ROWS, _MOST_ROWS = 1_000, 2_000_000
-
-
-def join(state: State, server: Server, decision: Decision) -> None:
-    """Give the registered tables their place in the log; their snapshot begins.
-
-    The first ones to join are where the log begins. Tables that are gone are forgotten.
-
-    Raises:
-        SourceUnavailable: their definitions keep changing; a later try may work.
-        SourceUnsupported: XA transactions stay prepared, so that their rows cannot be found.
-    """
-    waiting = {t.schema.id: t.schema.table_id for t in state.in_stage(Stage.REGISTERED)}
-    for _ in range(_TRIES):
-        before = _definitions(server, waiting)
-        if server.prepared_xids():
-            time.sleep(_WAIT_S)
-            continue
-        low = low_position(server.connection, server.login, server.flavour)
-        if server.prepared_xids() or _definitions(server, waiting) != before:
-            continue
-        break
-    else:
-        if server.prepared_xids():
-            raise SourceUnsupported(
-                f"{server.login} keeps prepared XA transactions; a snapshot needs a moment without "
-                "any: run XA RECOVER, and end them with XA COMMIT or XA ROLLBACK"
-            )
-        raise SourceUnavailable("the captured tables are being altered all the time")
-    clock = state.log.last_ts + 1
-    if not state.started:
-        clock = max(clock, server.clock_ms() << PHYSICAL_SHIFT)
-        state.log = LogPosition(
-            server.flavour, server.facts.identity, low["file"], low["offset"], low["gtid"]
-        )
-        if server.flavour.value == "mysql":
-            state.log.file, state.log.offset = "", 4  # the file's end runs ahead of what is visible
-    for name, table_id in waiting.items():
-        state.forget(table_id)
-        found = before.get(name)
-        if found is None or not decision.captures(found):
-            continue
-        state.put(replace(found, table_id=table_id).at(clock), Stage.SNAPSHOT, clock)
-        if state.started:
-            state.lows[table_id] = low
-    state.log.last_ts = clock
-    state.started = True
-
-
-def _definitions(server: Server, names: Iterable[tuple[str, str]]) -> dict[object, TableSchema]:
-    wanted = set(names)
-    return {t.id: t for t in server.tables(lambda name: name in wanted, lambda: 0)}
 
 
 def cut_snapshots(state: State, server: Server, appetite: Appetite) -> list[Segment]:
@@ -98,7 +42,7 @@ def cut_snapshots(state: State, server: Server, appetite: Appetite) -> list[Segm
             break
         if keyless:
             segments.append(_segment(0, table, {"kind": "exact"}, Again.NEVER, 1))
-            table.progress = table.progress.with_(stage=Stage.LOG)
+            table.progress = table.progress.with_(stage=Stage.LOG, last_snapshot_key="")
             break
         while left > 0 and len(segments) < MOST_SEGMENTS:
             left -= _cut_table(segments, table, server, appetite)
@@ -122,8 +66,10 @@ def _cut_table(segments: list[Segment], table: Captured, server: Server, appetit
     schema, progress = table.schema, table.progress
     each = max(1, row_bytes(server.connection, server.login, schema))
     wish = max(_LEAST_ROWS, min(_MOST_ROWS, appetite.segment_bytes(schema.id) // each))
-    parts = server.partitions(schema.id)
-    part, after = _reached(progress)
+    parts, digest = server.partitions(schema.id)
+    part, after, before = _reached(progress)
+    if before is not None and before != digest:
+        raise SnapshotOutdated(f"{schema.id} has other partitions than when its snapshot began")
     name = parts[part] if parts else ""
     count = min(8, MOST_SEGMENTS - len(segments))
     size = 0
@@ -135,25 +81,28 @@ def _cut_table(segments: list[Segment], table: Captured, server: Server, appetit
             one = replace(one, slices=(replace(one.slices[0], physical_id=part),))
         segments.append(one)
         size += estimated
-        table.progress = _behind(table, chunk, part, last_part=part + 1 >= len(parts))
+        last = part + 1 >= len(parts)
+        table.progress = _behind(table, chunk, part, digest, last_part=last)
     return size
 
 
-def _reached(progress: RangeProgress) -> tuple[int, tuple[str, ...] | None]:
-    """Return the partition being read, and the bound that was reached in it."""
-    if not progress.last_snapshot_key:
-        return 0, None
-    part, bound = json.loads(bytes.fromhex(progress.last_snapshot_key))
-    return part, tuple(bound) if bound is not None else None
+def _reached(progress: RangeProgress) -> tuple[int, tuple[str, ...] | None, str | None]:
+    """Return the partition being read, the bound that was reached in it, and how all were made."""
+    if progress.last_snapshot_key in ("", TOLD):
+        return 0, None, None
+    part, bound, digest = json.loads(bytes.fromhex(progress.last_snapshot_key))
+    return part, tuple(bound) if bound is not None else None, digest
 
 
-def _behind(table: Captured, chunk: Chunk, part: int, last_part: bool) -> RangeProgress:
+def _behind(
+    table: Captured, chunk: Chunk, part: int, digest: str, last_part: bool
+) -> RangeProgress:
     """Return a table's progress behind a part; behind the last one its log follows."""
     done = table.progress.last_log_index + max(1, chunk.rows)
     if chunk.upper is None and last_part:
         return table.progress.with_(stage=Stage.LOG, last_snapshot_key="", last_log_index=0)
     next_part = part + 1 if chunk.upper is None else part
-    reached = json.dumps([next_part, chunk.upper]).encode().hex()
+    reached = json.dumps([next_part, chunk.upper, digest]).encode().hex()
     return table.progress.with_(last_snapshot_key=reached, last_log_index=done)
 
 
@@ -167,41 +116,63 @@ def _segment(
     return Segment(ordinal, read, (one,), low, low, size, snapshot=True, again=again)
 
 
-def restart_altered(state: State, server: Server) -> list[SchemaChange]:
-    """Begin the snapshots of tables again that were altered under them; returns the TRUNCATEs.
+def restart_altered(state: State, server: Server, decision: Decision) -> list[SchemaChange]:
+    """Take tables back that were altered under their snapshots; returns what readers are told.
 
-    A column that was only added does no harm: the log adds it to the rows. Where another change
-    was made, what was delivered is taken back, and the table joins anew. A table that is gone from
-    its name goes on with its log, which tells what became of it.
+    A column that was only added does no harm: the log adds it to the rows. A table that was changed
+    in another way, or is gone from its name, is registered anew, as it was at the log's place: the
+    log tells what became of it, and it joins again when that has been followed.
     """
     told: list[SchemaChange] = []
-    for table in state.in_stage(Stage.SNAPSHOT):
-        old = table.schema
-        now = server.table(old.id, old.table_id)
-        if now is not None and _holds(now, old):
-            continue
-        if now is None:  # dropped or renamed: the log tells
-            table.progress = table.progress.with_(stage=Stage.LOG, last_snapshot_key=CUT_SHORT)
-            state.hold = {}
-            continue
-        clock = state.log.last_ts + 1
-        state.forget(old.table_id)
-        state.log.last_ts = clock
-        new = replace(now, table_id=state.take_id()).at(clock)
-        state.put(new, Stage.REGISTERED)
-        query = f"TRUNCATE TABLE {quoted_table(old.id)}"
-        change = SchemaChange(clock, DdlKind.TRUNCATE_TABLE, query, old.id, new)
-        told.append(replace(change, dropped_table_id=old.table_id))
+    begun = state.in_stage(Stage.SNAPSHOT)
+    for table in begun:
+        now = server.table(table.schema.id, table.schema.table_id)
+        if now is None or not _holds(now, table, server):
+            state.log.last_ts += 1
+            told += take_back(state, table, decision, state.log.last_ts)
+    if begun and not state.in_stage(Stage.SNAPSHOT):
+        state.hold = {}  # others were read to their end, and nobody has looked where that is
     return told
 
 
-def _holds(now: TableSchema, old: TableSchema) -> bool:
-    """Return whether a table still has a version's columns and its key."""
+def take_back(
+    state: State, table: Captured, decision: Decision, commit_ts: int
+) -> list[SchemaChange]:
+    """Register a table anew, as it is known; returns the TRUNCATE of what was delivered of it."""
+    old = table.schema
+    state.forget(old.table_id)
+    new = replace(old, table_id=state.take_id()).at(commit_ts)
+    again = state.put(new, Stage.REGISTERED)
+    if not table.told:
+        return []
+    again.tell()
+    query = f"TRUNCATE TABLE {quoted_table(old.id)}"
+    change = SchemaChange(commit_ts, DdlKind.TRUNCATE_TABLE, query, old.id, new)
+    change = replace(change, dropped_table_id=old.table_id)
+    return [change] if decision.keeps_schema_change(change) else []
+
+
+def _holds(now: TableSchema, table: Captured, server: Server) -> bool:
+    """Return whether a table can be read on as it was begun."""
+    old = table.schema
     same = all(
         (mine := now.by_name.get(c.name.lower())) is not None and mine.type == c.type
         for c in old.columns
     )
-    return same and now.handle_key == old.handle_key
+    if not same or not _same_key(now, old):
+        return False
+    if old.handle_index is None:
+        return len(now.columns) == len(old.columns)
+    _, _, digest = _reached(table.progress)
+    return digest is None or server.partitions(old.id)[1] == digest
+
+
+def _same_key(now: TableSchema, old: TableSchema) -> bool:
+    """Return whether the key through which the parts are read has its name and its columns."""
+    mine, other = now.handle_index, old.handle_index
+    if mine is None or other is None:
+        return mine is other
+    return mine.name == other.name and now.handle_key == old.handle_key
 
 
 def snapshot_shares(state: State, server: Server) -> tuple[SnapshotShare, ...]:

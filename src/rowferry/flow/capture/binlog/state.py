@@ -11,7 +11,9 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.snapshot_position import Place
 
-CUT_SHORT: Final = "ff"  # no key that a snapshot reaches looks like this
+# In the place of the key that a snapshot has reached, where it has reached none yet: readers have
+# been told of the table. No key looks like this.
+TOLD: Final = "ff"
 
 
 @dataclass(slots=True)
@@ -27,9 +29,14 @@ class Captured:
         return self.progress.init_snapshot_ts
 
     @property
-    def cut_short(self) -> bool:
-        """Whether its snapshot was ended because the table had gone from its name."""
-        return self.progress.stage is Stage.LOG and self.progress.last_snapshot_key == CUT_SHORT
+    def told(self) -> bool:
+        """Whether readers know of it: of its statement, or of rows."""
+        return self.progress.stage is Stage.LOG or bool(self.progress.last_snapshot_key)
+
+    def tell(self) -> None:
+        """Note that readers know of a table whose snapshot has not begun."""
+        if not self.told:
+            self.progress = self.progress.with_(last_snapshot_key=TOLD)
 
 
 @dataclass(slots=True)
@@ -45,6 +52,7 @@ class State:
             the log has passed it.
         hold: the place behind all snapshots; until the log has passed it the watermark stands.
             Empty while their last parts are only planned: it must be found after they were read.
+        unsettled_from: the commit-ts of the first snapshot that the log has not passed; 0: none.
         rules: the filter in force, as text: when it changes, tables may join.
         finished: only a snapshot was wanted, and it is complete.
     """
@@ -55,6 +63,7 @@ class State:
     next_table_id: int = 1
     lows: dict[int, Place] = field(default_factory=dict)
     hold: Place | None = None
+    unsettled_from: int = 0
     rules: str = ""
     finished: bool = False
     _by_name: dict[TableId, Captured] | None = field(
@@ -74,6 +83,7 @@ class State:
             "next_table_id": self.next_table_id,
             "lows": {str(k): v for k, v in self.lows.items()},
             "hold": self.hold,
+            "unsettled_from": self.unsettled_from,
             "rules": self.rules,
             "finished": self.finished,
         }
@@ -97,6 +107,7 @@ class State:
             next_table_id=position["next_table_id"],
             lows={int(k): v for k, v in position["lows"].items()},
             hold=position["hold"],
+            unsettled_from=position.get("unsettled_from", 0),
             rules=position["rules"],
             finished=position["finished"],
         )
@@ -107,10 +118,16 @@ class State:
         return state
 
     def put(self, schema: TableSchema, stage: Stage, low_ts: int = 0) -> Captured:
-        """Add a table, or go on with a new definition of one."""
-        self._by_name = None
+        """Add a table, or go on with a new definition of one; whoever had its name is gone."""
+        names = self.by_name()
+        rival = names.get(schema.id)
+        if rival is not None and rival.schema.table_id != schema.table_id:
+            self.forget(rival.schema.table_id)
         known = self.tables.get(schema.table_id)
         if known is not None:
+            if names.get(known.schema.id) is known:
+                del names[known.schema.id]
+            names[schema.id] = known
             known.schema = schema
             known.progress = known.progress.with_(
                 database=schema.id.database, table=schema.id.table
@@ -128,19 +145,25 @@ class State:
             init_snapshot_ts=low_ts,
             current_snapshot_ts=low_ts,
         )
-        self.tables[schema.table_id] = Captured(schema, progress)
-        return self.tables[schema.table_id]
+        found = self.tables[schema.table_id] = names[schema.id] = Captured(schema, progress)
+        return found
 
     def forget(self, table_id: int) -> None:
         """Let a table go."""
-        self._by_name = None
-        self.tables.pop(table_id, None)
+        gone = self.tables.pop(table_id, None)
+        if gone is not None and self.by_name().get(gone.schema.id) is gone:
+            del self.by_name()[gone.schema.id]
         self.lows.pop(table_id, None)
 
     def in_stage(self, stage: Stage) -> list[Captured]:
         """Return the tables whose progress is at a stage, by id."""
-        found = [t for t in self.tables.values() if t.progress.stage is stage]
+        known = list(self.tables.values())  # at once: framing ahead may add one meanwhile
+        found = [t for t in known if t.progress.stage is stage]
         return sorted(found, key=lambda t: t.schema.table_id)
+
+    def is_unsettled(self, table: Captured) -> bool:
+        """Return whether a table was read at moments that the log has not passed."""
+        return 0 < self.unsettled_from <= table.low_ts
 
     def by_name(self) -> dict[TableId, Captured]:
         """Return the captured tables by name; not yours to change."""
