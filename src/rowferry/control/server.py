@@ -1,9 +1,11 @@
 """A member of the fleet: announces itself, claims changefeeds, runs them, hands over, drains.
 
 Servers are equal and know of each other only through the meta database. Once a second each of them
-renews its leases, says that it is alive, reads all changefeeds with one query, and acts on what
-changed. Without the meta database it does nothing: its changefeeds go on until their leases have
-run out, and are claimed again, by whoever comes first, when the database is back.
+reads all changefeeds with one query, and acts on what changed. Meanwhile a thread of its own renews
+the leases and says that the server is alive: what a look leads to, such as the claims of all that a
+dead server ran, may take longer than a lease lasts. Without the meta database a server does
+nothing: its changefeeds go on until their leases have run out, and are claimed again, by whoever
+comes first, when the database is back.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class Member:
         self._processors = cores.allowed()
         self._free_since: dict[str, float] = {}
         self._handed_over: dict[str, float] = {}
-        self._renewed_at = -LEASE_S
+        self._lock = threading.Lock()  # held while saying that this server is there, or is not
+        self._retired = False
+        self._ended = threading.Event()
         self._sampled_at = time.monotonic()
         self._meta_up = True
 
@@ -78,24 +82,43 @@ class Member:
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then drain: on return all leases are released, as far as possible."""
-        while not stop.is_set():
-            began = time.monotonic()
-            self._guarded(self.tick)
-            stop.wait(max(0.0, self._pace.every_s - (time.monotonic() - began)))
-        self.drain()
+        self._guarded(self._announce)  # before others are looked at
+        keeper = threading.Thread(target=self._keep_leases, name="leases", daemon=True)
+        keeper.start()
+        try:
+            while not stop.is_set():
+                began = time.monotonic()
+                self._guarded(self.tick)
+                stop.wait(max(0.0, self._pace.every_s - (time.monotonic() - began)))
+            self._drain()
+        finally:
+            self._ended.set()
+            keeper.join()
 
-    def drain(self) -> None:
+    def _drain(self) -> None:
         """Leave the fleet: every changefeed stops at its border and is free for the others."""
         LOG.info("draining %d changefeeds", len(self._running))
-        self._guarded(lambda: self._store.retire(self.holder))
+        self._guarded(self._retire)
         for one in self._running.values():
             one.leave()
         while self._running:
-            if time.monotonic() - self._renewed_at >= self._pace.renew_s:
-                self._renewed_at = time.monotonic()
-                self._guarded(self._renew)
             self._reap()
             time.sleep(0.02)
+
+    def _keep_leases(self) -> None:
+        while not self._ended.wait(self._pace.renew_s):
+            self._guarded(self._renew)
+            self._guarded(self._announce)
+
+    def _announce(self) -> None:
+        with self._lock:
+            if not self._retired:
+                self._store.announce(self.holder, self.address, time.time())
+
+    def _retire(self) -> None:
+        with self._lock:
+            self._retired = True
+            self._store.retire(self.holder)
 
     def tick(self) -> None:
         """Look once, and act on what is seen.
@@ -104,11 +127,7 @@ class Member:
             RowferryError: the meta database does not answer; the next tick tries again.
         """
         self._reap()
-        now, clock = time.time(), time.monotonic()
-        if clock - self._renewed_at >= self._pace.renew_s:
-            self._renew()
-            self._store.announce(self.holder, self.address, now)
-            self._renewed_at = clock
+        now = time.time()
         feeds = {feed.id: feed for feed in self._store.feeds()}
         alive = self._alive(now)
         self._watch(feeds)
@@ -142,7 +161,8 @@ class Member:
         measures.OWNED.set(len(self._running))
 
     def _renew(self) -> None:
-        held = [one for one in self._running.values() if not one.lease.is_gone]
+        # The other thread may add and remove changefeeds meanwhile: a copy is made at one go.
+        held = [one for one in list(self._running.values()) if not one.lease.is_gone]
         asked_at = time.monotonic()
         lost = set(self._store.renew_all([one.claim for one in held], time.time()))
         for one in held:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import shutil
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from loop_kit import START, forget_scripted_source, register_scripted_source
 from prometheus_client import generate_latest
-from server_kit import QUICK, Fleet, FragileStore
+from server_kit import QUICK, WITHIN_S, Fleet, FragileStore
 
 from rowferry.control import measures
-from rowferry.control.lease import Holder
+from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
+from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.control.supervise import Patience
 from rowferry.errors import RowRejected, SinkUnavailable
@@ -157,6 +160,48 @@ def test_a_stolen_lease_ends_the_run_and_the_thief_is_left_alone(fleet: Fleet) -
         fleet.store.release(stolen)
         fleet.until_delivered("one")
         assert fleet.feed("one").epoch == stolen.epoch + 1
+
+
+class SlowClaims:
+    """A meta store whose second claim lasts until the first one's lease was renewed."""
+
+    def __init__(self, inner: MetaStore) -> None:
+        self._inner = inner
+        self._claims = 0
+        self._renewed = threading.Event()
+        self.announced = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def claim(self, *args: Any) -> Claim:
+        self._claims += 1
+        if self._claims == 2:
+            self.announced = 0
+            assert self._renewed.wait(WITHIN_S), "no lease was renewed while another was claimed"
+        return self._inner.claim(*args)
+
+    def announce(self, *args: Any) -> None:
+        self._inner.announce(*args)
+        self.announced += 1
+
+    def renew_all(self, claims: Sequence[Claim], now: float) -> tuple[Claim, ...]:
+        lost = self._inner.renew_all(claims, now)
+        if claims and self._claims == 2 and self.announced:
+            self._renewed.set()
+        return lost
+
+
+def test_leases_are_kept_while_others_are_claimed(fleet: Fleet) -> None:
+    """To claim all that a dead server ran may take longer than a lease lasts."""
+    names = ["f1", "f2", "f3"]
+    for name in names:
+        fleet.create(name, 1)
+    with fleet.member(store=SlowClaims(fleet.store)):
+        for name in names:
+            fleet.until_delivered(name)
+    assert [fleet.feed(name).epoch for name in names] == [1, 1, 1]
+    assert fleet.store.servers() == ()
 
 
 def test_without_the_meta_database_nothing_is_lost(fleet: Fleet) -> None:
