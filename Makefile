@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -112,6 +112,11 @@ test-unit: setup ## run the tests that need neither Spark nor services
 fmt: setup ## format the code and repair what ruff can repair
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+MOMENTS := PYTHONPATH=tests/moments:tests/integration/binlog $(BIN)/python -m moment_walk
+
+moments: setup services ## try every event in every gap between two calls; ARGS="--scene begin"
+	@$(MOMENTS) $(ARGS)
 
 bench: setup ## measure the stages and the whole line, without database servers
 	@for file in bench/stages.py bench/whole.py; do \

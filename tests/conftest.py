@@ -29,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seed", default="", help="of what is random: a number, or `random`; else each test's own"
     )
+    parser.addoption(
+        "--moment", default="", help="of tests/moments: one case, as a failure names it"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -59,6 +59,7 @@ class FolderStore:
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file; it is never seen half-written."""
+        moment("put claim check file")
         path = self._folder / name
         try:
             if path.exists() and path.stat().st_size == len(data):
@@ -83,6 +84,7 @@ class FolderStore:
 
     def get(self, name: str) -> bytes:
         """Read a file."""
+        moment("read claim check file")
         try:
             return (self._folder / name).read_bytes()
         except OSError as err:
@@ -105,10 +107,12 @@ class BucketStore:
 
     def put(self, name: str, data: bytes) -> None:
         """Create an object in one request; a repeat finds it there."""
+        moment("put claim check object")
         self._files.create(name, data)
 
     def get(self, name: str) -> bytes:
         """Read an object."""
+        moment("read claim check object")
         found = self._files.get(name)
         if found is None:
             raise DecodeError(f"claim check {name}: it cannot be read: there is no such object")
@@ -159,7 +163,6 @@ class ClaimChecks:
 
     def leave(self, key: bytes | None, value: bytes, commit_ts: int, seq: int) -> str:
         """Store a message; return its location."""
-        moment("leave claim check")
         data = value if self._raw else _packed(key, value)
         # One row of the log may become two (a key change), so its place alone is not enough.
         what = f"{self._changefeed}\n{commit_ts}\n{seq}\n{sha256(data).hexdigest()}"

@@ -333,6 +333,7 @@ def check_server_id(connection: Connection[Any], login: Login, server_id: int) -
     Raises:
         ReplicaIdTaken: the given one is in use.
     """
+    moment("check server id")
     known = facts(connection, login)
     server = _Server(connection, login, known, {})
     if server_id:

@@ -20,6 +20,7 @@ from rowferry.flow.capture.binlog.charsets import to_utf8
 from rowferry.flow.capture.binlog.decode_kernels_address import vector_texts
 from rowferry.flow.capture.binlog.session import Connection, Login
 from rowferry.flow.capture.range_log.kv_bytes import Bytes, Longs
+from rowferry.moment import moment
 
 Meanings: TypeAlias = Mapping[int, type[SourceError]]
 
@@ -120,6 +121,7 @@ class ResultSet:
 
     def _fill(self) -> None:
         """Wait for bytes and add them; between blocks of rows the rest moves to the front."""
+        moment("receive rows")
         if self._state[kernels.COUNT] == 0:
             self._make_room()
         try:

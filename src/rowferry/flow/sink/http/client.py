@@ -94,6 +94,7 @@ class Receiver:
             SinkUnavailable: nobody answers.
             SinkUnwritable: its certificate is not trusted, or ours cannot be read.
         """
+        moment("try receiver")
         address = self._settings.address
         try:
             with socket.create_connection(

@@ -50,6 +50,7 @@ class SchemaChanges:
         changes = plan.stretch.schema_changes
         if not changes:
             return
+        moment("connect for ddl")
         guard = connect(self._settings.login, for_rows=True)
         try:
             notes = connect(self._settings.login)

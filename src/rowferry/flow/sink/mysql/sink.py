@@ -120,6 +120,7 @@ class MySql:
             TargetUnfit: one is missing, or rows do not fit into it.
             SinkUnwritable: a privilege is missing.
         """
+        moment("check downstream tables")
         session = connect(self._settings.login)
         try:
             self._check_mode(session)
@@ -146,6 +147,7 @@ class MySql:
             SinkUnwritable: our own tables cannot be made or written.
             TargetWentBack: it was restored, or is another server, and lacks what was delivered.
         """
+        moment("open downstream")
         session = connect(self._settings.login)
         try:
             reached = self._ledger.claim(session, owner.epoch)

@@ -98,6 +98,7 @@ class Transactions:
 
 def attempt(session: Session, statement: Statement) -> Refused | None:
     """Run a statement; return how it is refused."""
+    moment("try refused statement")
     try:
         session.run(statement.sql)
     except Refused as err:

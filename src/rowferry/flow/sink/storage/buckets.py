@@ -36,6 +36,7 @@ from rowferry.flow.sink.storage.object_options import (
     SSE,
     SSE_KEY,
 )
+from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Options
 from rowferry.spec.uri import Uri, without_passwords
@@ -180,6 +181,7 @@ def _nobody() -> dict[str, Any]:
 
 
 def _read(path: str, key: str) -> bytes:
+    moment("read credentials")
     try:
         return Path(path).read_bytes()
     except OSError as err:

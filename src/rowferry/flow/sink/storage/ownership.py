@@ -42,6 +42,7 @@ class Ownership:
 
     def probe(self, owner: Owner) -> None:
         """Raise SinkOwned or SinkDamaged if this owner may not write here; writes nothing."""
+        moment("probe owner mark")
         mark = self._read()
         if mark is None:
             self._refuse_foreign_content()
@@ -105,7 +106,7 @@ class Ownership:
         self._refuse_newer(mark, owner)
         return mark, stored
 
-    def discards(self) -> int:
+    def discard_count(self) -> int:
         """Return how many plans were discarded here."""
         mark = self._read()
         return mark.discards if mark else 0
@@ -144,7 +145,7 @@ class Ownership:
                 raise
 
     def _refuse_discarded(self, discards: int) -> None:
-        now = self.discards()
+        now = self.discard_count()
         if now != discards:
             raise PlanDiscarded(
                 f"{self._files.shown('')}: this plan was made before a discard "

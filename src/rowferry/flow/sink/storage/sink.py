@@ -159,7 +159,7 @@ class Storage:
     ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
         """Give every slice of every segment the next number of its directory; writes nothing."""
         moment("read discards")
-        discards = self._ownership.discards()
+        discards = self._ownership.discard_count()
         places = [
             (segment.ordinal, place, self._directory_of(piece, tables[piece], date))
             for segment in stretch.segments

@@ -1,0 +1,22 @@
+"""A walk over the servers that all tests share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "integration" / "binlog"))  # its kit is used here
+
+from moment_walk import Walk
+
+from rowferry.testing.servers import MariaDb, MySql
+
+
+@pytest.fixture(scope="session")
+def walk(
+    mysql_server: MySql, mariadb_server: MariaDb, tmp_path_factory: pytest.TempPathFactory
+) -> Walk:
+    servers = {"mysql": mysql_server, "mariadb": mariadb_server}
+    return Walk(servers, tmp_path_factory.mktemp("moments"))

@@ -1,0 +1,433 @@
+"""A feed in this process to which anything may happen between two of its calls to the outside.
+
+A `World` is a database of a case's own with a feed of it. The feed is driven as a supervisor would
+drive it, and a process that is killed, or whose place another one takes, is followed by the next.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pymysql
+from feed_kit import read_table
+
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableId
+from rowferry.control import service
+from rowferry.control.lease import Claim, Holder
+from rowferry.control.loop import Loop, Step
+from rowferry.control.store.contract import MetaStore
+from rowferry.control.store.sql_store import open_store
+from rowferry.errors import Fenced, RowferryError, Verdict
+from rowferry.flow.assemble import Flow
+from rowferry.flow.capture.binlog import snapshot
+from rowferry.spark.job import InProcessRunner
+from rowferry.testing.rebuild import RebuiltTable, compare, rebuild
+from rowferry.testing.servers import Server
+from rowferry.testing.validators import StorageLayout
+
+NAME = "feed"
+PATIENCE_S = 30.0  # for a machine under load; a working feed needs less than one
+_CHUNK_ROWS = 2  # so that a table of ten rows is read in several stretches
+_SEGMENTS = 2
+_ZOMBIE_STEPS = 4
+# What a statement may meet because something else happened to its table just before.
+_IN_VAIN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1062, 1091, 1136, 1146, 1364})
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it runs any more, and nothing was said to anybody."""
+
+
+class Hung(Exception):
+    """The feed does not come to its end."""
+
+
+class Broken(Exception):
+    """A promise does not hold."""
+
+
+class Stopped(Exception):
+    """The feed stopped by name, as an operator would see it."""
+
+    def __init__(self, error: RowferryError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Target(Protocol):
+    """Where a feed writes to, and how to judge what is there."""
+
+    uri: str
+
+    def prepare(self, world: World) -> None:
+        """Make it ready for a feed of this world."""
+
+    def look(self) -> None:
+        """Look at it as a reader does, after a step."""
+
+    def judge(self, world: World, flow: Flow) -> str:
+        """Return how it differs from the source; empty: not at all."""
+
+
+class Files:
+    """A directory of canal-json files, rebuilt by the tests' own reader."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "out"
+        self.uri = f"file://{self.root}?protocol=canal-json&enable-tidb-extension=true&fsync=false"
+        self._layout = StorageLayout(self.root)
+
+    def prepare(self, world: World) -> None:
+        """Nothing: the feed makes the directory."""
+
+    def look(self) -> None:
+        """Look at the files as P8 promises them."""
+        if self.root.exists():
+            self._layout.observe()
+
+    def judge(self, world: World, flow: Flow) -> str:
+        """Compare the tables that the files make with those of the source."""
+        self.look()
+        self._layout.finish()
+        if self._layout.failures:
+            return f"P8: {self._layout.failures}"
+        schemas = flow.capture.probe(flow.decide)
+        found = rebuild(self.root, flow.encode, {t.id: t.handle_key for t in schemas})
+        expected: dict[TableId, RebuiltTable] = {}
+        for schema in schemas:
+            if not flow.decide.captures(schema):
+                continue
+            shape = found.get(schema.id)
+            names = [c.name for c in schema.columns]
+            rows = read_table(world.server, schema, names)
+            if rows.num_rows or shape is not None:
+                key = shape.key if shape else schema.handle_key
+                expected[schema.id] = RebuiltTable(schema, key, rows)
+        result = compare(found, expected)
+        return "" if result.same else str(result)
+
+
+class Ferry:
+    """One changefeed and the processes that run it, one after the other."""
+
+    def __init__(self, world: World, rules: Sequence[str], source: str = "") -> None:
+        self._world = world
+        self.rules = list(rules)
+        self._source = source
+        self.store: MetaStore = open_store(f"sqlite:///{world.meta}")
+        self._loop: Loop | None = None
+        self._claim: Claim | None = None
+        self._flow: Flow | None = None
+        self._left: list[Loop] = []  # of processes that were killed or replaced
+        self.faults: list[str] = []
+        self.warnings: list[str] = []
+        self._clock_s = 0.0  # how far leases are aged
+
+    @property
+    def flow(self) -> Flow:
+        assert self._flow is not None
+        return self._flow
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def board(self) -> None:
+        """Begin as a new process does; whatever held the feed before is dead or will be fenced."""
+        before = self._loop
+        for _ in range(20):
+            try:
+                self._board()
+                return
+            except Killed:
+                self.faults.append("killed")
+            except RowferryError as err:
+                self.faults.append(str(err))
+                if err.verdict is Verdict.STOP:
+                    if self._loop is not before:  # refused: another process was faster
+                        return
+                    raise Stopped(err) from err
+        raise Hung(f"no process can begin: {self.faults[-1:]}")
+
+    def _board(self) -> None:
+        world = self._world
+        feed = self.store.feed(NAME)
+        prepared = service.prepare(
+            world.source_uri(self._source),
+            world.target.uri,
+            world.config(self.rules),
+            NAME,
+            stored=lambda name: feed.spec if feed else None,
+        )
+        if feed is None:
+            self.store.create_changefeed(prepared.spec, 0)
+        else:
+            self.store.update_spec(NAME, prepared.spec)
+        self._clock_s += 7200  # the lease of whoever was there has ended
+        now = time.time() + self._clock_s
+        holder = Holder("elsewhere", 1, "", 0, f"{now}")
+        claim = self.store.claim(NAME, holder, now, 3600)
+        if self._loop is not None:
+            self._left.append(self._loop)
+        self._flow, self._claim = prepared.flow, claim
+        self._loop = Loop(NAME, prepared.flow, self.store, claim, InProcessRunner(), _now_ms)
+
+    def leave(self) -> None:
+        """End the process in good order."""
+        if self._loop is not None and self._claim is not None:
+            self._loop.close()
+            self.store.release(self._claim)
+            self._loop = None
+
+    def close(self) -> None:
+        """Let all connections go."""
+        for loop in [*self._left, *filter(None, [self._loop])]:
+            with suppress(Exception):
+                loop.close()
+        self.store.close()
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def step(self) -> Step | None:
+        """Do one step as a supervisor would; None: it came to nothing.
+
+        Raises:
+            Stopped: the feed stops by name.
+            Broken: a process that was replaced did what only the owner may do.
+        """
+        if self._loop is None:
+            self.board()
+        loop = self._loop
+        assert loop is not None
+        try:
+            step = loop.step()
+        except Killed:
+            self.faults.append("killed")
+            self.board()
+            return None
+        except RowferryError as err:
+            self.faults.append(str(err))
+            if self._loop is not loop:
+                if not isinstance(err, Fenced):
+                    self._shut_out(loop)
+                return None
+            if err.verdict is Verdict.STOP:
+                raise Stopped(err) from err
+            if err.verdict is Verdict.REPLAN:
+                self._replan(loop, str(err))
+            return None
+        self._world.target.look()
+        if self._loop is not loop:
+            self._shut_out(loop)
+            return None
+        self.warnings += step.warnings
+        return step
+
+    def _replan(self, loop: Loop, why: str) -> None:
+        try:
+            loop.replan(why)
+        except Killed:
+            self.faults.append("killed")
+            self.board()
+        except RowferryError as err:
+            self.faults.append(str(err))
+            if self._loop is loop and err.verdict is Verdict.STOP:
+                raise Stopped(err) from err
+
+    def _shut_out(self, zombie: Loop) -> None:
+        """Make sure that a process that was replaced hears of it before it publishes anything."""
+        for _ in range(_ZOMBIE_STEPS):
+            try:
+                step = zombie.step()
+            except Fenced:
+                return
+            except RowferryError as err:
+                self.faults.append(str(err))
+                if err.verdict is Verdict.REPLAN:
+                    with suppress(Fenced):
+                        zombie.replan(str(err))
+            else:
+                if step.published:
+                    raise Broken("a process that was replaced has published")
+
+    def steps(self, count: int) -> None:
+        """Do some steps."""
+        for _ in range(count):
+            self.step()
+
+    def catch_up(self) -> None:
+        """Step until everything that is in the source now is delivered."""
+        clock = self._world.server.execute("SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0]
+        wanted = int(str(clock)) << PHYSICAL_SHIFT
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            step = self.step()
+            if step is not None and step.caught_up and step.watermark >= wanted:
+                return
+            if step is None:
+                time.sleep(0.01)
+            if time.monotonic() > end:
+                raise Hung(f"it never caught up: {self.faults[-3:]}")
+
+
+class World:
+    """A database of a case's own, and the feed of it."""
+
+    def __init__(self, server: Server, folder: Path, number: int, meta: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.database = f"m{number}"
+        self.meta = folder / "meta.db"
+        shutil.copy(meta, self.meta)
+        self.target: Target = Files(folder)
+        self._open: list[Any] = []
+        self._later: list[Callable[[], None]] = []
+        server.script(
+            f"DROP DATABASE IF EXISTS {self.database}", f"CREATE DATABASE {self.database}"
+        )
+        self.ferry = Ferry(self, self.rules())
+
+    def rules(self, *less: str) -> list[str]:
+        """Return filter rules: the whole database but what is hidden by its name."""
+        return [
+            f"{self.database}.*",
+            f"!{self.database}.x_*",
+            *(f"!{self.database}.{n}" for n in less),
+        ]
+
+    def source_uri(self, more: str) -> str:
+        """Return the feed's source."""
+        return f"{self.server.uri}?{more}" if more else self.server.uri
+
+    def config(self, rules: Sequence[str]) -> Path:
+        """Write the feed's settings."""
+        found = self.folder / "feed.toml"
+        found.write_text(
+            "force-replicate = true\n[filter]\nrules = ["
+            + ", ".join(f"'{r}'" for r in rules)
+            + "]\n"
+        )
+        return found
+
+    # --- others that write ------------------------------------------------------------------------
+
+    def sql(self, *statements: str) -> None:
+        """Run statements from another session; those go in vain whose table is not as it was."""
+        with closing(self.server.connect(self.database)) as connection:
+            for one in statements:
+                with connection.cursor() as cursor:
+                    try:
+                        cursor.execute(one)
+                    except pymysql.err.MySQLError as err:
+                        if err.args[0] not in _IN_VAIN:
+                            raise
+
+    def session(self) -> Any:
+        """Open a session that stays open until the case ends."""
+        found = self.server.connect(self.database)
+        self._open.append(found)
+        return found
+
+    def later(self, do: Callable[[], None]) -> None:
+        """Have something done when the scene is over, e.g. the end of a prepared transaction."""
+        self._later.append(do)
+
+    def end_scene(self) -> None:
+        """Do what waits for the scene's end."""
+        todo, self._later = self._later, []
+        for do in todo:
+            do()
+
+    def tables(self) -> list[str]:
+        """Return the tables that are there now."""
+        rows = self.server.execute(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s "
+            "ORDER BY TABLE_NAME",
+            self.database,
+        )
+        return [str(row[0]) for row in rows]
+
+    def close(self) -> None:
+        """Let everything go; the database too."""
+        self.ferry.close()
+        for one in self._open:
+            with suppress(Exception):
+                one.close()
+        with suppress(Exception):
+            self.server.execute(f"DROP DATABASE IF EXISTS {self.database}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# --- moments -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The code before the n-th call of a name."""
+
+    name: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Gap:
+        """Read what `str` wrote."""
+        name, _, number = text.rpartition("#")
+        return cls(name, int(number))
+
+
+class Hook:
+    """Counts the names that a feed comes by, and acts in the gaps that were chosen, once each."""
+
+    def __init__(self, acts: Sequence[tuple[Gap, Callable[[], None]]] = ()) -> None:
+        self.seen: list[Gap] = []  # those of the main thread, in order
+        self.reached: set[Gap] = set()
+        self._counts: Counter[str] = Counter()
+        self._acts = list(acts)
+        self._acting = False
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> None:
+        """Come by a name."""
+        with self._lock:
+            if self._acting:
+                return  # what an act does is no part of the walk
+            self._counts[name] += 1
+            gap = Gap(name, self._counts[name])
+            if threading.current_thread() is threading.main_thread():
+                self.seen.append(gap)
+            todo = [do for at, do in self._acts if at == gap and gap not in self.reached]
+            if not todo:
+                return
+            self.reached.add(gap)
+            self._acting = True
+        try:
+            for do in todo:
+                do()
+        finally:
+            self._acting = False
+
+
+@contextmanager
+def small_snapshots() -> Iterator[None]:
+    """Let snapshots of a few rows have several stretches."""
+    kept = snapshot._LEAST_ROWS, snapshot._MOST_ROWS, snapshot.MOST_SEGMENTS
+    snapshot._LEAST_ROWS = snapshot._MOST_ROWS = _CHUNK_ROWS  # type: ignore[misc]
+    snapshot.MOST_SEGMENTS = _SEGMENTS  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        snapshot._LEAST_ROWS, snapshot._MOST_ROWS, snapshot.MOST_SEGMENTS = kept  # type: ignore[misc]

@@ -1,0 +1,136 @@
+"""What a feed goes through: each scene is a short life with all gaps that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from moment_kit import World
+
+_MADE = (
+    "CREATE TABLE a (id int PRIMARY KEY, v int, t varchar(20)) CHARACTER SET utf8mb4",
+    "INSERT INTO a VALUES (1, 1, 'a'), (3, 3, 'b'), (5, 5, 'c'), (7, 7, 'd'), (9, 9, 'e'), "
+    "(11, 11, 'f'), (13, 13, 'g'), (15, 15, NULL), (17, 17, 'ü')",
+    "CREATE TABLE b (name varchar(10) PRIMARY KEY, v int)",
+    "INSERT INTO b VALUES ('a', 1), ('c', 2), ('e', 3), ('g', 4), ('i', 5)",
+    "CREATE TABLE k (v int, t varchar(20))",
+    "INSERT INTO k VALUES (1, 'a'), (1, 'a'), (2, 'b')",
+    "CREATE TABLE x_r (id int PRIMARY KEY, v int)",
+    "INSERT INTO x_r VALUES (2, 2), (4, 4), (6, 6), (8, 8), (10, 10)",
+)
+_WRITES = (
+    "UPDATE a SET v = v + 10 WHERE id < 8",
+    "INSERT INTO a (id, v, t) VALUES (2, 2, 'new')",
+    "DELETE FROM a WHERE id IN (3, 17)",
+    "UPDATE b SET v = 20 WHERE name = 'c'",
+    "DELETE FROM b WHERE name = 'a'",
+    "INSERT INTO k VALUES (3, 'c')",
+    "DELETE FROM k WHERE v = 1 LIMIT 1",
+)
+LAST = (
+    "INSERT INTO a (id, v) VALUES (900, 1)",
+    "UPDATE a SET v = v + 1 WHERE id = 11",
+    "DELETE FROM a WHERE id = 13",
+    "INSERT INTO a (id, w) VALUES (901, NULL)",
+    "INSERT INTO b (name, v) VALUES ('last', 1)",
+    "DELETE FROM b WHERE name = 'g'",
+    "INSERT INTO k (v) VALUES (900)",
+    "INSERT INTO r (id, v) VALUES (900, 1)",
+    "DELETE FROM r WHERE id = 4",
+    "INSERT INTO n (id, v) VALUES (900, 1)",
+    "DELETE FROM n WHERE id = 2",
+    "INSERT INTO c (id, v) VALUES (900, 1)",
+    "DELETE FROM c WHERE id = 9",
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A life of a feed.
+
+    Attributes:
+        prepare: what lies before the walk.
+        sail: the walk; every gap in it is tried.
+    """
+
+    name: str
+    prepare: Callable[[World], None]
+    sail: Callable[[World], None]
+
+
+def _make(world: World) -> None:
+    world.sql(*_MADE)
+
+
+def _begin(world: World) -> None:
+    world.ferry.board()
+    world.ferry.steps(2)
+    world.sql(*_WRITES)
+    world.ferry.catch_up()
+
+
+def _make_and_run(world: World) -> None:
+    _make(world)
+    world.ferry.board()
+    world.ferry.catch_up()
+
+
+def _make_and_stop_in_snapshot(world: World) -> None:
+    _make(world)
+    world.ferry.board()
+    world.ferry.steps(3)
+    world.ferry.leave()
+    world.sql(*_WRITES[:3])
+
+
+def _go_on(world: World) -> None:
+    world.ferry.board()
+    world.ferry.steps(1)
+    world.sql(*_WRITES[3:])
+    world.ferry.catch_up()
+
+
+def _make_few_and_run(world: World) -> None:
+    _make(world)
+    world.ferry.rules = world.rules("a", "k")
+    world.ferry.board()
+    world.ferry.catch_up()
+    world.ferry.leave()
+    world.ferry.rules = world.rules()
+
+
+def _rename_into(world: World) -> None:
+    world.sql("UPDATE a SET v = 77 WHERE id = 7", "RENAME TABLE x_r TO r", *_WRITES[:2])
+    world.ferry.steps(1)
+    world.sql("INSERT INTO r VALUES (51, 1)", "DELETE FROM r WHERE id = 2")
+    world.ferry.catch_up()
+
+
+def _follow(world: World) -> None:
+    world.sql(*_WRITES, "ALTER TABLE a ADD COLUMN m int DEFAULT 1", "UPDATE a SET m = 2")
+    world.ferry.steps(2)
+    world.sql(
+        "CREATE TABLE d (id int PRIMARY KEY)",
+        "INSERT INTO d VALUES (1), (2)",
+        "TRUNCATE TABLE b",
+        "INSERT INTO b VALUES ('z', 1)",
+        "DROP TABLE d",
+    )
+    world.ferry.catch_up()
+
+
+def _idle(world: World) -> None:
+    world.ferry.steps(4)
+
+
+SCENES = {
+    s.name: s
+    for s in (
+        Scene("begin", _make, _begin),
+        Scene("restart", _make_and_stop_in_snapshot, _go_on),
+        Scene("join", _make_few_and_run, _go_on),
+        Scene("rename", _make_and_run, _rename_into),
+        Scene("log", _make_and_run, _follow),
+        Scene("idle", _make_and_run, _idle),
+    )
+}

@@ -1,0 +1,294 @@
+"""The walk over gaps and events: record the gaps of a scene, run a case, judge its end."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+
+from moment_events import EVENTS, Event, homes
+from moment_kit import Broken, Gap, Hook, Hung, Stopped, World, small_snapshots
+from moment_scenes import LAST, SCENES, Scene
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rowferry.control.store.sql_store import open_store
+from rowferry.errors import RowferryError
+from rowferry.moment import watched
+from rowferry.testing.servers import MariaDb, MySql, Server
+
+SERVERS: dict[str, type[Server]] = {"mysql": MySql, "mariadb": MariaDb}
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An event (or several) in a gap (each in its own) of a scene on a server."""
+
+    server: str
+    scene: str
+    acts: tuple[tuple[Gap, str], ...]
+
+    def __str__(self) -> str:
+        return ":".join([self.server, self.scene, *(f"{gap}:{event}" for gap, event in self.acts)])
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """Read what `str` wrote."""
+        server, scene, *rest = text.split(":")
+        pairs = zip(rest[::2], rest[1::2], strict=True)
+        return cls(server, scene, tuple((Gap.parse(gap), event) for gap, event in pairs))
+
+    @property
+    def repeat(self) -> str:
+        """The command that repeats it."""
+        return f"pytest tests/moments --moment '{self}'"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended; `failure` is empty where that is good."""
+
+    failure: str = ""
+    reached: bool = True
+    stopped: str = ""
+
+
+class Walk:
+    """Runs scenes on servers, each in a database of its own."""
+
+    def __init__(self, servers: dict[str, Server], folder: Path) -> None:
+        self._servers = servers
+        self._folder = folder
+        self._meta = folder / "empty.db"
+        self._gaps: dict[tuple[str, str], list[Gap]] = {}
+        open_store(f"sqlite:///{self._meta}").close()
+
+    def gaps(self, server: str, scene: str) -> list[Gap]:
+        """Return the gaps of a scene in the order in which a run comes by them."""
+        if (server, scene) not in self._gaps:
+            self._gaps[server, scene] = self._record(server, scene)
+        return self._gaps[server, scene]
+
+    def _record(self, server: str, scene: str) -> list[Gap]:
+        with self._world(server) as world:
+            hook = Hook()
+            failure = self._run(world, SCENES[scene], hook, [])
+            assert not failure, f"{server}:{scene} without any event: {failure}"
+            return hook.seen
+
+    def run(self, case: Case) -> Outcome:
+        """Run a case and judge its end."""
+        events = [EVENTS[name] for _, name in case.acts]
+        with self._world(case.server) as world:
+            acts = [
+                (gap, partial(event.act, world, gap))
+                for (gap, _), event in zip(case.acts, events, strict=True)
+            ]
+            hook = Hook(acts)
+            failure = self._run(world, SCENES[case.scene], hook, events)
+            return Outcome(failure, all(gap in hook.reached for gap, _ in case.acts))
+
+    @contextmanager
+    def _world(self, server: str) -> Iterator[World]:
+        folder = Path(mkdtemp(prefix="case", dir=self._folder))
+        world = World(self._servers[server], folder, next(_numbers), self._meta)
+        try:
+            yield world
+        finally:
+            world.close()
+
+    def _run(self, world: World, scene: Scene, hook: Hook, events: list[Event]) -> str:
+        """Return what is wrong with the end; empty: nothing."""
+        try:
+            with small_snapshots():
+                scene.prepare(world)
+                with watched(hook):
+                    self._until_stopped(world, partial(scene.sail, world), events)
+                world.end_scene()
+                world.sql(*LAST)
+                self._until_stopped(world, world.ferry.catch_up, events)
+                self._until_stopped(world, world.ferry.catch_up, events)
+            return world.target.judge(world, world.ferry.flow)
+        except Stopped as err:
+            return f"it stopped: {type(err.error).__name__}: {err}"
+        except (Hung, Broken) as err:
+            return f"{type(err).__name__}: {err}"
+        except RowferryError as err:
+            return f"{type(err).__name__}: {err}"
+        except Exception as err:
+            return f"no error of ours: {type(err).__name__}: {err}"
+
+    def _until_stopped(self, world: World, do: Callable[[], None], events: list[Event]) -> None:
+        """Do something; where the feed stops as it may, cure it and let the feed go on."""
+        try:
+            do()
+        except Stopped as err:
+            for event in events:
+                if isinstance(err.error, event.stops):
+                    event.cure(world)
+                    world.ferry.board()
+                    return
+            raise
+
+
+def fits(gap: Gap, event: Event) -> bool:
+    """Return whether an event makes sense in a gap."""
+    return gap.name in homes() and not (event.drives and gap.name == "receive log")
+
+
+# --- which cases ----------------------------------------------------------------------------------
+
+OCCURRENCES = 3  # of each name in a scene: later ones repeat what the first ones showed
+
+
+def all_cases(walk: Walk, server: str, scene: str) -> Iterator[Case]:
+    """Yield every event in every gap of a scene."""
+    for gap in walk.gaps(server, scene):
+        if gap.number > OCCURRENCES:
+            continue
+        for event in EVENTS.values():
+            if fits(gap, event):
+                yield Case(server, scene, ((gap, event.name),))
+
+
+# Where a feed learns what there is, and where it says so: in the ordinary suite, events that change
+# what there is are tried in each of these.
+CRITICAL = (
+    "list tables",
+    "take low position",
+    "look at table",
+    "cut chunks",
+    "read chunk",
+    "plan recorded",
+    "job done",
+    "progress published",
+    "take high position",
+)
+DANGEROUS = (
+    "create",
+    "rename into",
+    "rename within",
+    "ghost swap",
+    "drop and create other",
+    "drop column",
+    "truncate",
+    "kill",
+)
+
+
+def chosen_cases(walk: Walk) -> list[Case]:
+    """Return the part of the walk that the ordinary suite runs, over both servers together.
+
+    Every name is come by at least once, every event happens at least once, and those that change
+    what there is happen in each critical gap of the scenes with a snapshot.
+    """
+    homes_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
+    for scene in SCENES:
+        for server in SERVERS:
+            for gap in walk.gaps(server, scene):
+                homes_of[gap].append((server, scene))
+    events = itertools.cycle(EVENTS.values())
+    turn = itertools.cycle(SERVERS)
+    cases: list[Case] = []
+    for gap, places in homes_of.items():
+        if gap.number == 1:
+            event = next(e for e in events if fits(gap, e))
+            cases.append(_case(places, next(turn), gap, event.name))
+        if gap.number <= 2 and gap.name in CRITICAL:
+            for scene in ("begin", "restart", "join"):
+                here = [place for place in places if place[1] == scene]
+                cases += [_case(here, next(turn), gap, event) for event in DANGEROUS if here]
+    return cases
+
+
+def _case(places: Sequence[tuple[str, str]], server: str, gap: Gap, event: str) -> Case:
+    """Return a case at one of these places, on this server if it is among them."""
+    at = next((place for place in places if place[0] == server), places[0])
+    return Case(*at, ((gap, event),))
+
+
+def main() -> None:
+    """Walk over a part or all of it, with a bar and a table at the end."""
+    parser = argparse.ArgumentParser(prog="make moments")
+    parser.add_argument("--server", action="append", choices=sorted(SERVERS))
+    parser.add_argument("--scene", action="append", choices=sorted(SCENES))
+    parser.add_argument("--gap", action="append", help="names of calls")
+    parser.add_argument("--event", action="append", choices=sorted(EVENTS))
+    parser.add_argument("--dangerous", action="store_true", help="only the events that are so")
+    parser.add_argument("--every", type=int, default=1, help="only each n-th case")
+    parser.add_argument("--first", type=int, default=OCCURRENCES, help="occurrences of a name")
+    parser.add_argument("--case", action="append", help="only this one, as a failure names it")
+    wanted = parser.parse_args()
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="moments")))
+        names = wanted.server or sorted(SERVERS)
+        if wanted.case:
+            names = sorted({Case.parse(text).server for text in wanted.case})
+        servers = {
+            name: opened.enter_context(SERVERS[name].start(folder / name, server_id=40 + number))
+            for number, name in enumerate(names)
+        }
+        walk = Walk(servers, folder)
+        cases = [Case.parse(text) for text in wanted.case or ()]
+        for name in names if not cases else ():
+            for scene in wanted.scene or SCENES:
+                cases += all_cases(walk, name, scene)
+        if not wanted.case:
+            cases = [c for c in cases if _is_wanted(c, wanted)][:: wanted.every]
+        failures = _walk(walk, cases)
+    sys.exit(1 if failures else 0)
+
+
+def _is_wanted(case: Case, wanted: argparse.Namespace) -> bool:
+    ((gap, event),) = case.acts
+    return (
+        (not wanted.gap or gap.name in wanted.gap)
+        and (not wanted.event or event in wanted.event)
+        and (not wanted.dangerous or EVENTS[event].dangerous)
+        and gap.number <= wanted.first
+    )
+
+
+def _walk(walk: Walk, cases: Sequence[Case]) -> int:
+    """Run cases; returns how many failed."""
+    ends: dict[str, Counter[str]] = defaultdict(Counter)
+    began = time.monotonic()
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    ) as bar:
+        task = bar.add_task("walking", total=len(cases))
+        failed = 0
+        for case in cases:
+            found = walk.run(case)
+            end = "failed" if found.failure else "good" if found.reached else "not reached"
+            for key in (f"{case.server} {case.scene}", *(event for _, event in case.acts)):
+                ends[key][end] += 1
+            if found.failure:
+                failed += 1
+                bar.console.print(
+                    f"{case.repeat}\n    {found.failure}",
+                    soft_wrap=True,
+                    markup=False,
+                    highlight=False,
+                )
+            bar.update(task, advance=1, description=f"{failed} failed")
+        table = Table("", "good", "not reached", "failed")
+        for key, counts in ends.items():
+            table.add_row(key, *(str(counts[end]) for end in ("good", "not reached", "failed")))
+        bar.console.print(table)
+        each = (time.monotonic() - began) / max(1, len(cases))
+        bar.console.print(f"{len(cases)} cases, {failed} failed, {each:.2f} s each")
+    return failed
+
+
+if __name__ == "__main__":
+    main()
