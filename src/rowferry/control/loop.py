@@ -8,7 +8,7 @@ next step of the next process continues from what was recorded.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -290,7 +290,21 @@ class Loop:
         self._published = plan.micro_batch
         if plan.stretch.watermark is not None:
             self.watermark = max(self.watermark, plan.stretch.watermark)
+        if plan.stretch.schema_changes:
+            self._forget_versions({c.dropped_table_id for c in plan.stretch.schema_changes})
         return self._step(plan, receipts, replayed, time.monotonic() - began)
+
+    def _forget_versions(self, dropped: Collection[int]) -> None:
+        """Let go of versions that rows after the watermark cannot have; the store does the same."""
+        in_force: dict[int, int] = {}
+        for table_id, version in self._versions:
+            if version <= self.watermark:
+                in_force[table_id] = max(version, in_force.get(table_id, 0))
+        self._versions = {
+            (table_id, version): table
+            for (table_id, version), table in self._versions.items()
+            if version >= in_force.get(table_id, 0) and (not table_id or table_id not in dropped)
+        }
 
     def _seen(self, plan: Plan) -> Plan:
         """Return the plan with its schema changes as readers of the sink see them."""

@@ -189,6 +189,18 @@ def test_a_schema_change_is_published_once_after_a_crash(bench: Bench, call: str
     assert len(list(bench.root.rglob(f"schema_{bench.script.ts(1)}_*.json"))) == 1
 
 
+def test_versions_that_were_replaced_are_let_go(bench: Bench) -> None:
+    """A loop that runs for months meets many DDLs, and needs only the present table of each."""
+    for number in range(1, 9):
+        bench.script.commit(number)
+        bench.script.add_column(f"c{number}")
+    bench.script.commit(9)
+    loop = bench.loop()
+    run_out(loop)
+    assert delivered(bench) == list(range(1, 10))
+    assert [version for _, version in loop._versions] == [bench.script.versions[-1].version]
+
+
 # --- plans that can never run again ---------------------------------------------------------------
 
 
