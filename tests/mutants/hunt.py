@@ -1,4 +1,4 @@
-"""A pytest plugin for the hunt after one defect: what is most likely to find it runs first.
+"""A pytest plugin for the hunt after one defect.
 
 The servers live as long as all hunts together: a fixture that would start one gets that one. What
 found the defect is written to a file.
@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,13 @@ import pytest
 import rowferry
 from rowferry.testing.servers import Kafka, MariaDb, MySql
 
-KINDS = {"mysql": MySql, "mariadb": MariaDb, "kafka": Kafka}
+KINDS = {
+    "mysql": MySql,
+    "mariadb": MariaDb,
+    "mysql-copy": MySql,
+    "mariadb-copy": MariaDb,
+    "kafka": Kafka,
+}
 ORDERS = "ROWFERRY_HUNT"  # the environment's name of the file that has `Orders`
 _PLAIN = (str, int, float, bytes, bool, tuple, list, dict, Path, type(None))
 
@@ -30,15 +35,23 @@ class Orders(SimpleNamespace):
 
     Attributes:
         sources: where the package must come from.
-        first: parts of tests' names; those that hold the first of them run first, and so on.
+        first: the moments and histories that run before all others.
+        sound: nothing is planted.
         servers: facts of the servers that run already, by their folders' names.
         report: the file for what was found.
     """
 
     sources: str
     first: tuple[str, ...]
+    sound: bool
     servers: dict[str, dict[str, Any]]
     report: str
+
+
+def orders() -> Orders:
+    """Return what this hunt is told."""
+    told: Orders = pickle.loads(Path(os.environ[ORDERS]).read_bytes())
+    return told
 
 
 def facts_of(server: Any) -> dict[str, Any]:
@@ -59,35 +72,25 @@ def _started(kind: Any, facts: dict[str, Any]) -> Any:
     return server
 
 
-def _attach(orders: Orders) -> None:
+def _attach(told: Orders) -> None:
     for kind in set(KINDS.values()):
-        start: Callable[..., Any] = kind.start
+        start = kind.start.__func__
 
-        def found(folder: Path, *rest: Any, _start: Any = start, _kind: Any = kind, **more: Any):
-            if folder.name in orders.servers and KINDS.get(folder.name) is _kind:
-                return _started(_kind, orders.servers[folder.name])
-            return _start(folder, *rest, **more)
+        def found(cls: Any, folder: Path, *rest: Any, _start: Any = start, **more: Any) -> Any:
+            if folder.name in told.servers and KINDS[folder.name] is cls:
+                return _started(cls, told.servers[folder.name])
+            return _start(cls, folder, *rest, **more)
 
-        kind.start = found  # type: ignore[method-assign]
+        kind.start = classmethod(found)  # type: ignore[assignment,method-assign]
 
 
 class Hunt:
-    """Orders the tests, and notes the first that fails."""
+    """Notes the first test that fails."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._began = time.monotonic()
         self._notes: dict[str, Any] = {"run": 0}
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        wanted = self._orders.first
-
-        def place(item: pytest.Item) -> int:
-            return next((i for i, part in enumerate(wanted) if part in item.nodeid), len(wanted))
-
-        items.sort(key=place)
-        self._notes["all"] = len(items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
@@ -114,7 +117,7 @@ class Hunt:
 def pytest_configure(config: pytest.Config) -> None:
     if ORDERS not in os.environ:
         return
-    orders: Orders = pickle.loads(Path(os.environ[ORDERS]).read_bytes())
-    assert str(rowferry.__file__).startswith(orders.sources), rowferry.__file__
-    _attach(orders)
-    config.pluginmanager.register(Hunt(orders))
+    told = orders()
+    assert str(rowferry.__file__).startswith(told.sources), rowferry.__file__
+    _attach(told)
+    config.pluginmanager.register(Hunt(told))

@@ -66,6 +66,7 @@ def test_an_ordinary_feed_runs(sink: str, mysql_server: MySql, tmp_path: Path) -
     finally:
         loop.close()
         store.close()
+        mysql_server.execute(f"DROP DATABASE {database}")
     assert rows == 6
 
 

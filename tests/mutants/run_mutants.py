@@ -30,12 +30,13 @@ from planted import ROOT, Copy, Mutant, read_list
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 HERE = Path(__file__).parent
-ORDINARY = "mutants/ordinary.py"
+ORDINARY, HINTED = "mutants/ordinary.py", "mutants/hinted.py"
 SEARCHERS = ("tests/moments", "tests/histories")
 RESULTS = ROOT / "bench" / "results" / "mutants.json"
 PAGE = ROOT / "docs" / "guarantees.md"
 BEGIN, END = "<!-- planted defects -->", "<!-- end of planted defects -->"
 LIMIT_S = 600
+_FEED = "test_an_ordinary_feed_runs"
 CAUGHT, SURVIVED, CRASHES, ENDLESS = "caught", "survived", "crashes", "no end"
 # Which sink an ordinary feed must still reach with a defect in these files; all others: storage.
 SINKS = {
@@ -69,7 +70,7 @@ def main() -> int:
     ask = argparse.ArgumentParser()
     ask.add_argument("--only", default="", help="these ids only, with commas between them")
     ask.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each defect")
-    ask.add_argument("--first-only", action="store_true", help="only the tests that a defect names")
+    ask.add_argument("--first-only", action="store_true", help="only what a defect names")
     ask.add_argument("--no-control", action="store_true", help="do not run without a defect first")
     ask.add_argument("--table", action="store_true", help="write the page's table, run nothing")
     asked = ask.parse_args()
@@ -109,7 +110,7 @@ def hunt_all(
         hunter = Hunter(folder, copy, servers, limit_s, first_only)
         if control:
             progress.update(bar, description="without a defect")
-            sound = hunter.hunt(None)
+            sound = hunter.hunt(*mutants, sound=True)
             if sound.how != SURVIVED:
                 raise SystemExit(f"without a defect: {sound.how} {sound.by}: {sound.words}")
         for mutant in mutants:
@@ -119,7 +120,9 @@ def hunt_all(
             outcomes.append(outcome)
             keep(outcome)
             progress.console.print(
-                f"{outcome.how:9} {outcome.seconds:6.1f} s  {mutant.id}  {outcome.by}"
+                f"{outcome.how:9} {outcome.seconds:6.1f} s  {mutant.id}  {outcome.by}",
+                markup=False,
+                soft_wrap=True,
             )
             progress.advance(bar)
     return outcomes
@@ -144,28 +147,30 @@ class Hunter:
         self._folder, self._copy, self._servers = folder, copy, servers
         self._limit_s, self._first_only = limit_s, first_only
 
-    def hunt(self, mutant: Mutant | None) -> Outcome:
-        """Run until the first test fails; None: nothing is planted."""
+    def hunt(self, *mutants: Mutant, sound: bool = False) -> Outcome:
+        """Run until the first test fails; `sound`: none of them is planted."""
         self._tidy()
-        name = mutant.id if mutant else "sound"
+        name = "sound" if sound else mutants[0].id
         scratch = self._folder / "run"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         report, orders = scratch / "report.json", scratch / "orders"
-        ordinary = f"{ORDINARY}::test_an_ordinary_feed_runs[{_sink(mutant)}]"
+        ordinary = ORDINARY if sound else f"{ORDINARY}::{_FEED}[{_sink(mutants[0])}]"
         told = Orders(
             sources=str(self._copy.path),
-            first=(ORDINARY, *(mutant.first if mutant else ())),
+            first=tuple(dict.fromkeys(h for m in mutants for h in m.first)),
+            sound=sound,
             servers={n: facts_of(s) for n, s in self._servers.items()},
             report=str(report),
         )
         orders.write_bytes(pickle.dumps(told))
-        where = [f"tests/{ordinary}", *SEARCHERS]
-        if mutant and self._first_only:
-            where += ["-k", " or ".join([_word(ORDINARY), *map(_word, mutant.first)])]
+        limit_s = self._limit_s * max(1, len(mutants) if sound else 1)
+        where = [f"tests/{ordinary}", f"tests/{HINTED}"]
+        if not self._first_only:
+            where += SEARCHERS
         command = [
             *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "hunt", "-p", "no:cacheprovider"),
-            *("--timeout", str(int(self._limit_s)), f"--basetemp={scratch}/tmp", *where),
+            *("--timeout", str(int(limit_s)), f"--basetemp={scratch}/tmp", *where),
         ]
         paths = os.pathsep.join([str(self._copy.path), str(HERE)])
         env = {**os.environ, "PYTHONPATH": paths, ORDERS: str(orders)}
@@ -176,7 +181,7 @@ class Hunter:
                 command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True
             )
             try:
-                code: int | None = child.wait(self._limit_s)
+                code: int | None = child.wait(limit_s)
             except subprocess.TimeoutExpired:
                 code = None
             finally:
@@ -189,7 +194,7 @@ class Hunter:
 
     def _tidy(self) -> None:
         """Leave nothing of an earlier hunt on the servers."""
-        for name in ("mysql", "mariadb"):
+        for name in ("mysql", "mariadb", "mysql-copy", "mariadb-copy"):
             server = self._servers[name]
             for number, gtrid, _, xid in server.execute("XA RECOVER"):
                 size = int(str(gtrid))
@@ -201,13 +206,8 @@ class Hunter:
             server.execute("FLUSH BINARY LOGS")
 
 
-def _sink(mutant: Mutant | None) -> str:
-    file = mutant.file if mutant else ""
-    return next((sink for start, sink in SINKS.items() if file.startswith(start)), "storage")
-
-
-def _word(name: str) -> str:
-    return name.rpartition("/")[2].partition(".py")[0].partition("[")[0]
+def _sink(mutant: Mutant) -> str:
+    return next((sink for start, sink in SINKS.items() if mutant.file.startswith(start)), "storage")
 
 
 def _how(code: int | None, notes: Mapping[str, Any]) -> str:
@@ -273,8 +273,10 @@ def table(mutants: Sequence[Mutant], outcomes: Mapping[str, Outcome]) -> str:
 
 def _shown(test: str) -> str:
     file, _, name = test.partition("::")
-    short = file.removeprefix("tests/").partition("/")[0]
-    return f"{short}: `{name.replace('|', '/')}`"
+    if HINTED in file:
+        what, _, case = name.partition("[")
+        return f"{what.removeprefix('test_')} `{case.removesuffix(']')}`"
+    return f"`{Path(file).parent.name}`: `{name}`"
 
 
 if __name__ == "__main__":

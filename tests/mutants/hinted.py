@@ -1,0 +1,57 @@
+"""The moments and histories that a planted defect names as those that most likely notice it.
+
+They are parts of the two searches: a case of the walk over all moments, as its failure would name
+it (`mysql:log:run job#1:kill`), or one history: `history 11 mysql kafka/canal-json`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hunt
+import pytest
+
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / "moments"), str(TESTS / "integration" / "binlog")]
+
+from moment_walk import Case, Walk  # noqa: E402
+from rowferry.testing.histories.feeds import Services  # noqa: E402
+from rowferry.testing.histories.history import run_history  # noqa: E402
+
+from rowferry.testing.servers import MariaDb, MySql  # noqa: E402
+
+ACTS = 20
+ORDERED = hunt.orders().first
+HISTORIES = [one for one in ORDERED if one.startswith("history ")]
+CASES = [one for one in ORDERED if one not in HISTORIES]
+
+
+@pytest.fixture(scope="module")
+def walk(
+    mysql_server: MySql, mariadb_server: MariaDb, tmp_path_factory: pytest.TempPathFactory
+) -> Walk:
+    servers = {"mysql": mysql_server, "mariadb": mariadb_server}
+    return Walk(servers, tmp_path_factory.mktemp("moments"))
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with Services(tmp_path_factory.mktemp("servers")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_moment(walk: Walk, case: str) -> None:
+    found = walk.run(Case.parse(case))
+    assert not found.failure, found.failure
+    assert found.reached or not hunt.orders().sound, "the feed never came by that gap"
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_history(services: Services, tmp_path: Path, history: str) -> None:
+    _, number, server, sinks = history.split()
+    wanted = tuple(sinks.split(","))
+    found = run_history(services, tmp_path / "history", int(number), server, wanted, acts=ACTS)
+    assert not found.failures, found.failures[0]
