@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants docs clean tools
+.PHONY: help lock setup services demo test test-unit fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -144,6 +144,12 @@ MINUTES ?= 60
 
 soak: setup services ## run 100 changefeeds for an hour, restart everything, look for drift; MINUTES=60 ARGS="--docs"
 	@$(BIN)/python bench/soak.py --minutes $(MINUTES) $(ARGS)
+
+SEED ?= 1
+chaos: MINUTES = 5
+
+chaos: setup services ## compare random histories with what feeds deliver; MINUTES=30 SEED=7 ARGS="--server mysql --sink kafka"
+	@$(BIN)/python -m rowferry.testing.histories --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \

@@ -1,0 +1,497 @@
+"""Feeds of a history in this process, with faults at every door."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import obstore
+
+from rowferry.change.plan import Plan, Receipt, TableSlice
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableSchema
+from rowferry.control import service
+from rowferry.control.lease import Holder
+from rowferry.control.loop import Loop, Step
+from rowferry.control.store.sql_store import open_store
+from rowferry.errors import MetaUnavailable, RowferryError, SinkUnavailable, Verdict
+from rowferry.spark.job import InProcessRunner, SegmentTask
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.testing.histories.facts import read_rows, read_tables
+from rowferry.testing.histories.forms import FORMS, Form
+from rowferry.testing.histories.judge import Case, Judge
+from rowferry.testing.histories.judge import Verdict as Found
+from rowferry.testing.histories.outputs import (
+    AvroMessages,
+    Event,
+    Files,
+    canal_json,
+    http_json,
+    open_protocol,
+)
+from rowferry.testing.histories.truth import Truth
+from rowferry.testing.histories.writer import JOURNAL, OUTSIDE, clear
+from rowferry.testing.receiver import Answer, Fault, HttpReceiver
+from rowferry.testing.servers import Kafka, MariaDb, MariaDb11, Minio, MySql, Registry, Server
+
+NAME = "feed"
+PATIENCE_S = 120.0
+SERVERS: Mapping[str, type[Server]] = {"mysql": MySql, "mariadb": MariaDb, "mariadb11": MariaDb11}
+SINKS = (
+    "file/canal-json",
+    "file/csv",
+    "s3/canal-json",
+    "kafka/canal-json",
+    "kafka/open-protocol",
+    "kafka/avro",
+    "http/json",
+    "http/canal-json",
+    "mysql/rows",
+)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Services:
+    """Servers that histories use, started when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._started: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _get(self, name: str, start: Callable[[Path], Any]) -> Any:
+        if name not in self._started:
+            self._started[name] = self._stack.enter_context(start(self._folder / name))
+        return self._started[name]
+
+    def source(self, kind: str) -> Server:
+        """Return the server that histories of this kind are written to."""
+        found: Server = self._get(kind, lambda p: SERVERS[kind].start(p, server_id=7))
+        return found
+
+    def target(self, kind: str) -> Server:
+        """Return a second server of a kind, for copies."""
+        found: Server = self._get(f"{kind}-copy", lambda p: SERVERS[kind].start(p, server_id=8))
+        return found
+
+    def kafka(self) -> Kafka:
+        """Return the broker."""
+        found: Kafka = self._get("kafka", Kafka.start)
+        return found
+
+    def registry(self) -> Registry:
+        """Return the schema registry, which takes any schema."""
+
+        def start(folder: Path) -> Registry:
+            made = Registry.start(folder)
+            made.set_compatibility("NONE")
+            return made
+
+        found: Registry = self._get("registry", start)
+        return found
+
+    def minio(self) -> Minio:
+        """Return the object store."""
+        found: Minio = self._get("minio", Minio.start)
+        return found
+
+
+@dataclass
+class Doors:
+    """What goes wrong next, at which door; each fault happens once."""
+
+    dice: random.Random
+    armed: str = ""
+    happened: Counter[str] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.happened = Counter()
+
+    def pass_through(self, door: str, act: Callable[[], Any], lost: RowferryError) -> Any:
+        """Go through a door, or not, or without an answer."""
+        if not self.armed.startswith(f"{door} "):
+            return act()
+        how = self.armed.removeprefix(f"{door} ")
+        self.armed = ""
+        self.happened[f"{door} {how}"] += 1
+        if how in ("killed after", "answer lost"):
+            act()
+        if how.startswith("killed"):
+            raise Killed
+        raise lost
+
+
+FAULTS = tuple(
+    f"{door} {how}"
+    for door in ("record", "job", "publish", "progress")
+    for how in ("killed before", "killed after", "answer lost", "refused")
+) + ("job killed inside",)
+
+
+class _Store:
+    """The meta database behind a door."""
+
+    def __init__(self, store: Any, doors: Doors) -> None:
+        self._store, self._doors = store, doors
+
+    def __getattr__(self, name: str) -> Any:
+        whole = getattr(self._store, name)
+        door = {"record": "record", "publish": "progress"}.get(name)
+        if door is None:
+            return whole
+
+        def guarded(*arguments: Any) -> Any:
+            lost = MetaUnavailable("the answer was lost")
+            return self._doors.pass_through(door, lambda: whole(*arguments), lost)
+
+        return guarded
+
+
+class _Runner(InProcessRunner):
+    """Runs plans here, behind a door."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    def run(
+        self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+    ) -> list[Receipt]:
+        if self._doors.armed == "job killed inside":
+            self._doors.armed = ""
+            self._doors.happened["job killed inside"] += 1
+            task = SegmentTask(spec, plan, tables)
+            segments = plan.stretch.segments
+            for s in segments[: self._doors.dice.randrange(len(segments) + 1)]:
+                list(task.run(s.ordinal))
+            raise Killed
+        whole = super().run
+        lost = SinkUnavailable("the answer was lost")
+        found: list[Receipt] = self._doors.pass_through(
+            "job", lambda: whole(spec, plan, tables), lost
+        )
+        return found
+
+
+class HistoryFeed:
+    """One feed of all databases but one, into one sink; killed and started as dice say."""
+
+    def __init__(
+        self, server: Server, sink: str, services: Services, folder: Path, dice: random.Random
+    ) -> None:
+        self.sink = sink
+        self._server, self._services, self._folder, self._dice = server, services, folder, dice
+        folder.mkdir(parents=True)
+        self._stack = ExitStack()
+        self.doors = Doors(dice)
+        self.faults: list[str] = []
+        self.first = self.settled = 0
+        self._place, self.protocol = sink.split("/")
+        self._old_values = dice.random() < 0.5
+        self._tag = f"t{time.time_ns():x}{dice.randrange(1 << 20):x}"
+        self._receiver: HttpReceiver | None = None
+        self._target: Server | None = None
+        self._files: Files | None = None
+        self._uri, self._config = self._settings()
+        self._store = open_store(f"sqlite:///{folder}/meta.db")
+        self._loop: Loop | None = None
+        self._dead: list[Loop] = []  # of processes that were killed
+
+    # --- settings ---------------------------------------------------------------------------------
+
+    def _settings(self) -> tuple[str, str]:
+        dice = self._dice
+        extension = "&enable-tidb-extension=true" if self.protocol in ("canal-json", "avro") else ""
+        head = "" if self.protocol in ("avro", "rows") else "force-replicate = true\n"
+        sink, more = "", ""
+        match self._place:
+            case "file" | "s3":
+                if self.protocol == "csv":
+                    old = str(self._old_values).lower()
+                    more = f"[sink.csv]\ninclude-commit-ts = true\noutput-old-value = {old}\n"
+                options = f"protocol={self.protocol}{extension}"
+                options += dice.choice(("", "", "&compression=gzip"))
+                options += dice.choice(("", "&date-separator=none"))
+                options += dice.choice(("", "", "&transaction-atomicity=table"))
+                if _kind_of(self._server) != "mysql":  # its log does not tell a row's partition
+                    options += "&enable-partition-separator=false"
+                uri = self._storage(options)
+            case "kafka":
+                uri = f"kafka://{self._services.kafka().bootstrap}/{self._tag}"
+                uri += f"?protocol={self.protocol}{extension}&partition-num={dice.choice((1, 3))}"
+                rule = f"partition = '{dice.choice(('index-value', 'table'))}'"
+                if self.protocol == "avro":
+                    uri += "&avro-enable-watermark=true"
+                    uri += f"&schema-registry={self._services.registry().url}"
+                    rule += f", topic = '{self._tag}.{{schema}}.{{table}}'"
+                sink = f"dispatchers = [{{matcher = ['*.*'], {rule}}}]\n"
+            case "http":
+                self._receiver = self._stack.enter_context(HttpReceiver())
+                uri = f"{self._receiver.uri}?protocol={self.protocol}{extension}"
+                uri += f"&max-batch-rows={dice.choice((1, 3, 500))}&backoff=10ms&max-backoff=50ms"
+            case _:
+                self._target = self._services.target(_kind_of(self._server))
+                clear(self._target)
+                uri = f"{self._target.uri}?meta-database=h_meta"
+                uri += dice.choice(("", "&batch-dml-enable=false"))
+                more = "[sink.mysql-config]\ncreate-tables = true\n"
+                sink = dice.choice(("", "safe-mode = true\n", 'transaction-atomicity = "global"\n'))
+        rules = f"[filter]\nrules = ['*.*', '!{OUTSIDE}.*']\n"
+        return uri, f"{head}{rules}[sink]\n{sink}{more}"
+
+    def _storage(self, options: str) -> str:
+        old = self.protocol == "csv" and self._old_values
+        if self._place == "file":
+            root = self._folder / "out"
+            root.mkdir()
+            self._files = Files.below(root, self.protocol, old)
+            return f"file://{root}?{options}"
+        minio = self._services.minio()
+        store = obstore.store.S3Store(
+            "rowferry",
+            prefix=self._tag,
+            endpoint=minio.endpoint,
+            region="us-east-1",
+            access_key_id=minio.user,
+            secret_access_key=minio.password,
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+
+        def names() -> list[str]:
+            return [str(o["path"]) for page in obstore.list(store) for o in page]
+
+        def get(name: str) -> bytes:
+            return bytes(obstore.get(store, name).bytes())
+
+        self._files = Files(names, get, self.protocol, old)
+        return f"{minio.uri(self._tag)}&{options}"
+
+    @property
+    def form(self) -> Form:
+        """How values look in this feed's format."""
+        name = "csv-old" if self.protocol == "csv" and self._old_values else self.protocol
+        return FORMS[name]
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, or begin again as another process would."""
+        config = self._folder / "feed.toml"
+        config.write_text(self._config)
+        feed = self._store.feed(NAME)
+        prepared = service.prepare(
+            self._server.uri, self._uri, config, NAME, stored=lambda _: feed.spec if feed else None
+        )
+        if feed is None:
+            self._store.create_changefeed(prepared.spec, 0)
+        claim = self._store.claim(NAME, Holder.here(), time.time(), 0.0)
+        sink: Any = prepared.flow.sink
+        publish = sink.publish
+
+        def guarded(*arguments: Any) -> Any:
+            lost = SinkUnavailable("the answer was lost")
+            return self.doors.pass_through("publish", lambda: publish(*arguments), lost)
+
+        sink.publish = guarded
+        store: Any = _Store(self._store, self.doors)
+        runner = _Runner(self.doors)
+        stretch = self._dice.choice((512 << 20, 2000))
+        self._loop = Loop(NAME, prepared.flow, store, claim, runner, _now_ms, stretch_bytes=stretch)
+
+    def stop(self) -> None:
+        """Let connections go, as a pause does."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    def step(self) -> Step | None:
+        """Do one step; None: it failed in a way that a supervisor repeats, or was killed.
+
+        Raises:
+            RowferryError: what would stop the feed.
+        """
+        try:
+            if self._loop is None:
+                self.start()
+            assert self._loop is not None
+            step = self._loop.step()
+        except Killed:
+            self._kill()
+            return None
+        except RowferryError as err:
+            self.faults.append(str(err))
+            if err.verdict is Verdict.STOP:
+                raise
+            if err.verdict is Verdict.REPLAN and self._loop is not None:
+                self._loop.replan(str(err))
+            return None
+        finally:
+            if self._files is not None and self._dice.random() < 0.3:
+                self._files.look()
+        return step
+
+    def _kill(self) -> None:
+        """Go away without a word; what was open is closed when nobody minds any more."""
+        if self._loop is not None:
+            self._dead.append(self._loop)
+            self._loop = None
+
+    def disturb(self) -> str:
+        """Let something go wrong; return what."""
+        roll = self._dice.random()
+        if roll < 0.65:
+            self.doors.armed = self._dice.choice(FAULTS)
+            return ""  # counted when it happens
+        if roll < 0.75:
+            self.stop()
+            return "paused"
+        if roll < 0.85:
+            self._kill()
+            return "killed"
+        if self._receiver is not None:
+            kinds = (Fault.DROP, Fault.LOSE_ANSWER, Fault.HALF_ANSWER, Answer(503))
+            some = [self._dice.choice(kinds) for _ in range(self._dice.randrange(1, 4))]
+            self._receiver.faults.extend(some)
+            return "receiver fails"
+        return ""
+
+    def catch_up(self) -> None:
+        """Step until everything that is in the source now is delivered."""
+        clock = self._server.execute("SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0]
+        wanted = int(str(clock)) << PHYSICAL_SHIFT
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            step = self.step()
+            if step is not None and step.caught_up and step.watermark >= wanted:
+                if self._files is not None:
+                    self._files.look()
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(f"it never caught up: {self.faults[-1:]}")
+            if step is None or step.caught_up:
+                time.sleep(0.01)
+
+    def close(self) -> None:
+        """Let everything go."""
+        self._kill()
+        for loop in self._dead:
+            with suppress(RowferryError):
+                loop.close()
+        self._store.close()
+        self._stack.close()
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def judge(self, truth: Truth) -> Found:
+        """Compare what was delivered with the truth."""
+        if self._place == "mysql":
+            return self._judge_copy(truth)
+        told = {"canal-json": "canal-json", "csv": "files", "avro": ""}.get(self.protocol, "any")
+        if self._place in ("file", "s3"):
+            told = "files"
+        repeats = self._place in ("kafka", "http")
+        case = Case(self.form, self.first, self.settled, repeats, told)
+        try:
+            events = self._events()
+        except (ValueError, KeyError, TypeError) as err:
+            return Found([f"the output cannot be read: {type(err).__name__}: {str(err)[:600]}"])
+        return Judge(truth, case, events).judge()
+
+    def _events(self) -> list[Event]:
+        if self._files is not None:
+            return list(self._files.events())
+        found: list[Event] = []
+        if self._receiver is not None:
+            for request in list(self._receiver.taken):
+                if self.protocol == "json":
+                    found += http_json("http", request.body)
+                else:
+                    lines = request.body.decode().split("\n")
+                    found += [canal_json("http", line) for line in lines if line.strip()]
+            return found
+        broker = self._services.kafka()
+        if self.protocol == "avro":
+            reader = AvroMessages(self._schema)
+            for topic in broker.topics():
+                tag, _, rest = topic.partition(".")
+                database, _, table = rest.partition(".")
+                if tag == self._tag:
+                    for m in broker.read_all(topic):
+                        where = f"{topic}/{m.partition}"
+                        found.append(reader.read(where, (database, table), m.key, m.value))
+            return found
+        for m in broker.read_all(self._tag):
+            where = str(m.partition)
+            if self.protocol == "canal-json":
+                found.append(canal_json(where, (m.value or b"").decode()))
+            else:
+                found += open_protocol(where, m.key or b"", m.value or b"")
+        return found
+
+    def _schema(self, number: int) -> str:
+        url = f"{self._services.registry().url}/schemas/ids/{number}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return str(json.loads(answer.read())["schema"])
+
+    def _judge_copy(self, truth: Truth) -> Found:
+        """Compare the tables of the copy with the last step's."""
+        assert self._target is not None
+        target = self._target
+        found = Found([])
+
+        def ask(sql: str) -> Any:
+            return target.execute(sql)
+
+        last = truth.last
+        names = {n for n in last.tables if n[0] != OUTSIDE}
+        databases = sorted({n[0] for n in names} | {JOURNAL[0]})
+        copies = read_tables(ask, databases)
+        target.execute("SET SESSION time_zone = '+00:00'")
+        for name in sorted(names):
+            copy = copies.get(name)
+            rows = last.state[name]
+            if copy is None:
+                if rows:
+                    found.failures.append(f"{name} is missing downstream")
+                continue
+            wanted = last.tables[name].sent
+            if sorted(copy.sent) != sorted(wanted):
+                found.failures.append(f"{name} has the columns {copy.sent}, not {wanted}")
+                continue
+            here = sorted(repr({n: r[n] for n in sorted(wanted)}) for r in rows.values())
+            own = read_rows(ask, copy).values()
+            there = sorted(repr({n: r[n] for n in sorted(wanted)}) for r in own)
+            found.compared += len(here)
+            if here != there:
+                missing = [r for r in here if r not in there][:2]
+                extra = [r for r in there if r not in here][:2]
+                found.failures.append(f"{name}: missing {missing}, too many {extra}"[:1500])
+        extra_tables = [n for n, t in copies.items() if n not in names and n != JOURNAL]
+        if extra_tables:
+            found.failures.append(f"tables that are gone are still downstream: {extra_tables}")
+        return found
+
+
+def _kind_of(server: Server) -> str:
+    return next(kind for kind, made in SERVERS.items() if type(server) is made)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,138 @@
+"""One history: a writer, some feeds that begin at different times, faults, and the comparison."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rowferry.errors import RowferryError
+from rowferry.testing.histories.feeds import HistoryFeed, Services
+from rowferry.testing.histories.schemas import Taste
+from rowferry.testing.histories.writer import Writer
+
+
+@dataclass
+class Outcome:
+    """What one history came to."""
+
+    seed: int
+    server: str
+    asked: tuple[str, ...] = ()
+    feeds: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    statements: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    compared: Counter[str] = field(default_factory=Counter)
+    snapshot_rows: int = 0
+    ddls: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    script: list[str] = field(default_factory=list)
+    inferred: list[str] = field(default_factory=list)
+
+    @property
+    def repeat(self) -> str:
+        """The line that writes this history again."""
+        sinks = ",".join(self.asked)
+        return f'make chaos ARGS="--history {self.seed} --server {self.server} --sink {sinks}"'
+
+
+def run_history(
+    services: Services,
+    folder: Path,
+    seed: int,
+    server: str,
+    sinks: tuple[str, ...],
+    acts: int = 40,
+    disturbed: bool = True,
+) -> Outcome:
+    """Write a history and let one feed for each sink read it; each begins at a time of its own."""
+    began = time.monotonic()
+    dice = random.Random(seed)
+    narrow = any(s in ("kafka/avro", "mysql/rows") for s in sinks)
+    taste = Taste(server, odd_names=not narrow and dice.random() < 0.7, keyless=not narrow)
+    source = services.source(server)
+    outcome = Outcome(seed, server, sinks)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    writer = Writer(source, taste, random.Random(f"{seed} writer"), folder)
+    feeds: list[HistoryFeed] = []
+    waiting = [(dice.choice((0, 0, dice.randrange(acts))), sink) for sink in sinks]
+    try:
+        writer.begin(dice.randrange(2, 6))
+        writer.tick()
+        writer.tick()
+        for number in range(acts):
+            for when, sink in waiting:
+                if when == number:
+                    at = folder / f"feed{len(outcome.feeds)}"
+                    feed_dice = random.Random(f"{seed} {sink}")
+                    feed = HistoryFeed(source, sink, services, at, feed_dice)
+                    outcome.feeds.append(sink)
+                    feeds.append(feed)
+                    _begin(feed, writer, outcome, feeds)
+            writer.act()
+            if dice.random() < 0.05:
+                writer.rotate()
+                outcome.faults["log rotated"] += 1
+            for feed in list(feeds):
+                _go_on(feed, dice, disturbed, outcome, feeds)
+        writer.tick()
+        writer.tick()
+        for feed in list(feeds):
+            try:
+                feed.catch_up()
+            except (RowferryError, TimeoutError) as err:
+                _stopped(feed, err, outcome, feeds)
+        for feed in feeds:
+            found = feed.judge(writer.truth)
+            outcome.failures += [f"{feed.sink}: {words}" for words in found.failures]
+            outcome.compared[feed.sink] += found.compared
+            outcome.snapshot_rows += found.snapshot_rows
+            outcome.ddls += found.ddls
+            outcome.inferred += found.inferred
+            outcome.faults += feed.doors.happened
+    finally:
+        for feed in feeds:
+            feed.close()
+        outcome.script = writer.script
+        outcome.statements = writer.counts
+        outcome.steps = len(writer.truth.steps)
+        writer.close()
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def _begin(feed: HistoryFeed, writer: Writer, outcome: Outcome, feeds: list[HistoryFeed]) -> None:
+    """Begin a feed, and let its snapshot be complete before anything else is written."""
+    feed.first = feed.settled = writer.truth.last.number
+    try:
+        feed.start()
+        feed.catch_up()
+    except (RowferryError, TimeoutError) as err:
+        _stopped(feed, err, outcome, feeds)
+
+
+def _go_on(
+    feed: HistoryFeed,
+    dice: random.Random,
+    disturbed: bool,
+    outcome: Outcome,
+    feeds: list[HistoryFeed],
+) -> None:
+    if disturbed and dice.random() < 0.2 and (what := feed.disturb()):
+        outcome.faults[what] += 1
+    try:
+        for _ in range(dice.choice((0, 0, 1, 1, 3))):
+            feed.step()
+    except RowferryError as err:
+        _stopped(feed, err, outcome, feeds)
+
+
+def _stopped(feed: HistoryFeed, err: Exception, outcome: Outcome, feeds: list[HistoryFeed]) -> None:
+    outcome.failures.append(f"{feed.sink}: it stopped: {err}")
+    feeds.remove(feed)
+    feed.close()

@@ -1,0 +1,676 @@
+"""Random statements over the tables that there are: every kind of DML and DDL."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rowferry.testing.histories.facts import (
+    Column,
+    Name,
+    Rows,
+    Table,
+    Value,
+    full_name,
+    literal,
+    quoted,
+)
+from rowferry.testing.histories.literals import value
+from rowferry.testing.histories.schemas import Taste, column, column_type, create_table
+
+MOST_ROWS = 40
+MOST_TABLES = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement.
+
+    Attributes:
+        kind: what it is counted as.
+        loose: a row may change more than once in it, so that the log may tell more than its effect.
+    """
+
+    kind: str
+    sql: str
+    loose: bool = False
+
+
+@dataclass
+class World:
+    """What statements can be made of."""
+
+    dice: random.Random
+    taste: Taste
+    folder: Path
+    outside: str  # a database that no feed captures
+    databases: list[str]
+    tables: Mapping[Name, Table]
+    state: Mapping[Name, Rows]
+    made: int = 0
+
+    def pick(self, fits: Callable[[Table], bool] = lambda t: True) -> Table | None:
+        """Return a captured table."""
+        found = [t for n, t in sorted(self.tables.items()) if n[0] != self.outside and fits(t)]
+        return self.dice.choice(found) if found else None
+
+    def fresh_name(self) -> Name:
+        """Return a name for a table."""
+        place = self.dice.choice(self.databases)
+        taken = {n[1] for n in self.tables if n[0] == place}
+        return (place, self.taste.name(self.dice, taken))
+
+    def fresh_word(self, taken: set[str]) -> str:
+        """Return a name for a column, which may differ from others by more than its case."""
+        lower = {t.lower() for t in taken}
+        for _ in range(30):
+            found = self.taste.name(self.dice, taken)
+            if found.lower() not in lower:
+                return found
+        self.made += 1
+        return f"c{self.made}"
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def _writable(table: Table) -> list[Column]:
+    return [c for c in table.columns if not c.generated]
+
+
+def _is_key(table: Table, column: Column) -> bool:
+    return column.name in table.unique_columns
+
+
+def _values(world: World, table: Table) -> str:
+    dice = world.dice
+    found = []
+    for c in _writable(table):
+        if c.auto_increment and dice.random() < 0.7:
+            found.append("NULL")
+        else:
+            found.append(value(dice, c, small=_is_key(table, c)))
+    return f"({', '.join(found)})"
+
+
+def _names(table: Table) -> str:
+    return ", ".join(quoted(c.name) for c in _writable(table))
+
+
+def _known(v: Value) -> str:
+    """Return a value of the table as SQL; "" where that is not exact."""
+    if isinstance(v, int):
+        return str(v)
+    if isinstance(v, bytes):
+        return f"0x{v.hex()}" if v else "''"
+    return literal(v) if isinstance(v, str) else ""
+
+
+def _where(world: World, table: Table, alias: str = "") -> str:
+    """Return a condition that names some rows."""
+    dice, rows = world.dice, list(world.state.get(table.name, {}).values())
+    prefix = f"{alias}." if alias else ""
+    if rows and dice.random() < 0.8:
+        row = dice.choice(rows)
+        parts = []
+        for name in table.key or tuple(c.name for c in table.columns[:1]):
+            v = row[name]
+            text = "" if v is None else _known(v)
+            if table.column(name).family in ("int", "text", "bytes", "time") and text:
+                parts.append(f"{prefix}{quoted(name)} = {text}")
+        if parts:
+            return " AND ".join(parts)
+    numbers = [c for c in table.columns if c.family == "int"]
+    if numbers and dice.random() < 0.7:
+        one = dice.choice(numbers)
+        return f"{prefix}{quoted(one.name)} % {dice.choice((2, 3, 5))} = {dice.randrange(2)}"
+    return dice.choice(("1 = 1", "RAND(3) < 0.5"))
+
+
+def _sets(world: World, table: Table, alias: str = "") -> tuple[str, bool]:
+    """Return assignments, and whether they may move keys."""
+    dice = world.dice
+    own = _writable(table)
+    if dice.random() < 0.75:
+        own = [c for c in own if not _is_key(table, c)] or own
+    chosen = dice.sample(own, min(len(own), dice.choice((1, 1, 2, 3))))
+    prefix = f"{alias}." if alias else ""
+    parts = []
+    for c in chosen:
+        name = f"{prefix}{quoted(c.name)}"
+        if c.type == "json" and dice.random() < 0.6:
+            parts.append(f"{name} = {_json_edit(world, name)}")
+        elif c.family == "int" and c.type not in ("year", "bit") and dice.random() < 0.3:
+            parts.append(f"{name} = {name} + 1")
+        else:
+            parts.append(f"{name} = {value(dice, c, small=_is_key(table, c))}")
+    return ", ".join(parts), any(_is_key(table, c) for c in chosen)
+
+
+def _json_edit(world: World, name: str) -> str:
+    if not world.taste.mysql:
+        return f"JSON_SET({name}, '$.a', {world.dice.randrange(9)})"
+    return world.dice.choice(
+        (
+            f"JSON_SET({name}, '$.a', {world.dice.randrange(100)})",
+            f"JSON_REPLACE({name}, '$.name', 'pen')",
+            f"JSON_REMOVE({name}, '$.b')",
+            f"JSON_SET({name}, '$.tags[1]', 'ü', '$.n.m', 2.5)",
+            f"JSON_REPLACE({name}, '$[0]', 7)",
+        )
+    )
+
+
+def _small(table: Table) -> bool:
+    return not table.triggers
+
+
+def insert(world: World) -> Statement | None:
+    """INSERT of one or several rows."""
+    if (t := world.pick(lambda t: len(world.state[t.name]) < MOST_ROWS)) is None:
+        return None
+    rows = ", ".join(_values(world, t) for _ in range(world.dice.choice((1, 1, 1, 2, 5))))
+    ignore = "IGNORE " if world.dice.random() < 0.3 else ""
+    sql = f"INSERT {ignore}INTO {full_name(t.name)} ({_names(t)}) VALUES {rows}"
+    return Statement("insert", sql, not _small(t))
+
+
+def replace(world: World) -> Statement | None:
+    """REPLACE, which deletes what stands in its way."""
+    if (t := world.pick(lambda t: len(world.state[t.name]) < MOST_ROWS)) is None:
+        return None
+    rows = ", ".join(_values(world, t) for _ in range(world.dice.choice((1, 2, 3))))
+    return Statement(
+        "replace", f"REPLACE INTO {full_name(t.name)} ({_names(t)}) VALUES {rows}", True
+    )
+
+
+def insert_or_update(world: World) -> Statement | None:
+    """INSERT … ON DUPLICATE KEY UPDATE."""
+    if (t := world.pick(lambda t: bool(t.key) and len(world.state[t.name]) < MOST_ROWS)) is None:
+        return None
+    rows = ", ".join(_values(world, t) for _ in range(world.dice.choice((1, 2, 3))))
+    sets, _ = _sets(world, t)
+    head = f"INSERT INTO {full_name(t.name)} ({_names(t)}) VALUES {rows}"
+    return Statement("insert-or-update", f"{head} ON DUPLICATE KEY UPDATE {sets}", True)
+
+
+def insert_select(world: World) -> Statement | None:
+    """INSERT … SELECT out of the same table, with other keys."""
+    if (t := world.pick(lambda t: 0 < len(world.state[t.name]) < MOST_ROWS)) is None:
+        return None
+    parts = []
+    for c in _writable(t):
+        if c.auto_increment:
+            parts.append("NULL")
+        elif _is_key(t, c):
+            parts.append(value(world.dice, c, small=True).replace("DEFAULT", "NULL"))
+        else:
+            parts.append(quoted(c.name))
+    sql = f"INSERT IGNORE INTO {full_name(t.name)} ({_names(t)}) SELECT {', '.join(parts)}"
+    more = f" FROM {full_name(t.name)} LIMIT {world.dice.choice((1, 3))}"
+    return Statement("insert-select", sql + more, not _small(t))
+
+
+def update(world: World) -> Statement | None:
+    """UPDATE of one row or of many."""
+    if (t := world.pick(lambda t: bool(world.state[t.name]))) is None:
+        return None
+    sets, moves = _sets(world, t)
+    ignore = "IGNORE " if world.dice.random() < 0.3 else ""
+    sql = f"UPDATE {ignore}{full_name(t.name)} SET {sets} WHERE {_where(world, t)}"
+    more = " ORDER BY 1 DESC LIMIT 2" if world.dice.random() < 0.1 else ""
+    return Statement("update", sql + more, moves or not _small(t))
+
+
+def update_two(world: World) -> Statement | None:
+    """UPDATE over two tables."""
+    one = world.pick(lambda t: bool(world.state[t.name]))
+    if one is None:
+        return None
+    two = world.pick(lambda t: bool(world.state[t.name]) and t.name != one.name)
+    if two is None:
+        return None
+    first, _ = _sets(world, one, "a")
+    second, _ = _sets(world, two, "b")
+    tables = f"{full_name(one.name)} a, {full_name(two.name)} b"
+    condition = f"{_where(world, one, 'a')} AND {_where(world, two, 'b')}"
+    return Statement(
+        "update-two", f"UPDATE IGNORE {tables} SET {first}, {second} WHERE {condition}", True
+    )
+
+
+def delete(world: World) -> Statement | None:
+    """DELETE."""
+    if (t := world.pick(lambda t: bool(world.state[t.name]))) is None:
+        return None
+    limit = " LIMIT 2" if world.dice.random() < 0.4 else ""
+    sql = f"DELETE FROM {full_name(t.name)} WHERE {_where(world, t)}{limit}"
+    return Statement("delete", sql, not _small(t))
+
+
+def delete_two(world: World) -> Statement | None:
+    """DELETE over two tables."""
+    one = world.pick(lambda t: bool(world.state[t.name]))
+    if one is None:
+        return None
+    two = world.pick(lambda t: bool(world.state[t.name]) and t.name != one.name)
+    if two is None:
+        return None
+    condition = f"{_where(world, one, 'a')} AND {_where(world, two, 'b')}"
+    tables = f"{full_name(one.name)} a, {full_name(two.name)} b"
+    loose = not (_small(one) and _small(two))
+    return Statement("delete-two", f"DELETE a, b FROM {tables} WHERE {condition}", loose)
+
+
+def load(world: World) -> Statement | None:
+    """LOAD DATA, out of a file beside the server."""
+    if (t := world.pick(lambda t: len(world.state[t.name]) < MOST_ROWS)) is None:
+        return None
+    world.made += 1
+    path = world.folder / f"load{world.made}.txt"
+    lines = []
+    columns = _writable(t)
+    for _ in range(3):
+        fields = [str(world.dice.randrange(1, 60)) if c.family == "int" else "7" for c in columns]
+        lines.append("\t".join(fields))
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o644)
+    mode = world.dice.choice(("IGNORE", "REPLACE"))
+    sql = f"LOAD DATA INFILE '{path}' {mode} INTO TABLE {full_name(t.name)} ({_names(t)})"
+    return Statement("load", sql, mode == "REPLACE" or not _small(t))
+
+
+DML: dict[Callable[[World], Statement | None], int] = {
+    insert: 30,
+    replace: 6,
+    insert_or_update: 7,
+    insert_select: 5,
+    update: 30,
+    update_two: 4,
+    delete: 10,
+    delete_two: 2,
+    load: 2,
+}
+
+
+# --- schema changes ------------------------------------------------------------------------------
+
+
+def create(world: World) -> Statement | None:
+    """CREATE TABLE."""
+    if len(world.tables) >= MOST_TABLES:
+        return None
+    return Statement("create", create_table(world.dice, world.taste, world.fresh_name()))
+
+
+def create_like(world: World) -> Statement | None:
+    """CREATE TABLE … LIKE."""
+    if len(world.tables) >= MOST_TABLES or (t := world.pick()) is None:
+        return None
+    return Statement(
+        "create-like", f"CREATE TABLE {full_name(world.fresh_name())} LIKE {full_name(t.name)}"
+    )
+
+
+def create_select(world: World) -> Statement | None:
+    """CREATE TABLE … SELECT, with a key where one is needed."""
+    if len(world.tables) >= MOST_TABLES:
+        return None
+    t = world.pick(lambda t: len(t.primary) == 1 and bool(world.state[t.name]))
+    if t is None:
+        return None
+    key = t.column(t.primary[0])
+    part = "" if key.type not in ("text", "blob") else "(10)"
+    name = full_name(world.fresh_name())
+    sql = f"CREATE TABLE {name} (PRIMARY KEY ({quoted(key.name)}{part})) SELECT * FROM"
+    return Statement("create-select", f"{sql} {full_name(t.name)} LIMIT 5")
+
+
+def drop(world: World) -> Statement | None:
+    """DROP TABLE."""
+    if len(world.tables) < 3 or (t := world.pick()) is None:
+        return None
+    exists = "IF EXISTS " if world.dice.random() < 0.3 else ""
+    return Statement("drop", f"DROP TABLE {exists}{full_name(t.name)}")
+
+
+def truncate(world: World) -> Statement | None:
+    """TRUNCATE TABLE."""
+    if (t := world.pick()) is None:
+        return None
+    return Statement("truncate", f"TRUNCATE TABLE {full_name(t.name)}")
+
+
+def rename(world: World) -> Statement | None:
+    """RENAME of one table."""
+    if (t := world.pick(lambda t: not t.triggers)) is None:
+        return None
+    new = full_name(world.fresh_name())
+    if world.dice.random() < 0.5:
+        return Statement("rename", f"ALTER TABLE {full_name(t.name)} RENAME TO {new}")
+    return Statement("rename", f"RENAME TABLE {full_name(t.name)} TO {new}")
+
+
+def swap(world: World) -> Statement | None:
+    """RENAME of two tables into each other's place."""
+    one = world.pick(lambda t: not t.triggers)
+    if one is None:
+        return None
+    two = world.pick(lambda t: not t.triggers and t.name != one.name)
+    if two is None:
+        return None
+    spare = full_name((one.name[0], "swap spare"))
+    a, b = full_name(one.name), full_name(two.name)
+    return Statement("swap", f"RENAME TABLE {a} TO {spare}, {b} TO {a}, {spare} TO {b}")
+
+
+def _place(world: World, table: Table) -> str:
+    roll = world.dice.random()
+    if roll < 0.2:
+        return " FIRST"
+    return f" AFTER {quoted(world.dice.choice(table.columns).name)}" if roll < 0.6 else ""
+
+
+def _free(table: Table) -> list[Column]:
+    return [c for c in table.columns if not _is_key(table, c) and not c.auto_increment]
+
+
+def _add(world: World, t: Table) -> str:
+    name = world.fresh_word({c.name for c in t.columns})
+    numbers = [c.name for c in t.columns if c.type == "int" and not c.generated]
+    numbers = [n for n in numbers if not t.column(n).auto_increment]
+    return f"ADD COLUMN {column(world.dice, world.taste, name, numbers)}{_place(world, t)}"
+
+
+def _drop(world: World, t: Table) -> str:
+    free = _free(t)
+    return (
+        f"DROP COLUMN {quoted(world.dice.choice(free).name)}" if free and len(t.columns) > 2 else ""
+    )
+
+
+def _modify(world: World, t: Table) -> str:
+    free = [c for c in _free(t) if not c.generated]
+    if not free:
+        return ""
+    one = world.dice.choice(free)
+    wider = {
+        "tinyint": "smallint",
+        "smallint": "int",
+        "int": "bigint",
+        "varchar": "varchar(400)",
+        "char": "varchar(50)",
+        "text": "mediumtext",
+        "blob": "longblob",
+        "float": "double",
+        "datetime": "datetime(6)",
+        "tinytext": "text",
+    }
+    new = wider.get(one.type, "")
+    if not new or world.dice.random() < 0.25:
+        new = column_type(world.dice, world.taste)
+    elif one.unsigned and "int" in new:
+        new += " unsigned"
+    null = "" if " NULL" in new else " NULL"
+    return f"MODIFY COLUMN {quoted(one.name)} {new}{null}{_place(world, t)}"
+
+
+def _change(world: World, t: Table) -> str:
+    plain = [
+        c for c in _free(t) if not c.generated and c.type in ("int", "bigint", "double", "date")
+    ]
+    if not plain:
+        return ""
+    one = world.dice.choice(plain)
+    new = quoted(world.fresh_word({c.name for c in t.columns}))
+    return f"CHANGE COLUMN {quoted(one.name)} {new} {one.full} NULL"
+
+
+def _rename_column(world: World, t: Table) -> str:
+    one = world.dice.choice(t.columns)
+    new = quoted(world.fresh_word({c.name for c in t.columns}))
+    return f"RENAME COLUMN {quoted(one.name)} TO {new}"
+
+
+def _add_index(world: World, t: Table) -> str:
+    one = world.dice.choice(t.columns)
+    part = "(7)" if one.type in ("text", "blob", "mediumtext", "longblob", "longtext") else ""
+    world.made += 1
+    kind = world.dice.choice(("INDEX", "INDEX", "UNIQUE INDEX"))
+    return f"ADD {kind} {quoted(f'ix {world.made}')} ({quoted(one.name)}{part})"
+
+
+def _drop_index(world: World, t: Table) -> str:
+    own = [i for i in t.indexes if i != "PRIMARY"]
+    return f"DROP INDEX {quoted(world.dice.choice(own))}" if own else ""
+
+
+def _drop_key(world: World, t: Table) -> str:
+    return "DROP PRIMARY KEY" if t.primary and world.taste.keyless else ""
+
+
+def _add_key(world: World, t: Table) -> str:
+    if t.primary:
+        return ""
+    return f"ADD PRIMARY KEY ({quoted(world.dice.choice(t.columns).name)})"
+
+
+def _default(world: World, t: Table) -> str:
+    numbers = [c for c in t.columns if c.type in ("int", "bigint", "smallint") and not c.generated]
+    numbers = [c for c in numbers if not c.auto_increment]
+    if not numbers:
+        return ""
+    one = quoted(world.dice.choice(numbers).name)
+    return f"ALTER COLUMN {one} SET DEFAULT {world.dice.randrange(9)}"
+
+
+def _options(world: World, t: Table) -> str:
+    return world.dice.choice(
+        (
+            "COMMENT 'it''s; a comment'",
+            "ENGINE=InnoDB",
+            "FORCE",
+            f"AUTO_INCREMENT={world.dice.randrange(50, 90)}",
+            "DEFAULT CHARSET=latin1",
+            "ROW_FORMAT=DYNAMIC",
+        )
+    )
+
+
+def _convert(world: World, t: Table) -> str:
+    return f"CONVERT TO CHARACTER SET {world.dice.choice(('utf8mb4', 'utf8mb3', 'utf16'))}"
+
+
+CLAUSES: dict[str, Callable[[World, Table], str]] = {
+    "add-column": _add,
+    "drop-column": _drop,
+    "modify-column": _modify,
+    "change-column": _change,
+    "rename-column": _rename_column,
+    "add-index": _add_index,
+    "drop-index": _drop_index,
+    "drop-key": _drop_key,
+    "add-key": _add_key,
+    "set-default": _default,
+    "table-options": _options,
+    "convert": _convert,
+}
+
+
+def alter(world: World) -> Statement | None:
+    """ALTER TABLE with one clause or two."""
+    if (t := world.pick()) is None:
+        return None
+    kinds = world.dice.sample(sorted(CLAUSES), 2 if world.dice.random() < 0.25 else 1)
+    clauses = [c for c in (CLAUSES[k](world, t) for k in kinds) if c]
+    if not clauses:
+        return None
+    comment = world.dice.choice(("", "", "/* why; not */ ", "/*!40000 */ "))
+    sql = f"ALTER TABLE {comment}{full_name(t.name)} {', '.join(clauses)}"
+    return Statement(kinds[0] if len(kinds) == 1 else "alter-several", sql)
+
+
+def index_statement(world: World) -> Statement | None:
+    """CREATE INDEX and DROP INDEX."""
+    if (t := world.pick()) is None:
+        return None
+    clause = _drop_index(world, t) if world.dice.random() < 0.4 else ""
+    if clause:
+        return Statement("drop-index", f"{clause} ON {full_name(t.name)}")
+    numbers = [c for c in t.columns if c.family == "int"]
+    if not numbers:
+        return None
+    world.made += 1
+    one = quoted(world.dice.choice(numbers).name)
+    return Statement(
+        "add-index", f"CREATE INDEX `ci{world.made}` ON {full_name(t.name)} ({one} DESC)"
+    )
+
+
+def partition(world: World) -> Statement | None:
+    """ALTER TABLE … PARTITION of every kind."""
+    if (t := world.pick(lambda t: bool(t.partitions))) is None:
+        return None
+    name = full_name(t.name)
+    one = quoted(world.dice.choice(t.partitions))
+    dice = world.dice
+    if t.partitioned_by == "RANGE":
+        clause = dice.choice(
+            (
+                f"DROP PARTITION {one}",
+                f"TRUNCATE PARTITION {one}",
+                f"TRUNCATE PARTITION {one}",
+                "REORGANIZE PARTITION pmax INTO (PARTITION p2 VALUES LESS THAN (35), "
+                "PARTITION pmax VALUES LESS THAN MAXVALUE)",
+                "REMOVE PARTITIONING",
+                f"REBUILD PARTITION {one}",
+            )
+        )
+    else:
+        clause = dice.choice(
+            (
+                "ADD PARTITION PARTITIONS 1",
+                "COALESCE PARTITION 1",
+                f"TRUNCATE PARTITION {one}",
+                "REMOVE PARTITIONING",
+            )
+        )
+    return Statement("partition", f"ALTER TABLE {name} {clause}")
+
+
+def partition_by(world: World) -> Statement | None:
+    """ALTER TABLE … PARTITION BY."""
+    t = world.pick(lambda t: not t.partitions and len(t.primary) == 1 and len(t.uniques) == 1)
+    if t is None or t.column(t.primary[0]).type not in ("int", "bigint"):
+        return None
+    sql = f"ALTER TABLE {full_name(t.name)} PARTITION BY HASH ({quoted(t.primary[0])}) PARTITIONS 2"
+    return Statement("partition-by", sql)
+
+
+def create_database(world: World) -> Statement | None:
+    """CREATE DATABASE."""
+    if len(world.databases) >= 3:
+        return None
+    name = world.taste.name(world.dice, {*world.databases, world.outside, "meta"})
+    return Statement("create-database", f"CREATE DATABASE {quoted(f'h_{name}'[:60])}")
+
+
+def alter_database(world: World) -> Statement | None:
+    """ALTER DATABASE."""
+    name = quoted(world.dice.choice(world.databases))
+    charset = world.dice.choice(("latin1", "utf8mb4", "utf8mb3"))
+    return Statement("alter-database", f"ALTER DATABASE {name} CHARACTER SET {charset}")
+
+
+def drop_database(world: World) -> Statement | None:
+    """DROP DATABASE, with the tables in it."""
+    if len(world.databases) < 2:
+        return None
+    return Statement("drop-database", f"DROP DATABASE {quoted(world.databases[-1])}")
+
+
+def trigger(world: World) -> Statement | None:
+    """CREATE TRIGGER, which writes into another table."""
+    one = world.pick(lambda t: not t.triggers and not t.parents)
+    if one is None:
+        return None
+    two = world.pick(lambda t: t.name != one.name and not t.triggers)
+    if two is None or one.name[0] != two.name[0]:
+        return None
+    world.made += 1
+    when = world.dice.choice(("INSERT", "UPDATE", "DELETE"))
+    body = f"INSERT IGNORE INTO {full_name(two.name)} ({_names(two)}) VALUES {_values(world, two)}"
+    if world.dice.random() < 0.4:
+        sets, _ = _sets(world, two)
+        body = f"UPDATE IGNORE {full_name(two.name)} SET {sets}"
+    name = full_name((one.name[0], f"tr{world.made}"))
+    sql = f"CREATE TRIGGER {name} AFTER {when} ON {full_name(one.name)} FOR EACH ROW {body}"
+    return Statement("trigger", sql)
+
+
+def view(world: World) -> Statement | None:
+    """CREATE VIEW, which no feed carries rows of."""
+    if (t := world.pick()) is None:
+        return None
+    name = full_name((t.name[0], "a view"))
+    return Statement("view", f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {full_name(t.name)}")
+
+
+def sequence(world: World) -> Statement | None:
+    """CREATE SEQUENCE, which is no table though MariaDB stores it as one."""
+    if world.taste.mysql:
+        return None
+    world.made += 1
+    name = full_name((world.dice.choice(world.databases), f"sq{world.made}"))
+    return Statement("sequence", f"CREATE SEQUENCE {name} START WITH 5 CACHE 3")
+
+
+def temporary(world: World) -> Statement | None:
+    """CREATE TEMPORARY TABLE, which nobody else sees."""
+    world.made += 1
+    name = full_name((world.dice.choice(world.databases), f"tmp{world.made}"))
+    return Statement("temporary", f"CREATE TEMPORARY TABLE {name} (id int PRIMARY KEY)")
+
+
+def maintain(world: World) -> Statement | None:
+    """Statements that stand in the log and change nothing."""
+    if (t := world.pick()) is None:
+        return None
+    verb = world.dice.choice(("ANALYZE", "OPTIMIZE", "ANALYZE NO_WRITE_TO_BINLOG"))
+    return Statement("maintain", f"{verb} TABLE {full_name(t.name)}")
+
+
+DDL: dict[Callable[[World], Statement | None], int] = {
+    create: 14,
+    create_like: 4,
+    create_select: 5,
+    drop: 4,
+    truncate: 5,
+    rename: 6,
+    swap: 4,
+    alter: 45,
+    index_statement: 4,
+    partition: 8,
+    partition_by: 2,
+    create_database: 3,
+    alter_database: 1,
+    drop_database: 1,
+    trigger: 3,
+    view: 1,
+    sequence: 2,
+    temporary: 1,
+    maintain: 2,
+}
+
+
+def draw(world: World, kinds: Mapping[Callable[[World], Statement | None], int]) -> Statement:
+    """Return a statement of a random kind that can be made now."""
+    makers, weights = list(kinds), list(kinds.values())
+    for _ in range(50):
+        (make,) = world.dice.choices(makers, weights)
+        if (found := make(world)) is not None:
+            return found
+    return Statement("create", create_table(world.dice, world.taste, world.fresh_name()))
