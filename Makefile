@@ -149,7 +149,7 @@ SEED ?= 1
 chaos: MINUTES = 5
 
 chaos: setup services ## compare random histories with what feeds deliver; MINUTES=30 SEED=7 ARGS="--server mysql --sink kafka"
-	@$(BIN)/python -m rowferry.testing.histories --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+	@$(BIN)/python -m rowferry.testing.histories --minutes $(MINUTES) --dice $(SEED) $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \

@@ -110,6 +110,11 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             *_FLOW,
         ),
     ),
+    *(  # what judges feeds by random histories shares nothing with the product
+        (f"testing.histories.{name}", ("testing.histories*",))
+        for name in ("facts", "forms", "judge", "outputs", "statements", "truth")
+    ),
+    ("testing.histories*", ("testing*", "control*", "spark*", *_FLOW)),
     (
         "testing.nemesis*",
         ("testing*", "consume*", "rebuild*", "refstore*", "control.store*", *_FLOW),
@@ -130,7 +135,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "grpc": ("refstore*", "wire*", "flow.capture.range_log.client*", "face.rpc"),
     "sqlglot": ("change.ddl*",),
     "re2": ("flow.decide.table_filter",),
-    "obstore": ("flow.sink.storage*",),
+    "obstore": ("flow.sink.storage*", "testing.histories*"),
     "confluent_kafka": ("flow.sink.kafka*", "consume.kafka_topics", "testing*"),
     "urllib3": ("flow.encode.avro*", "flow.sink.http*", "face.cli.client", "testing*"),
     "pymysql": (
@@ -138,6 +143,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "flow.sink.mysql.session",
         "consume.mysql_target",
         "testing.servers*",
+        "testing.histories*",
     ),
     "yaml": ("spec*",),
     "fastapi": ("face.rest*",),

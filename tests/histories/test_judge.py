@@ -19,8 +19,7 @@ from rowferry.testing.histories.outputs import (
     csv_records,
     go_unquoted,
 )
-from rowferry.testing.histories.truth import Change, Effect, Truth
-from rowferry.testing.histories.writer import JOURNAL
+from rowferry.testing.histories.truth import JOURNAL, Change, Effect, Truth
 
 T = ("h_main", "t")
 

@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--seed", type=int, default=1, help="decides everything")
+    parser.add_argument(
+        "--dice", "--seed", dest="seed", type=int, default=1, help="decides everything"
+    )
     parser.add_argument("--server", default="", help=f"of {', '.join(SERVERS)}; default: in turn")
     parser.add_argument("--sink", default="", help=f"of {', '.join(SINKS)}, or their beginnings")
     parser.add_argument("--history", type=int, help="only this one, with all sinks that are named")

@@ -37,8 +37,8 @@ from rowferry.testing.histories.outputs import (
     http_json,
     open_protocol,
 )
-from rowferry.testing.histories.truth import Truth
-from rowferry.testing.histories.writer import JOURNAL, OUTSIDE, clear
+from rowferry.testing.histories.truth import JOURNAL, OUTSIDE, Truth
+from rowferry.testing.histories.writer import clear
 from rowferry.testing.receiver import Answer, Fault, HttpReceiver
 from rowferry.testing.servers import Kafka, MariaDb, MariaDb11, Minio, MySql, Registry, Server
 

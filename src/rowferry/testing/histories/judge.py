@@ -11,8 +11,7 @@ from typing import Any
 from rowferry.testing.histories.facts import Image, Name, Table
 from rowferry.testing.histories.forms import Form
 from rowferry.testing.histories.outputs import Ddl, Event, Mark, Row
-from rowferry.testing.histories.truth import Step, Truth
-from rowferry.testing.histories.writer import JOURNAL, OUTSIDE
+from rowferry.testing.histories.truth import JOURNAL, OUTSIDE, Step, Truth
 
 Cells = tuple[tuple[str, Hashable], ...]
 Move = tuple[str, Cells | None, Cells | None]  # op, before, after

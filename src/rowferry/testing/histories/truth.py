@@ -17,6 +17,10 @@ from rowferry.testing.histories.facts import (
 )
 
 
+JOURNAL: Name = ("h_journal", "journal")
+OUTSIDE = "h_outside"  # a database that no feed captures
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What a statement did to the row of one key."""

@@ -13,11 +13,9 @@ import pymysql
 from rowferry.testing.histories.facts import Name, Rows, full_name, quoted
 from rowferry.testing.histories.schemas import Taste, create_table
 from rowferry.testing.histories.statements import DDL, DML, Statement, World, draw
-from rowferry.testing.histories.truth import Effect, Observer, Truth, differences
+from rowferry.testing.histories.truth import JOURNAL, OUTSIDE, Effect, Observer, Truth, differences
 from rowferry.testing.servers import Server
 
-JOURNAL: Name = ("h_journal", "journal")
-OUTSIDE = "h_outside"
 _SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
 _GONE = (1213, 1180, 1614)  # errors after which nothing of a transaction is left
 
