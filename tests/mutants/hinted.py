@@ -17,9 +17,9 @@ TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "moments"), str(TESTS / "integration" / "binlog")]
 
 from moment_walk import Case, Walk  # noqa: E402
+
 from rowferry.testing.histories.feeds import Services  # noqa: E402
 from rowferry.testing.histories.history import run_history  # noqa: E402
-
 from rowferry.testing.servers import MariaDb, MySql  # noqa: E402
 
 ACTS = 20

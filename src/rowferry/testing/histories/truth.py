@@ -16,7 +16,6 @@ from rowferry.testing.histories.facts import (
     read_tables,
 )
 
-
 JOURNAL: Name = ("h_journal", "journal")
 OUTSIDE = "h_outside"  # a database that no feed captures
 
