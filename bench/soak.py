@@ -58,7 +58,8 @@ def main() -> None:
         lines = (asked.again / "samples.jsonl").read_text().splitlines()
         samples = [json.loads(line) for line in lines]
     else:
-        signal.signal(signal.SIGTERM, _interrupted)
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, _interrupted)
         run, samples = _kept(asked)
     result = judge_run(run, samples)
     asked.results.mkdir(parents=True, exist_ok=True)
@@ -71,6 +72,9 @@ def main() -> None:
 
 
 def _interrupted(*_: object) -> None:
+    """End the run, once: a second signal must not leave half of the processes and files behind."""
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
