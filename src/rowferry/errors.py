@@ -516,6 +516,17 @@ class TargetWentBack(SinkError):
     verdict = Verdict.STOP
 
 
+class TargetLost(SinkError):
+    """Something is gone at the target, or was made anew, to which this changefeed has delivered.
+
+    Going on would leave all that it held missing for good.
+    """
+
+    code = "RF-4013"
+    cure = "Restore it as it was and resume, or reset the changefeed to a new snapshot."
+    verdict = Verdict.STOP
+
+
 class PlanDiscarded(SinkError):
     """The plan was discarded while its tasks still ran; its files must not appear any more."""
 

@@ -213,6 +213,7 @@ class KafkaHarness(LaneHarness):
 
     def __enter__(self) -> Self:
         self.topic = f"contract-{uuid4().hex}"
+        self._built: list[Any] = []
         return self
 
     def __exit__(
@@ -231,8 +232,14 @@ class KafkaHarness(LaneHarness):
             return []
         return [m.value or b"" for m in self.broker.read_all(self.topic)]
 
+    def build(self, changefeed: str = FEED) -> LaneSink:
+        found = super().build(changefeed)
+        self._built.append(found)
+        return found
+
     def break_for_now(self) -> None:
-        self.broker.delete_topic(self.topic)
+        for sink in self._built:  # its next connection finds nobody
+            sink._settings.connection["bootstrap.servers"] = "127.0.0.1:1"
 
     def break_for_good(self) -> None:
         self.broker.forbid("WRITE", self.topic)

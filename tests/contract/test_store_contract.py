@@ -794,7 +794,7 @@ def test_a_reset_forgets_how_far_it_is_and_fences_the_owner(
     assert (found.micro_batch, found.watermark, found.lease) == (1, 0, None)
     state = store.state(feed)
     assert (state.position, state.ranges, state.versions, state.watermark) == ({}, (), (), 0)
-    assert (state.micro_batch, state.sink_state) == (1, {"n": 1})
+    assert (state.micro_batch, state.sink_state, state.continues) == (1, {"n": 1}, False)
     assert store.pending(feed) is None and _subscribed(place) == []
     newest = store.history(feed)[0]
     assert newest.what == "reset" and newest.details["why"] == "to commit-ts 9"
@@ -812,6 +812,21 @@ def test_a_reset_forgets_how_far_it_is_and_fences_the_owner(
     assert (state.watermark, state.versions) == (20, (other_table,))
     with pytest.raises(BadInput, match="id"):
         store.reset(feed, make_spec("another"), "") if store.move(feed, Verb.PAUSE) else None
+
+
+def test_a_reset_to_a_snapshot_forgets_what_the_target_must_have(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    """All will be delivered anew; a reset to a place in the log brings nothing old back."""
+    assert not store.state(feed).continues
+    told = {"n": 1, "delivered": {"shop": ["t"]}}
+    run_plan(store, claim, make_plan(1, sink_state=told))
+    assert store.state(feed).continues
+    store.move(feed, Verb.PAUSE)
+    store.reset(feed, make_spec(feed), "to commit-ts 9")
+    assert (store.state(feed).sink_state, store.state(feed).continues) == (told, False)
+    store.reset(feed, make_spec(feed), "to a new snapshot", snapshot=True)
+    assert store.state(feed).sink_state == {"n": 1, "delivered": {}}
 
 
 def test_a_reset_does_not_forget_a_removal_asked_for_by_hand(

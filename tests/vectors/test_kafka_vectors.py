@@ -56,6 +56,10 @@ class Broker:
 
     def __init__(self, counts: dict[str, int]) -> None:
         self.counts = counts
+        self.cluster = ""
+
+    def ids(self, topics: dict[str, int]) -> dict[str, str]:
+        return dict.fromkeys(topics, "")
 
     def partition_counts(self) -> dict[str, int]:
         return dict(self.counts)

@@ -220,7 +220,17 @@ class Loop:
 
     def _open(self) -> None:
         state = self._store.state(self._id)
-        self._flow.sink.open(Owner(self._id, self._claim.epoch, state.watermark), state.sink_state)
+        decide = self._flow.decide
+        captured = (decide.seen_as(v) for v in state.versions if decide.captures(v))
+        owner = Owner(
+            changefeed=self._id,
+            epoch=self._claim.epoch,
+            delivered=state.watermark,
+            micro_batch=state.micro_batch,
+            continues=state.continues,
+            captured=frozenset(v.written_as for v in captured),
+        )
+        self._flow.sink.open(owner, state.sink_state)
         self._spec_version = self._flow_version or state.spec_version
         self.watermark = state.watermark
         self._opened = True

@@ -23,6 +23,7 @@ from rowferry.control.lifecycle import State, Verb
 from rowferry.control.operation_forms import Changed, Created, Held, Seen, Synced, Wanted
 from rowferry.control.prepare import Prepared, check_rules, examine
 from rowferry.control.store.contract import Feed, MetaStore, Server
+from rowferry.control.store.publishing import nothing_delivered
 from rowferry.control.table_rules import (
     filter_rules,
     refuse_rule_files,
@@ -279,19 +280,24 @@ class Operations:
                 )
             spec, words = beginning.moved(feed.spec, commit_ts, position)
             with _closing(examine(spec, spec, anew=True)) as prepared:
-                self._discard_pending(feed, prepared.flow, f"reset to {words}")
-            return self.store.reset(changefeed, spec, words)
+                self._discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
+            return self.store.reset(changefeed, spec, words, snapshot)
 
-    def _discard_pending(self, feed: Feed, flow: Flow, why: str) -> None:
-        """Take a recorded, unfinished plan back, also what its tasks have left at the sink."""
+    def _discard_pending(self, feed: Feed, flow: Flow, why: str, anew: bool = False) -> None:
+        """Take a recorded, unfinished plan back, also what its tasks have left at the sink.
+
+        `anew`: all will be delivered again, and what was need not be there any more.
+        """
         if self.store.pending(feed.id) is None:
             return
         claim = self._claimed(feed.id)
         try:
             pending = self.store.pending(feed.id)
             if pending is not None:
-                state = self.store.state(feed.id)
-                flow.sink.open(Owner(feed.id, claim.epoch), state.sink_state)
+                state = self.store.state(feed.id).sink_state
+                if anew and state is not None:
+                    state = nothing_delivered(state)
+                flow.sink.open(Owner(feed.id, claim.epoch), state)
                 flow.sink.discard(pending)
                 self.store.discard(claim, pending.micro_batch, f"{why}: rows may come again")
         finally:

@@ -160,23 +160,3 @@ def test_avro_has_one_table_in_a_topic(scene: Scene, schema_registry: Registry) 
     with pytest.raises(TopicRefused, match="needs a topic for each table"):
         feed.catch_up()
     assert feed.images() == [{"id": 1}]
-
-
-def test_a_topic_that_is_deleted_is_made_anew(table: Scene) -> None:
-    """Its rows are lost; what comes after them arrives."""
-    feed = table.feed(f"{CANAL}&partition-num=2&write-timeout=300ms", BY_KEY)
-    feed.catch_up()
-    assert len(feed.rows()) == 20
-    table.broker.delete_topic(feed.topic)
-    table.sql(numbers(500))
-    feed.catch_up()
-    assert feed.faults
-    assert {fault.verdict for fault in feed.faults} == {Verdict.RETRY}
-    assert table.topics() == {feed.topic: 2}
-    assert {r.key[0] for r in feed.rows()} >= set(range(500, 520))
-    table.broker.delete_topic(feed.topic)
-    feed.stop()
-    feed.run()
-    table.sql(numbers(700))
-    feed.catch_up()
-    assert {r.key[0] for r in feed.rows()} >= set(range(700, 720))

@@ -52,7 +52,8 @@ class MySqlFeed:
     def __init__(self, scene: Scene, folder: Path, query: str, config: str, source: str) -> None:
         self._scene, self._folder = scene, folder
         self.name = f"{NAME}-{scene.number}"
-        self.query, self.config, self._source = query, config, source
+        self.query, self.config, self.source = query, config, source
+        self.rules = f"['{scene.database}.*']"
         self.login = ""  # another user and password than the administrator's
         self.runner = Runner()
         self.faults: list[RowferryError] = []
@@ -71,14 +72,13 @@ class MySqlFeed:
     def prepare(self) -> preparing.Prepared:
         """Check the feed as its creation does."""
         found = self._folder / "feed.toml"
-        rules = f"['{self._scene.database}.*']"
         route = f"matcher = ['*.*']\ntarget-schema = '{self._scene.copy}'\n"
         own = self.config if "[filter]" in self.config else f"{self.config}\n[filter]\n"
-        own = own.replace("[filter]\n", f"[filter]\nrules = {rules}\n")
+        own = own.replace("[filter]\n", f"[filter]\nrules = {self.rules}\n")
         found.write_text(f"{own}\n[[sink.dispatchers]]\n{route}")
         feed = self.store.feed(self.name)
         return preparing.prepare(
-            self._scene.source.uri + self._source,
+            self._scene.source.uri + self.source,
             self.sink_uri,
             found,
             self.name,
@@ -97,6 +97,12 @@ class MySqlFeed:
         self.flow = prepared.flow
         self._claim = self.store.claim(self.name, Holder.here(), time.time(), 3600)
         self._loop = Loop(self.name, prepared.flow, self.store, self._claim, self.runner, _now_ms)
+
+    @property
+    def loop(self) -> Loop:
+        """The loop of this run."""
+        assert self._loop is not None, "the feed does not run"
+        return self._loop
 
     @property
     def epoch(self) -> int:

@@ -85,6 +85,7 @@ class FeedState:
         position: the source's own state; empty: from the beginning.
         versions: of every captured table, the version in force at the watermark and all later ones.
         sink_state: the sink's own state; None: it never gave one.
+        continues: whether anything was published since it began, or was reset.
     """
 
     position: dict[str, Any]
@@ -96,6 +97,7 @@ class FeedState:
     spec: ChangefeedSpec
     spec_version: int
     epoch: int
+    continues: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +192,15 @@ class MetaStore(Protocol):
     def set_state(self, who: str | Claim, state: State, error: Exception | None = None) -> None:
         """Set the state, whatever it was. `move` is the way that respects the lifecycle."""
 
-    def reset(self, changefeed: str, spec: ChangefeedSpec, why: str) -> Feed:
+    def reset(
+        self, changefeed: str, spec: ChangefeedSpec, why: str, snapshot: bool = False
+    ) -> Feed:
         """Forget how far a changefeed is: the next run begins as `spec`'s source URI says.
 
         Position, progress rows, pending plan and watermark go; `spec` becomes the next spec
         version; micro-batch numbers, epochs, the sink's state and the state in the lifecycle stay.
-        Whoever still runs it is fenced.
+        With `snapshot`, all will be delivered anew: nothing of it need be at the target any more,
+        so the key `delivered` of the sink's state is emptied. Whoever still runs it is fenced.
 
         Raises:
             IllegalMove: it is in a state in which servers run it; pause it first.

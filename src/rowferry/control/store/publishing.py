@@ -34,6 +34,7 @@ from rowferry.control.store.rows import (
     from_progress,
     plan_text,
     read,
+    read_object,
     to_ms,
     to_progress,
     to_spec,
@@ -172,11 +173,20 @@ def discard_plan(session: Session, claim: Claim, micro_batch: int) -> bool:
     return True
 
 
-def forget_progress(session: Session, feed: FeedRow) -> None:
+def nothing_delivered(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a sink's state by which nothing need be at the target."""
+    return {**state, "delivered": {}}
+
+
+def forget_progress(session: Session, feed: FeedRow, snapshot: bool) -> None:
     """Bring a changefeed back to its beginning, where it knows no position and no table.
 
     Micro-batch numbers and the sink's state go on; a removal asked for by hand is not forgotten.
+    With `snapshot`, nothing that was delivered need be at the target any more.
     """
+    if snapshot and feed.sink_state is not None:
+        state = read_object(feed.sink_state, f"sink state of changefeed {feed.id}")
+        feed.sink_state = to_text(nothing_delivered(state))
     _delete_subscriptions(session, feed, SubscribeRow.subscribe_name == feed.id)
     session.execute(delete(_PROGRESS).where(ProgressRow.subscribe_name == feed.id))
     for table in (PendingRow, TableVersionRow):

@@ -244,7 +244,9 @@ class SqlStore:
             fence.note(session, row.id, self._clock(), "state", details)
 
     @undone_again
-    def reset(self, changefeed: str, spec: ChangefeedSpec, why: str) -> Feed:
+    def reset(
+        self, changefeed: str, spec: ChangefeedSpec, why: str, snapshot: bool = False
+    ) -> Feed:
         """Forget how far a changefeed is."""
         moment("reset changefeed")
         with self.database.writing(f"reset changefeed {changefeed}") as session:
@@ -255,7 +257,7 @@ class SqlStore:
                 )
             self._take_spec(session, row, spec)
             details = {"why": why, "spec_version": row.spec_version, "watermark": row.watermark}
-            publishing.forget_progress(session, row)
+            publishing.forget_progress(session, row, snapshot)
             row.epoch = fence.end_lease(session, changefeed)
             fence.note(session, changefeed, self._clock(), "reset", details)
             return _feed(session, row)
@@ -357,6 +359,7 @@ class SqlStore:
                 spec=to_spec(row),
                 spec_version=row.spec_version,
                 epoch=row.epoch,
+                continues=bool(row.published),
             )
 
     def ranges(self, changefeed: str) -> tuple[RangeProgress, ...]:

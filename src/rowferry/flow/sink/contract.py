@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice, Topic
 from rowferry.change.table import TableId, TableSchema
@@ -12,6 +12,11 @@ from rowferry.flow.dispatch.contract import Dispatch
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+
+# How to go on where something is gone to which a changefeed has delivered.
+RESTORE: Final = (
+    "restore it as it was and resume, or begin anew: rowferry changefeed reset --snapshot"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +35,18 @@ class Owner:
 
     Attributes:
         delivered: the target has confirmed everything up to this commit-ts; 0: nothing is known.
+        micro_batch: the number of the last one that the target has confirmed; 0: none.
+        continues: whether it has confirmed any since the changefeed began, or was reset.
+        captured: where it continues, the tables that are captured as far as it was delivered, as
+            the target names them; others may be gone from there.
     """
 
     changefeed: str
     epoch: int
     delivered: int = 0
+    micro_batch: int = 0
+    continues: bool = False
+    captured: frozenset[TableId] = frozenset()
 
 
 class Sink(Protocol):
@@ -74,7 +86,9 @@ class Sink(Protocol):
         """Claim the target for this owner (driver, once per run), before the first allocate.
 
         `state` is the `sink_state` of the last published plan. A new owner's claim makes every
-        write of an older epoch that would change published content fail with Fenced.
+        write of an older epoch that would change published content fail with Fenced. What must be
+        there by what the owner or the state tells, and is not, is never made anew: it raises
+        TargetLost or TargetWentBack, here or when the first plan is made.
         """
 
     @property
@@ -96,8 +110,9 @@ class Sink(Protocol):
     ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
         """Assign an output to every slice of every segment (driver); no change becomes visible.
 
-        Returns the outputs and the sink's state once the plan is published. Called again after a
-        discard it may assign the same outputs.
+        Returns the outputs and the sink's state once the plan is published; None: it is as before.
+        What must be there from then on stands in it under the key `delivered`, which a reset to a
+        new snapshot empties. Called again after a discard it may assign the same outputs.
         """
 
     def publish(

@@ -48,6 +48,7 @@ class Bucket(ObjectFiles):
         self.before("swap", path)
         real = super().get(path)
         if expected and (not real or hashlib.md5(real.data).hexdigest() != expected.tag):
+            self._seen.pop(path, None)
             return real is not None and real.data == data
         found = super().swap(path, data, real if expected else None)
         self.after("swap", path)

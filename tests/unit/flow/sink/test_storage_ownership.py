@@ -32,6 +32,7 @@ from rowferry.errors import (
     SinkOwned,
     SinkUnavailable,
     SinkUnwritable,
+    TargetLost,
 )
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.storage.local_files import LocalFiles
@@ -290,7 +291,7 @@ def test_output_without_a_mark_is_somebody_elses(tmp_path: Path, path: str) -> N
 def test_damaged_metadata(tmp_path: Path, content: str) -> None:
     opened(tmp_path / "root").run(watermark=1)
     (tmp_path / "root" / "metadata").write_text(content)
-    refused_without_a_trace(tmp_path / "root", SinkDamaged, "root/metadata is not .* delete it")
+    refused_without_a_trace(tmp_path / "root", SinkDamaged, "root/metadata is not .* put that")
 
 
 @pytest.mark.parametrize(
@@ -325,6 +326,6 @@ def test_a_mark_that_vanished_stops_publishing(tmp_path: Path) -> None:
     plan = feed.plan(segment(0, SLICE))
     receipts = feed.write(plan)
     (tmp_path / "rowferry.owner").unlink()
-    with pytest.raises(SinkDamaged, match="rowferry.owner is gone"):
+    with pytest.raises(TargetLost, match="rowferry.owner is gone"):
         feed.publish(plan, receipts)
     assert of_table(EMPLOYEE).path not in files_in(tmp_path)

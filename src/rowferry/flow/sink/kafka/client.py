@@ -33,6 +33,7 @@ _FOR_GOOD: Final = frozenset(
 )
 _ALERT: Final = re.compile("alert [a-z ]*(certificate|unknown ca)")
 _NO_TOKEN: Final = "Failed to acquire SASL OAUTHBEARER token"
+_FENCED: Final = "brokers are currently fenced"
 _TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 
@@ -95,6 +96,8 @@ def _for_good(error: KafkaError) -> bool:
         return True  # it refuses our certificate, which looks like a lost connection
     if error.code() == KafkaError._SSL and "Disconnected" in text:
         return False  # it went away in the middle of a handshake
+    if error.code() == KafkaError.INVALID_REPLICATION_FACTOR and _FENCED in text:
+        return False  # brokers that start, or were too slow, are not counted for a while
     if _NO_TOKEN in text:
         return '"error"' in text  # whoever gives tokens refuses; else it does not answer
     return error.code() in _FOR_GOOD

@@ -6,7 +6,8 @@ in the same order: readers may see a row more than once, never out of its turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final
@@ -14,12 +15,13 @@ from typing import Any, ClassVar, Final
 from rowferry.change.chunk import SchemaChange, Watermark
 from rowferry.change.plan import Output, Plan, Receipt, Stretch, TableSlice, Topic
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadUri, SinkUnavailable, TopicRefused
+from rowferry.errors import BadUri, SinkUnavailable, TargetLost, TopicRefused
 from rowferry.flow.dispatch.by_topic import ByTopic
 from rowferry.flow.dispatch.contract import Dispatch
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
+from rowferry.flow.sink.kafka.delivered import ANEW, KEY, DeliveredTopics, gone
 from rowferry.flow.sink.kafka.options import DEFAULT_PARTITIONS, KAFKA, read_settings
 from rowferry.flow.sink.kafka.sender import Sender
 from rowferry.flow.sink.kafka.topics import Topics
@@ -27,6 +29,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
 _SEGMENT_BYTES: Final = 16 << 20
+_LOOK_S: Final = 10.0  # between two looks at the topics' ids
 
 
 class Kafka:
@@ -59,6 +62,12 @@ class Kafka:
         self._topics: dict[str, Topic] = {}
         self._owners: dict[str, TableId] = {}  # of topics that hold one table only
         self._senders: dict[int, Sender] = {}
+        self._brokers = str(self._settings.connection["bootstrap.servers"])
+        self._delivered = DeliveredTopics(self._brokers, self._rules.static_topics())
+        self._ids: dict[str, str] = {}  # of the topics above, "": not known
+        self._state: dict[str, Any] | None = None  # of the last published plan
+        self._is_old = False  # the state tells partitions, and not yet what was delivered
+        self._looked_at = 0.0
         self._foreseen: tuple[str, ...] = ()  # topics of the tables at creation
 
     @property
@@ -117,9 +126,17 @@ class Kafka:
                     )
 
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
-        """Connect, and make topics that are missing. Repeats of older owners do no harm here."""
-        self._topics, self._owners = {}, {}
+        """Connect, and make topics that are missing. Repeats of older owners do no harm here.
+
+        Raises:
+            TargetLost: a topic that got something is gone, or was made again.
+        """
+        self._topics, self._owners, self._ids = {}, {}, {}
         counts = self._asked().partition_counts()
+        self._state = state
+        self._is_old = state is not None and KEY not in state
+        self._delivered.resume(owner, state or {}, self._asked().cluster)
+        self._look()
         self._recall(state, counts)
         self._meet(dict.fromkeys(self._rules.static_topics()), counts)
 
@@ -132,7 +149,10 @@ class Kafka:
 
         Raises:
             TopicRefused: a topic cannot be made, is too small, or serves another table.
+            TargetLost: a topic that got something is gone, or was made again.
         """
+        if time.monotonic() - self._looked_at >= _LOOK_S:
+            self._look()
         names = {one: self._rules.topic_of(table.id) for one, table in tables.items()}
         changes = [self._rules.topic_of_change(c) for c in stretch.schema_changes]
         wanted = dict.fromkeys([*names.values(), *changes])
@@ -145,17 +165,25 @@ class Kafka:
             for segment in stretch.segments
             for place, one in enumerate(segment.slices)
         )
-        return outputs, {
+        written: dict[str, set[TableId]] = {}
+        for one, name in names.items():
+            written.setdefault(name, set()).add(tables[one].written_as)
+        marked = stretch.watermark is not None and self._marks(stretch.watermark)
+        sent = self._topics.keys() if marked else wanted.keys()
+        ids = {name: self._ids[name] for name in sent}
+        state = {
             "topics": {t.name: t.partitions for t in self._topics.values()},
             "owners": {t: list(name) for t, name in self._owners.items()},
+            KEY: self._delivered.foresee(ids, written, stretch.schema_changes),
         }
+        return outputs, None if state == self._state else state
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Send packets in their order; on return all of them are durable."""
-        met: dict[str, Topic] = {}
+        met: set[str] = set()
         with self._sending(met):
             for packet in packets:
-                met[packet.topic.name] = packet.topic
+                met.add(packet.topic.name)
                 self._sender(packet.topic).send(
                     packet.topic.name, packet.partition, packet.messages
                 )
@@ -167,7 +195,8 @@ class Kafka:
         if plan.sink_state and plan.sink_state["topics"].keys() - self._topics.keys():
             # Another process allocated this plan, and met topics that were not there before.
             self._recall(plan.sink_state, self._asked().partition_counts())
-        with self._sending(self._topics):
+        changed = {self._rules.topic_of_change(c) for c in plan.stretch.schema_changes}
+        with self._sending(self._delivered.known.keys() | changed):
             for change in plan.stretch.schema_changes:
                 self._send_change(change, plan.planned_at_ms)
             if plan.stretch.watermark is not None:
@@ -176,6 +205,9 @@ class Kafka:
                 if encoded is not None:
                     for topic in self._active_topics():
                         self._send(topic, range(topic.partitions), encoded)
+        if plan.sink_state is not None:
+            self._state = plan.sink_state
+            self._delivered.publish(plan.sink_state)
 
     def discard(self, plan: Plan) -> None:
         """What was sent stays; it will be sent again, in order."""
@@ -186,6 +218,15 @@ class Kafka:
         self._client = None
 
     # --- pieces ----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Look whether the topics that got something are there, and are the same ones."""
+        self._delivered.check(self._asked().ids(self._delivered.known))
+        self._looked_at = time.monotonic()
+
+    def _marks(self, watermark: int) -> bool:
+        """Return whether the protocol tells watermarks."""
+        return self._codec.encode_watermark(Watermark(watermark), 0) is not None
 
     def _asked(self) -> Topics:
         if self._client is None:
@@ -232,10 +273,33 @@ class Kafka:
         return missing
 
     def _recall(self, state: dict[str, Any] | None, counts: Mapping[str, int]) -> None:
-        """Take in the topics of a plan, with the partition counts that are in use."""
+        """Take in the topics of a plan, with the partition counts that are in use.
+
+        One that is gone and that nobody needs any more is left out.
+        """
         told = state or {"topics": {}, "owners": {}}
         self._owners |= {t: TableId(*name) for t, name in told["owners"].items()}
-        self._meet(told["topics"], counts)
+        kept = {name: self._kept(name, told["topics"][name], counts) for name in told["topics"]}
+        there = {*counts, *self._rules.static_topics()}
+        self._meet({name: kept[name] for name in kept if name in there}, counts)
+
+    def _kept(self, name: str, stored: int, counts: Mapping[str, int]) -> int | None:
+        """Return how many partitions of a topic stay in use; None: it is another topic now.
+
+        Raises:
+            TargetLost: it is gone, or has fewer of them: topics never lose any.
+        """
+        known = name in self._delivered.known
+        if known and name not in counts:
+            raise gone(name, self._brokers)
+        if stored <= counts.get(name, stored):
+            return stored
+        if known or self._is_old:
+            raise TargetLost(
+                f"Kafka at {self._brokers}: topic {name} has {counts[name]} partitions, and this "
+                f"changefeed has written to {stored}: it was deleted and made again; {ANEW}"
+            )
+        return None
 
     def _meet(self, wanted: Mapping[str, int | None], counts: Mapping[str, int]) -> None:
         """Learn of topics that are new here, or make them.
@@ -244,6 +308,9 @@ class Kafka:
             wanted: each with how many of its partitions were in use before; None: it is new.
             counts: the topics that there are.
         """
+        for name in wanted:
+            if name not in counts and name in self._delivered.known:
+                raise gone(name, self._brokers)
         used = {
             name: stored or self._partitions(name, counts.get(name))
             for name, stored in wanted.items()
@@ -261,6 +328,9 @@ class Kafka:
                 )
         limits = self._asked().largest_messages(used)
         self._topics |= {name: Topic(name, count, limits[name]) for name, count in used.items()}
+        found = self._asked().ids(used)
+        self._delivered.check(found)
+        self._ids |= {name: found[name] or "" for name in used}
 
     def _own(self, topic: str, table: TableId) -> None:
         if not self._codec.TRAITS.one_table_per_topic:
@@ -284,7 +354,10 @@ class Kafka:
         encoded = self._codec.encode_schema_change(change, planned_at_ms)
         if encoded is None or where == "nowhere":
             return
-        topic = self._topics[self._rules.topic_of_change(change)]
+        name = self._rules.topic_of_change(change)
+        if name not in self._topics:
+            raise gone(name, self._brokers)  # it was there when this was planned
+        topic = self._topics[name]
         self._send(topic, range(topic.partitions) if where == "all-partitions" else [0], encoded)
 
     def _send(self, topic: Topic, partitions: Sequence[int], messages: Encoded) -> None:
@@ -298,19 +371,20 @@ class Kafka:
         return self._senders[limit]
 
     @contextmanager
-    def _sending(self, topics: Mapping[str, Topic]) -> Iterator[None]:
-        """Wait at the end until all is durable; on an error, make topics anew that were deleted."""
+    def _sending(self, needed: Collection[str]) -> Iterator[None]:
+        """Wait at the end until all is durable; on an error, look for topics that were deleted."""
         try:
             yield
             for sender in self._senders.values():
                 sender.flush()
         except BaseException as err:
-            gone = {s.missing for s in self._senders.values() if s.missing}
+            lost = {s.missing for s in self._senders.values() if s.missing}
             self._drop_senders()  # a failed one sends no more, and nothing may arrive late
-            if gone and isinstance(err, SinkUnavailable):
-                lost = {name: topics[name].partitions for name in gone & topics.keys()}
+            if lost and isinstance(err, SinkUnavailable):
+                lost -= self._asked().partition_counts().keys()  # a broker may learn of one late
+                for name in sorted(lost.intersection(needed)):
+                    raise gone(name, self._brokers) from None
                 self._topics = {n: t for n, t in self._topics.items() if n not in lost}
-                self._meet(lost, self._asked().partition_counts())
             raise
 
     def _drop_senders(self) -> None:

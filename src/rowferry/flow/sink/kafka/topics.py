@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
@@ -23,14 +23,19 @@ T = TypeVar("T")
 _PATIENCE_S: Final = 0.5  # before the first look at what went wrong meanwhile
 _AT_ONCE: Final = 100  # topics in one request
 _TRIES: Final = 3  # of a request to make topics: brokers that are busy answer late
-_LATE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})
+_NO_ID: Final = str(Uuid(0, 0))
 
 
 class Topics:
-    """Asks for topics and makes them (driver)."""
+    """Asks for topics and makes them (driver).
+
+    Attributes:
+        cluster: the id of the brokers' cluster, once topics were asked for; "": they have none.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self.cluster = ""
         self._timeout_s = settings.timeout_s
         self._troubles = Troubles(settings.connection["bootstrap.servers"])
         with options_checked():
@@ -46,11 +51,37 @@ class Topics:
         """
         found = self._listed()
         self._troubles.forget()
+        self.cluster = str(found.cluster_id or "")
         return {
             name: len(topic.partitions)
             for name, topic in found.topics.items()
             if topic.error is None
         }
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str | None]:
+        """Return the brokers' own ids of topics, which a topic that is made again does not keep.
+
+        None: there is no such topic. "": the brokers have no ids, or this login may not see them.
+        """
+        moment("ask for topic ids")
+        found: dict[str, str | None] = {}
+        for some in _parts(topics):
+            futures = self._admin.describe_topics(
+                TopicCollection(some), request_timeout=self._timeout_s
+            )
+            for topic, future in futures.items():
+                try:
+                    told = str(future.result().topic_id)
+                    found[topic] = "" if told == _NO_ID else told
+                except KafkaException as err:
+                    if err.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        found[topic] = None
+                        continue
+                    error = as_error(err.args[0], f"asking for topic {topic}", self._troubles)
+                    if isinstance(error, SinkUnavailable):
+                        raise error from None
+                    found[topic] = ""
+        return found
 
     def largest_messages(self, topics: Iterable[str]) -> dict[str, int]:
         """Return how long a message may be in each of these topics."""
@@ -122,20 +153,26 @@ class Topics:
     def _create(self, wanted: Mapping[str, int], in_earnest: bool) -> dict[str, int]:
         """Make topics, or only ask; return those that were not there.
 
-        What is not answered in time is asked again: the topic may have been made meanwhile.
+        What is not answered in time, or only not possible for now, is asked again: the topic may
+        have been made meanwhile.
         """
         made, left = dict(wanted), dict(wanted)
         for turn in range(_TRIES):
             late: dict[str, int] = {}
             for some in _parts(left.items()):
                 for topic, error in self._ask_to_create(some, in_earnest):
-                    if error.code() in _LATE and turn + 1 < _TRIES:
-                        late[topic] = left[topic]
-                    elif error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                        raise self._not_created(topic, error)
-                    elif turn == 0:
-                        del made[topic]
+                    if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                        if turn == 0:
+                            del made[topic]
+                        continue
+                    found = self._not_created(topic, error)
+                    if turn + 1 == _TRIES or not isinstance(found, SinkUnavailable):
+                        raise found
+                    late[topic] = left[topic]
+            if not late:
+                break
             left = late
+            time.sleep(_PATIENCE_S)
         return made
 
     def _ask_to_create(

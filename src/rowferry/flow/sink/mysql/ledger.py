@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rowferry.change.feed_mark import MARK_TABLE
-from rowferry.errors import Fenced
+from rowferry.errors import Fenced, RowferryError, TargetLost, TargetWentBack
 from rowferry.flow.encode.sql_rows_frame import quoted
+from rowferry.flow.sink.contract import RESTORE, Owner
 from rowferry.flow.sink.mysql.session import Refused, Session
 from rowferry.moment import moment
 
@@ -58,18 +59,19 @@ class Ledger:
         """Return one of the tables as SQL writes it."""
         return f"{quoted(self._database)}.{table}"
 
-    def claim(self, session: Session, epoch: int) -> int:
+    def claim(self, session: Session, owner: Owner) -> None:
         """Make the tables where they are missing, and let nobody of an older epoch write any more.
-
-        Returns the commit-ts up to which the downstream has everything; 0: none was noted.
 
         Raises:
             Fenced: somebody with a higher epoch has claimed it.
             SinkUnwritable: a privilege is missing.
+            TargetLost: a table, or the changefeed's row, was there and is gone.
+            TargetWentBack: what is noted is less than what was delivered.
         """
+        epoch = owner.epoch
         moment("claim downstream")
         try:
-            self._make(session)
+            self._make(session, owner)
             slots = range(session.facts.fence_slots)
             rows = ",".join(f"({self._feed},{slot},{epoch},0,0)" for slot in slots)
             # No row is made or changed where one of a higher epoch is there.
@@ -78,16 +80,33 @@ class Ledger:
                 f"epoch = GREATEST(epoch, VALUES(epoch))".encode()
             )
             found = session.ask(
-                f"SELECT MAX(epoch), MAX(commit_ts) FROM {self.name(FENCE)} WHERE changefeed = %s",
+                "SELECT MAX(epoch), MAX(commit_ts), MAX(micro_batch) "
+                f"FROM {self.name(FENCE)} WHERE changefeed = %s",
                 (self._changefeed,),
             )
         except Refused as err:
             about = f"the sink's own tables in {self._database}"
             raise err.as_error(about) from err
         self.check(found, epoch)
-        return int(found[0][1])
+        self._check_reached(session, owner, int(found[0][1]), int(found[0][2]))
 
-    def _make(self, session: Session) -> None:
+    def _check_reached(self, session: Session, owner: Owner, reached: int, number: int) -> None:
+        """Refuse a downstream that has noted less than it has confirmed."""
+        if not owner.continues or (reached >= owner.delivered and number >= owner.micro_batch):
+            return
+        if not reached and not number:
+            raise TargetLost(
+                f"{session.place}: {self._database}.{FENCE} knows nothing of changefeed "
+                f"{self._changefeed!r}, which has delivered {_until(owner)}: it was emptied, or "
+                f"another server took its place; {RESTORE}"
+            )
+        raise TargetWentBack(
+            f"{session.place} has the changes of changefeed {self._changefeed!r} up to commit-ts "
+            f"{reached} and micro-batch {number} only, but they were delivered {_until(owner)}: it "
+            "was restored, or another server took its place"
+        )
+
+    def _make(self, session: Session, owner: Owner) -> None:
         moment("look for ledger")
         there = session.ask(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
@@ -96,6 +115,11 @@ class Ledger:
         missing = self._tables.keys() - {str(row[0]).lower() for row in there}
         if not missing:
             return
+        if owner.continues and (gone := sorted(missing & _TABLES.keys())):
+            raise TargetLost(
+                f"{session.place}: {self._database}.{gone[0]}, in which changefeed "
+                f"{self._changefeed!r} notes what it has delivered, is gone; {RESTORE}"
+            )
         known = session.ask(
             "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (self._database,)
         )
@@ -120,7 +144,7 @@ class Ledger:
         found = session.begin(f"{self._fence(slot % facts.fence_slots)} {facts.lock}".encode())
         try:
             self.check(found, epoch)
-        except Fenced:
+        except RowferryError:
             session.rollback()
             raise
         if self._marks:
@@ -172,13 +196,18 @@ class Ledger:
         )
 
     def check(self, found: list[tuple[Any, ...]], epoch: int) -> None:
-        """Raise Fenced unless the fence's row has our epoch."""
-        held = int(found[0][0]) if found and found[0][0] is not None else -1
+        """Raise Fenced unless the fence's row has our epoch, TargetLost where there is none."""
+        if not found or found[0][0] is None:
+            raise TargetLost(
+                f"the row of changefeed {self._changefeed!r} in {self._database}.{FENCE} is gone; "
+                f"{RESTORE}"
+            )
+        held = int(found[0][0])
         if held != epoch:
-            who = f"epoch {held}" if held >= 0 else "nobody: its row is gone"
             raise Fenced(
-                f"changefeed {self._changefeed!r} belongs to {who} in {self._database}.{FENCE}, "
-                f"not to our epoch {epoch}; remove its rows there only if no other process runs it"
+                f"changefeed {self._changefeed!r} belongs to epoch {held} in "
+                f"{self._database}.{FENCE}, not to our epoch {epoch}; remove its rows there only "
+                "if no other process runs it"
             )
 
     def reached(self, micro_batch: int, commit_ts: int | None, epoch: int) -> bytes:
@@ -216,6 +245,17 @@ class Ledger:
         return (f"DELETE FROM {self.name(DELIVERED)} WHERE changefeed = {self._feed}").encode()
 
     # --- schema changes ---------------------------------------------------------------------------
+
+    def has_changes_after(self, session: Session, micro_batch: int) -> bool:
+        """Return whether schema changes were begun of a micro-batch that comes after this one."""
+        moment("look for notes of ddl")
+        return bool(
+            session.ask(
+                f"SELECT 1 FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = %s AND "
+                "micro_batch > %s LIMIT 1",
+                (self._changefeed, micro_batch),
+            )
+        )
 
     def schema_change(
         self, session: Session, micro_batch: int, ordinal: int
@@ -256,6 +296,10 @@ class Ledger:
                 statement,
             ),
         )
+
+
+def _until(owner: Owner) -> str:
+    return f"up to commit-ts {owner.delivered} and micro-batch {owner.micro_batch}"
 
 
 def _literal(words: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
@@ -15,7 +16,8 @@ from rowferry.errors import SchemaChangeRefused, Verdict
 from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MYSQL_TABLE, REPLACE_DDL, SKIP_DDL, Settings
-from rowferry.flow.sink.mysql.session import Refused, Session, connect
+from rowferry.flow.sink.mysql.session import GONE, Refused, Session, connect
+from rowferry.flow.sink.mysql.target_tables import gone_tables
 from rowferry.moment import moment
 
 BEGUN, DONE = "begun", "done"
@@ -27,6 +29,7 @@ _DATABASES: Final = frozenset(
     {DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE, DdlKind.DATABASE_CHARSET}
 )
 _COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")  # rows move it, too
+_NO_ANSWER: Final = "error "
 _SHOWN: Final = 300  # characters of a statement in an error
 
 
@@ -38,12 +41,14 @@ class SchemaChanges:
         self._settings, self._ledger = settings, ledger
         self._mode = MARK_SQL_MODE if marks else ""
 
-    def run(self, plan: Plan, epoch: int) -> None:
+    def run(self, plan: Plan, epoch: int, there: Collection[TableId] = ()) -> None:
         """Run a plan's schema changes in order; those that were run before are left out.
 
-        While one runs, the fence is held: nobody else can claim the changefeed.
+        While one runs, the fence is held: nobody else can claim the changefeed. `there` are tables
+        that the downstream must have by what was delivered.
 
         Raises:
+            TargetLost: a table is gone that must be there.
             SchemaChangeRefused: the downstream refuses one.
             Fenced, SinkUnavailable: as everywhere.
         """
@@ -57,7 +62,8 @@ class SchemaChanges:
             try:
                 for ordinal, change in enumerate(changes):
                     try:
-                        self._run_one(guard, notes, plan.micro_batch, ordinal, change, epoch)
+                        place = plan.micro_batch, ordinal
+                        self._run_one(guard, notes, place, change, epoch, there)
                     except Refused as err:
                         raise err.as_error("noting a schema change") from err
             finally:
@@ -69,22 +75,21 @@ class SchemaChanges:
         self,
         guard: Session,
         notes: Session,
-        micro_batch: int,
-        ordinal: int,
+        place: tuple[int, int],
         change: SchemaChange,
         epoch: int,
+        there: Collection[TableId],
     ) -> None:
         moment("begin ddl downstream")
         self._ledger.begin(guard, epoch)
-        known = self._ledger.schema_change(notes, micro_batch, ordinal)
+        known = self._ledger.schema_change(notes, *place)
         statement = self._settings.replaced_ddl.get(change.commit_ts, change.query)
         digest = _digest(statement)
 
         def note(state: str, before: str) -> None:
             self._ledger.note_schema_change(
                 notes,
-                micro_batch,
-                ordinal,
+                *place,
                 change.commit_ts,
                 state,
                 (digest, before),
@@ -102,11 +107,23 @@ class SchemaChanges:
             if not took_effect:
                 note(BEGUN, before)
                 if statement:
-                    self._execute(change, statement)
+                    try:
+                        self._execute(change, statement)
+                    except Refused as err:
+                        name = _former(change)
+                        if name in there and _is_gone(notes, name):
+                            raise gone_tables(notes, [name]) from err
+                        raise self._refused(change, statement, err.said) from err
             note(DONE, before)
         guard.rollback()
 
     def _execute(self, change: SchemaChange, statement: str) -> None:
+        """Run a statement, unless its wish is fulfilled already.
+
+        Raises:
+            Refused: the downstream says no.
+            SinkUnavailable: as everywhere.
+        """
         moment("run ddl downstream")
         session = connect(self._settings.login, read_s=self._settings.ddl_s)
         try:
@@ -120,7 +137,7 @@ class SchemaChanges:
                     return
                 if error.verdict is Verdict.RETRY:
                     raise error from err
-                raise self._refused(change, statement, err.said) from err
+                raise
         finally:
             session.close()
 
@@ -149,8 +166,12 @@ class SchemaChanges:
 
 def _home(change: SchemaChange) -> str:
     """Return the database in which names without one are looked up."""
-    old = change.previous_target or change.previous
-    return (old or change.written_as).database
+    return _former(change).database
+
+
+def _former(change: SchemaChange) -> TableId:
+    """Return the name that a table has before the change."""
+    return change.previous_target or change.previous or change.written_as
 
 
 def _definition(session: Session, change: SchemaChange) -> str:
@@ -160,13 +181,17 @@ def _definition(session: Session, change: SchemaChange) -> str:
     return "\n".join(_show(session, name) for name in dict.fromkeys(names))
 
 
+def _is_gone(session: Session, name: TableId) -> bool:
+    return _show(session, name) in {f"{_NO_ANSWER}{number}" for number in GONE}
+
+
 def _show(session: Session, name: TableId) -> str:
     moment("look at definition downstream")
     what = f"TABLE {quoted_table(name)}" if name.table else f"DATABASE {quoted(name.database)}"
     try:
         found = session.ask(f"SHOW CREATE {what}")
     except Refused as err:
-        return f"error {err.number}"
+        return f"{_NO_ANSWER}{err.number}"
     return _COUNTER.sub("", str(found[0][1]))
 
 

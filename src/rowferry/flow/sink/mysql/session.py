@@ -24,7 +24,9 @@ from rowferry.errors import (
     RowRejected,
     SinkUnavailable,
     SinkUnwritable,
+    TargetLost,
 )
+from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.mysql.options import Login
 from rowferry.moment import moment
 
@@ -38,10 +40,9 @@ _CONFLICT: Final = frozenset({1205, 1213, 8002, 8022, 8028, 9007})
 _PASSING: Final = _CONFLICT | {1040, 1053, 1077, 1078, 1129, 1152, 1158, 1159, 1160, 1161, 1203}
 _PASSING_MORE: Final = frozenset({1226, 1317, 3024, 8024, 9001, 9002, 9003, 9004, 9005})
 _TOO_LONG: Final = 1153
+GONE: Final = frozenset({1049, 1146})  # a database or a table, where it was seen before
 _SHAPE: Final = {
-    1049: "create the database first, or set create-tables = true",
     1054: "bring the table's columns in line with the source's, then resume the changefeed",
-    1146: "create the table first, or set create-tables = true",
     _TOO_LONG: "raise max_allowed_packet on the downstream, then resume the changefeed",
 }
 DUPLICATE: Final = 1062
@@ -115,7 +116,7 @@ class Refused(Exception):
     def is_about_table(self) -> bool:
         """Whether every row of the table would be refused."""
         shape = self.number in _SHAPE and self.number != _TOO_LONG
-        return shape or self.number in _RIGHTS
+        return shape or self.number in _RIGHTS or self.number in GONE
 
     def as_error(self, about: str) -> RowferryError:
         """Return it as an error of ours, with its verdict."""
@@ -130,6 +131,8 @@ class Refused(Exception):
             return SinkUnavailable(f"{words}; it is read-only: make it writable")
         if self.number in _PASSING or self.number in _PASSING_MORE or 2000 <= self.number < 3000:
             return SinkUnavailable(words)
+        if self.number in GONE:
+            return TargetLost(f"{words}; it was there before: {RESTORE}")
         cure = _SHAPE.get(self.number, "correct the downstream so that it takes it, then resume")
         return RowRejected(f"{words}; {cure}")
 
@@ -139,6 +142,7 @@ class Session:
 
     def __init__(self, login: Login, connection: Connection[Any]) -> None:
         self._login, self._connection = login, connection
+        self.place = str(login)
         self.facts = _facts(self)
 
     def run(self, *statements: bytes, joined: bool = True) -> None:

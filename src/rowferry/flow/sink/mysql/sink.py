@@ -18,11 +18,12 @@ from rowferry.change.plan import (
     Topic,
 )
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import SinkUnwritable, TargetWentBack
+from rowferry.errors import SinkUnwritable
 from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.mysql.apply import Windows
+from rowferry.flow.sink.mysql.delivered import DeliveredTables
 from rowferry.flow.sink.mysql.emulation import check_triggers
 from rowferry.flow.sink.mysql.lanes import Lanes, last_of_shared
 from rowferry.flow.sink.mysql.ledger import Ledger
@@ -40,7 +41,12 @@ from rowferry.flow.sink.mysql.statements import (
     upserting,
 )
 from rowferry.flow.sink.mysql.sync_point import SyncPoints
-from rowferry.flow.sink.mysql.target_tables import check, create_statements, known_collations
+from rowferry.flow.sink.mysql.target_tables import (
+    check,
+    create_statements,
+    known_collations,
+    require_there,
+)
 from rowferry.flow.sink.mysql.transactions import Transactions
 from rowferry.moment import moment
 from rowferry.spec.active_active import read_active_active
@@ -83,7 +89,10 @@ class MySql:
             self._how = newest_wins
             interval_s = mode.progress_interval.total_seconds()
             self._progress = ProgressTable(spec.changefeed_id, mode.cluster_id, interval_s)
+        self._delivered = DeliveredTables(self._settings.replaced_ddl)
         self._epoch = 0
+        self._published = 0
+        self._looked = False  # whether all that was delivered to was seen in this run
         self._judged: set[tuple[TableId, int, int]] = set()
 
     @property
@@ -145,21 +154,18 @@ class MySql:
         Raises:
             Fenced: somebody with a higher epoch was here.
             SinkUnwritable: our own tables cannot be made or written.
+            TargetLost: it lacks what this changefeed has noted there.
             TargetWentBack: it was restored, or is another server, and lacks what was delivered.
         """
         moment("open downstream")
         session = connect(self._settings.login)
         try:
-            reached = self._ledger.claim(session, owner.epoch)
+            self._ledger.claim(session, owner)
         finally:
             session.close()
-        if reached < owner.delivered:
-            raise TargetWentBack(
-                f"{self._settings.login} has the changes of changefeed {owner.changefeed!r} up to "
-                f"commit-ts {reached} only, but they were delivered up to {owner.delivered}: it "
-                "was restored, or another server took its place"
-            )
-        self._epoch = owner.epoch
+        self._epoch, self._published = owner.epoch, owner.micro_batch
+        self._delivered.resume(owner, state)
+        self._looked, self._judged = False, set()
         if self._progress is not None:
             self._progress.resume(state)
 
@@ -177,8 +183,10 @@ class MySql:
         """Give each slice its lanes; table versions that are met first are judged.
 
         Raises:
+            TargetLost: a table is missing that was there.
             TargetUnfit: a table is missing downstream, or rows do not fit into it.
         """
+        self._look()
         self._judge(tables.values())
         topics: list[tuple[int, int, Topic]] = []
         together: dict[str, dict[int, Segment]] = {}  # by lane
@@ -199,7 +207,11 @@ class MySql:
             )
             for ordinal, place, topic in topics
         )
-        return outputs, None if self._progress is None else self._progress.foresee(stretch)
+        written = {table.written_as for table in tables.values()}
+        state = self._delivered.foresee(written, stretch.schema_changes)
+        if self._progress is not None:
+            state = self._progress.foresee(stretch) | (state or self._delivered.state())
+        return outputs, state
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Apply packets; on return all of them are durable."""
@@ -230,7 +242,8 @@ class MySql:
         self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
     ) -> None:
         """Run the schema changes in order, then note what is reached."""
-        self._changes.run(plan, self._epoch)
+        there = {*self._delivered.known, *(table.written_as for table in tables.values())}
+        self._changes.run(plan, self._epoch, there)
         with self._sessions.one() as session:
             try:
                 self._ledger.begin(session, self._epoch)
@@ -247,6 +260,8 @@ class MySql:
             except Refused as err:
                 session.rollback()
                 raise err.as_error("noting what is reached") from err
+        self._delivered.publish(plan.sink_state)
+        self._published = plan.micro_batch
 
     def discard(self, plan: Plan) -> None:
         """Nothing can be taken back; the rows that were written will be written again."""
@@ -294,6 +309,19 @@ class MySql:
             except Refused as err:
                 raise err.as_error("the downstream's triggers") from err
 
+    def _look(self) -> None:
+        """Look once in a run whether all tables are there to which something was delivered."""
+        if self._looked or not self._delivered.known:
+            return
+        with self._sessions.one() as session:
+            try:
+                # A plan that was given up may have dropped some; its changes come again.
+                if not self._ledger.has_changes_after(session, self._published):
+                    require_there(session, self._delivered.known)
+                    self._looked = True
+            except Refused as err:
+                raise err.as_error("the downstream's tables") from err
+
     def _judge(self, tables: Iterable[TableSchema]) -> None:
         fresh = [t for t in tables if _version(t) not in self._judged]
         if not fresh:
@@ -301,7 +329,8 @@ class MySql:
         moment("judge downstream tables")
         session = connect(self._settings.login)
         try:
-            missing = check(session, fresh, self._settings.create_tables)
+            known = self._delivered.known if self._looked else ()
+            missing = check(session, fresh, self._settings.create_tables, known)
             collations = known_collations(session) if missing else frozenset()
             for table in missing:
                 moment("create downstream table")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from rowferry.change.ddl_type import has_charset
 from rowferry.change.sqltype import FACTS, Kind, SqlType, keeps_case
 from rowferry.change.table import Column, TableId, TableSchema
-from rowferry.errors import BadInput, TargetUnfit
+from rowferry.errors import BadInput, TargetLost, TargetUnfit
 from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table, written_columns
+from rowferry.flow.sink.mysql.delivered import lost
 from rowferry.flow.sink.mysql.session import Refused, Session
 from rowferry.moment import moment
 
@@ -181,10 +182,41 @@ def check_rights(session: Session, table: TableSchema) -> None:
         raise err.as_error(f"table {table.written_as}") from err
 
 
-def check(session: Session, tables: Iterable[TableSchema], create: bool) -> list[TableSchema]:
+def require_there(session: Session, known: Collection[TableId]) -> None:
+    """Raise TargetLost where tables are gone to which something was delivered."""
+    if not known:
+        return
+    moment("look for delivered tables")
+    databases = sorted({t.database for t in known})
+    there: set[tuple[str, str]] = set()
+    for start in range(0, len(databases), _AT_ONCE):
+        part = databases[start : start + _AT_ONCE]
+        marks = ",".join(["%s"] * len(part))
+        asked = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES"
+        rows = session.ask(f"{asked} WHERE TABLE_SCHEMA IN ({marks})", part)
+        there |= {(str(row[0]).lower(), str(row[1]).lower()) for row in rows}
+    gone = [t for t in known if (t.database.lower(), t.table.lower()) not in there]
+    if gone:
+        raise gone_tables(session, gone)
+
+
+def gone_tables(session: Session, gone: Collection[TableId]) -> TargetLost:
+    """Return the error for tables that must be there, and are not. Raises as `Session.run`."""
+    moment("list downstream databases")
+    rows = session.ask("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
+    return lost(gone, {str(row[0]) for row in rows}, session.place)
+
+
+def check(
+    session: Session,
+    tables: Iterable[TableSchema],
+    create: bool,
+    known: Collection[TableId] = (),
+) -> list[TableSchema]:
     """Judge tables; return those that are missing, where they may be.
 
     Raises:
+        TargetLost: one is missing that is `known` to have been there.
         TargetUnfit: one is missing, or rows do not fit into it; the text names it and the cure.
         SinkUnwritable: a privilege is missing.
     """
@@ -194,6 +226,8 @@ def check(session: Session, tables: Iterable[TableSchema], create: bool) -> list
     except Refused as err:
         raise err.as_error("the downstream's tables") from err
     missing = [t for t in wanted if t.written_as not in found]
+    if gone := {t.written_as for t in missing} & set(known):
+        raise gone_tables(session, gone)
     if missing and not create:
         names = ", ".join(str(t.written_as) for t in missing[:5])
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""

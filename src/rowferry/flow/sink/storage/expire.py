@@ -22,9 +22,8 @@ def expire(
     schema files and metadata stay. Repeated after a crash, it deletes the rest.
     """
     moment("expire files")
-    age = timedelta(days=settings.expiration_days)
-    oldest = datetime.fromtimestamp(physical_ms(checkpoint_ts) / 1000, settings.time_zone) - age
-    first_kept = oldest.strftime("%Y-%m-%d")
+    checkpoint = datetime.fromtimestamp(physical_ms(checkpoint_ts) / 1000, settings.time_zone)
+    first_kept = _first_kept(settings, checkpoint)
     old: dict[str, list[str]] = {}
     for path, kind in walk(files, settings.date_separator):
         if isinstance(kind, DataFile | IndexFile) and "" < kind.directory.date < first_kept:
@@ -40,3 +39,14 @@ def expire(
 
     each_fenced(files, remove, old)
     return frozenset(old)
+
+
+def may_be_removed(directory: str, settings: Settings, now: datetime) -> bool:
+    """Return whether a directory's day is so long past that `expire` may have removed it."""
+    if not settings.expiration_days:
+        return False
+    return directory.rpartition("/")[2] < _first_kept(settings, now)
+
+
+def _first_kept(settings: Settings, now: datetime) -> str:
+    return (now - timedelta(days=settings.expiration_days)).strftime("%Y-%m-%d")

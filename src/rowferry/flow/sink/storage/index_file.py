@@ -81,8 +81,8 @@ def read_metadata(content: bytes, shown: str) -> int:
     checkpoint_ts = found.get("checkpoint-ts") if found is not None else None
     if type(checkpoint_ts) is not int or checkpoint_ts < 0:
         raise SinkDamaged(
-            f'{shown} is not {{"checkpoint-ts":<number>}}; '
-            "delete it (the feed writes it again), then resume"
+            f'{shown} is not {{"checkpoint-ts":<number>}}; put that into it, with the '
+            "changefeed's checkpoint as the number, then resume"
         )
     return checkpoint_ts
 

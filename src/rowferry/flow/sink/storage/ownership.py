@@ -10,9 +10,9 @@ from rowferry.errors import (
     Fenced,
     FileConflict,
     PlanDiscarded,
-    SinkDamaged,
     SinkOwned,
     SinkUnavailable,
+    TargetLost,
 )
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.storage.files import Files, Stored
@@ -94,10 +94,7 @@ class Ownership:
         """Return the mark, which must be this owner's."""
         stored = self._files.get(OWNER)
         if stored is None:
-            raise SinkDamaged(
-                f"{self._files.shown(OWNER)} is gone; restart the changefeed with the "
-                "directory as it was, or with an empty one"
-            )
+            raise owner_lost(self._files)
         mark = self._parse(stored.data)
         if mark.owner.changefeed != owner.changefeed:
             raise Fenced(
@@ -107,9 +104,11 @@ class Ownership:
         return mark, stored
 
     def discard_count(self) -> int:
-        """Return how many plans were discarded here."""
+        """Return how many plans were discarded here; raises TargetLost where no mark tells it."""
         mark = self._read()
-        return mark.discards if mark else 0
+        if mark is None:
+            raise owner_lost(self._files)
+        return mark.discards
 
     def count_discard(self) -> None:
         """Shut out the tasks of every plan made so far: `admit` refuses them from now on."""
@@ -134,6 +133,7 @@ class Ownership:
 
         Raises:
             PlanDiscarded: the plan was discarded meanwhile.
+            TargetLost: the owner's mark is gone.
         """
         with self._files.locked(shared=True):
             self._refuse_discarded(discards)
@@ -182,5 +182,15 @@ class Ownership:
         if foreign is not None:
             raise SinkOwned(
                 f"{self._files.shown('')} holds the output of another feed "
-                f"({self._files.shown(foreign)}); choose an empty directory"
+                f"({self._files.shown(foreign)}); choose an empty directory, or restore {OWNER} "
+                "if it is this changefeed's own"
             )
+
+
+def owner_lost(files: Files) -> TargetLost:
+    """Return the error for a prefix that has lost its owner's mark, alone or with all else."""
+    return TargetLost(
+        f"{files.shown(OWNER)} is gone, and perhaps all that this changefeed has written beside "
+        "it; restore it as it was and resume, or delete what is left and begin anew: rowferry "
+        "changefeed reset --snapshot"
+    )

@@ -9,21 +9,29 @@ from typing import Any, ClassVar
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import FileConflict, SinkError, SnapshotGone
+from rowferry.errors import (
+    FileConflict,
+    SinkError,
+    SinkUnavailable,
+    SnapshotGone,
+    TargetLost,
+    TargetWentBack,
+)
 from rowferry.flow.dispatch.by_slice import BySlice
 from rowferry.flow.encode.contract import Codec, Encoded
-from rowferry.flow.sink.contract import Owner, SinkTraits
+from rowferry.flow.sink.contract import RESTORE, Owner, SinkTraits
 from rowferry.flow.sink.storage.compress import SUFFIXES, DataContent, nothing
-from rowferry.flow.sink.storage.expire import expire
+from rowferry.flow.sink.storage.expire import expire, may_be_removed
 from rowferry.flow.sink.storage.files import Files, Staged, Stored, each, each_fenced
 from rowferry.flow.sink.storage.index_file import Naming, metadata_content, read_metadata
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
 from rowferry.flow.sink.storage.measures import expansions, last_numbers, moved_on
 from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE, Settings, read_settings
-from rowferry.flow.sink.storage.ownership import Ownership
+from rowferry.flow.sink.storage.ownership import Ownership, owner_lost
 from rowferry.flow.sink.storage.paths import (
     META,
     METADATA,
+    OWNER,
     Directory,
     IndexFile,
     date_text,
@@ -73,6 +81,7 @@ class Storage:
         self._shown: set[tuple[TableId, int]] = set()  # versions whose schema file is there
         self._expansion: dict[TableId, float] = {}
         self._cleanup_at: datetime | None = None
+        self._reached = 0  # what `metadata` must tell at least
 
     @classmethod
     def files_of(cls, spec: ChangefeedSpec, settings: Settings) -> Files:
@@ -118,9 +127,12 @@ class Storage:
         Raises:
             SinkUnwritable, SinkOwned, SinkDamaged: as `probe`.
             Fenced: a higher epoch has claimed it.
+            TargetLost, TargetWentBack: files that were published are gone, or older ones are there.
         """
         moment("open storage")
         self._files.check_writable()
+        if owner.continues:
+            self._require_delivered(owner)
         self._files.prepare()
         if self._ownership.claim(owner):
             self._checkpoint_in(self._files.get(METADATA))
@@ -128,7 +140,8 @@ class Storage:
             self._small.shut_out_older_owners(owner, self._checkpoint_in)
         moment("sweep storage")
         self._files.sweep()
-        self._state = dict(state["last"]) if state else {}
+        self._state = _numbers_in(state)
+        self._reached = owner.delivered
         self._last, self._shown = {}, set()
         if self.settings.expiration_days:
             self._cleanup_at = self.settings.cleanup.after(self._now())
@@ -179,7 +192,7 @@ class Storage:
                 "discards": discards,
             }
             outputs.append(Output(ordinal, place, target))
-        return tuple(outputs), {"last": moved_on(self._state, last, _KEPT_IN_STATE)}
+        return tuple(outputs), {"delivered": moved_on(self._state, last, _KEPT_IN_STATE)}
 
     def _directory_of(self, piece: TableSlice, table: TableSchema, date: str) -> str:
         physical_id = piece.physical_id if self.settings.partition_separator else None
@@ -203,7 +216,10 @@ class Storage:
         there = self._files.survey(_LISTED_FOR_EACH * len(unknown))
         if there is not None:
             used = {path.rpartition("/")[0].removesuffix(f"/{META}") for path in there}
-            self._last.update((d, self._state.get(d, 0)) for d in unknown if d not in used)
+            new = [d for d in unknown if d not in used]
+            for directory in new:
+                self._require_index(directory, 0)
+            self._last.update((d, self._state.get(d, 0)) for d in new)
 
     def _last_number(self, directory: str) -> int:
         """Return the last number in use: published, or recorded by CDC.index and occupied."""
@@ -213,6 +229,7 @@ class Storage:
             return known
         index = index_path(directory)
         recorded = self._number_in(self._files.recall(index), index)
+        self._require_index(directory, recorded)
         if recorded and not self._files.exists(f"{directory}/{self._naming.data_name(recorded)}"):
             recorded -= 1
         found = max(recorded, self._state.get(directory, 0))
@@ -238,6 +255,7 @@ class Storage:
         Raises:
             FileConflict: a file of a number exists with other content.
             PlanDiscarded: the plan was discarded while the task ran.
+            TargetLost: all that was written here is gone.
         """
         kind = self.settings.compression
         staged = {o.slice: DataContent(self._files.stage(), kind) for o in outputs}
@@ -255,6 +273,10 @@ class Storage:
                 )
             self._files.settle()
             moment("data files put")
+        except SinkUnavailable:
+            if self._files.get(OWNER) is None:
+                raise owner_lost(self._files) from None  # nothing can be put into what is gone
+            raise
         finally:
             for content in staged.values():
                 content.staged.abandon()
@@ -359,20 +381,76 @@ class Storage:
 
     def _advance_indexes(self, numbers: Mapping[str, int]) -> None:
         moment("publish index")
-        last = {index_path(directory): number for directory, number in numbers.items()}
-        contents = {p: self._naming.index_content(n) for p, n in last.items()}
-        self._small.put(contents, lambda path, old: self._number_in(old, path) < last[path])
+        paths = {index_path(directory): directory for directory in numbers}
+        contents = {p: self._naming.index_content(numbers[d]) for p, d in paths.items()}
+
+        def is_behind(path: str, old: Stored | None) -> bool:
+            number = self._number_in(old, path)
+            self._require_index(paths[path], number)
+            return number < numbers[paths[path]]
+
+        self._small.put(contents, is_behind)
 
     def _advance_metadata(self, watermark: int) -> None:
         moment("publish metadata")
-        content = {METADATA: metadata_content(watermark)}
-        self._small.put(content, lambda path, old: self._checkpoint_in(old) < watermark)
+
+        def is_behind(path: str, old: Stored | None) -> bool:
+            self._require_metadata(old, self._reached)
+            return self._checkpoint_in(old) < watermark
+
+        self._small.put({METADATA: metadata_content(watermark)}, is_behind)
+        self._reached = max(self._reached, watermark)
 
     def _number_in(self, stored: Stored | None, path: str) -> int:
         return self._naming.read_index(stored.data, self._files.shown(path)) if stored else 0
 
     def _checkpoint_in(self, stored: Stored | None) -> int:
         return read_metadata(stored.data, self._files.shown(METADATA)) if stored else -1
+
+    def _require_delivered(self, owner: Owner) -> None:
+        """Raise unless the files are here that say what was delivered."""
+        moment("look for what was delivered")
+        if self._files.get(OWNER) is None:
+            raise owner_lost(self._files)
+        self._require_metadata(self._files.get(METADATA), owner.delivered)
+
+    def _require_metadata(self, stored: Stored | None, delivered: int) -> None:
+        """Raise where `metadata` tells less than was delivered."""
+        found = self._checkpoint_in(stored)
+        if not delivered or found >= delivered:
+            return
+        shown = self._files.shown(METADATA)
+        if stored is None:
+            raise TargetLost(
+                f"{shown} is gone, which said that all is stored up to commit-ts {delivered}; if "
+                f"all other files are there, put {metadata_content(delivered).decode()} into it "
+                "and resume, or else begin anew: rowferry changefeed reset --snapshot"
+            )
+        raise TargetWentBack(
+            f"{shown} says that all is stored up to commit-ts {found} only, but it was delivered "
+            f"up to {delivered}: older files were put in place"
+        )
+
+    def _require_index(self, directory: str, number: int) -> None:
+        """Raise where `CDC.index` tells less than was published; it told this number, 0: nothing.
+
+        Directories of days so long ago that they are removed may be gone.
+        """
+        known = self._state.get(directory, 0)
+        if number >= known or may_be_removed(directory, self.settings, self._now()):
+            return
+        shown = self._files.shown(index_path(directory))
+        name = self._naming.data_name(known)
+        if number:
+            told = self._naming.data_name(number)
+            raise TargetWentBack(
+                f"{shown} names {told}, but files up to {name} were delivered: older files were "
+                f"put in place; {RESTORE}"
+            )
+        raise TargetLost(
+            f"{shown} is gone, which named {name}; if all files up to that are there, put the name "
+            "into it and resume, or else begin anew: rowferry changefeed reset --snapshot"
+        )
 
     def _expire_if_due(self, watermark: int) -> None:
         if self._cleanup_at is None or (now := self._now()) < self._cleanup_at:
@@ -385,8 +463,14 @@ class Storage:
     def _remember(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
         self._last = moved_on(self._last, last_numbers(plan), _KEPT_IN_MEMORY)
         if plan.sink_state:
-            self._state = moved_on(self._state, plan.sink_state["last"], _KEPT_IN_STATE)
+            self._state = moved_on(self._state, _numbers_in(plan.sink_state), _KEPT_IN_STATE)
         self._expansion.update(expansions(plan, receipts))
+
+
+def _numbers_in(state: dict[str, Any] | None) -> dict[str, int]:
+    """Return the last numbers of directories; `last` was their key in earlier versions."""
+    told = state or {}
+    return dict(told["delivered"] if "delivered" in told else told.get("last", {}))
 
 
 def _create(content: Staged, output: Output, segment: Segment) -> bool:

@@ -29,6 +29,8 @@ class FakeBroker:
 
     counts: dict[str, int] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    ids_of: dict[str, str] = field(default_factory=dict)
+    cluster: str = "c"
     in_sync: int = 1
     made: list[tuple[str, int]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -44,6 +46,9 @@ class FakeBroker:
 
     def partition_counts(self) -> dict[str, int]:
         return dict(self.counts)
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str | None]:
+        return {t: self.ids_of.get(t, "1") if t in self.counts else None for t in topics}
 
     def largest_messages(self, topics: Iterable[str]) -> dict[str, int]:
         return {topic: self.limits.get(topic, 1000) for topic in topics}

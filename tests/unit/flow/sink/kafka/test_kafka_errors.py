@@ -13,6 +13,11 @@ from rowferry.flow.sink.kafka.client import Troubles, as_error
     ("code", "words", "kind"),
     [
         (KafkaError._TIMED_OUT, "timed out", SinkUnavailable),
+        (
+            KafkaError.INVALID_REPLICATION_FACTOR,
+            "Unable to replicate the partition 1 time(s): All brokers are currently fenced, or",
+            SinkUnavailable,
+        ),
         (KafkaError._TRANSPORT, "refused", SinkUnavailable),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown", SinkUnavailable),
         (KafkaError.NOT_ENOUGH_REPLICAS, "replicas", SinkUnavailable),

@@ -11,7 +11,7 @@ from kafka_kit import FakeBroker, kafka_of, stretch_of, table, words
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan, Topic
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import SinkUnavailable, SinkUnwritable, TopicRefused
+from rowferry.errors import SinkUnavailable, SinkUnwritable, TargetLost, TopicRefused
 from rowferry.flow.sink.contract import Owner, Packet
 from rowferry.flow.sink.kafka.sink import Kafka
 
@@ -70,7 +70,15 @@ def test_topics_are_made_when_they_are_met_and_remembered(broker: FakeBroker) ->
     plan = plan_of(kafka, table("t"), watermark=9)
     assert broker.made[1:] == [("shop.t", 2)]
     assert Topic.from_json(plan.outputs[0].target) == Topic("shop.t", 2, 500)
-    assert plan.sink_state == {"topics": {"fallback": 2, "shop.t": 2}, "owners": {}}
+    assert plan.sink_state == {
+        "topics": {"fallback": 2, "shop.t": 2},
+        "owners": {},
+        "delivered": {
+            "cluster": "c",
+            "brokers": "b:1",
+            "topics": {"fallback": ["1"], "shop.t": ["1", ["shop", "t"]]},
+        },
+    }
     kafka.publish(plan, (), {})
     # The default topic comes last: whoever waits for its watermark has all the others'.
     assert [(t, p) for t, p, _ in broker.sent] == [
@@ -89,7 +97,7 @@ def test_the_count_in_use_stays(broker: FakeBroker) -> None:
     plan = plan_of(kafka, table("t"))
     assert Topic.from_json(plan.outputs[0].target).partitions == 4
     broker.counts = {"fallback": 3}
-    with pytest.raises(TopicRefused, match="has 3 partitions, and this changefeed writes to 4"):
+    with pytest.raises(TargetLost, match="has 3 partitions, and this changefeed has written to 4"):
         kafka_of().open(ME, {"topics": {"fallback": 4}, "owners": {}})
     broker.counts = {}
     kafka_of().open(ME, {"topics": {"fallback": 4}, "owners": {}})
@@ -184,20 +192,97 @@ def test_after_a_fault_nothing_more_arrives_and_all_is_sent_again(broker: FakeBr
     assert [v for *_, v in broker.sent] == [[b"1"], [b"1"], [b"2"]]
 
 
-def test_a_topic_that_is_gone_is_made_anew_unless_that_is_forbidden(broker: FakeBroker) -> None:
+def test_a_topic_that_is_gone_is_not_made_anew(broker: FakeBroker) -> None:
     broker.faults = [SinkUnavailable("no such topic")]
-    with pytest.raises(SinkUnavailable):
+    with pytest.raises(TargetLost, match="topic a is gone, .*reset --snapshot"):
         kafka_of().deliver(iter([packet("a", 0, b"1")]))
-    assert broker.made == [("a", 2)]
-    broker.counts, broker.faults = {}, [SinkUnavailable("no such topic")]
-    with pytest.raises(TopicRefused, match="`auto-create-topic` is false, and a not found"):
-        kafka_of("protocol=canal-json&auto-create-topic=false").deliver(
-            iter([packet("a", 0, b"1")])
-        )
     broker.faults = [SinkUnwritable("no right")]
     with pytest.raises(SinkUnwritable):
         kafka_of().deliver(iter([packet("a", 0, b"1")]))
-    assert broker.made == [("a", 2)]
+    assert broker.made == []
+
+
+CONTINUED = Owner("feed", 2, micro_batch=1, continues=True, captured=frozenset([table("t").id]))
+
+
+def published(broker: FakeBroker, **rule: Any) -> dict[str, Any]:
+    """The state of a feed that has sent rows of a table."""
+    kafka = kafka_of(EXTENDED + "&partition-num=2", **rule)
+    kafka.open(ME, None)
+    plan = plan_of(kafka, table("t"), watermark=9)
+    kafka.publish(plan, (), {})
+    assert plan.sink_state is not None
+    again, state = kafka.allocate(*stretch_of(table("t"), watermark=10))
+    assert again and state is None, "it is as before"
+    return plan.sink_state
+
+
+def test_a_topic_that_was_made_again_is_another_one(broker: FakeBroker) -> None:
+    state = published(broker, topic="{schema}.{table}")
+    broker.ids_of = {"shop.t": "2"}
+    with pytest.raises(TargetLost, match=r"shop\.t was deleted and made again \(its id was 1 and"):
+        kafka_of(EXTENDED, topic="{schema}.{table}").open(CONTINUED, state)
+    # All is sent anew after a reset to a snapshot.
+    anew = kafka_of(EXTENDED, topic="{schema}.{table}")
+    anew.open(Owner("feed", 3, micro_batch=1), {**state, "delivered": {}})
+    plan = plan_of(anew, table("t"))
+    assert plan.sink_state is not None
+    assert plan.sink_state["delivered"]["topics"]["shop.t"] == ["2", ["shop", "t"]]
+    # A login that may not see ids, brokers that have none, and others to which it was moved.
+    broker.ids_of = {"shop.t": ""}
+    kafka_of(EXTENDED, topic="{schema}.{table}").open(CONTINUED, state)
+    broker.ids_of, broker.cluster = {"shop.t": "7"}, "d"
+    with pytest.raises(TargetLost):
+        kafka_of(EXTENDED, topic="{schema}.{table}").open(CONTINUED, state)
+    told = {**state["delivered"], "brokers": "elsewhere:1"}
+    kafka_of(EXTENDED, topic="{schema}.{table}").open(CONTINUED, {**state, "delivered": told})
+
+
+def test_a_topic_that_nobody_needs_may_be_gone(broker: FakeBroker) -> None:
+    state = published(broker, topic="{schema}.{table}")
+    broker.counts = {"fallback": 2}
+    for owner in (CONTINUED, Owner("feed", 2, micro_batch=1)):
+        with pytest.raises(TargetLost, match=r"topic shop\.t is gone"):
+            kafka_of(EXTENDED, topic="{schema}.{table}").open(owner, state)
+    left_out = Owner("feed", 2, micro_batch=1, continues=True)
+    kafka_of(EXTENDED, topic="{schema}.{table}").open(left_out, state)
+    # The default topic is needed whatever tables there are.
+    broker.counts = {"shop.t": 2}
+    with pytest.raises(TargetLost, match="topic fallback is gone"):
+        kafka_of(EXTENDED + "&auto-create-topic=false").open(left_out, state)
+    assert broker.made == [("fallback", 2), ("shop.t", 2)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        SchemaChange(5, DdlKind.DROP_TABLE, "DROP", TableId("shop", "t")),
+        SchemaChange(5, DdlKind.DROP_DATABASE, "DROP", TableId("shop", "")),
+        SchemaChange(
+            5, DdlKind.RENAME_TABLE, "R", TableId("shop", "u"), previous=TableId("shop", "t")
+        ),
+    ],
+)
+def test_a_table_that_goes_lets_its_topic_go(broker: FakeBroker, change: SchemaChange) -> None:
+    kafka = kafka_of(EXTENDED + "&partition-num=2", topic="{schema}.{table}")
+    kafka.open(ME, None)
+    kafka.publish(plan_of(kafka, table("t"), watermark=9), (), {})
+    plan = plan_of(kafka, changes=(change,), watermark=10)
+    kafka.publish(plan, (), {})
+    assert plan.sink_state is not None
+    assert list(plan.sink_state["delivered"]["topics"]) == ["fallback"]
+    # It still gets watermarks, until somebody deletes it.
+    broker.sent.clear()
+    kafka.publish(plan_of(kafka, watermark=11), (), {})
+    assert {t for t, *_ in broker.sent} == {"shop.t", "fallback"}
+    broker.counts, broker.faults = {"fallback": 2}, [SinkUnavailable("no such topic")]
+    plan = plan_of(kafka, watermark=12)
+    with pytest.raises(SinkUnavailable):
+        kafka.publish(plan, (), {})
+    broker.sent.clear()
+    kafka.publish(plan, (), {})
+    assert {t for t, *_ in broker.sent} == {"fallback"}
+    assert broker.counts == {"fallback": 2}
 
 
 # --- one table in a topic ------------------------------------------------------------------------
