@@ -156,9 +156,10 @@ class Hunter:
         scratch.mkdir()
         report, orders = scratch / "report.json", scratch / "orders"
         ordinary = ORDINARY if sound else f"{ORDINARY}::{_FEED}[{_sink(mutants[0])}]"
+        first = tuple(dict.fromkeys(h for m in mutants for h in m.first))
         told = Orders(
             sources=str(self._copy.path),
-            first=tuple(dict.fromkeys(h for m in mutants for h in m.first)),
+            first=first,
             sound=sound,
             servers={n: facts_of(s) for n, s in self._servers.items()},
             report=str(report),
@@ -166,6 +167,7 @@ class Hunter:
         orders.write_bytes(pickle.dumps(told))
         limit_s = self._limit_s * max(1, len(mutants) if sound else 1)
         where = [f"tests/{ordinary}", f"tests/{HINTED}"]
+        where += [one for one in first if one.startswith("tests/")]
         if not self._first_only:
             where += SEARCHERS
         command = [
