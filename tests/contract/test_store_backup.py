@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 from store_harness import Place, new_database
 from store_material import (
     ITEMS,
@@ -141,6 +142,39 @@ def test_an_older_backup_is_brought_to_the_newest_version(tmp_path: Path) -> Non
         assert place.sql("SELECT changefeed, epoch FROM leases") == [("gone", int(NOW))]
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "mysql", "mariadb", "postgres"])
+def test_rows_of_an_older_version_are_kept_and_owned(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Version 0003 had one name for a changefeed and its rows."""
+    with ExitStack() as stack:
+        url = sqlite_url(tmp_path / "old.db")
+        if kind != "sqlite":
+            server = request.getfixturevalue(f"{kind}_server")
+            url = stack.enter_context(new_database(server, "meta_older"))
+        old = stack.enter_context(closing(Database(url, migrate=False)))
+        old.migrate("0003")
+        place = stack.enter_context(closing(Place(url)))
+        for number, table in enumerate(("items", "orders"), 1):
+            place.sql(
+                f"INSERT INTO subscribe VALUES (5, 'shop', '{table}', 'bank', NULL, 7, 'm:1', "
+                "'file:///out', 0, '')"
+            )
+            place.sql(
+                f"INSERT INTO progress VALUES (5, 'shop', '{table}', 'bank', {number}, 2, 1, 1, "
+                "'', 3, 7, 7, '', '', 1, 1)"
+            )
+        old.migrate()
+        old.migrate()
+        for name in ("subscribe", "progress"):
+            found = place.sql(f"SELECT table_name, subscribe_name, changefeed FROM {name}")
+            assert sorted(found) == [("items", "bank", "bank"), ("orders", "bank", "bank")]
+        place.sql(f"UPDATE subscribe SET subscribe_name = '{'n' * 255}' WHERE table_name = 'items'")
+        place.sql("UPDATE progress SET range_id = 2, changefeed = 'other' WHERE range_id = 1")
+        with pytest.raises(IntegrityError):
+            place.sql("UPDATE progress SET changefeed = 'bank'")
+
+
 def _rewritten(change: Callable[[list[Any]], object]) -> Callable[[Path], None]:
     def spoil(file: Path) -> None:
         lines = [json.loads(line) for line in gzip.open(file, "rt")]
@@ -208,10 +242,12 @@ DAMAGE = {
     "UPDATE pending_plans SET micro_batch = 7": "is number 7, not 2",
     "UPDATE pending_plans SET epoch = 8": "epoch 8, above 1",
     "UPDATE table_versions SET definition = '{}' WHERE table_name = 'items'": "table shop.items",
-    "UPDATE subscribe SET subscribe_name = 'x' WHERE table_name = 'items'": "no changefeed: 'x'",
+    "UPDATE subscribe SET changefeed = 'x' WHERE table_name = 'items'": "no changefeed: 'x'",
+    "UPDATE subscribe SET subscribe_name = 'x' WHERE table_name = 'items'": "another name: 'x'",
     "UPDATE subscribe SET cluster_id = 9 WHERE table_name = 'items'": "of cluster 9",
     "UPDATE progress SET progress_stage = 9 WHERE range_id = 1": "unknown stage 9",
-    "UPDATE progress SET subscribe_name = 'x' WHERE range_id = 1": "range 1 belongs to no change",
+    "UPDATE progress SET changefeed = 'x' WHERE range_id = 1": "range 1 belongs to no change",
+    "UPDATE progress SET subscribe_name = 'x' WHERE range_id = 1": "another name: 'x'",
     "UPDATE history SET details = '' WHERE changefeed = 'feed-1'": "history",
 }
 

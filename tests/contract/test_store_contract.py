@@ -45,7 +45,7 @@ from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.store import fence
 from rowferry.control.store.connection import Database
-from rowferry.control.store.contract import Hold, MetaStore, Sample
+from rowferry.control.store.contract import Hold, MetaStore, Sample, Subscribed, Subscribing
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import (
     BadInput,
@@ -370,6 +370,108 @@ def test_a_recorded_plan_is_pending_and_changes_nothing_else(
     store.record(claim, plan, (make_table(),))
     assert store.pending(feed) == plan
     assert store.state(feed) == replace(before, versions=(make_table(),))
+
+
+# --- subscriptions -------------------------------------------------------------------------------
+
+
+def test_a_subscription_has_its_row_from_the_beginning(store: MetaStore, place: Place) -> None:
+    name = "a_" * 127 + "z"
+    assert len(name) == 255 and store.subscribed(name) == ()
+    made = store.create_changefeed(make_spec("one"), 5, Subscribing(name, ORDERS, 7))
+    assert made.subscriber == name and store.feed("one") == made == store.feeds()[0]
+    row = Subscribed(5, *ORDERS, name, None, 7, "master:7000", str(SINK), 0, "", "one")
+    assert store.subscribed(name) == (row,) and "sink-pw" not in str(row)
+    store.create_changefeed(make_spec("two"), 5, Subscribing(name, ITEMS))
+    claim = store.claim("two", Holder.here(), NOW, TTL_S)
+    second = replace(row, table_name="items", table_id=0, changefeed="two")
+    second = replace(second, owner=str(claim.holder))
+    assert store.subscribed(name) == (second, row)
+    store.create_changefeed(make_spec("three"), 6, Subscribing(name, ORDERS))  # another cluster
+    with pytest.raises(ChangefeedExists, match=r"has table shop\.orders already"):
+        store.create_changefeed(make_spec("four"), 5, Subscribing(name, ORDERS, 7))
+    assert {f.id for f in store.feeds()} == {"one", "two", "three"}
+    assert [r.changefeed for r in store.subscribed(name)] == ["two", "one", "three"]
+
+
+def test_a_subscriber_and_a_changefeed_never_share_a_name(store: MetaStore, feed: str) -> None:
+    assert store.feed(feed).subscriber == ""  # type: ignore[union-attr]
+    with pytest.raises(ChangefeedExists, match="the id of a changefeed that is no subscription"):
+        store.create_changefeed(make_spec("one"), 0, Subscribing(feed, ORDERS))
+    store.create_changefeed(make_spec("two"), 0, Subscribing("copy", ORDERS))
+    with pytest.raises(ChangefeedExists, match="the name of a subscriber"):
+        store.create_changefeed(make_spec("copy"))
+    store.create_changefeed(make_spec("copy"), 0, Subscribing("copy", ITEMS))  # its own
+    assert {f.id: f.subscriber for f in store.feeds()} == {feed: "", "two": "copy", "copy": "copy"}
+
+
+def test_one_table_of_a_subscriber_is_cancelled_by_itself(store: MetaStore, place: Place) -> None:
+    """By hand, in SQL. Both have a range of one number: each changefeed counts its own."""
+    for changefeed, table, number in (("one", ORDERS, 7), ("two", ITEMS, 8)):
+        store.create_changefeed(make_spec(changefeed), 5, Subscribing("my_app", table))
+        claim = store.claim(changefeed, Holder.here(), NOW, TTL_S)
+        schema = make_table(table, number)
+        plan = make_plan(table=schema, ranges=(make_range(1, table, number),))
+        run_plan(store, claim, plan, schema)
+        assert store.state(changefeed).versions == (schema,)
+    assert _subscribed(place) == [("shop", "items", 8), ("shop", "orders", 7)]
+    names = place.sql("SELECT subscribe_name, changefeed, range_id FROM progress ORDER BY 2")
+    assert names == [("my_app", "one", 1), ("my_app", "two", 1)]
+    place.sql(
+        "UPDATE subscribe SET cancel = 1 WHERE cluster_id = 5 AND db_name = 'shop' AND "
+        "table_name = 'items' AND subscribe_name = 'my_app'"
+    )
+    assert [(f.id, f.cancel) for f in store.feeds()] == [("one", False), ("two", True)]
+    assert (store.cancel_requested("one"), store.cancel_requested("two")) == (False, True)
+    store.remove("two")
+    assert _subscribed(place) == [("shop", "orders", 7)]
+    assert [r.range_id for r in store.ranges("one")] == [1]
+    store.request_cancel("one")
+    assert store.subscribed("my_app")[0].cancel == 1
+
+
+def test_a_subscription_stays_whatever_becomes_of_its_table(store: MetaStore, place: Place) -> None:
+    store.create_changefeed(make_spec("one"), 5, Subscribing("my_app", ORDERS, 7))
+    claim = store.claim("one", Holder.here(), NOW, TTL_S)
+    run_plan(store, claim, make_plan(table=make_table(), ranges=(make_range(1),)), make_table())
+    drop = SchemaChange(30, DdlKind.DROP_TABLE, "DROP TABLE orders", ORDERS, dropped_table_id=7)
+    run_plan(store, claim, make_plan(2, changes=(drop,), gone=(1,)))
+    assert _subscribed(place) == [("shop", "orders", 0)]
+    assert store.state("one").versions == () and store.ranges("one") == ()
+    again = make_table(table_id=9, version=40)
+    create = SchemaChange(40, DdlKind.CREATE_TABLE, "CREATE TABLE orders …", ORDERS, again)
+    run_plan(store, claim, make_plan(3, changes=(create,)), again)
+    assert _subscribed(place) == [("shop", "orders", 9)]
+    store.move("one", Verb.PAUSE)
+    place.sql("UPDATE subscribe SET cancel = 1")
+    assert store.reset("one", make_spec("one"), "").cancel is True
+    (row,) = store.subscribed("my_app")
+    assert (row.table_id, row.cancel, row.owner) == (0, 1, "")
+
+
+def test_rows_of_a_server_of_an_older_version_are_taken_over(
+    store: MetaStore, claim: Claim, feed: str, place: Place
+) -> None:
+    ranges = (make_range(1), make_range(2))
+    run_plan(store, claim, make_plan(table=make_table(), ranges=ranges), make_table())
+
+    def as_older_ones_write() -> None:
+        for table in ("subscribe", "progress"):
+            place.sql(f"UPDATE {table} SET changefeed = NULL")
+
+    as_older_ones_write()
+    assert [r.changefeed for r in store.subscribed(feed)] == [feed]
+    store.release(claim)
+    again = store.claim(feed, Holder.here(), NOW, TTL_S)
+    assert store.ranges(feed) == ranges and store.state(feed).versions == (make_table(),)
+    run_plan(store, again, make_plan(2, table=make_table(), ranges=(make_range(1, index=9),)))
+    assert [r.last_log_index for r in store.ranges(feed)] == [9, 1]
+    as_older_ones_write()
+    store.remove(feed)
+    assert place.sql("SELECT * FROM subscribe") == place.sql("SELECT * FROM progress") == []
+
+
+# --- plans ---------------------------------------------------------------------------------------
 
 
 def test_publishing_moves_everything_together(

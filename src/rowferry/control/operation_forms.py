@@ -8,7 +8,7 @@ from typing import Any
 
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId
-from rowferry.control.store.contract import Feed, Hold, Note, Sample, Server
+from rowferry.control.store.contract import Feed, Hold, Note, Sample, Server, Subscribing
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class Wanted:
         start_ts: begin in the log behind this commit-ts, without a snapshot; None: as the source
             URI says.
         target_ts: end when everything up to this commit-ts was delivered; None: never.
+        subscribing: the subscription that it is made for.
+        cluster_id: the source's, where that has none of its own.
     """
 
     source_uri: str
@@ -29,6 +31,8 @@ class Wanted:
     config: Mapping[str, Any] = field(default_factory=dict)
     start_ts: int | None = None
     target_ts: int | None = None
+    subscribing: Subscribing | None = None
+    cluster_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.operation_forms import Changed, Created, Held, Seen, Synced, Wanted
 from rowferry.control.prepare import Prepared, check_rules, examine
-from rowferry.control.store.contract import Feed, MetaStore, Server
+from rowferry.control.store.contract import Feed, MetaStore, Server, Subscribing
 from rowferry.control.store.publishing import nothing_delivered
 from rowferry.control.table_rules import (
     filter_rules,
@@ -100,7 +100,9 @@ class Operations:
             if dry_run:
                 feed = _only_foreseen(spec, self._now())
             else:
-                feed = self.store.create_changefeed(spec, prepared.flow.capture.cluster_id())
+                cluster_id = prepared.flow.capture.cluster_id() or wanted.cluster_id
+                subscribing = _with_table_id(wanted.subscribing, prepared)
+                feed = self.store.create_changefeed(spec, cluster_id, subscribing)
             return _described(prepared, feed, dry_run)
 
     def feeds(self, states: Sequence[State] = ()) -> tuple[Feed, ...]:
@@ -411,6 +413,14 @@ def _described(prepared: Prepared, feed: Feed, dry_run: bool) -> Created:
         notices=prepared.notices,
         dry_run=dry_run,
     )
+
+
+def _with_table_id(subscribing: Subscribing | None, prepared: Prepared) -> Subscribing | None:
+    """Return a subscription with the id that its source has for the table."""
+    if subscribing is None:
+        return None
+    ids = (t.table_id for t in prepared.tables if t.id == subscribing.table)
+    return replace(subscribing, table_id=next(ids, 0))
 
 
 def _only_foreseen(spec: ChangefeedSpec, now: float) -> Feed:

@@ -1,9 +1,9 @@
-"""gRPC: a subscription to one table makes a changefeed, and ends it."""
+"""gRPC: a subscription to one table makes a changefeed of its own, and ends it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from types import TracebackType
@@ -13,7 +13,7 @@ import grpc
 
 from rowferry.change.table import TableId
 from rowferry.control.operations import Operations
-from rowferry.control.store.contract import Feed
+from rowferry.control.store.contract import Feed, Subscribed
 from rowferry.errors import (
     AccessDenied,
     BadInput,
@@ -27,8 +27,8 @@ from rowferry.errors import (
 from rowferry.face.gate import Gate, Tls, split_address
 from rowferry.face.json_log import redacted
 from rowferry.face.sources import Sources
-from rowferry.face.subscription import Subscription, rule, subscribe_row
-from rowferry.spec.changefeed_id import check_changefeed_id
+from rowferry.face.subscription import Subscription, check_subscriber_name, rule
+from rowferry.spec.uri import Uri
 from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire import subscribe_pb2_grpc as stubs
 
@@ -53,52 +53,125 @@ class Subscriptions:
 
     def __init__(self, operations: Operations, sources: Sources, gate: Gate) -> None:
         self._operations = operations
+        self._store = operations.store
         self._sources = sources
         self._gate = gate
 
     def SubscribeCDC(  # noqa: N802 (the name on the wire)
         self, request: Any, context: grpc.ServicerContext
     ) -> Any:
-        """Create the changefeed `subscriber_name` for one table, and return its row."""
+        """Subscribe to one table: make its changefeed, and return the stored row."""
         return self._answered(context, lambda: self._subscribe(request))
 
     def UnsubscribeCDC(  # noqa: N802 (the name on the wire)
         self, request: Any, context: grpc.ServicerContext
     ) -> Any:
-        """Set `cancel`: the owner stops at the next border and removes the changefeed."""
+        """Set `cancel` of one table: its owner stops at the next border and removes it."""
         return self._answered(context, lambda: self._unsubscribe(request))
 
     def _subscribe(self, request: Any) -> Any:
-        table = TableId(request.db_name, request.table_name)
+        name, table = check_subscriber_name(request.subscriber_name), _table(request)
         if not table.database or not table.table:
             raise BadOption("db_name and table_name must both be given")
-        config = dict(request.sink.config)
-        cluster = request.header.cluster_id
-        wanted = Subscription(
-            request.subscriber_name, table, request.sink.type.strip().lower(), config
-        ).wanted("" if config.get("source_uri") else self._sources.choose(cluster))
-        feed = self._operations.create(wanted).feed
-        return wire.SubscribeCDCResponse(subscriber=self._row(feed, cluster, table))
+        config, cluster = dict(request.sink.config), request.header.cluster_id
+        asked = Subscription(name, table, request.sink.type.strip().lower(), config, cluster)
+        source = config.get("source_uri") or self._sources.choose(cluster)
+        self._refuse_again(asked, Uri.parse(source, "source").address)
+        feed = self._created(asked, source)
+        (row,) = (r for r in self._store.subscribed(name) if r.changefeed == feed.id)
+        return wire.SubscribeCDCResponse(subscriber=_answer(row))
+
+    def _refuse_again(self, asked: Subscription, place: str) -> None:
+        """Refuse a table that the subscriber has, before anybody is asked about it.
+
+        Two requests at once may both come through here; the meta database takes one of them.
+        """
+        for row in self._store.subscribed(asked.name):
+            feed = self._store.feed(row.changefeed)
+            if (row.db_name, row.table_name) == asked.table:
+                if feed is None or feed.spec.source.address == place:
+                    raise ChangefeedExists(
+                        f"subscriber {asked.name} has table {asked.table} already; unsubscribe it "
+                        "first, or use another name"
+                    )
+
+    def _created(self, asked: Subscription, source: str) -> Feed:
+        """Make the changefeed, under the first of its ids that is free."""
+        *others, last = asked.changefeed_ids
+        for one in others:
+            if self._store.feed(one) is None:
+                try:
+                    return self._operations.create(asked.wanted(source, one)).feed
+                except ChangefeedExists:
+                    if self._store.feed(one) is None:
+                        raise  # not the id: the subscriber has the table
+        return self._operations.create(asked.wanted(source, last)).feed
 
     def _unsubscribe(self, request: Any) -> Any:
-        name = check_changefeed_id(request.subscriber_name)
-        table = TableId(request.db_name, request.table_name)
+        name, table = check_subscriber_name(request.subscriber_name), _table(request)
+        rows = self._store.subscribed(name)
+        feeds = {row.changefeed: self._store.feed(row.changefeed) for row in rows}
+        own = [r for r in rows if (feed := feeds[r.changefeed]) and feed.subscriber == name]
+        if not own:
+            return wire.UnsubscribeCDCResponse(subscriber=self._removed(name, table, request))
+        if table.database or table.table:
+            own = [r for r in own if (r.db_name, r.table_name) == table]
+        own = self._of_cluster(own, request.header.cluster_id, feeds)
+        if not own:
+            raise NoSuchChangefeed(f"{name} does not subscribe to {table}; nothing was changed")
+        if len(own) > 1:
+            known = ", ".join(f"{r.db_name}.{r.table_name} of cluster {r.cluster_id}" for r in own)
+            raise BadOption(
+                f"{name} subscribes to {known}; name one by db_name, table_name and the header's "
+                "cluster_id"
+            )
+        if self._operations.remove(own[0].changefeed) is None:
+            raise NoSuchChangefeed(f"{name} does not subscribe to {table} any more")
+        return wire.UnsubscribeCDCResponse(subscriber=_answer(replace(own[0], cancel=1)))
+
+    def _of_cluster(
+        self, rows: list[Subscribed], cluster: int, feeds: Mapping[str, Feed | None]
+    ) -> list[Subscribed]:
+        """Return the rows of a cluster, also where the id is only what this server calls it."""
+        if not cluster:
+            return rows
+        called = self._sources.by_cluster.get(cluster, "")
+        places = {Uri.parse(called, "source").address} if called else set()
+        return [
+            row
+            for row in rows
+            if row.cluster_id == cluster
+            or ((feed := feeds[row.changefeed]) and feed.spec.source.address in places)
+        ]
+
+    def _removed(self, name: str, table: TableId, request: Any) -> Any:
+        """Remove a changefeed that was made for no subscription, with all its tables."""
         seen = self._operations.see(name, 0.0)
-        rules = list(seen.feed.spec.section("filter").get("rules", ()))
+        feed, rules = seen.feed, list(seen.feed.spec.section("filter").get("rules", ()))
         if table.database or table.table:
             if table not in seen.tables and rules != [rule(table)]:
                 raise NoSuchChangefeed(f"{name} does not subscribe to {table}; nothing was changed")
         elif len(seen.tables) == 1:
             table = seen.tables[0]
         ids = [r.table_id for r in seen.ranges if (r.database, r.table) == table]
-        row = self._row(replace(seen.feed, cancel=True), request.header.cluster_id, table, ids)
+        row = Subscribed(
+            cluster_id=request.header.cluster_id,
+            db_name=table.database,
+            table_name=table.table,
+            subscribe_name=name,
+            db_id=None,
+            table_id=ids[0] if ids else 0,
+            master_addrs=feed.spec.source.address,
+            sink=str(feed.spec.sink),
+            cancel=1,
+            owner=str(feed.lease.holder) if feed.lease else "",
+            changefeed=name,
+        )
+        stored = (r for r in self._store.subscribed(name) if (r.db_name, r.table_name) == table)
+        row = replace(next(stored, row), cancel=1)
         if self._operations.remove(name) is None:
             raise NoSuchChangefeed(f"there is no changefeed {name!r}")
-        return wire.UnsubscribeCDCResponse(subscriber=row)
-
-    def _row(self, feed: Feed, cluster: int, table: TableId, ids: list[int] | None = None) -> Any:
-        found = subscribe_row(feed, cluster, table, ids[0] if ids else 0)
-        return wire.CDCSubscriber(**asdict(found))
+        return _answer(row)
 
     def _answered(self, context: grpc.ServicerContext, work: Callable[[], A]) -> A:
         """Return what the work returns; its errors become status codes with one line."""
@@ -114,6 +187,16 @@ class Subscriptions:
             LOG.exception("a subscription failed")
             words = "[RF-0000] the server failed inside; its log has the details"
             _abort(context, grpc.StatusCode.INTERNAL, words)
+
+
+def _table(request: Any) -> TableId:
+    return TableId(request.db_name, request.table_name)
+
+
+def _answer(row: Subscribed) -> Any:
+    found = asdict(row)
+    del found["changefeed"]
+    return wire.CDCSubscriber(**(found | {"db_id": row.db_id or 0}))
 
 
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, words: str) -> NoReturn:

@@ -1,7 +1,8 @@
-"""A subscription to one table as the changefeed that it stands for, and back as its row."""
+"""A subscription to one table as the changefeed that it stands for."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,31 +11,49 @@ from urllib.parse import quote, urlencode
 
 from rowferry.change.table import TableId
 from rowferry.control.operations import Wanted
-from rowferry.control.store.contract import Feed
-from rowferry.errors import BadOption
+from rowferry.control.store.contract import Subscribing
+from rowferry.errors import BadChangefeedId, BadOption
 from rowferry.spec.changefeed_id import check_changefeed_id
 from rowferry.spec.feed_options import TOP
 
 TYPES: Final = ("mysql", "kafka", "http", "storage")
 _PLAIN: Final = re.compile(r"[$_0-9A-Za-z]+")
 _ROUTE: Final = ("mysql_db", "mysql_table")
+_NAME: Final = re.compile(r"[0-9A-Za-z_]([0-9A-Za-z_.-]*[0-9A-Za-z_])?")
+_LONGEST: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Who wants the changes of which table, and where."""
+    """Who wants the changes of which table, and where.
+
+    Attributes:
+        cluster_id: as the request has it.
+    """
 
     name: str
     table: TableId
     type: str
     config: Mapping[str, str]
+    cluster_id: int = 0
 
-    def wanted(self, source_uri: str) -> Wanted:
-        """Return the changefeed to create; `source_uri` in the configuration wins.
+    @property
+    def changefeed_ids(self) -> tuple[str, ...]:
+        """The ids that its changefeed may have, the best first: the name, if it can be one."""
+        whole = "\0".join((str(self.cluster_id), *self.table, self.name))
+        mark = hashlib.sha256(whole.encode()).hexdigest()[:16]
+        words = re.sub(r"[^0-9A-Za-z]+", "-", self.name)[:100].strip("-")
+        made = check_changefeed_id(f"{words}-{mark}" if words else mark)
+        try:
+            return check_changefeed_id(self.name), made
+        except BadChangefeedId:
+            return (made,)
+
+    def wanted(self, source_uri: str, changefeed_id: str) -> Wanted:
+        """Return the changefeed to create.
 
         Raises:
             BadOption: a type that is not known, or a key that is missing or contradicts another.
-            BadChangefeedId: the name cannot be a changefeed's.
         """
         rest = {key: value for key, value in self.config.items() if key != "source_uri"}
         sink = self._sink_uri(rest)
@@ -44,10 +63,12 @@ class Subscription:
         if parameters:
             sink += ("&" if "?" in sink else "?") + urlencode(parameters, quote_via=quote)
         return Wanted(
-            source_uri=self.config.get("source_uri") or source_uri,
+            source_uri=source_uri,
             sink_uri=sink,
-            changefeed_id=check_changefeed_id(self.name),
+            changefeed_id=changefeed_id,
             config=config,
+            subscribing=Subscribing(self.name, self.table),
+            cluster_id=self.cluster_id,
         )
 
     def _sink_uri(self, rest: dict[str, str]) -> str:
@@ -83,6 +104,24 @@ class Subscription:
         route = {"target-schema": database, "target-table": table}
         if given := {key: value for key, value in route.items() if value}:
             config["sink"] = {"dispatchers": [{"matcher": [rule(self.table)], **given}]}
+
+
+def check_subscriber_name(text: str) -> str:
+    """Return `text`, which may name a subscriber.
+
+    Raises:
+        BadOption: it cannot.
+    """
+    if len(text) > _LONGEST:
+        raise BadOption(
+            f"subscriber_name has {len(text)} characters; at most {_LONGEST} are allowed"
+        )
+    if not _NAME.fullmatch(text):
+        raise BadOption(
+            f"subscriber_name {text!r}: use letters a-z, A-Z, digits and _, with - and . between "
+            "them"
+        )
+    return text
 
 
 def rule(table: TableId) -> str:
@@ -127,33 +166,3 @@ def _settings(rest: Mapping[str, str], config: dict[str, Any]) -> dict[str, str]
             raise BadOption(f"sink.config: {written!r} is decided by the request itself")
         here[last] = value
     return parameters
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribeRow:
-    """A row of the meta database's table `subscribe`, with the sink's secrets masked."""
-
-    cluster_id: int
-    db_name: str
-    table_name: str
-    subscribe_name: str
-    table_id: int
-    master_addrs: str
-    sink: str
-    cancel: int
-    owner: str
-
-
-def subscribe_row(feed: Feed, cluster_id: int, table: TableId, table_id: int) -> SubscribeRow:
-    """Return the row of one table of a changefeed."""
-    return SubscribeRow(
-        cluster_id=cluster_id,
-        db_name=table.database,
-        table_name=table.table,
-        subscribe_name=feed.id,
-        table_id=table_id,
-        master_addrs=feed.spec.source.address,
-        sink=str(feed.spec.sink),
-        cancel=int(feed.cancel),
-        owner=str(feed.lease.holder) if feed.lease else "",
-    )

@@ -210,7 +210,8 @@ def test_a_subscription_is_the_changefeed_that_a_statement_makes(world: World) -
         assert stored(by_call) == stored(by_statement)
         status = grpc.StatusCode
         assert refusal(stub.SubscribeCDC, request()) == (status.ALREADY_EXISTS, "RF-2008")
-        for wrong in ({"uri": "gopher://h/"}, {"subscriber_name": "a_b"}, {"table_name": ""}):
+        nowhere = {"uri": "gopher://h/", "subscriber_name": "other"}
+        for wrong in (nowhere, {"subscriber_name": "a b"}, {"table_name": ""}):
             assert refusal(stub.SubscribeCDC, request(**wrong))[0] is status.INVALID_ARGUMENT
         assert stored(by_call) == stored(by_statement)
         leave = wire.UnsubscribeCDCRequest(subscriber_name="feed")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from rowferry.change.plan import Plan
@@ -16,6 +17,7 @@ from rowferry.control.store.rows import (
     plan_text,
     read,
     read_object,
+    subscription_of,
     to_lease,
     to_note,
     to_progress,
@@ -96,6 +98,12 @@ def _orphan(feeds: Feeds, changefeed: str, what: str) -> list[str]:
     return [] if changefeed in feeds else [f"{what} belongs to no changefeed: {changefeed!r}"]
 
 
+def _misnamed(feed: FeedRow | None, row: SubscribeRow | Row[Any], what: str) -> list[str]:
+    if feed is None or row.subscribe_name == subscription_of(feed)["subscribe_name"]:
+        return []
+    return [f"{what} of changefeed {feed.id} has another name: {row.subscribe_name!r}"]
+
+
 def _changefeeds(session: Session, feeds: Feeds) -> Found:
     stored = session.execute(select(SpecRow.changefeed, SpecRow.version))
     specs = {(changefeed, version) for changefeed, version in stored}
@@ -163,8 +171,10 @@ def _versions(session: Session, feeds: Feeds) -> Found:
 
 def _subscribe(session: Session, feeds: Feeds) -> Found:
     for row in session.scalars(select(SubscribeRow)):
-        found = _orphan(feeds, row.subscribe_name, f"subscribe {row.db_name}.{row.table_name}")
-        feed = feeds.get(row.subscribe_name)
+        owner = row.changefeed or row.subscribe_name
+        found = _orphan(feeds, owner, f"subscribe {row.db_name}.{row.table_name}")
+        feed = feeds.get(owner)
+        found += _misnamed(feed, row, f"subscribe {row.db_name}.{row.table_name}")
         if feed and row.cluster_id != feed.cluster_id:
             found.append(
                 f"subscribe {row.db_name}.{row.table_name} is of cluster {row.cluster_id}, its "
@@ -175,8 +185,10 @@ def _subscribe(session: Session, feeds: Feeds) -> Found:
 
 def _progress(session: Session, feeds: Feeds) -> Found:
     for row in session.execute(select(Table.metadata.tables[ProgressRow.__tablename__])):
+        owner = row.changefeed or row.subscribe_name
         yield [
-            *_orphan(feeds, row.subscribe_name, f"progress of range {row.range_id}"),
+            *_orphan(feeds, owner, f"progress of range {row.range_id}"),
+            *_misnamed(feeds.get(owner), row, f"progress of range {row.range_id}"),
             *_fault(to_progress, row),
         ]
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -60,6 +60,7 @@ class Feed:
         cancel: someone asked for its removal at the next border.
         lease: the present holder; None: nobody runs it.
         hold: the last hold, which may be over; None: none, or it was ended.
+        subscriber: for whose subscription to one table it was made; empty: for none.
     """
 
     id: str
@@ -75,6 +76,38 @@ class Feed:
     cancel: bool
     lease: Lease | None
     hold: Hold | None = None
+    subscriber: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribing:
+    """A subscription to one table, for which a changefeed is made.
+
+    Attributes:
+        name: the subscriber's.
+        table_id: 0: not known.
+    """
+
+    name: str
+    table: TableId
+    table_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """A row of `subscribe`: its secrets are masked, and `changefeed` is who carries it out."""
+
+    cluster_id: int
+    db_name: str
+    table_name: str
+    subscribe_name: str
+    db_id: int | None
+    table_id: int
+    master_addrs: str
+    sink: str
+    cancel: int
+    owner: str
+    changefeed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +179,21 @@ class MetaStore(Protocol):
 
     # --- changefeeds: what the operator asks for -------------------------------------------------
 
-    def create_changefeed(self, spec: ChangefeedSpec, cluster_id: int = 0) -> Feed:
+    def create_changefeed(
+        self, spec: ChangefeedSpec, cluster_id: int = 0, subscribing: Subscribing | None = None
+    ) -> Feed:
         """Store a new changefeed. `cluster_id` is the source's, where it has one.
 
+        With `subscribing`, the table's row of `subscribe` is stored with it, and stays as long as
+        the changefeed does, whatever becomes of the table.
+
         Raises:
-            ChangefeedExists: the id is taken.
+            ChangefeedExists: the id is taken, also as a subscriber's name; or the subscriber has
+                this table, or its name is the id of a changefeed that was made for nobody.
         """
+
+    def subscribed(self, name: str) -> tuple[Subscribed, ...]:
+        """Return the rows of `subscribe` with this `subscribe_name`, by cluster and table."""
 
     def feed(self, changefeed: str) -> Feed | None:
         """Return one changefeed, or None."""

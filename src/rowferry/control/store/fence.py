@@ -11,13 +11,20 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, select, tuple_, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.store.contract import Lease
 from rowferry.control.store.rows import to_lease, to_ms, to_text
-from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, SubscribeRow, Table
+from rowferry.control.store.tables import (
+    FeedRow,
+    HistoryRow,
+    LeaseRow,
+    ProgressRow,
+    SubscribeRow,
+    Table,
+)
 from rowferry.errors import Fenced, LeaseHeld, NoSuchChangefeed
 
 HISTORY_LINES = 500  # kept per changefeed
@@ -42,7 +49,19 @@ def locked(session: Session, who: str | Claim) -> FeedRow:
         _check_in_force(who, row.epoch if row else None)
     if row is None:
         raise no_such(changefeed)
+    if isinstance(who, str):
+        _adopt(session, changefeed)
     return row
+
+
+def _adopt(session: Session, changefeed: str) -> None:
+    """Own the rows that a server of an older version wrote: they have but their name.
+
+    Whoever claims a changefeed, or changes one that somebody else has, comes through here.
+    """
+    for table in (SubscribeRow, ProgressRow):
+        unowned = and_(table.subscribe_name == changefeed, table.changefeed.is_(None))
+        session.execute(update(table).where(unowned).values(changefeed=changefeed))
 
 
 def standing(connection: Connection, claim: Claim) -> Row[Any]:
@@ -154,11 +173,12 @@ def end_lease(session: Session, changefeed: str) -> int:
     row.epoch += 1
     row.holder = None
     row.expires_at = 0
+    _show_owner(session, changefeed, "")
     return row.epoch
 
 
 def _show_owner(session: Session, changefeed: str, owner: str) -> None:
-    mine = SubscribeRow.subscribe_name == changefeed
+    mine = SubscribeRow.changefeed == changefeed
     session.execute(update(SubscribeRow).where(mine).values(owner=owner))
 
 

@@ -35,6 +35,7 @@ from rowferry.control.store.rows import (
     plan_text,
     read,
     read_object,
+    subscription_of,
     to_ms,
     to_progress,
     to_spec,
@@ -82,7 +83,7 @@ _MET = select(_VERSIONS.c.db_name, _VERSIONS.c.table_name, _VERSIONS.c.table_id)
 )
 _SUBSCRIBED = select(_TABLES.c.db_name, _TABLES.c.table_name, _TABLES.c.table_id).where(
     _TABLES.c.cluster_id == bindparam("cluster"),
-    _TABLES.c.subscribe_name == _FEED,
+    _TABLES.c.changefeed == _FEED,
     tuple_(_TABLES.c.db_name, _TABLES.c.table_name).in_(bindparam("names", expanding=True)),
 )
 _BLIND = {"synchronize_session": False}  # nothing that was loaded is looked at again
@@ -187,8 +188,8 @@ def forget_progress(session: Session, feed: FeedRow, snapshot: bool) -> None:
     if snapshot and feed.sink_state is not None:
         state = read_object(feed.sink_state, f"sink state of changefeed {feed.id}")
         feed.sink_state = to_text(nothing_delivered(state))
-    _delete_subscriptions(session, feed, SubscribeRow.subscribe_name == feed.id)
-    session.execute(delete(_PROGRESS).where(ProgressRow.subscribe_name == feed.id))
+    _delete_subscriptions(session, feed, SubscribeRow.changefeed == feed.id)
+    session.execute(delete(_PROGRESS).where(ProgressRow.changefeed == feed.id))
     for table in (PendingRow, TableVersionRow):
         session.execute(delete(table).where(table.changefeed == feed.id), execution_options=_BLIND)
     feed.position, feed.watermark, feed.published = "{}", 0, ""
@@ -249,7 +250,7 @@ def versions_to_go_on(session: Session, feed: FeedRow) -> tuple[TableSchema, ...
         row.table_id, row.db_name, row.table_name, row.micro_batch, row.definition
     ).where(row.changefeed == feed.id, ~_overtaken(feed.watermark))
     subscribed = select(table.table_id, table.db_name, table.table_name).where(
-        table.subscribe_name == feed.id
+        table.changefeed == feed.id
     )
     captured = {_identity(*found) for found in session.execute(subscribed)}
     what = f"table versions of changefeed {feed.id}"
@@ -361,7 +362,7 @@ def _move_progress(
 
 def _progress_of(feed: FeedRow) -> ColumnElement[bool]:
     row = ProgressRow
-    return and_(row.subscribe_name == feed.id, row.cluster_id == feed.cluster_id)
+    return and_(row.changefeed == feed.id, row.cluster_id == feed.cluster_id)
 
 
 def _move_tables(session: Session, claim: Claim, plan: Plan, cluster_id: int) -> None:
@@ -389,14 +390,15 @@ def _move_tables(session: Session, claim: Claim, plan: Plan, cluster_id: int) ->
         for name in moved:
             named = update(SubscribeRow).where(_named(feed, [name]))
             session.execute(named.values(table_id=tables.present[name]))
-        _subscribe(session, feed, missing, str(claim.holder))
+        subscribe(session, feed, missing, str(claim.holder))
 
 
-def _subscribe(session: Session, feed: FeedRow, tables: Mapping[TableId, int], owner: str) -> None:
+def subscribe(session: Session, feed: FeedRow, tables: Mapping[TableId, int], owner: str) -> None:
+    """Add the rows of tables, given with their ids."""
     spec = to_spec(feed)
     shared = {
         "cluster_id": feed.cluster_id,
-        "subscribe_name": feed.id,
+        **subscription_of(feed),
         "master_addrs": spec.source.address,
         "sink": str(spec.sink),  # without its secrets
         "cancel": 0,
@@ -415,12 +417,16 @@ def _end_subscriptions(session: Session, feed: FeedRow, tables: Captured) -> Non
     row = SubscribeRow
     ended = [_named(feed, some) for some in _chunks(sorted(tables.gone))]
     for some in _chunks(sorted(tables.gone_databases)):
-        ended.append(and_(row.subscribe_name == feed.id, row.db_name.in_(some)))
+        ended.append(and_(row.changefeed == feed.id, row.db_name.in_(some)))
     for those in ended:
         _delete_subscriptions(session, feed, those)
 
 
 def _delete_subscriptions(session: Session, feed: FeedRow, those: ColumnElement[bool]) -> None:
+    if feed.subscriber is not None:
+        # It is there until it is cancelled: a table that is gone may come again.
+        session.execute(update(SubscribeRow).where(those).values(table_id=0))
+        return
     # Locked, so that a cancel set by hand comes before this look or finds no row to set it in.
     if 1 in session.scalars(select(SubscribeRow.cancel).where(those).with_for_update()).all():
         feed.cancel = 1
@@ -432,7 +438,7 @@ def _named(feed: FeedRow, tables: Sequence[TableId]) -> ColumnElement[bool]:
     names = [(t.database, t.table) for t in tables]
     return and_(
         row.cluster_id == feed.cluster_id,
-        row.subscribe_name == feed.id,
+        row.changefeed == feed.id,
         tuple_(row.db_name, row.table_name).in_(names),
     )
 

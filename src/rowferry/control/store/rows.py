@@ -107,6 +107,7 @@ def to_feed(row: FeedRow | Row[Any], lease: LeaseRow | Row[Any] | None, cancel: 
         cancel=cancel,
         lease=to_lease(lease),
         hold=to_hold(row),
+        subscriber=row.subscriber or "",
     )
 
 
@@ -134,7 +135,12 @@ def from_progress(progress: RangeProgress, feed: FeedRow) -> dict[str, Any]:
     """Return the row of `progress`."""
     row = {column: getattr(progress, name) for name, column in _PROGRESS_COLUMNS.items()}
     row["progress_stage"] = int(progress.stage)
-    return {**row, "cluster_id": feed.cluster_id, "subscribe_name": feed.id}
+    return {**row, **subscription_of(feed), "cluster_id": feed.cluster_id}
+
+
+def subscription_of(feed: FeedRow) -> dict[str, str]:
+    """Return what rows of `subscribe` and `progress` say about whose they are."""
+    return {"subscribe_name": feed.subscriber or feed.id, "changefeed": feed.id}
 
 
 def to_progress(row: Row[Any]) -> RangeProgress:

@@ -25,6 +25,8 @@ from rowferry.control.store.contract import (
     Note,
     Sample,
     Server,
+    Subscribed,
+    Subscribing,
 )
 from rowferry.control.store.rows import (
     from_sample,
@@ -70,7 +72,7 @@ _FEEDS, _LEASES, _TABLES = (
 )
 _ALL_FEEDS = select(*(c for c in _FEEDS.c if c.name not in ("position", "sink_state")))
 _ALL_LEASES = select(_LEASES)
-_CANCELLED_BY_HAND = select(_TABLES.c.subscribe_name).where(_TABLES.c.cancel == 1).distinct()
+_CANCELLED_BY_HAND = select(_TABLES.c.changefeed).where(_TABLES.c.cancel == 1).distinct()
 
 
 def open_store(
@@ -103,7 +105,9 @@ class SqlStore:
     # --- changefeeds -----------------------------------------------------------------------------
 
     @undone_again
-    def create_changefeed(self, spec: ChangefeedSpec, cluster_id: int = 0) -> Feed:
+    def create_changefeed(
+        self, spec: ChangefeedSpec, cluster_id: int = 0, subscribing: Subscribing | None = None
+    ) -> Feed:
         """Store a new changefeed."""
         moment("store changefeed")
         now, text = self._clock(), to_text(spec.to_json())
@@ -111,6 +115,7 @@ class SqlStore:
         with self.database.writing(f"create changefeed {changefeed}") as session:
             if session.get(FeedRow, changefeed) is not None:
                 raise ChangefeedExists(f"changefeed {changefeed} exists already; use another id")
+            _check_subscriber(session, changefeed, cluster_id, subscribing)
             lease = session.get(LeaseRow, changefeed)  # left by a removed one of the same id
             if lease is None:
                 lease = LeaseRow(changefeed=changefeed, epoch=0, claimed_at=0, expires_at=0)
@@ -130,9 +135,13 @@ class SqlStore:
                 cancel=0,
                 error_code="",
                 error="",
+                subscriber=subscribing.name if subscribing else None,
             )
             session.add(row)
             session.flush()
+            if subscribing:
+                tables = {subscribing.table: subscribing.table_id}
+                publishing.subscribe(session, row, tables, owner="")
             session.add(SpecRow(changefeed=changefeed, version=1, spec=text, stored_at=to_ms(now)))
             fence.note(session, changefeed, now, "created", {})
             return to_feed(row, lease, cancel=False)
@@ -143,6 +152,17 @@ class SqlStore:
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
             return None if row is None else _feed(session, row)
+
+    def subscribed(self, name: str) -> tuple[Subscribed, ...]:
+        """Return the rows of one `subscribe_name`."""
+        moment("read subscriptions")
+        order = (_TABLES.c.cluster_id, _TABLES.c.db_name, _TABLES.c.table_name)
+        mine = select(_TABLES).where(_TABLES.c.subscribe_name == name).order_by(*order)
+        with self.database.reading(f"read the subscriptions of {name}") as session:
+            rows = [dict(row) for row in session.execute(mine).mappings()]
+        return tuple(
+            Subscribed(**(row | {"changefeed": row["changefeed"] or name})) for row in rows
+        )
 
     def feeds(self) -> tuple[Feed, ...]:
         """Return all changefeeds, by id."""
@@ -209,7 +229,7 @@ class SqlStore:
             for table in (SpecRow, TableVersionRow, PendingRow, HistoryRow, SampleRow):
                 session.execute(delete(table).where(table.changefeed == changefeed))
             for named in (SubscribeRow, ProgressRow):
-                session.execute(delete(named).where(named.subscribe_name == changefeed))
+                session.execute(delete(named).where(named.changefeed == changefeed))
             session.execute(delete(FeedRow).where(FeedRow.id == changefeed))
             # Whoever ran this one stays fenced when a new one takes the id.
             fence.end_lease(session, changefeed)
@@ -268,7 +288,7 @@ class SqlStore:
         moment("ask for removal")
         with self.database.writing(f"cancel changefeed {changefeed}") as session:
             fence.locked(session, changefeed).cancel = 1
-            mine = SubscribeRow.subscribe_name == changefeed
+            mine = SubscribeRow.changefeed == changefeed
             session.execute(update(SubscribeRow).where(mine).values(cancel=1))
 
     def cancel_requested(self, changefeed: str) -> bool:
@@ -492,9 +512,33 @@ def _feed(session: Session, row: FeedRow) -> Feed:
     return to_feed(row, session.get(LeaseRow, row.id), _cancelled(session, row))
 
 
+def _check_subscriber(
+    session: Session, changefeed: str, cluster_id: int, subscribing: Subscribing | None
+) -> None:
+    """Refuse a subscription that is there, and one name for a subscriber and for a changefeed."""
+    if subscribing is None:
+        if session.scalar(select(FeedRow.id).where(FeedRow.subscriber == changefeed).limit(1)):
+            raise ChangefeedExists(
+                f"changefeed {changefeed}: this is the name of a subscriber; use another id"
+            )
+        return
+    name, table = subscribing.name, subscribing.table
+    other = session.get(FeedRow, name)
+    if other is not None and other.subscriber != name:
+        raise ChangefeedExists(
+            f"subscriber {name}: this is the id of a changefeed that is no subscription; use "
+            "another name"
+        )
+    if session.get(SubscribeRow, (cluster_id, *table, name)) is not None:
+        raise ChangefeedExists(
+            f"subscriber {name} has table {table} already; unsubscribe it first, or use another "
+            "name"
+        )
+
+
 def _cancelled(session: Session, row: FeedRow) -> bool:
     asked = select(SubscribeRow.cancel).where(
-        SubscribeRow.subscribe_name == row.id, SubscribeRow.cancel == 1
+        SubscribeRow.changefeed == row.id, SubscribeRow.cancel == 1
     )
     return row.cancel == 1 or session.scalar(asked.limit(1)) is not None
 

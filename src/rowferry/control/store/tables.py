@@ -13,7 +13,12 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeEngine
 
 VERSION_TABLE = "rowferry_version"
-REVISIONS = ("0001", "0002", "0003")  # every schema version that this code can open, oldest first
+REVISIONS = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+)  # every schema version that this code can open, oldest first
 
 
 def _name(length: int) -> TypeEngine[str]:
@@ -23,6 +28,10 @@ def _name(length: int) -> TypeEngine[str]:
 
 FEED = _name(128)  # the longest changefeed id
 NAME = _name(255)
+# The longest name of a subscriber. Keys with three names of four bytes a character are too long.
+SUBSCRIBER = String(255).with_variant(
+    mysql.VARCHAR(255, charset="ascii", collation="ascii_bin"), "mysql", "mariadb"
+)
 LONG = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 # SQLite numbers rows by itself only in a column that is called INTEGER.
 COUNTER = BigInteger().with_variant(Integer(), "sqlite")
@@ -53,6 +62,7 @@ class FeedRow(Table):
     error_code: Mapped[str] = mapped_column(String(16))
     error: Mapped[str] = mapped_column(LONG)
     hold: Mapped[str | None] = mapped_column(LONG)
+    subscriber: Mapped[str | None] = mapped_column(SUBSCRIBER)  # whose one table it captures
 
 
 class SpecRow(Table):
@@ -81,21 +91,25 @@ class TableVersionRow(Table):
 
 
 class SubscribeRow(Table):
-    """One captured table of a changefeed."""
+    """One captured table of a changefeed; or one that somebody subscribed to, captured or not."""
 
     __tablename__ = "subscribe"
-    __table_args__ = (Index("subscribe_by_name", "subscribe_name"),)
+    __table_args__ = (
+        Index("subscribe_by_name", "subscribe_name"),
+        Index("subscribe_by_changefeed", "changefeed"),
+    )
 
     cluster_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     db_name: Mapped[str] = mapped_column(NAME, primary_key=True)
     table_name: Mapped[str] = mapped_column(NAME, primary_key=True)
-    subscribe_name: Mapped[str] = mapped_column(FEED, primary_key=True)
+    subscribe_name: Mapped[str] = mapped_column(SUBSCRIBER, primary_key=True)
     db_id: Mapped[int | None] = mapped_column(BigInteger)
     table_id: Mapped[int] = mapped_column(BigInteger)
     master_addrs: Mapped[str] = mapped_column(Text)
     sink: Mapped[str] = mapped_column(Text)
     cancel: Mapped[int] = mapped_column(Integer)
     owner: Mapped[str] = mapped_column(Text)
+    changefeed: Mapped[str | None] = mapped_column(FEED)  # None: an older version wrote the row
 
 
 class ProgressRow(Table):
@@ -103,13 +117,13 @@ class ProgressRow(Table):
 
     __tablename__ = "progress"
     __table_args__ = (
-        UniqueConstraint("subscribe_name", "cluster_id", "range_id", name="progress_by_range"),
+        UniqueConstraint("changefeed", "cluster_id", "range_id", name="progress_by_range"),
     )
 
     cluster_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     db_name: Mapped[str] = mapped_column(NAME, primary_key=True)
     table_name: Mapped[str] = mapped_column(NAME, primary_key=True)
-    subscribe_name: Mapped[str] = mapped_column(FEED, primary_key=True)
+    subscribe_name: Mapped[str] = mapped_column(SUBSCRIBER, primary_key=True)
     range_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     progress_stage: Mapped[int] = mapped_column(Integer)
     progress_init_snapshot_version: Mapped[int] = mapped_column(BigInteger)
@@ -122,6 +136,7 @@ class ProgressRow(Table):
     end_key: Mapped[str] = mapped_column(Text)
     init_snapshot_ts: Mapped[int] = mapped_column(BigInteger)
     current_snapshot_ts: Mapped[int] = mapped_column(BigInteger)
+    changefeed: Mapped[str | None] = mapped_column(FEED)  # None: an older version wrote the row
 
 
 class LeaseRow(Table):

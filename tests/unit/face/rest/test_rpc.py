@@ -13,11 +13,12 @@ import pytest
 
 from rowferry.change.table import TableId
 from rowferry.control.operations import Operations
-from rowferry.errors import BadChangefeedId, BadOption
+from rowferry.errors import BadOption
 from rowferry.face.gate import Gate, Tls
 from rowferry.face.rpc import serve
 from rowferry.face.sources import Sources
-from rowferry.face.subscription import Subscription
+from rowferry.face.subscription import Subscription, check_subscriber_name
+from rowferry.spec.changefeed_id import check_changefeed_id
 from rowferry.testing.servers.certificates import Certificates
 from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire.range_cdc_pb2 import RequestHeader
@@ -77,9 +78,12 @@ def test_a_subscription_is_a_changefeed(
         unknown = grpc.StatusCode.INVALID_ARGUMENT
         refused(lambda: stub.SubscribeCDC(by_cluster, timeout=60), unknown, "--source")
         by_cluster.header.cluster_id = 7
-        assert stub.SubscribeCDC(by_cluster, timeout=60).subscriber.cluster_id == 7
+        row = stub.SubscribeCDC(by_cluster, timeout=60).subscriber
+        (stored,) = operations.store.subscribed("second")
+        assert (row.cluster_id, row.table_id) == (stored.cluster_id, stored.table_id)
+        assert row.cluster_id > 0 and row.table_id > 0
         for wrong, words in (
-            (subscription("a_b", uri=uri), "a_b"),
+            (subscription("a b", uri=uri), "a b"),
             (subscription("x", "pigeon", uri=uri), "mysql, kafka, http, storage"),
             (subscription("x", "kafka", brokers="b:1"), "topic"),
             (subscription("x", uri=uri, source_uri=source, nonsense="1"), "nonsense"),
@@ -152,7 +156,7 @@ def test_errors_inside_and_logins(
 
 
 def made(kind: str, **config: str) -> Any:
-    return Subscription("copy", ORDERS, kind, config).wanted("range://a:1")
+    return Subscription("copy", ORDERS, kind, config).wanted("range://a:1", "copy")
 
 
 def test_mysql_keys_are_the_documented_ones() -> None:
@@ -196,7 +200,7 @@ def test_other_sinks() -> None:
     )
     assert made("storage", uri="s3://b/p?protocol=csv").sink_uri == "s3://b/p?protocol=csv"
     odd = Subscription("copy", TableId("a b", "c`d"), "storage", {"uri": "file:///x"})
-    assert odd.wanted("range://a:1").config["filter"] == {"rules": ["`a b`.`c``d`"]}
+    assert odd.wanted("range://a:1", "copy").config["filter"] == {"rules": ["`a b`.`c``d`"]}
 
 
 @pytest.mark.parametrize(
@@ -217,6 +221,21 @@ def test_what_a_sink_lacks(kind: str, config: dict[str, str], words: str) -> Non
         made(kind, **config)
 
 
-def test_a_subscriber_is_a_changefeeds_id() -> None:
-    with pytest.raises(BadChangefeedId):
-        Subscription("a b", ORDERS, "storage", {"uri": "x"}).wanted("range://a:1")
+def test_names_of_subscribers() -> None:
+    for good in ("a", "_", "a_b", "a-b.c", "x" * 255, "0"):
+        assert check_subscriber_name(good) == good
+        *_, made = Subscription(good, ORDERS, "storage", {}).changefeed_ids
+        assert check_changefeed_id(made) == made
+    for wrong in ("", "a b", "-a", "a-", "a/b", "ä", "a\n", "x" * 256):
+        with pytest.raises(BadOption, match="subscriber_name"):
+            check_subscriber_name(wrong)
+
+
+def test_the_changefeeds_of_a_subscriber_have_ids_of_their_own() -> None:
+    def ids(name: str, table: TableId = ORDERS, cluster: int = 0) -> tuple[str, ...]:
+        return Subscription(name, table, "storage", {}, cluster).changefeed_ids
+
+    assert ids("copy")[0] == "copy" and len(ids("my_app")) == 1
+    made = [ids("copy"), ids("my_app"), ids("my-app"), ids("copy", TableId("shop", "items"))]
+    assert len({one[-1] for one in [*made, ids("copy", cluster=7)]}) == 5
+    assert ids("my_app")[0].startswith("my-app-") and ids("my_app") == ids("my_app")
