@@ -41,7 +41,7 @@ def judge_run(run: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:
     samples_rows = _last(within, lambda m: m["tables"].get("samples", [0, 0])[0])
     allowed_samples = sum(run["feeds"].values()) * SAMPLES_KEPT_S / SAMPLE_S * 1.1
     verdicts = {
-        "nothing drifts": not any(d["drifts"] for d in drifts.values()),
+        "nothing drifts": _no_drift(drifts),
         "lag returned after every event": all(e["recovered_s"] is not None for e in events),
         "everything arrived": run["caught_up_s"] is not None
         and not any(kind["wrong"] for kind in run["arrived"].values()),
@@ -54,7 +54,7 @@ def judge_run(run: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:
     return {
         **run,
         "events": events,
-        "passed": all(verdicts.values()),
+        "passed": all(verdicts.values()),  # what could not be judged has not passed
         "verdicts": verdicts,
         "baseline": {
             **dict(zip(("p50", "p99", "worst"), baseline, strict=True)),
@@ -201,6 +201,13 @@ def _told(found: Drift | None) -> dict[str, Any]:
         "samples": found.samples,
         "drifts": found.drifts,
     }
+
+
+def _no_drift(drifts: dict[str, dict[str, Any]]) -> bool | None:
+    """Return whether nothing drifts; None: the run was too short to say so of everything."""
+    if any(d["drifts"] for d in drifts.values()):
+        return False
+    return True if all(d["samples"] for d in drifts.values()) else None
 
 
 # --- numbers -------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ def _about(r: dict[str, Any]) -> str:
 
 def _verdicts(r: dict[str, Any]) -> str:
     lines = ["| verdict | |", "|---|---|"]
-    lines += [f"| {name} | {'yes' if good else '**no**'} |" for name, good in r["verdicts"].items()]
+    words = {True: "yes", False: "**no**", None: "too short to say"}
+    lines += [f"| {name} | {words[good]} |" for name, good in r["verdicts"].items()]
     return "\n".join(lines) + "\n"
 
 

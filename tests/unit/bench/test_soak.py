@@ -106,6 +106,24 @@ def test_lag_is_back_when_it_stays_low(worst: tuple[float, ...], back: float | N
     assert found["recovered_s"] == back and found["worst"] == max(worst)
 
 
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ([(5, False), (9, False)], True),
+        ([(5, False), (9, True)], False),
+        ([(0, False), (9, True)], False),
+        ([(0, False), (9, False)], None),  # one that could not be judged: nobody can say
+    ],
+)
+def test_what_was_not_judged_has_not_passed(
+    found: list[tuple[int, bool]], verdict: bool | None
+) -> None:
+    from soak_judge import _no_drift
+
+    told = {f"q{n}": {"samples": s, "drifts": d} for n, (s, d) in enumerate(found)}
+    assert _no_drift(told) is verdict
+
+
 # --- a plain reader ------------------------------------------------------------------------------
 
 
