@@ -442,6 +442,7 @@ def test_a_subscription_stays_whatever_becomes_of_its_table(store: MetaStore, pl
     create = SchemaChange(40, DdlKind.CREATE_TABLE, "CREATE TABLE orders …", ORDERS, again)
     run_plan(store, claim, make_plan(3, changes=(create,)), again)
     assert _subscribed(place) == [("shop", "orders", 9)]
+    assert store.state("one").versions == (again,)
     store.move("one", Verb.PAUSE)
     place.sql("UPDATE subscribe SET cancel = 1")
     assert store.reset("one", make_spec("one"), "").cancel is True

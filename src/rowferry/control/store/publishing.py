@@ -285,7 +285,7 @@ def _forget_versions(session: Session, changefeed: str, plan: Plan) -> None:
     key = (row.table_id, row.db_name, row.table_name, row.version)
     same_name = and_(table.db_name == row.db_name, table.table_name == row.table_name)
     captured = exists().where(
-        table.subscribe_name == row.changefeed,
+        table.changefeed == row.changefeed,
         table.table_id == row.table_id,
         or_(row.table_id != 0, same_name),
     )
