@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.control.store.connection import has_database
 from rowferry.control.store.sql_store import open_store
 from rowferry.control.table_rules import filter_rules, with_rules
 from rowferry.errors import OptionsConflict, SpecChanged, WrittenOntoItself
 from rowferry.flow.assemble import Flow, assemble, option_tables
-from rowferry.flow.capture.contract import Placing, Stamping
+from rowferry.flow.capture.contract import Marking, Placing, Stamping
 from rowferry.flow.decide.decisions import Decisions
-from rowferry.flow.sink.contract import Advising, Owner
+from rowferry.flow.sink.contract import Advising, MarkReading, Owner
 from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.active_active import CLUSTER_ID, read_active_active
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
-_DATABASES = frozenset({"mysql", "mysql+ssl"})
-_DATABASE_PORT = "3306"
 _EPOCH_TO_COME = (1 << 62) - 1  # the claim comes later; it will be above every epoch so far
 
 
@@ -103,7 +101,7 @@ def examine(
     captured = tuple(t for t in tables if flow.decide.captures(t))
     flow.decide.claim_names(captured)
     seen = [flow.decide.seen_as(t) for t in captured]
-    refuse_circle(spec, seen)
+    refuse_circle(flow, seen)
     if before is None:
         flow.sink.check_tables(seen)
         _check_stamps(flow, captured)
@@ -118,30 +116,37 @@ def examine(
     return Prepared(spec, flow, captured, tuple(told), keyless)
 
 
-def refuse_circle(spec: ChangefeedSpec, tables: Iterable[TableSchema]) -> None:
+def refuse_circle(flow: Flow, tables: Iterable[TableSchema]) -> None:
     """Refuse a changefeed that writes tables onto themselves; they are as readers see them.
+
+    Addresses do not tell: a proxy, a second name or another scheme may lead to the same server. So
+    a lock is taken at the source, under a name that nobody else can know, and the sink is asked
+    whether it has it.
 
     Raises:
         WrittenOntoItself: source and sink are one server, and a table keeps its name.
     """
-    if spec.source.scheme not in _DATABASES or spec.sink.scheme not in _DATABASES:
+    source, sink = flow.capture, flow.sink
+    if not isinstance(source, Marking) or not isinstance(sink, MarkReading):
         return
-    itself = [str(t.id) for t in tables if t.written_as == t.id]
-    if itself and _places(spec.source) & _places(spec.sink):
-        raise WrittenOntoItself(
-            f"the sink is the server that is read, and {itself[0]} would be written onto itself; "
-            "name another server, or give its tables a target-schema in sink.dispatchers"
-        )
+    alike = [t for t in tables if _folded(t.id) == _folded(t.written_as)]
+    itself = next((t for t in alike if t.id == t.written_as), None)
+    if itself is None and alike and sink.folds_names():
+        itself = alike[0]
+    if itself is None:
+        return
+    mark = f"rowferry-{uuid4().hex}"
+    with source.marked(mark):
+        if sink.sees(mark):
+            raise WrittenOntoItself(
+                f"the sink is the server that is read, and {itself.id} would be written onto "
+                "itself; name another server, or give its tables a target-schema in "
+                "sink.dispatchers"
+            )
 
 
-def _places(uri: Uri) -> set[tuple[str, str]]:
-    """Return the network places of a database server."""
-    host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-    except OSError:
-        return set()  # whoever connects will say it
-    return {(str(place[4][0]), port or _DATABASE_PORT) for place in found}
+def _folded(name: TableId) -> tuple[str, str]:
+    return name.database.lower(), name.table.lower()
 
 
 def _check_old_rows(spec: ChangefeedSpec, flow: Flow) -> None:

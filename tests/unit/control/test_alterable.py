@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from operations_kit import table
 
-from rowferry.change.table import TableId
-from rowferry.control.prepare import check_alterable, refuse_circle
-from rowferry.control.ticdc_codes import ticdc_code
-from rowferry.errors import OptionsConflict, SpecChanged
+from rowferry.control.prepare import check_alterable
+from rowferry.errors import SpecChanged
 from rowferry.flow.assemble import assemble, option_tables
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -52,16 +47,3 @@ def test_another_target(old: str, new: str) -> None:
     wanted = spec(new)
     with pytest.raises(SpecChanged, match="make a new changefeed"):
         check_alterable(spec(old), wanted, assemble(wanted))
-
-
-def test_a_table_is_not_written_onto_itself() -> None:
-    seen = [table("shop.orders")]
-    here, there = "mysql://cdc@127.0.0.1:3306/", "mysql://cdc@127.0.0.1:3307/"
-    for sink in (here, "mysql+ssl://other@localhost/"):
-        with pytest.raises(OptionsConflict, match=r"shop\.orders would be written") as told:
-            refuse_circle(spec(sink, here), seen)
-        assert ticdc_code(told.value) == (400, "CDC:ErrSameUpstreamDownstream")
-    routed = [replace(seen[0], target=TableId("copy", "orders"))]
-    refuse_circle(spec(here, here), routed)
-    refuse_circle(spec(there, here), seen)
-    refuse_circle(spec(KAFKA, here), seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -130,6 +131,17 @@ class Placing(Protocol):
             BadOption: there is no such place.
             LogLost: the source has removed the log from there on.
             SourceMismatch: the source's log has not come that far.
+        """
+
+
+@runtime_checkable
+class Marking(Protocol):
+    """A source that is a database server, and that a sink may be, too."""
+
+    def marked(self, mark: str) -> AbstractContextManager[None]:
+        """Hold a lock of this name on the server, for as long as the block lasts; waits for none.
+
+        It stands in nobody's way, and every session of this server, and of no other, can see it.
         """
 
 

@@ -139,6 +139,17 @@ class Advising(Protocol):
         """Return what there is to know about these tables and what to do, a line each; pure."""
 
 
+@runtime_checkable
+class MarkReading(Protocol):
+    """A sink that is a database server, and that a source may be, too."""
+
+    def sees(self, mark: str) -> bool:
+        """Return whether a session of this server holds a lock of this name."""
+
+    def folds_names(self) -> bool:
+        """Return whether the server takes names of tables that differ in case for one."""
+
+
 class SegmentSink(Sink, Protocol):
     """A sink whose outputs belong to one segment each, so that tasks need not know each other."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -79,6 +80,14 @@ class BinlogSource:
             return tables
         finally:
             server.close()
+
+    @contextmanager
+    def marked(self, mark: str) -> Iterator[None]:
+        """Hold a lock that only sessions of this server can see."""
+        moment("mark source")
+        with connected(self._login) as connection:
+            rows(connection, self._login, "SELECT GET_LOCK(%s, 0)", (mark,))
+            yield
 
     def check_beginning(self) -> None:
         """Make sure that the log holds the place where a changefeed without progress begins."""

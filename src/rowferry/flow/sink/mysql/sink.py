@@ -138,6 +138,31 @@ class MySql:
         finally:
             session.close()
 
+    def sees(self, mark: str) -> bool:
+        """Return whether a session of the downstream holds a lock of this name."""
+        moment("look for mark downstream")
+        session = connect(self._settings.login)
+        try:
+            # TiDB is no source of ours, and not all of its versions know the function.
+            if session.facts.flavour is Flavour.TIDB:
+                return False
+            return session.ask("SELECT IS_USED_LOCK(%s)", (mark,))[0][0] is not None
+        except Refused as err:
+            raise err.as_error("asking which server it is") from err
+        finally:
+            session.close()
+
+    def folds_names(self) -> bool:
+        """Return whether the downstream takes names of tables that differ in case for one."""
+        moment("ask how names compare downstream")
+        session = connect(self._settings.login)
+        try:
+            return str(session.ask("SELECT @@lower_case_table_names")[0][0]) != "0"
+        except Refused as err:
+            raise err.as_error("asking how names compare") from err
+        finally:
+            session.close()
+
     def advice(self, tables: Sequence[TableSchema]) -> list[str]:
         """Say which tables may get rows twice."""
         keyless = sorted(str(t.written_as) for t in tables if not t.handle_key)
