@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos docs clean tools
+.PHONY: help lock setup services demo test test-unit test-tidb fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -99,7 +99,7 @@ test: setup services ## check style and types, then run every test
 	@$(BIN)/ruff format --check .
 	@echo "== mypy (strict, as pyproject.toml says)"
 	@$(BIN)/mypy
-	@echo "== pytest: $$(ls -d tests/*/ | tr '\n' ' ')($(BESIDE) beside the others)"
+	@echo "== pytest: $$(ls -d tests/*/ | grep -v tidb | tr '\n' ' ')($(BESIDE) beside the others)"
 	@mkdir -p .cache; $(BIN)/pytest $(BESIDE) > .cache/beside.log 2>&1 & beside=$$!; \
 		trap "kill $$beside 2> /dev/null" EXIT; \
 		$(BIN)/pytest $(BESIDE:%=--ignore=%); others=$$?; \
@@ -108,6 +108,11 @@ test: setup services ## check style and types, then run every test
 
 test-unit: setup ## run the tests that need neither Spark nor services
 	@$(BIN)/pytest tests/unit tests/arch
+
+# Its server takes long to build, so that its tests run only when they are asked for.
+test-tidb: setup services ## build a TiDB, once, for up to 30 minutes; then run the tests against it
+	@$(BIN)/python -m rowferry.testing.servers tidb
+	@$(BIN)/pytest tests/tidb
 
 fmt: setup ## format the code and repair what ruff can repair
 	@$(BIN)/ruff check --fix .

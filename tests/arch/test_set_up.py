@@ -147,8 +147,27 @@ def test_help_names_every_target() -> None:
     make = shutil.which("make")
     assert make is not None
     shown = subprocess.run([make, "help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for target in ("setup", "demo", "test", "test-unit", "fmt", "bench", "docs", "clean"):
+    for target in (
+        "setup",
+        "demo",
+        "test",
+        "test-unit",
+        "test-tidb",
+        "fmt",
+        "bench",
+        "docs",
+        "clean",
+    ):
         assert re.search(rf"^make {target} +\w", shown.stdout, re.MULTILINE), target
+
+
+def test_every_folder_of_tests_is_run_but_tidbs(request: pytest.FixtureRequest) -> None:
+    """TiDB's tests have a target of their own, which names their folder."""
+    ask = request.config.hook.pytest_ignore_collect
+    folders = {f for f in (ROOT / "tests").iterdir() if any(f.rglob("test_*.py"))}
+    left = {f.name for f in folders if ask(collection_path=f, path=None, config=request.config)}
+    assert left == {"tidb"} and len(folders) > 5
+    assert "pytest tests/tidb" in (ROOT / "Makefile").read_text()
 
 
 def test_scripts_can_be_run() -> None:

@@ -35,7 +35,7 @@ _HEAD: Final = (
     b"SET NAMES utf8mb4;\n"
     b"SET time_zone = '+00:00', foreign_key_checks = 0;\n"
     b"SET sql_mode = 'STRICT_ALL_TABLES,ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO,"
-    b"NO_BACKSLASH_ESCAPES';\n"
+    b"NO_BACKSLASH_ESCAPES' /*T![softdelete] , tidb_translate_softdelete_sql = 0 */;\n"
 )
 
 
@@ -84,7 +84,7 @@ class Repair:
         return (
             replace_around(table)
             if whole <= {c.name for c in table.columns}
-            else upsert_around(table)
+            else upsert_around(table, keeps_key=True)
         )
 
     def _texts(self, rows: pa.Table, side: int) -> Iterator[pa.LargeBinaryArray]:

@@ -13,9 +13,9 @@ import pyarrow as pa
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadUri
-from rowferry.flow.capture.binlog import chunks, session
+from rowferry.flow.capture.binlog import session
 from rowferry.flow.capture.binlog.catalog import read_tables
-from rowferry.flow.capture.binlog.chunk_read import read_chunk, read_view
+from rowferry.flow.capture.binlog.chunk_read import prepare, read_chunk, read_view
 from rowferry.flow.capture.binlog.chunks import Chunk, next_chunks, split_chunk
 from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
 from rowferry.flow.capture.binlog.session import Connection, Flavour, Login
@@ -75,7 +75,7 @@ class DatabaseTable:
                 yield connection
             return
         with session.connected(self.login) as connection:
-            session.rows(connection, self.login, chunks.SETTINGS)
+            prepare(connection, self.login, self.flavour)
             yield connection
 
 
@@ -144,6 +144,7 @@ class DatabaseSide:
         if not isinstance(table, DatabaseTable) or table.chunks:
             return table
         with session.connected(self.login) as connection:
+            prepare(connection, self.login, self.facts.flavour)
             return replace(table, chunks=tuple(self._cut(connection, table.schema)))
 
     def _cut(self, connection: Connection[Any], schema: TableSchema) -> Iterator[Chunk]:
@@ -166,7 +167,7 @@ class DatabaseSide:
     @property
     def is_tidb(self) -> bool:
         """Whether it keeps the past of its rows."""
-        return "tidb" in self.facts.version_text.lower()
+        return self.facts.flavour is Flavour.TIDB
 
     def __str__(self) -> str:
         return str(self.login)

@@ -76,7 +76,7 @@ def open_views(login: Login, facts: ServerFacts, count: int) -> OpenViews:
     """
     with ExitStack() as opened:
         connections = [_connected(opened, login, facts) for _ in range(count)]
-        _begin(connections, login)
+        _begin(connections, login, facts)
         opened.pop_all()
         return OpenViews(connections)
 
@@ -118,9 +118,9 @@ def _connected(opened: ExitStack, login: Login, facts: ServerFacts) -> Connectio
     return connection
 
 
-def _begin(connections: _Connections, login: Login) -> None:
+def _begin(connections: _Connections, login: Login, facts: ServerFacts) -> None:
     for connection in connections:
-        session.rows(connection, login, positions.SNAPSHOT)
+        session.rows(connection, login, positions.snapshot(facts.flavour))
 
 
 def _unlocked(
@@ -140,9 +140,9 @@ def _attempt(
     """Open all views; returns their place if it is one."""
     if facts.flavour is Flavour.MYSQL:
         moment = positions.QuietMoment(asker, login)
-        _begin(connections, login)
+        _begin(connections, login, facts)
         return moment.place(asker, login)
-    _begin(connections, login)
+    _begin(connections, login, facts)
     if len({positions.snapshot_offset(c, login) for c in connections}) > 1:
         return None
     return positions.snapshot_place(connections[0], login)

@@ -63,7 +63,7 @@ def test_statements_of_a_table_with_a_key(tmp_path: Path) -> None:
         ours,
         [(1, "it's", 5), (2, "b\\", 5)],
     )
-    upsert = "ON DUPLICATE KEY UPDATE `id`=VALUES(`id`),`v`=VALUES(`v`)"
+    upsert = "ON DUPLICATE KEY UPDATE `v`=VALUES(`v`)"
     assert found == [f"INSERT INTO `d`.`t` (`id`,`v`) VALUES (3,NULL) {upsert};"]
 
 

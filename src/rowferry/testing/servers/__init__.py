@@ -25,6 +25,7 @@ from rowferry.testing.servers.relay import Relay
 from rowferry.testing.servers.replication import promote, replicate, wait_for
 from rowferry.testing.servers.server import Row, Server
 from rowferry.testing.servers.sysbench import sysbench_table
+from rowferry.testing.servers.tidb import TiDb
 from rowferry.testing.servers.tokens import TokenEndpoint
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Relay",
     "Row",
     "Server",
+    "TiDb",
     "TokenEndpoint",
     "ensure_mariadb",
     "ensure_mysql",

@@ -1,9 +1,13 @@
-"""`python -m rowferry.testing.servers` fetches every server, so that tests find them there."""
+"""`python -m rowferry.testing.servers` fetches every server, so that tests find them there.
+
+All but TiDB, which takes long to build and has tests of its own: `… tidb` does that.
+"""
 
 from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from rowferry.errors import RowferryError
 from rowferry.testing.servers.azurite import Azurite
@@ -14,15 +18,20 @@ from rowferry.testing.servers.kafka import Kafka
 from rowferry.testing.servers.minio import Minio
 from rowferry.testing.servers.postgres import Postgres
 from rowferry.testing.servers.registry import Registry
+from rowferry.testing.servers.tidb import TiDb
 
 
 def main() -> int:
     """Fetch what is missing and say where it is; return the exit code."""
     # Minio first: it is built from its sources, which takes longest.
-    kinds = (
+    kinds: tuple[type[Any], ...] = (
         *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, Registry, FakeGcs, Azurite),
         Chromium,
     )
+    if sys.argv[1:] == ["tidb"]:
+        kinds = (TiDb,)
+        if not TiDb.is_there():
+            print("building TiDB from its sources: 10 to 30 minutes, once", flush=True)
     with ThreadPoolExecutor(2) as workers:
         try:
             for folder in workers.map(lambda kind: kind.ensure().parent, kinds):

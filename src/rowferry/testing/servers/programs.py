@@ -81,6 +81,29 @@ class GoProgram(Program):
         return [str(self.folder / self.start)]
 
 
+@dataclass(frozen=True, slots=True)
+class GoModule(Program):
+    """A program that Go builds inside a module of ours, which names versions and replacements.
+
+    Attributes:
+        module: the text of its `go.mod`, which names the toolchain, too.
+    """
+
+    module: str = ""
+
+    def fetch(self, part: Path) -> None:
+        """Build the program into a folder."""
+        (part / "go.mod").write_text(self.module)
+        toolchain = "go" + next(w[1] for w in map(str.split, self.module.splitlines()) if "go" in w)
+        settings = {"GOTOOLCHAIN": toolchain, "GOFLAGS": "-mod=mod"}
+        build = ["-C", str(part), "build", "-ldflags=-s -w", "-o", self.start, self.package]
+        _run("go", "golang", build, settings, self.name)
+
+    def command(self) -> list[str]:
+        """Return the program's path."""
+        return [str(self.folder / self.start)]
+
+
 class NodeProgram(Program):
     """A program that Node runs."""
 

@@ -43,6 +43,7 @@ class Server(Living, ABC):
 
     flavour: ClassVar[Flavour]
     packages: ClassVar[Packages]
+    first_statements: ClassVar[str] = "--init-file"  # the setting that names their file
 
     def __init__(self, folder: Path, server_id: int, options: Sequence[str]) -> None:
         super().__init__()
@@ -188,7 +189,7 @@ class Server(Living, ABC):
         command = [*self.program(), *self._arguments()]
         if first:
             self._write_first_statements()
-            command.append(f"--init-file={self._first}")
+            command.append(f"{self.first_statements}={self._first}")
         self._child = spawn(command, self._messages)
         try:
             self._wait_ready(begin)

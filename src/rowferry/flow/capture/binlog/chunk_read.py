@@ -58,6 +58,7 @@ _SESSION: Final = (
 _UNLIMITED: Final = {
     Flavour.MYSQL: "max_execution_time = 0",
     Flavour.MARIADB: "max_statement_time = 0",
+    Flavour.TIDB: "max_execution_time = 0",
 }
 _SIZED: Final = frozenset({Kind.TEXT, Kind.BINARY, Kind.DECIMAL, Kind.BIT, Kind.VECTOR})
 
@@ -83,7 +84,7 @@ def read_chunk(
     moment("read chunk")
     with closing(session.connect(login)) as connection:
         prepare(connection, login, flavour)
-        _open_view(connection, login, schema, lambda: None)
+        _open_view(connection, login, schema, lambda: None, flavour=flavour)
         moment("select rows")
         result = ResultSet(connection, login, _select(schema, chunk), _MEANINGS)
         yield from _inserts(result, schema, commit_ts, first_seq)
@@ -96,7 +97,8 @@ def prepare(connection: Connection[Any], login: Login, flavour: Flavour) -> None
     if flavour is Flavour.MARIADB:
         settings = settings.replace("transaction_isolation", "tx_isolation")
     session.rows(connection, login, settings)
-    session.rows(connection, login, chunks.SETTINGS)
+    tidb = flavour is Flavour.TIDB
+    session.rows(connection, login, chunks.TIDB_SETTINGS if tidb else chunks.SETTINGS)
 
 
 def read_view(
@@ -185,6 +187,7 @@ def _open_view(
     schema: TableSchema,
     look: Callable[[], T],
     exactly: bool = False,
+    flavour: Flavour = Flavour.MYSQL,
 ) -> T:
     """Open a view in which the table is as `schema` says; return what `look` saw right after.
 
@@ -194,7 +197,7 @@ def _open_view(
     moment("open view")
     touch = f"SELECT 1 FROM {chunks.table_name(schema)} LIMIT 1"
     for again in range(_VIEWS - 1, -1, -1):
-        session.rows(connection, login, positions.SNAPSHOT)
+        session.rows(connection, login, positions.snapshot(flavour))
         moment("look from view")
         found = look()
         moment("touch table")

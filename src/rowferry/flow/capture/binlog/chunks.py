@@ -26,6 +26,11 @@ SETTINGS: Final = (
     "SET SESSION sql_mode = 'ALLOW_INVALID_DATES' /*!80000 , information_schema_stats_expiry = 0, "
     "optimizer_switch = 'use_invisible_indexes=on' */"
 )
+# TiDB carries out what MySQL's comments hold. With soft delete it would hide rows that are marked.
+TIDB_SETTINGS: Final = (
+    "SET SESSION sql_mode = 'ALLOW_INVALID_DATES' "
+    "/*T![softdelete] , tidb_translate_softdelete_sql = 0 */"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def _joined(login: Login, failures: list[RowferryError]) -> RowferryError:
 
 
 def _check_version(login: Login, known: ServerFacts) -> None:
-    if "tidb" in known.version_text.lower():
+    if known.flavour is Flavour.TIDB:
         raise SourceUnsupported(f"{login} is a TiDB server, which has no binary log to read")
     oldest = _OLDEST[known.flavour]
     if known.version < oldest:

@@ -55,13 +55,16 @@ ALTERED: Final = frozenset(
         1747,  # the same
     }
 )
+# What a server that is not TiDB says to `tidb_version()`; the first one without a database.
+NO_SUCH_FUNCTION: Final = frozenset({1046, 1305})
 
 
 class Flavour(Enum):
-    """Whose server it is: the two differ in GTIDs, events and statements."""
+    """Whose server it is: they differ in GTIDs, events and statements. TiDB has no log to read."""
 
     MYSQL = "mysql"
     MARIADB = "mariadb"
+    TIDB = "tidb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +203,29 @@ def _tls(login: Login) -> ssl.SSLContext | None:
 def facts(connection: Connection[Any], login: Login) -> ServerFacts:
     """Ask a server who it is."""
     text, server_id = one_row(connection, login, "SELECT VERSION(), @@server_id")
-    flavour = Flavour.MARIADB if "mariadb" in text.lower() else Flavour.MYSQL
-    if flavour is Flavour.MYSQL:
-        identity = one_row(connection, login, "SELECT @@server_uuid")[0]
+    if _is_tidb(connection, login):
+        flavour, identity = Flavour.TIDB, "TiDB"
+    elif "mariadb" in text.lower():
+        flavour, identity = Flavour.MARIADB, f"server-id {server_id}"
     else:
-        identity = f"server-id {server_id}"
+        flavour = Flavour.MYSQL
+        identity = one_row(connection, login, "SELECT @@server_uuid")[0]
     return ServerFacts(flavour, version_numbers(text), text, int(server_id), identity)
+
+
+def _is_tidb(connection: Connection[Any], login: Login) -> bool:
+    """Ask whether it is TiDB, whatever version it was told to show."""
+
+    def attempt() -> bool:
+        try:
+            with connection.cursor() as cursor:
+                return bool(cursor.execute("SELECT tidb_version()"))
+        except pymysql.err.MySQLError as err:
+            if err.args and err.args[0] in NO_SUCH_FUNCTION:
+                return False
+            raise
+
+    return wrapped(attempt, login)
 
 
 def greeted_version(connection: Connection[Any]) -> tuple[int, ...]:

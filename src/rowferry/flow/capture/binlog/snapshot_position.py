@@ -19,9 +19,15 @@ from rowferry.moment import moment
 Place: TypeAlias = dict[str, Any]
 
 SNAPSHOT: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+_TIDB_SNAPSHOT: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT"  # it reads as of one moment
 _WAITS: Final = 100
 _WAIT_S: Final = 0.01
 _FIRST_OFFSET: Final = 4  # of every log file
+
+
+def snapshot(flavour: Flavour) -> str:
+    """Return the statement that opens a consistent view."""
+    return _TIDB_SNAPSHOT if flavour is Flavour.TIDB else SNAPSHOT
 
 
 def low_position(connection: Connection[Any], login: Login, flavour: Flavour) -> Place:

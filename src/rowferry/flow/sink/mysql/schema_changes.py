@@ -16,8 +16,9 @@ from rowferry.errors import SchemaChangeRefused, Verdict
 from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MYSQL_TABLE, REPLACE_DDL, SKIP_DDL, Settings
-from rowferry.flow.sink.mysql.session import GONE, Refused, Session, connect
+from rowferry.flow.sink.mysql.session import GONE, Flavour, Refused, Session, connect
 from rowferry.flow.sink.mysql.target_tables import gone_tables
+from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
 
 BEGUN, DONE = "begun", "done"
@@ -36,9 +37,23 @@ _SHOWN: Final = 300  # characters of a statement in an error
 class SchemaChanges:
     """Runs the schema changes of plans, on the driver."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, marks: bool = False) -> None:
-        """Make none yet; with `marks`, the log shows that a changefeed ran them."""
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        marks: bool = False,
+        active_active: bool = False,
+    ) -> None:
+        """Make none yet.
+
+        Args:
+            settings: of the sink.
+            ledger: where they are noted.
+            marks: the log shows that a changefeed ran them.
+            active_active: tables that are made on TiDB are such ones.
+        """
         self._settings, self._ledger = settings, ledger
+        self._active_active = active_active
         self._mode = MARK_SQL_MODE if marks else ""
 
     def run(self, plan: Plan, epoch: int, there: Collection[TableId] = ()) -> None:
@@ -127,6 +142,9 @@ class SchemaChanges:
         moment("run ddl downstream")
         session = connect(self._settings.login, read_s=self._settings.ddl_s)
         try:
+            if self._active_active and change.kind is DdlKind.CREATE_TABLE:
+                if session.facts.flavour is Flavour.TIDB:
+                    statement = as_active_active(statement)
             try:
                 session.run(*self._prelude(change), joined=False)
                 session.run(statement.encode())

@@ -43,9 +43,18 @@ _TOO_LONG: Final = 1153
 GONE: Final = frozenset({1049, 1146})  # a database or a table, where it was seen before
 _SHAPE: Final = {
     1054: "bring the table's columns in line with the source's, then resume the changefeed",
+    1193: "use TiDB 6.5 or later",
     _TOO_LONG: "raise max_allowed_packet on the downstream, then resume the changefeed",
 }
 DUPLICATE: Final = 1062
+# What a server that is not TiDB says to `tidb_version()`; the first one without a database.
+_NO_SUCH_FUNCTION: Final = frozenset({1046, 1305})
+# TiDB takes what is written so for a changefeed's: it is not sent on, roles of two-way replication
+# let its DDLs pass, and rows that lost are counted. Where it has soft delete, it would else turn
+# statements into others and hide rows.
+_TIDB_SETTINGS: Final = (
+    b"SET tidb_cdc_write_source = 1 /*T![softdelete] , tidb_translate_softdelete_sql = 0 */"
+)
 _KEPT_S: Final = 30.0  # how long a connection may lie idle
 _AT_ROW: Final = re.compile(r"at row (\d+)")
 # A row that does not fit is refused, not bent; what the source holds is taken as it is: zero
@@ -234,9 +243,12 @@ def connect(login: Login, *, for_rows: bool = False, read_s: float | None = None
                 ssl_disabled=login.ssl_mode == "disabled",
             )
         session = Session(login, connection)
+        tidb = session.facts.flavour is Flavour.TIDB
+        if tidb:
+            session.run(_TIDB_SETTINGS)
         if for_rows:
             session.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-            if session.facts.flavour is Flavour.TIDB:
+            if tidb:
                 session.run(b"SET tidb_txn_mode = 'pessimistic'")
         return session
     except Refused as err:
@@ -339,13 +351,23 @@ def _tls(login: Login) -> ssl.SSLContext | None:
 
 def _facts(session: Session) -> ServerFacts:
     version, packet = session.ask("SELECT VERSION(), @@max_allowed_packet")[0]
-    words = str(version).lower()
     flavour = Flavour.MYSQL
-    if "tidb" in words:
+    if _is_tidb(session):
         flavour = Flavour.TIDB
-    elif "mariadb" in words:
+    elif "mariadb" in str(version).lower():
         flavour = Flavour.MARIADB
     return ServerFacts(flavour, str(version), int(packet))
+
+
+def _is_tidb(session: Session) -> bool:
+    """Ask whether it is TiDB, whatever version it was told to show."""
+    try:
+        session.ask("SELECT tidb_version()")
+    except Refused as err:
+        if err.number in _NO_SUCH_FUNCTION:
+            return False
+        raise
+    return True
 
 
 @contextmanager

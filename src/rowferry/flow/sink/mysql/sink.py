@@ -39,6 +39,7 @@ from rowferry.flow.sink.mysql.statements import (
     is_sole_key,
     replacing,
     upserting,
+    upserting_on_tidb,
 )
 from rowferry.flow.sink.mysql.sync_point import SyncPoints
 from rowferry.flow.sink.mysql.target_tables import (
@@ -47,6 +48,7 @@ from rowferry.flow.sink.mysql.target_tables import (
     known_collations,
     require_there,
 )
+from rowferry.flow.sink.mysql.tidb_tables import check_active_active, check_knows_mode
 from rowferry.flow.sink.mysql.transactions import Transactions
 from rowferry.moment import moment
 from rowferry.spec.active_active import read_active_active
@@ -81,7 +83,7 @@ class MySql:
         self._ledger = Ledger(self._settings.meta_database, spec.changefeed_id, mode.bdr_mode)
         settings = session_settings if mode.enabled else no_settings
         self._sessions = Sessions(self._settings.login, settings)
-        self._changes = SchemaChanges(self._settings, self._ledger, mode.bdr_mode)
+        self._changes = SchemaChanges(self._settings, self._ledger, mode.bdr_mode, mode.enabled)
         self._how: Put = replacing if self._settings.safe_mode else upserting
         self._sync_points = SyncPoints(spec.changefeed_id, read_sync_point(spec), self._ledger)
         self._progress: ProgressTable | None = None
@@ -133,8 +135,8 @@ class MySql:
         session = connect(self._settings.login)
         try:
             self._check_mode(session)
-            check(session, tables, self._settings.create_tables)
-            self._check_triggers(session, tables)
+            missing = check(session, tables, self._settings.create_tables)
+            self._check_stamping(session, tables, missing)
         finally:
             session.close()
 
@@ -250,14 +252,17 @@ class MySql:
 
         with self._sessions.one() as session:
             facts = session.facts
+        how = self._how
+        if facts.flavour is Flavour.TIDB and how is upserting:
+            how = upserting_on_tidb
         workers = self._settings.workers or _WORKERS[facts.flavour]
         limits = Limits(self._settings.max_rows, facts.statement_bytes // 2)
         way: Lanes | Windows
         if self._settings.in_lanes:
-            way = Lanes(self._settings, self._ledger, self._sessions, limits, workers, self._how)
+            way = Lanes(self._settings, self._ledger, self._sessions, limits, workers, how)
         else:
             transactions = Transactions(self._settings, self._ledger, self._sessions)
-            way = Windows(transactions, limits, workers, self._how)
+            way = Windows(transactions, limits, workers, how)
         try:
             way.deliver(all_of_them())
         finally:
@@ -318,21 +323,34 @@ class MySql:
 
     def _check_mode(self, session: Session) -> None:
         """Refuse a downstream that cannot do what the mode, or what sync points need."""
-        self._sync_points.check(session)
-        if self._mode.enabled and not self._mode.emulated:
-            if session.facts.flavour is not Flavour.TIDB:
+        try:
+            self._sync_points.check(session)
+            if not self._mode.enabled:
+                return
+            if session.facts.flavour is Flavour.TIDB:
+                check_knows_mode(session)
+            elif not self._mode.emulated:
                 raise SinkUnwritable(
                     f"{self._settings.login} is {session.facts.flavour.value}, not TiDB, which "
                     "enable-active-active needs; use TiDB, or set active-active-emulation = true"
                 )
+        except Refused as err:
+            raise err.as_error("asking what it can do") from err
 
-    def _check_triggers(self, session: Session, tables: Sequence[TableSchema]) -> None:
-        if self._mode.enabled and session.facts.flavour is not Flavour.TIDB:
-            try:
+    def _check_stamping(
+        self, session: Session, tables: Sequence[TableSchema], missing: Sequence[TableSchema] = ()
+    ) -> None:
+        """Refuse tables in which local writes do not say when they were made; some come later."""
+        if not self._mode.enabled:
+            return
+        try:
+            if session.facts.flavour is Flavour.TIDB:
+                check_active_active(session, [t.written_as for t in tables if t not in missing])
+            else:
                 names = [t.written_as for t in tables]
                 check_triggers(session, names, self._mode.cluster_index)
-            except Refused as err:
-                raise err.as_error("the downstream's triggers") from err
+        except Refused as err:
+            raise err.as_error("the downstream's active-active tables") from err
 
     def _look(self) -> None:
         """Look once in a run whether all tables are there to which something was delivered."""
@@ -356,19 +374,26 @@ class MySql:
         try:
             known = self._delivered.known if self._looked else ()
             missing = check(session, fresh, self._settings.create_tables, known)
-            collations = known_collations(session) if missing else frozenset()
-            for table in missing:
-                moment("create downstream table")
-                for statement in create_statements(table, collations):
-                    session.run(b"SET sql_mode = ''", statement.encode(), joined=False)
-            self._check_triggers(session, fresh)
+            self._make(session, missing)
+            self._check_stamping(session, fresh)
         except Refused as err:
-            raise err.as_error("making a table") from err
+            raise err.as_error("making tables") from err
         finally:
             session.close()
         self._judged |= {_version(t) for t in fresh}
         for line in self.advice(fresh):
             LOG.warning("%s", line)
+
+    def _make(self, session: Session, tables: Sequence[TableSchema]) -> None:
+        collations = known_collations(session) if tables else frozenset()
+        hides = self._mode.enabled and session.facts.flavour is Flavour.TIDB
+        for table in tables:
+            moment("create downstream table")
+            try:
+                for statement in create_statements(table, collations, hides):
+                    session.run(b"SET sql_mode = ''", statement.encode(), joined=False)
+            except Refused as err:
+                raise err.as_error(f"making table {table.written_as}") from err
 
     def _refuse_read_only(self, session: Session) -> None:
         try:

@@ -107,9 +107,12 @@ def joined(texts: pa.LargeBinaryArray, around: Around) -> bytes:
     return b"".join((around.lead, data[start : stop - len(around.between)], around.end))
 
 
-def upsert_around(table: TableSchema) -> Around:
-    """An INSERT that changes a row that is there already."""
-    pairs = ",".join(f"{quoted(n)}=VALUES({quoted(n)})" for n in written_columns(table))
+def upsert_around(table: TableSchema, keeps_key: bool = False) -> Around:
+    """An INSERT that changes a row that is there already; with `keeps_key`, not its primary key."""
+    names = written_columns(table)
+    key = {n.lower() for n in table.primary_key} if keeps_key else ()
+    set_names = [n for n in names if n.lower() not in key] or names
+    pairs = ",".join(f"{quoted(n)}=VALUES({quoted(n)})" for n in set_names)
     end = f" ON DUPLICATE KEY UPDATE {pairs}".encode()
     return Around(_into("INSERT", table), ROW_END, end)
 
@@ -142,6 +145,11 @@ Put: TypeAlias = Callable[[TableSchema], tuple[Around, Around | None]]
 def upserting(table: TableSchema) -> tuple[Around, Around]:
     """Write rows by upserts."""
     return upsert_around(table), replace_around(table)
+
+
+def upserting_on_tidb(table: TableSchema) -> tuple[Around, Around]:
+    """Write rows by upserts; TiDB refuses to set the primary key of a table with soft delete."""
+    return upsert_around(table, keeps_key=True), replace_around(table)
 
 
 def replacing(table: TableSchema) -> tuple[Around, Around]:

@@ -12,13 +12,15 @@ from typing import Final
 from rowferry.change.position import physical_ms
 from rowferry.errors import SinkUnwritable
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.session import Flavour, Session
+from rowferry.flow.sink.mysql.session import Flavour, Refused, Session
 from rowferry.moment import moment
 from rowferry.spec.sync_point import SyncPointSettings
 
 DATABASE: Final = "tidb_cdc"
 TABLE: Final = f"{DATABASE}.syncpoint_v1"
 CLUSTER: Final = "default"
+_NO_PRIVILEGE: Final = 1227
+_NO_TIMESTAMP: Final = frozenset({1231, 1292})
 _MAKE: Final = (
     f"CREATE DATABASE IF NOT EXISTS {DATABASE}",
     f"CREATE TABLE IF NOT EXISTS {TABLE} (ticdc_cluster_id varchar(255), changefeed varchar(255), "
@@ -49,18 +51,33 @@ class SyncPoints:
         self._purged: float | None = None
 
     def check(self, session: Session) -> None:
-        """Refuse a downstream that tells no timestamps.
+        """Refuse a downstream that tells no timestamps, or lets us not set one.
 
         Raises:
-            SinkUnwritable: it is not TiDB.
+            SinkUnwritable: it is not TiDB, or a privilege is missing.
+            Refused, SinkUnavailable: as `Session.ask`.
         """
+        if not self._settings.enabled:
+            return
         flavour = session.facts.flavour
-        if self._settings.enabled and flavour is not Flavour.TIDB:
+        if flavour is not Flavour.TIDB:
             raise SinkUnwritable(
                 f"the downstream is {flavour.value}, not TiDB, which enable-sync-point needs (it "
                 "has no @@tidb_current_ts); leave it out: `rowferry verify --sync-point` needs "
                 "none there"
             )
+        moment("try right of sync points")
+        try:
+            # No timestamp: the privilege is looked at before the value, and nothing is set.
+            session.ask("SET GLOBAL tidb_external_ts = 'none'")
+        except Refused as err:
+            if err.number == _NO_PRIVILEGE:
+                raise SinkUnwritable(
+                    f"{err.place} lets the user not set tidb_external_ts, as enable-sync-point "
+                    "does; run there: GRANT SYSTEM_VARIABLES_ADMIN ON *.* TO the user"
+                ) from err
+            if err.number not in _NO_TIMESTAMP:
+                raise
 
     def publish(self, session: Session, watermark: int | None, epoch: int) -> None:
         """Write a sync point, where it is time; everything up to the watermark is durable.

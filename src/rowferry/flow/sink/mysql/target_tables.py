@@ -12,7 +12,8 @@ from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadInput, TargetLost, TargetUnfit
 from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table, written_columns
 from rowferry.flow.sink.mysql.delivered import lost
-from rowferry.flow.sink.mysql.session import Refused, Session
+from rowferry.flow.sink.mysql.session import Flavour, Refused, Session
+from rowferry.flow.sink.mysql.tidb_tables import ACTIVE_ACTIVE_OPTIONS, HIDDEN, check_types
 from rowferry.moment import moment
 
 # What may hold a value of another kind without bending it.
@@ -98,14 +99,20 @@ def _column(row: Sequence[object]) -> TargetColumn:
     )
 
 
-def misfit(table: TableSchema, target: TargetTable) -> str:
+def misfit(table: TableSchema, target: TargetTable, tidb: bool = False) -> str:
     """Return why a table's rows do not fit into a table downstream, and the cure; "": they do."""
     where = f"table {table.written_as} of the downstream"
     written = [table.column(name) for name in written_columns(table)]
     for column in written:
         there = target.columns.get(column.name.lower())
         if there is None:
-            return f"{where} has no column {column.name!r} ({column.type.sql}); add it there"
+            add = "add it there"
+            if tidb and column.name.lower() in HIDDEN:
+                add = (
+                    "TiDB has it in active-active tables alone: make the table anew there, with "
+                    f"CREATE TABLE …{ACTIVE_ACTIVE_OPTIONS}, or leave it out by filter.rules"
+                )
+            return f"{where} has no column {column.name!r} ({column.type.sql}); {add}"
         if not _fits(column.type, there):
             return (
                 f"{where} has column {column.name!r} as {there.type_text}, which cannot hold the "
@@ -169,7 +176,9 @@ def check_rights(session: Session, table: TableSchema) -> None:
     moment("try rights downstream")
     name = quoted_table(table.written_as)
     columns = [quoted(c) for c in written_columns(table)]
-    changed, every = f"{columns[0]} = {columns[0]}", ", ".join(columns)
+    keys = {quoted(c) for c in table.primary_key}  # TiDB may refuse to set these
+    one = next((c for c in columns if c not in keys), columns[0])
+    changed, every = f"{one} = {one}", ", ".join(columns)
     explained = (
         f"DELETE FROM {name} WHERE 1 = 0",
         f"UPDATE {name} SET {changed} WHERE 1 = 0",
@@ -235,9 +244,12 @@ def check(
             f"the downstream has no table {names}{more}; create it there as the source has it, "
             "or set create-tables = true in sink.mysql-config"
         )
+    tidb = session.facts.flavour is Flavour.TIDB
     for table in wanted:
+        if tidb and table.written_as not in found:
+            check_types(table)
         if table.written_as in found:
-            words = misfit(table, found[table.written_as])
+            words = misfit(table, found[table.written_as], tidb)
             if words:
                 raise TargetUnfit(words)
             check_rights(session, table)
@@ -254,7 +266,9 @@ def known_collations(session: Session) -> frozenset[str]:
     return frozenset(str(name) for row in session.ask(listed) for name in row)
 
 
-def create_statements(table: TableSchema, collations: Container[str]) -> list[str]:
+def create_statements(
+    table: TableSchema, collations: Container[str], tidb_active_active: bool = False
+) -> list[str]:
     """Return statements that make a table's database and the table, where they are missing.
 
     Texts are compared as at the source where the downstream knows how; where it does not, those of
@@ -263,12 +277,15 @@ def create_statements(table: TableSchema, collations: Container[str]) -> list[st
     Args:
         table: to be made as the source has it.
         collations: those that the downstream has.
+        tidb_active_active: it becomes an active-active table of TiDB.
 
     Raises:
         BadInput: a column has an expression that cannot be written down.
     """
     keys = {c.lower() for i in table.indexes if i.unique or i.primary for c in i.columns}
-    parts = [_definition(c, c.name.lower() in keys, collations) for c in table.columns]
+    left_out = HIDDEN if tidb_active_active else frozenset()
+    made = [c for c in table.columns if c.name.lower() not in left_out]
+    parts = [_definition(c, c.name.lower() in keys, collations) for c in made]
     for index in table.indexes:
         kind = "PRIMARY KEY" if index.primary else "UNIQUE KEY" if index.unique else ""
         if kind:
@@ -279,7 +296,8 @@ def create_statements(table: TableSchema, collations: Container[str]) -> list[st
     return [
         f"CREATE DATABASE IF NOT EXISTS {quoted(table.written_as.database)}",
         f"CREATE TABLE IF NOT EXISTS {quoted_table(table.written_as)} ({', '.join(parts)}) "
-        f"DEFAULT CHARSET={table.charset}{comment}",
+        f"DEFAULT CHARSET={table.charset}{comment}"
+        f"{ACTIVE_ACTIVE_OPTIONS if tidb_active_active else ''}",
     ]
 
 
