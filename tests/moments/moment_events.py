@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,8 +96,23 @@ _TABLES = (
         _sql("CREATE TABLE n (id int PRIMARY KEY, v int)", "INSERT INTO n VALUES (1, 1), (2, 2)"),
         dangerous=True,
     ),
+    Event(  # a table that nobody writes to any more
+        "create quietly",
+        _sql("CREATE TABLE q (id int PRIMARY KEY, v int)", "INSERT INTO q VALUES (1, 1)"),
+    ),
+    Event(  # the log tells neither the table nor its first row
+        "create unseen",
+        _sql(
+            "SET sql_log_bin = 0",
+            "CREATE TABLE u (id int PRIMARY KEY, v int)",
+            "INSERT INTO u VALUES (1, 1)",
+            "SET sql_log_bin = 1",
+            "INSERT INTO u VALUES (2, 2)",
+        ),
+    ),
     Event("create as select", _sql("CREATE TABLE n (id int PRIMARY KEY) SELECT id, v FROM a")),
     Event("drop", _sql("DROP TABLE a"), dangerous=True),
+    Event("drop two", _sql("DROP TABLE a, b")),
     Event("rename away", _sql("RENAME TABLE a TO x_a"), dangerous=True),
     Event(
         "rename into", _sql("RENAME TABLE x_r TO r", "INSERT INTO r VALUES (50, 1)"), dangerous=True
@@ -107,6 +123,14 @@ _TABLES = (
         dangerous=True,
     ),
     Event("rename in turn", _sql("RENAME TABLE a TO x_t, x_r TO a, x_t TO x_r")),
+    Event(
+        "swap two",
+        _sql(
+            "RENAME TABLE b TO s, a TO b, s TO a",
+            "UPDATE b SET v = v + 1 WHERE id = 7",
+            "UPDATE a SET v = v + 1 WHERE name = 'e'",
+        ),
+    ),
     Event(
         "rename away and back",
         _sql(
@@ -210,6 +234,15 @@ _ALTERS = (
 
 def _prepared(world: World, gap: Gap) -> None:
     """Prepare a transaction; it ends a few calls later, when the scene is over."""
+    _prepare(world, "COMMIT")
+
+
+def _in_vain(world: World, gap: Gap) -> None:
+    """Prepare a transaction that will never be committed."""
+    _prepare(world, "ROLLBACK")
+
+
+def _prepare(world: World, end: str) -> None:
     session = world.session()
     xid = f"'{world.database}'"
     with session.cursor() as cursor:
@@ -221,7 +254,7 @@ def _prepared(world: World, gap: Gap) -> None:
         ):
             cursor.execute(one)
     session.close()
-    world.later(lambda: world.sql(f"XA COMMIT {xid}"))
+    world.later(lambda: world.sql(f"XA {end} {xid}"))
 
 
 def _xa_across(world: World, gap: Gap) -> None:
@@ -233,6 +266,14 @@ def _xa_across(world: World, gap: Gap) -> None:
         f"XA PREPARE {xid}",
         f"XA COMMIT {xid}",
     )
+
+
+def _lose_log(world: World, gap: Gap) -> None:
+    """End every connection that reads the log."""
+    for row in world.server.execute("SHOW PROCESSLIST"):
+        if str(row[4]).startswith("Binlog Dump"):
+            with suppress(RowferryError):  # it has gone by itself
+                world.server.execute(f"KILL {row[0]!s}")
 
 
 def _open_transaction(world: World, gap: Gap) -> None:
@@ -254,7 +295,14 @@ _LOG = (
         stops=(SourceUnsupported,),
         cure=lambda world: world.end_scene(),
     ),
+    Event(
+        "prepared in vain",
+        _in_vain,
+        stops=(SourceUnsupported,),
+        cure=lambda world: world.end_scene(),
+    ),
     Event("prepared and committed", _xa_across),
+    Event("lose log", _lose_log),
     Event("open transaction", _open_transaction, dangerous=True),
 )
 
@@ -278,6 +326,19 @@ def _lose(world: World, gap: Gap) -> None:
     raise TaskFailed(words)
 
 
+def _new_settings(world: World, gap: Gap) -> None:
+    """Have settings by which the same rows have other bytes, and a new process."""
+    if world.target.uri.startswith("file:"):
+        world.target.uri += "&only-output-updated-columns=true"
+    raise Killed
+
+
+def _new_address(world: World, gap: Gap) -> None:
+    """Have another address of the source, and a new process."""
+    world.ferry.source = "retention-warning=2h"
+    raise Killed
+
+
 def _take_over(world: World, gap: Gap) -> None:
     world.ferry.board()
     world.ferry.catch_up()
@@ -290,6 +351,8 @@ def _take_claim(world: World, gap: Gap) -> None:
 _PROCESSES = (
     Event("kill", _kill, drives=True, dangerous=True),
     Event("lose connection", _lose, drives=True, dangerous=True),
+    Event("new settings", _new_settings, drives=True),
+    Event("new address", _new_address, drives=True),
     Event("second owner", _take_over, drives=True, dangerous=True),
     Event("second owner waits", _take_claim, drives=True),
 )

@@ -122,7 +122,7 @@ class Ferry:
     def __init__(self, world: World, rules: Sequence[str], source: str = "") -> None:
         self._world = world
         self.rules = list(rules)
-        self._source = source
+        self.source = source
         self.store: MetaStore = open_store(f"sqlite:///{world.meta}")
         self._loop: Loop | None = None
         self._claim: Claim | None = None
@@ -160,7 +160,7 @@ class Ferry:
         world = self._world
         feed = self.store.feed(NAME)
         prepared = service.prepare(
-            world.source_uri(self._source),
+            world.source_uri(self.source),
             world.target.uri,
             world.config(self.rules),
             NAME,
@@ -210,6 +210,7 @@ class Ferry:
             step = loop.step()
         except Killed:
             self.faults.append("killed")
+            self._world.target.look()  # a reader sees what lies there
             self.board()
             return None
         except RowferryError as err:
