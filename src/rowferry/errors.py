@@ -427,6 +427,14 @@ class TableAltered(SourceError):
     verdict = Verdict.STOP
 
 
+class TableContradicted(SourceError):
+    """The log describes a table otherwise than the server does, and no DDL tells why."""
+
+    code = "RF-3014"
+    cure = "Make a new changefeed, begin behind the place in the log, or leave the table out."
+    verdict = Verdict.STOP
+
+
 # --- RF-4xxx: sinks ------------------------------------------------------------------------------
 
 

@@ -95,6 +95,7 @@ def examine(
             f"{names}: partitioned, and the source's log does not tell a row's partition; set "
             "enable-partition-separator = false, or leave them out by filter.rules"
         )
+    _check_whole_rows(spec, flow)
     if before is None:
         _check_old_rows(spec, flow)
         told += flow.decide.check_tables(tables)
@@ -161,6 +162,16 @@ def _check_old_rows(spec: ChangefeedSpec, flow: Flow) -> None:
 def _check_stamps(flow: Flow, tables: Iterable[TableSchema]) -> None:
     if isinstance(flow.capture, Stamping):
         flow.capture.check_stamps(t.id for t in tables)
+
+
+def _check_whole_rows(spec: ChangefeedSpec, flow: Flow) -> None:
+    """Refuse a codec that would stop at the first row image that lacks a column."""
+    if flow.capture.traits().omits_columns and not flow.encode.TRAITS.can_omit_columns:
+        what = f"protocol {spec.protocol}" if spec.protocol else f"a {spec.sink.scheme} sink"
+        raise OptionsConflict(
+            f"partial-row-image = allow lets rows lack columns, and {what} needs whole rows; set "
+            "binlog_row_image = FULL on the server and leave the option out"
+        )
 
 
 def _with_cluster_id(

@@ -27,6 +27,7 @@ class SourceTraits:
     has_partition_ids: bool
     movable: bool = False  # positions hold at another address too (a replica that was promoted)
     has_places: bool = False  # planners can stand still at a place of the log: see `Halting`
+    omits_columns: bool = False  # row images may lack columns
 
 
 @dataclass(frozen=True, slots=True)

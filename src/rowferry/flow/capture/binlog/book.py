@@ -13,7 +13,7 @@ from rowferry.change.ddl_table import quoted_table
 from rowferry.change.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadStatement, SourceUnsupported
+from rowferry.errors import BadStatement, SourceUnsupported, TableContradicted
 from rowferry.flow.capture.binlog.events import Query
 from rowferry.flow.capture.binlog.scanner import Statement
 from rowferry.flow.capture.binlog.server import Server
@@ -68,6 +68,8 @@ class Book:
         self._drop_marked = drop_marked
         self._warn = warn
         self._made: list[TableSchema] = []
+        # Versions that rows have replaced, with the commit-ts of these rows.
+        self._ahead: list[tuple[int, TableSchema]] = []
 
     def made(self) -> tuple[TableSchema, ...]:
         """Return the versions that rows, not statements, have made since the last call."""
@@ -88,10 +90,12 @@ class Book:
         """Return the version that the rows after a TABLE_MAP have; None: not captured.
 
         A table whose columns are not those of its version gets a new version with this commit-ts:
-        read from the server where it is like that now, else made from the log's own description.
+        read from the server where it is like that now, else made from the log's own description,
+        where the server's is newer, or was not certain before.
 
         Raises:
             SourceUnsupported: the log does not describe the table's columns.
+            TableContradicted: the server says otherwise, and no statement tells why.
         """
         name = self._name(mapped.table)
         table = self._state.by_name().get(name)
@@ -106,44 +110,25 @@ class Book:
         if not words:
             return table.schema
         found = self._now_or_inferred(mapped, name, table.schema).at(commit_ts)
-        LOG.warning(
-            "a table's columns changed without a statement that says so",
-            extra={"table": str(name), "difference": words, "inferred": found.inferred},
+        self._warn(
+            f"the columns of {name} changed without a statement that says so: {words}"
+            + ("; the log's own description is followed" if found.inferred else "")
         )
         if not self._decision.captures(found):
             self._state.forget(table.schema.table_id)
             return None
+        self._ahead.append((commit_ts, table.schema))
         self._state.put(found, table.progress.stage)
         self._made.append(found)
         return found
 
-    def effects(self, query: Query, excluded: set[int]) -> Effects | None:
-        """Return what a statement does to captured tables; None: nothing.
-
-        What lies before the exact place of a table's snapshot (`excluded`) the snapshot has seen,
-        unless rows changed their table: then the snapshot is worth nothing.
-        """
-        whole = self._effects(query, set())
-        if whole is None or not excluded or self._unsettled_by(whole):
-            return whole
-        return self._effects(query, excluded)
-
-    def _effects(self, query: Query, excluded: set[int]) -> Effects | None:
-        known = {
-            name: t.schema
-            for name, t in self._state.by_name().items()
-            if t.schema.table_id not in excluded
-        }
-        hidden = {t.schema.id for t in self._state.tables.values() if t.schema.table_id in excluded}
-
-        def keeps(name: TableId) -> bool:
-            return name not in hidden and self._decision.keeps_table(name)
-
+    def effects(self, query: Query) -> Effects | None:
+        """Return what a statement does to captured tables; None: nothing."""
         found = effects(
             query.sql,
             query.database,
-            known,
-            keeps,
+            {name: t.schema for name, t in self._state.by_name().items()},
+            self._decision.keeps_table,
             self._state.take_id,
             self._server.facts,
             self._server.settings,
@@ -158,23 +143,31 @@ class Book:
 
         Parts of a snapshot are read at their own moments, by the table's name and partition. The
         log has not passed these moments yet: nobody knows which parts were read before rows got
-        another name, and which after that.
+        another name, and which after that. A table that was read at one exact place, which the log
+        has not passed, has seen the statement already.
         """
-        names, tables = self._state.by_name(), self._state.tables
         moved: dict[int, Captured] = {}
+        both = []
         for change in found.changes:
-            if change.kind in _MOVES:
-                known = names.get(change.table)
-                if change.kind is DdlKind.RENAME_TABLE:
-                    known = tables.get(change.schema.table_id) if change.schema else None
-                if known is not None and self._state.is_unsettled(known):
+            for known in self._touched(change):
+                both.append(known)
+                if known.schema.table_id in self._state.lows:
+                    moved[known.schema.table_id] = known
+                elif change.kind in _MOVES and self._state.is_unsettled(known):
                     moved[known.schema.table_id] = known
         if any(c.kind is DdlKind.EXCHANGE_PARTITION for c in found.changes):
-            both = [known for c in found.changes if (known := names.get(c.table)) is not None]
             waits = any(t.progress.stage is Stage.REGISTERED for t in both)
             if moved or waits:  # readers cannot exchange what they do not have
                 moved.update({t.schema.table_id: t for t in both})
         return [t for t in moved.values() if t.progress.stage is not Stage.REGISTERED]
+
+    def _touched(self, change: SchemaChange) -> list[Captured]:
+        """Return the captured tables that a change is about."""
+        tables = self._state.tables
+        ids = {change.dropped_table_id, change.schema.table_id if change.schema else 0}
+        if change.schema is None and (named := self._state.by_name().get(change.table)):
+            ids.add(named.schema.table_id)
+        return [tables[i] for i in sorted(ids) if i in tables]
 
     def named(self, query: Query) -> str:
         """Return the captured table that a statement names, for an error; empty: none."""
@@ -241,12 +234,27 @@ class Book:
         self._made.append(found)
         return found
 
+    def rewind(self) -> None:
+        """Forget the versions that rows have made behind the position: they are framed anew."""
+        for commit_ts, before in reversed(self._ahead):
+            if commit_ts > self._state.log.last_ts and before.table_id in self._state.tables:
+                self._state.put(before, Stage.LOG)
+        self._ahead.clear()
+
     def _now_or_inferred(
         self, mapped: MappedTable, name: TableId, before: TableSchema
     ) -> TableSchema:
         now = self._server.table(name, before.table_id)
-        if now is not None and not mismatch(mapped, now):
+        words = mismatch(mapped, now) if now is not None else ""
+        if now is not None and not words:
             return now
+        if words and not before.inferred:
+            if not altered_since(self._server, self._state.log, name):
+                raise TableContradicted(
+                    f"{name}: {words}, as the server's catalog has it, and no statement in the log "
+                    "explains that; make a new changefeed, or begin behind this place, or leave "
+                    "the table out with filter.rules"
+                )
         return replace(infer_schema(mapped, before), id=name, table_id=before.table_id)
 
     def _require_metadata(self, mapped: MappedTable, known: TableSchema | None = None) -> None:
@@ -287,8 +295,9 @@ class Book:
         if unsettled := self._unsettled_by(statement.effects):
             for table in unsettled:
                 told += take_back(self._state, table, self._decision, stamp())
-            found = self._effects(statement.query, set()) or Effects()
+            found = self.effects(statement.query) or Effects()
             statement = replace(statement, effects=found)
+        ours = tuple(told)
         swapped = {name for name, _ in statement.effects.swapped}
         for change in statement.effects.changes:
             whole = self._completed(change, statement)
@@ -305,7 +314,7 @@ class Book:
                 if whole is not None:
                     told += self._apply_one(whole, stamp())
         if self._drop_marked and statement.query.sql_mode == MARK_SQL_MODE_BITS:
-            return ()  # a changefeed ran it: it is followed, and not sent back
+            return ours  # a changefeed ran it: it is followed, and not sent back
         return tuple(told)
 
     def _completed(self, change: SchemaChange, statement: Statement) -> SchemaChange | None:
@@ -320,9 +329,7 @@ class Book:
         old = self._state.by_name().get(change.previous or name)
         table_id = old.schema.table_id if old else self._state.take_id()
         now = self._server.table(name, table_id)
-        fresh = now is not None and not altered_since(
-            self._server, self._state.log, statement, name
-        )
+        fresh = now is not None and not altered_since(self._server, self._state.log, name)
         if old is not None and not fresh:
             now = replace(old.schema, id=name, inferred=True)
         elif now is not None and not fresh:
@@ -370,13 +377,15 @@ class Book:
         return told
 
     def _is_hidden(self, change: SchemaChange) -> bool:
-        """Return whether a change is one of a table that waits, and that readers do not know.
+        """Return whether a change of a table that waits is nothing for readers.
 
-        What it was like at this place is not known either, until it joins.
+        Where they do not know the table, nobody knows what it was like at this place, until it
+        joins. And those who have none of its rows have none to exchange.
         """
-        ids = {change.dropped_table_id, change.schema.table_id if change.schema else 0}
-        known = [t for t in map(self._state.tables.get, ids) if t is not None]
-        return bool(known) and change.kind is not DdlKind.CREATE_TABLE and not known[0].told
+        waiting = [t for t in self._touched(change) if t.progress.stage is Stage.REGISTERED]
+        if not waiting or change.kind is DdlKind.CREATE_TABLE:
+            return False
+        return not waiting[0].told or change.kind is DdlKind.EXCHANGE_PARTITION
 
     def _let_go(self, schema: TableSchema, commit_ts: int) -> list[SchemaChange]:
         """Let a table go; returns the DROP that clears what was delivered of it."""
@@ -403,7 +412,7 @@ class Book:
         now = self._server.table(name, table_id)
         if now is None:
             return []
-        if altered_since(self._server, self._state.log, statement, name):
+        if altered_since(self._server, self._state.log, name):
             now = replace(now, inferred=True)
         told: list[SchemaChange] = []
         kind = DdlKind.MULTI_SCHEMA_CHANGE if old is not None else DdlKind.RENAME_TABLE

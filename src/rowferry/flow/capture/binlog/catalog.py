@@ -25,7 +25,12 @@ from rowferry.change.ddl_type import (
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadStatement, RowferryError, SourceUnsupported
-from rowferry.flow.capture.binlog.server_form import Settings, in_order, plain_charset
+from rowferry.flow.capture.binlog.server_form import (
+    Settings,
+    as_logged,
+    in_order,
+    plain_charset,
+)
 from rowferry.flow.capture.binlog.session import Flavour, Login, ServerFacts, one_row, rows
 from rowferry.moment import moment
 
@@ -161,15 +166,18 @@ def _definitions(
     moment("read indexes")
     indexes = read.grouped(_INDEXES, present)
     return tuple(
-        TableSchema(
-            id=name,
-            table_id=next_id(),
-            version=0,
-            columns=_columns(name, columns[name], read.facts.flavour),
-            indexes=_indexes(indexes.get(name, ())),
-            charset=plain_charset(charset_of_collation(collation or "binary")),
-            collation=collation_of(collation or ""),
-            comment=comment or "",
+        as_logged(
+            TableSchema(
+                id=name,
+                table_id=next_id(),
+                version=0,
+                columns=_columns(name, columns[name], read.facts.flavour),
+                indexes=_indexes(indexes.get(name, ())),
+                charset=plain_charset(charset_of_collation(collation or "binary")),
+                collation=collation_of(collation or ""),
+                comment=comment or "",
+            ),
+            read.facts,
         )
         for name, (collation, comment) in sorted(present.items())
         if name in columns

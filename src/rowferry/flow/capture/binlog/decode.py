@@ -11,13 +11,14 @@ import threading
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rowferry.change.chunk import Rows, make_rows
+from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnsupported, TableVersionUnknown
 from rowferry.flow.capture.binlog import decode_kernels as kernels
@@ -26,7 +27,6 @@ from rowferry.flow.capture.binlog.decode_columns import ColumnReader
 from rowferry.flow.capture.binlog.decode_images import Found, ImageReader, Refused
 from rowferry.flow.capture.binlog.decode_kernels_memory import (
     BAD_PARTITION,
-    NO_GENERATED,
     PARTIAL_IMAGE,
     WORDS,
     Longs,
@@ -115,8 +115,9 @@ class RowsDecoder:
             mapped: the table as the log describes it.
             schema: the version in force; its columns are the log's, by position.
             flavour: whose log it is.
-            allow_partial: images may lack columns; then the chunks' structs lack them too. Virtual
-                columns, which nobody writes on, they may always lack: some servers leave them out.
+            allow_partial: images may lack columns; then the chunks' structs lack them too, unless
+                the image before an update tells them. Virtual columns, which nobody writes on, they
+                may always lack: some servers leave them out.
 
         Raises:
             TableVersionUnknown: the version's columns are not those of the log.
@@ -235,7 +236,11 @@ class RowsDecoder:
                 self._refuse(events, event, why, column, place)
             if not found.rows:
                 continue
-            yield self._rows(plain, found, numbers), found.event
+            rows = self._rows(plain, found, numbers)
+            if self._allow_partial:
+                yield from _with_what_stayed(rows, found.event)
+            else:
+                yield rows, found.event
 
     def _find(self, events: RowEvents, state: Longs) -> Found:
         """Run the first pass for one chunk."""
@@ -327,10 +332,51 @@ class RowsDecoder:
         words = f"{self.schema.id}, {name} {event} of {len(events)}"
         if column >= 0:
             words += f", column {self.schema.columns[column].name!r}"
-        if why == PARTIAL_IMAGE and any(c.generated == "stored" for c in self.schema.columns):
-            why = NO_GENERATED
         byte = place - int(events.start[event])
         raise CorruptLog(f"{words}, byte {byte} after its header: {WORDS[why]}")
+
+
+def _with_what_stayed(
+    rows: Rows, event: npt.NDArray[np.int32]
+) -> Iterator[tuple[Rows, npt.NDArray[np.int32]]]:
+    """Give updates the columns that their images after the change lack, from those before it.
+
+    What the log leaves out there was not changed; only what is generated may have changed with the
+    columns that it is made of. Inserts have no image to take a column from, and all rows of a chunk
+    have the same columns: so they go into chunks of their own.
+    """
+    before, after = rows.before.type, rows.after.type
+    have = {field.name for field in after}
+    stayed = {
+        field.name
+        for field in before
+        if field.name not in have and not rows.table.column(field.name).generated
+    }
+    if not stayed or not (rows.op == int(Op.UPDATE)).any():
+        yield rows, event
+        return
+    inserts = rows.op == int(Op.INSERT)
+    borders = np.flatnonzero(inserts[1:] != inserts[:-1]) + 1
+    for first, last in pairwise([0, *borders.tolist(), len(rows)]):
+        part = replace(rows, batch=rows.batch.slice(first, last - first))
+        if not inserts[first]:
+            part = _filled(part, stayed)
+        yield part, event[first:last]
+
+
+def _filled(rows: Rows, stayed: set[str]) -> Rows:
+    """Return rows whose images after the change have these columns of those before it, too."""
+    before, after = rows.before, rows.after
+    arrays, fields = [], []
+    for column in rows.table.columns:
+        source = before if column.name in stayed else after
+        place = source.type.get_field_index(column.name)
+        if place >= 0:
+            arrays.append(source.field(place))
+            fields.append(source.type.field(place))
+    whole = pa.StructArray.from_arrays(arrays, fields=fields, mask=after.is_null())
+    place = rows.batch.schema.get_field_index("after")
+    return replace(rows, batch=rows.batch.set_column(place, "after", whole))
 
 
 _scratch = threading.local()

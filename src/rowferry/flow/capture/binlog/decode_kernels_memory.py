@@ -39,7 +39,6 @@ NO_DOCUMENT: Final = 12
 BAD_DIFF: Final = 13
 BAD_COMPRESSED: Final = 14
 BAD_PARTITION: Final = 15
-NO_GENERATED: Final = 16
 WORDS: Final[dict[int, str]] = {
     CUT_SHORT: "the event is cut short",
     BAD_COLUMN_COUNT: "the event has another number of columns than its TABLE_MAP",
@@ -58,8 +57,6 @@ WORDS: Final[dict[int, str]] = {
     BAD_DIFF: "the changes of a JSON document do not fit it",
     BAD_COMPRESSED: "the bytes are not a compressed value",
     BAD_PARTITION: "the event does not say which partition its rows are in",
-    NO_GENERATED: "the row image lacks columns; where binlog_row_image is FULL, the server leaves "
-    "generated columns out (MariaDB 11 does): set partial-row-image=allow, or make them VIRTUAL",
 }
 
 

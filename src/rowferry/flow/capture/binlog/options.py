@@ -35,8 +35,8 @@ PARTIAL_ROW_IMAGE = Option(
     "partial-row-image",
     one_of("refuse", "allow"),
     "refuse",
-    "`allow`: row images that lack columns (`binlog_row_image` is not FULL) are delivered without "
-    "them, where the protocol can leave columns out.",
+    "`allow`: row images that lack columns (`binlog_row_image` is not FULL) are delivered with "
+    "what the log holds; refused where the protocol or the sink needs whole rows.",
     uri=True,
 )
 START_TS = Option(

@@ -36,7 +36,7 @@ from rowferry.flow.capture.binlog.snapshot import (
     snapshot_shares,
 )
 from rowferry.flow.capture.binlog.state import State
-from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.stream import FAR, LogStream, StartAt
 from rowferry.flow.capture.contract import Appetite, SnapshotShare, Standing
 from rowferry.flow.decide.contract import Decision
 
@@ -233,7 +233,7 @@ class BinlogPlanner:
         number = self._server_id or check_server_id(server.connection, server.login, 0)
         start = StartAt(log.file, log.offset) if log.file else StartAt(gtids=log.gtids)
         if server.flavour.value == "mariadb" and log.gtids and not log.txn_ts:
-            if log.offset >= 1 << 32:
+            if log.offset >= FAR:
                 start = StartAt(gtids=log.gtids)
         stream = LogStream(server.login, server.flavour, start, number)
         book = Book(
@@ -257,6 +257,7 @@ class BinlogPlanner:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+            self._book.rewind()
 
     def _plan_log(self, appetite: Appetite) -> Stretch:
         if appetite != self._appetite:

@@ -34,7 +34,7 @@ class _NoTables:
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
         return None
 
-    def effects(self, query: ev.Query, excluded: set[int]) -> Effects | None:
+    def effects(self, query: ev.Query) -> Effects | None:
         return None
 
     def named(self, query: ev.Query) -> str:

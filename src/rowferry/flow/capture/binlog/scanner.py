@@ -53,7 +53,7 @@ class TableBook(Protocol):
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
         """Return the version that the rows after a TABLE_MAP have; None: not captured."""
 
-    def effects(self, query: ev.Query, excluded: set[int]) -> Effects | None:
+    def effects(self, query: ev.Query) -> Effects | None:
         """Return what a statement does to captured tables; None: nothing."""
 
     def named(self, query: ev.Query) -> str:
@@ -549,7 +549,7 @@ class Scanner:
                 )
             self._end_statement()
             return
-        effects = self._book.effects(query, self._excluded)
+        effects = self._book.effects(query)
         commit_ts = int(state[k.TXN_TS])
         if effects is not None:
             self._close_segment(self._kept)

@@ -40,6 +40,7 @@ _WITHOUT_LITERAL: Final = frozenset(
     "vector".split()
 )
 _WIDTHLESS: Final = (8, 0, 19)  # from here on MySQL prints no display widths
+_NO_GENERATED: Final = (11, 0, 0)  # MariaDB, from here on
 _MOST_BYTES: Final = 65532  # a longer one may not fit a row: then it becomes a text
 _DATE: Final = r"\d{4}-\d\d-\d\d"
 _CLOCK: Final = r"\d\d:\d\d:\d\d"
@@ -101,13 +102,28 @@ def server_form(
     """
     old = {c.id: c for c in before.columns} if before else {}
     columns = tuple(_column(c, old.get(c.id), facts, settings) for c in table.columns)
-    return replace(
+    found = replace(
         table,
         charset=_charset(table.charset),
         columns=columns,
         indexes=in_order(table.indexes),
         partitioning=None,
     )
+    return as_logged(found, facts)
+
+
+def as_logged(table: TableSchema, facts: ServerFacts) -> TableSchema:
+    """Return a table whose stored columns count as virtual where the log does not hold them.
+
+    Changed rows of newer MariaDB servers lack all generated columns. Readers make them from the
+    others; no key has one there, as a server that can leave them out lets none of them be NOT NULL.
+    """
+    if facts.flavour is not Flavour.MARIADB or facts.version < _NO_GENERATED:
+        return table
+    columns = tuple(
+        replace(c, generated="virtual") if c.generated == "stored" else c for c in table.columns
+    )
+    return replace(table, columns=columns) if columns != table.columns else table
 
 
 def in_order(indexes: Iterable[Index]) -> tuple[Index, ...]:

@@ -58,6 +58,7 @@ class BinlogSource:
             has_partition_ids=True,
             movable=True,
             has_places=True,
+            omits_columns=self._options[opt.PARTIAL_ROW_IMAGE] == "allow",
         )
 
     def probe(self, decision: Decision) -> tuple[TableSchema, ...]:

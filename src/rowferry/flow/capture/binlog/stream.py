@@ -34,7 +34,7 @@ _THROUGH_GTID: Final = 4
 # From here on MariaDB's events do not tell where they end inside a transaction. It is counted, so
 # nothing may be left out of the stream that is in the file.
 _NO_END_POSITIONS: Final = (11, 4, 0)
-_FAR: Final = 1 << 32  # a plain dump's offset has four bytes
+FAR: Final = 1 << 32  # a plain dump's offset has four bytes
 FIRST_ROOM: Final = 4 << 20
 LONGEST_EVENT: Final = 1100 << 20  # a row may have 1 GiB
 
@@ -222,13 +222,13 @@ class LogStream:
         flags = 0 if server_id else _NON_BLOCK
         if flavour is Flavour.MARIADB and session.version_numbers(version) >= _NO_END_POSITIONS:
             flags |= _ANNOTATIONS
-        by_gtid = flavour is Flavour.MYSQL and (not start.file or start.offset >= _FAR)
+        by_gtid = flavour is Flavour.MYSQL and (not start.file or start.offset >= FAR)
         if by_gtid:
             self._send(_DUMP_GTID, _dump_gtid(flags, server_id, start))
         else:
             file = "" if flavour is Flavour.MARIADB and start.gtids else start.file
             offset = 4 if not file else start.offset
-            if offset >= _FAR:
+            if offset >= FAR:
                 raise CorruptLog(f"{file}:{offset} lies behind what a plain dump can name")
             head = struct.pack("<IHI", offset, flags, server_id)
             self._send(_DUMP, head + file.encode())

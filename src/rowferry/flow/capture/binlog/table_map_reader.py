@@ -242,8 +242,8 @@ class _Metadata:
         flavour: Flavour,
     ) -> None:
         self._fields = fields
-        # MariaDB counts geometries among the strings.
-        self._strings = STRINGS | BLOBS | ({GEOMETRY} if flavour is Flavour.MARIADB else set())
+        # MariaDB counts geometries among the strings, and MySQL its vectors.
+        self._strings = STRINGS | BLOBS | {GEOMETRY if flavour is Flavour.MARIADB else VECTOR}
         self._columns = columns
         self._facts: list[dict[str, Any]] = [{"nullable": n} for n in nulls]
         self._table = table

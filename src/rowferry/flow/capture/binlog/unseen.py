@@ -1,4 +1,4 @@
-"""Looks ahead in the log: was a table altered again after a statement?"""
+"""Looks ahead in the log: was a table altered behind a place?"""
 
 from __future__ import annotations
 
@@ -14,34 +14,28 @@ from rowferry.flow.capture.binlog.scan import Maps, Pairs, run_walk
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.statements import effects
-from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.stream import FAR, LogStream, StartAt
 from rowferry.moment import moment
 
 if TYPE_CHECKING:
     from rowferry.flow.capture.binlog.position import LogPosition
-    from rowferry.flow.capture.binlog.scanner import Statement
 
 _MOST_BYTES: Final = 64 << 20  # more log than this is not looked through
 _NEVER: Final = 1 << 62
 
 
-def altered_since(
-    server: Server, position: LogPosition, statement: Statement, table: TableId
-) -> bool:
-    """Return whether the log up to now alters a table behind a statement; True: cannot be told.
-
-    `position` is the one right behind the statement.
-    """
+def altered_since(server: Server, position: LogPosition, table: TableId) -> bool:
+    """Return whether the log up to now alters a table behind a position; True: cannot be told."""
     moment("look for unseen statements")
-    end = server.log_end()
-    if end[0] != position.file or end[1] - position.offset > _MOST_BYTES:
-        return end != (position.file, position.offset)
-    if end[1] <= position.offset:
+    if server.log_end() == (position.file, position.offset):
         return False
     start = StartAt(position.file, position.offset)
+    if not position.file or position.offset >= FAR:
+        start = StartAt(gtids=position.gtids)
     stream = LogStream(server.login, server.flavour, start)
     try:
-        return any(_alters(q, server, table) for q in _statements(stream, server, end[1], position))
+        found = _statements(stream, server, position)
+        return found is None or any(_alters(query, server, table) for query in found)
     finally:
         stream.close()
 
@@ -64,26 +58,29 @@ def _alters(query: ev.Query, server: Server, table: TableId) -> bool:
     return table in named or table in found.unread or table.database in databases
 
 
-def _statements(
-    stream: LogStream, server: Server, end: int, position: LogPosition
-) -> list[ev.Query]:
-    """Return the statements of a stretch of the log, in order."""
+def _statements(stream: LogStream, server: Server, position: LogPosition) -> list[ev.Query] | None:
+    """Return the statements from a position to the log's end, in order; None: it is too long."""
     found: list[ev.Query] = []
     state = np.zeros(k.STATE_SIZE, np.int64)
     state[k.OFFSET] = position.offset
     state[k.TXN_TS] = position.txn_ts
-    state[k.CLAMP_MS] = state[k.UNTIL_TS] = state[k.DAY_END] = state[k.CUT_AT] = _NEVER >> 20
+    state[k.CLAMP_MS] = _NEVER >> 20
     state[k.UNTIL_TS] = state[k.DAY_END] = state[k.CUT_AT] = _NEVER
     border, maps, pairs, tail = state.copy(), Maps(), Pairs(), stream.tail
     maria = server.flavour is Flavour.MARIADB
-    while state[k.OFFSET] < end:
+    size = 0
+    while size <= _MOST_BYTES:
+        before = stream.filled
         moved = stream.fill()
+        size += stream.filled - (before - moved)
         state[k.AT] -= moved
         while True:
             reason = run_walk(
-                stream.data, stream.filled, 5, tail, maria, end, state, border, maps, pairs, True
+                stream.data, stream.filled, 5, tail, maria, _NEVER, state, border, maps, pairs, True
             )
-            if reason in (k.MORE, k.END):
+            if reason == k.END:
+                return found
+            if reason == k.MORE:
                 break
             if reason == k.JOIN:
                 if not stream.join_packets(int(state[k.AT])):
@@ -106,7 +103,7 @@ def _statements(
             state[k.TXN_TS] = 0
             if code != ev.MARIA_GTID:
                 skip_event(stream.data, state)
-        if reason == k.END:
-            break
+            if code == ev.ROTATE:
+                state[k.OFFSET] = ev.parse_rotate(body)[1]
         stream.start = int(state[k.AT])
-    return found
+    return None

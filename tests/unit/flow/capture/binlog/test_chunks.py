@@ -102,6 +102,7 @@ class Numbers:
 
 def cut(numbers: Numbers, wish: int, count: int, monkeypatch: pytest.MonkeyPatch) -> list[Chunk]:
     monkeypatch.setattr(session, "rows", numbers.rows)
+    monkeypatch.setattr(session, "rows_of_table", numbers.rows)
     connection: Any = None
     found: list[Chunk] = []
     while not found or found[-1].upper is not None:

@@ -180,7 +180,7 @@ def test_columns_that_images_lack_are_absent() -> None:
     chunks = run(PARTIAL, allow_partial=True)
     assert flat(chunks) == [
         (0, 1, 0, None, {"c0": 1, "c1": "x"}),
-        (1, 2, 1000, {"c0": 1}, {"c1": "new"}),
+        (1, 2, 1000, {"c0": 1}, {"c0": 1, "c1": "new"}),
         (2, 3, 2000, {"c0": 1}, None),
         (1, 4, 3000, {"c0": 1}, {"c0": 2}),
     ]

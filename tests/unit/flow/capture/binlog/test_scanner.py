@@ -74,7 +74,7 @@ class Book:
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
         return TABLE
 
-    def effects(self, query: ev.Query, excluded: set[int]) -> Effects | None:
+    def effects(self, query: ev.Query) -> Effects | None:
         self.asked.append(query.sql)
         return None
 
