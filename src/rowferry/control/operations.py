@@ -19,6 +19,7 @@ from rowferry.control import beginning, explain, lifecycle
 from rowferry.control import hold as holding
 from rowferry.control.altered import altered
 from rowferry.control.lease import Claim, Holder
+from rowferry.control.leaving import leave_sink
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.operation_forms import Changed, Created, Held, Seen, Synced, Wanted
 from rowferry.control.prepare import Prepared, check_rules, examine
@@ -182,6 +183,7 @@ class Operations:
             self.store.request_cancel(changefeed)
             left = self._when(changefeed, lambda now: now is None or not self._held(now))
             if left is not None and not (self._held(left) and left.state.runs):
+                leave_sink(left.spec)
                 self.store.remove(changefeed)
         except NoSuchChangefeed:
             pass  # its owner was faster

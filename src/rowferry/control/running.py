@@ -17,6 +17,7 @@ from rowferry.change.position import physical_ms
 from rowferry.control import measures
 from rowferry.control.current import current_changefeed
 from rowferry.control.lease import Claim
+from rowferry.control.leaving import leave_sink
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.loop import STRETCH_BYTES, Loop, Runner, Step
 from rowferry.control.store.contract import Feed, Hold, MetaStore, Sample
@@ -256,6 +257,7 @@ class Running:
             return
         try:
             if self._removing:
+                leave_sink(self._store.state(self.id).spec)
                 self._store.remove(self.claim)
                 LOG.info("changefeed %s was removed", self.id)
             else:

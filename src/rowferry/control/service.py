@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rowferry.control.lease import Claim, Heartbeat, Holder
+from rowferry.control.leaving import leave_sink
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.loop import STRETCH_BYTES, Loop, Step
 from rowferry.control.prepare import Prepared, check_alterable, prepare, stored_spec
@@ -150,6 +151,7 @@ def _run_claimed(
             why = heartbeat.error
             raise why if isinstance(why, RowferryError) else Fenced(f"the lease was lost: {why}")
         if cancel.asked:
+            leave_sink(prepared.spec)
             store.remove(claim)
             listener.on_phase("removed")
         elif supervisor.finished or _at_end(until, loop):

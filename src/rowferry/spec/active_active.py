@@ -56,6 +56,13 @@ PROGRESS_INTERVAL: Final = Option(
     timedelta(minutes=30),
     "How often the progress table of the downstream is brought up to date; the first time at once.",
 )
+PURGE_PROGRESS: Final = Option(
+    "active-active-purge-progress",
+    flag(),
+    True,
+    "On TiDB, write the progress also to `tidb_cdc.ticdc_progress_table`: TiDB looks there before "
+    "it removes rows that were marked as deleted, and else removes none.",
+)
 CLUSTER_ID: Final = Option(
     "cluster-id",
     text(),
@@ -91,6 +98,7 @@ ACTIVE_ACTIVE: Final = OptionTable(
         ENABLE,
         EMULATION,
         PROGRESS_INTERVAL,
+        PURGE_PROGRESS,
         CLUSTER_ID,
         CLUSTER_INDEX,
         ACTIVE_ACTIVE_TABLES,
@@ -107,6 +115,7 @@ class ActiveActive:
     bdr_mode: bool
     emulated: bool
     progress_interval: timedelta
+    purge_progress: bool
     cluster_id: str
     cluster_index: int
 
@@ -123,6 +132,7 @@ def read_active_active(spec: ChangefeedSpec) -> ActiveActive:
         bdr_mode=options[BDR_MODE],
         emulated=options[EMULATION],
         progress_interval=options[PROGRESS_INTERVAL],
+        purge_progress=options[PURGE_PROGRESS],
         cluster_id=options[CLUSTER_ID],
         cluster_index=options[CLUSTER_INDEX],
     )

@@ -5,19 +5,25 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from active_active_kit import HIDDEN, MARKED, Clusters, OneWay, clusters_of
 from mysql_sink_kit import MySqlFeed, Scene
+from typer.testing import CliRunner
 
+from page_examples import all_blocks, commands
 from rowferry.change.plan import Plan
 from rowferry.change.table import TableId
 from rowferry.control.loop import Step
+from rowferry.control.operations import Operations
 from rowferry.control.prepare import check_rules
 from rowferry.control.table_rules import with_rules
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TableNotActiveActive, TargetUnfit
+from rowferry.face.cli.main import app
 from rowferry.flow.sink.mysql.emulation import triggers
+from rowferry.spec.uri import Uri
 from rowferry.testing.servers import MariaDb, MySql, Server
 from rowferry.testing.validators import ClusterRow, ClustersConverge
 
@@ -26,6 +32,7 @@ ON = (
     "cluster-index = {index}\n"
 )
 NOW = "UNIX_TIMESTAMP(NOW(6))"
+NOBODY = "mysql://u:p@127.0.0.1:1/"
 KEYS = 6
 
 
@@ -330,3 +337,44 @@ def test_both_ways_without_the_mode(clusters: Clusters) -> None:
     assert [s["rows"] for s in sent] == [5, 6]
     assert [s["schema_changes"] for s in sent] == [0, 5]
     assert one.faults == other.faults == []
+
+
+def test_nobody_waits_for_a_changefeed_that_is_removed(clusters: Clusters) -> None:
+    """Its rows leave the progress table with it; those of one that was lost, by a command."""
+    clusters.both(f"CREATE TABLE acc (id INT PRIMARY KEY, {HIDDEN}) {MARKED}")
+    clusters.prepare("acc")
+    scene = clusters.there
+    feeds = [scene.feed("", ON.replace("{index}", "1")) for _ in range(2)]
+    feeds[1].name += "-lost"
+    for feed in feeds:
+        feed.catch_up()
+        feed.stop()
+
+    def call(*words: str) -> str:
+        done = CliRunner().invoke(app, ["active-active", *words, "--sink-uri", scene.target.uri])
+        return done.output if done.exit_code == 0 else repr(done.exception)
+
+    def waited() -> list[str]:
+        lines = [line.split("\t") for line in call("progress").splitlines()]
+        cluster = scene.source.execute("SELECT @@server_uuid")[0][0]
+        mine = [line for line in lines if line[0].startswith(f"default/{feeds[0].name}")]
+        assert all(line[1:3] == [cluster, "1 tables"] for line in mine)
+        assert all(int(line[3].removeprefix("up to ")) > 1 << 50 for line in mine)
+        return [line[0] for line in mine]
+
+    assert waited() == [f"default/{feed.name}" for feed in feeds]
+    assert Operations(feeds[0].store).remove(feeds[0].name) is not None
+    lost = f"default/{feeds[1].name}"
+    assert waited() == [lost]
+    uuid = str(scene.source.execute("SELECT @@server_uuid")[0][0])
+    assert "waits for no changefeed" in call("forget", lost, "elsewhere")
+    *_, block = [b for b in all_blocks("sh") if b.page == "active-active.md"]
+    shown, ended = ([*w[2:-2]] for w in commands(block))  # but for the name of the program
+    assert shown == ["progress"] and ended[:2] == ["forget", "default/shop"]
+    assert "is waited for no more" in call(ended[0], lost, uuid)
+    assert waited() == []
+    # A target that does not answer does not keep a changefeed from being removed.
+    spec = feeds[1].prepare().spec
+    feeds[1].store.update_spec(feeds[1].name, replace(spec, sink=Uri.parse(NOBODY, "sink")))
+    assert Operations(feeds[1].store).remove(feeds[1].name) is not None
+    assert feeds[1].store.feed(feeds[1].name) is None

@@ -91,12 +91,28 @@ def test_what_each_stage_let_through_is_counted(fleet: Fleet, laned: bool) -> No
             fleet.until(done, "all counts")
 
 
-def test_a_stopped_changefeed_is_removed_when_that_is_asked_for(fleet: Fleet) -> None:
+@pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_changefeed_is_removed_and_takes_its_leave_of_the_sink(
+    fleet: Fleet, stopped: bool, answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[bool] = []
+
+    def leave(sink: Storage) -> None:
+        left.append(fleet.store.feed("one") is not None)
+        if not answers:
+            raise SinkUnavailable("nobody is there")
+
+    monkeypatch.setattr(Storage, "leave", leave, raising=False)
     fleet.create("one", 1)
-    fleet.store.move("one", Verb.PAUSE)
+    if stopped:
+        fleet.store.move("one", Verb.PAUSE)
     with fleet.member():
+        if not stopped:
+            fleet.until_delivered("one")
         fleet.store.request_cancel("one")
         fleet.until(lambda: fleet.store.feed("one") is None, "its removal")
+    assert left == [True]
 
 
 def test_a_target_ts_finishes(fleet: Fleet) -> None:

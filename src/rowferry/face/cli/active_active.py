@@ -1,23 +1,28 @@
-"""`rowferry active-active`: what a database that is not TiDB needs for the active-active mode."""
+"""`rowferry active-active`: what the active-active mode needs beside changefeeds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from rowferry.change.table import TableId
-from rowferry.errors import BadFilterRule
+from rowferry.errors import BadFilterRule, BadUri, NoSuchChangefeed
 from rowferry.face.cli.output import consoles
 from rowferry.flow.decide.table_filter import named_by
 from rowferry.flow.sink.mysql.emulation import triggers
+from rowferry.flow.sink.mysql.options import read_settings
+from rowferry.flow.sink.mysql.progress_table import forget, waited_for
+from rowferry.flow.sink.mysql.session import Refused, Session, connect
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.sink_family import family_of
+from rowferry.spec.uri import Uri
 
-app = typer.Typer(help="The active-active mode on servers that are not TiDB.")
+app = typer.Typer(help="The active-active mode: triggers, and who is waited for by a purge.")
 
-
-@app.callback()
-def _group() -> None:
-    """Keep `prepare` a word of its own, though it is the only one."""
+SinkUri = Annotated[str, typer.Option(help="The database that changefeeds write to: mysql://…")]
 
 
 @app.command("prepare")
@@ -41,3 +46,46 @@ def prepare_command(
         lines += [f"{statement} $$" for statement in made]
     lines.append("DELIMITER ;")
     out.file.write("\n".join(lines) + "\n")
+
+
+@app.command("progress")
+def progress_command(sink_uri: SinkUri) -> None:
+    """Print the changefeeds that whoever purges a database waits for, and how far they are."""
+    out, _ = consoles()
+    with _connected(sink_uri) as session:
+        for one in waited_for(session):
+            words = f"{one.changefeed}\t{one.cluster}\t{one.tables} tables\tup to {one.lowest}"
+            out.file.write(words + "\n")
+
+
+@app.command("forget")
+def forget_command(
+    changefeed: Annotated[str, typer.Argument(help="As `progress` shows it: default/NAME")],
+    cluster: Annotated[str, typer.Argument(help="The cluster that `progress` shows beside it")],
+    sink_uri: SinkUri,
+) -> None:
+    """Let nobody wait for a changefeed that is lost; one that runs writes its progress anew."""
+    with _connected(sink_uri) as session:
+        if not any((w.changefeed, w.cluster) == (changefeed, cluster) for w in waited_for(session)):
+            raise NoSuchChangefeed(
+                f"{session.place} waits for no changefeed {changefeed} of cluster {cluster}; "
+                "`rowferry active-active progress` lists those it waits for"
+            )
+        forget(session, changefeed, cluster)
+    consoles()[0].file.write(f"{changefeed} of cluster {cluster} is waited for no more\n")
+
+
+@contextmanager
+def _connected(sink_uri: str) -> Iterator[Session]:
+    """Connect to the database of a sink URI; its refusals are told as errors of ours."""
+    uri = Uri.parse(sink_uri, "sink")
+    if family_of(uri.scheme).name != "mysql":
+        raise BadUri(f"{uri}: only MySQL, MariaDB and TiDB have progress tables; name one of them")
+    spec = ChangefeedSpec("none", Uri.parse("mysql://none@none/", "source"), uri)
+    session = connect(read_settings(spec).login)
+    try:
+        yield session
+    except Refused as err:
+        raise err.as_error("the progress tables") from err
+    finally:
+        session.close()

@@ -150,6 +150,18 @@ class MarkReading(Protocol):
         """Return whether the server takes names of tables that differ in case for one."""
 
 
+@runtime_checkable
+class Leaving(Protocol):
+    """A sink in which others wait for a changefeed, and must know when it is removed."""
+
+    def leave(self) -> None:
+        """Take away what others wait by; what was delivered stays. On repeat: nothing.
+
+        Raises:
+            SinkError: it cannot be done now.
+        """
+
+
 class SegmentSink(Sink, Protocol):
     """A sink whose outputs belong to one segment each, so that tasks need not know each other."""
 

@@ -48,7 +48,7 @@ def test_settings_and_marks(tmp_path: Path) -> None:
 
 
 def test_prepare_prints_statements() -> None:
-    (block,) = [b for b in all_blocks("sh") if b.page == "active-active.md"]
+    block, _ = [b for b in all_blocks("sh") if b.page == "active-active.md"]
     (words,) = commands(block)
     done = CliRunner().invoke(app, words[1:])
     assert done.exit_code == 0

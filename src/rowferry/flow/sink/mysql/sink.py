@@ -90,7 +90,9 @@ class MySql:
         if mode.enabled:
             self._how = newest_wins
             interval_s = mode.progress_interval.total_seconds()
-            self._progress = ProgressTable(spec.changefeed_id, mode.cluster_id, interval_s)
+            self._progress = ProgressTable(
+                spec.changefeed_id, mode.cluster_id, interval_s, for_purge=mode.purge_progress
+            )
         self._delivered = DeliveredTables(self._settings.replaced_ddl)
         self._epoch = 0
         self._published = 0
@@ -302,6 +304,16 @@ class MySql:
                     session.run(self._ledger.forget_delivered())
             except Refused as err:
                 raise err.as_error("forgetting a discarded plan") from err
+
+    def leave(self) -> None:
+        """Take the changefeed out of the progress tables, by which others wait for it."""
+        if self._progress is None:
+            return
+        with self._sessions.one() as session:
+            try:
+                self._progress.leave(session)
+            except Refused as err:
+                raise err.as_error("the progress tables") from err
 
     def close(self) -> None:
         """Let connections go."""

@@ -15,7 +15,7 @@ from rowferry.errors import TargetUnfit
 from rowferry.flow.sink.mysql.emulation import check_triggers, triggers
 from rowferry.flow.sink.mysql.lww import newest_wins
 from rowferry.flow.sink.mysql.progress_table import ProgressTable
-from rowferry.flow.sink.mysql.session import Refused, Session
+from rowferry.flow.sink.mysql.session import Flavour, Refused, ServerFacts, Session
 
 A, B = TableId("shop", "a"), TableId("shop", "b")
 
@@ -43,7 +43,13 @@ def test_the_statement() -> None:
 class Recorder:
     """A session that only writes down what it is asked."""
 
-    def __init__(self, answers: Sequence[tuple[Any, ...]] = (), wide: bool = True) -> None:
+    def __init__(
+        self,
+        answers: Sequence[tuple[Any, ...]] = (),
+        wide: bool = True,
+        flavour: Flavour = Flavour.MARIADB,
+    ) -> None:
+        self.facts = ServerFacts(flavour, "", 1 << 20)
         self.said: list[tuple[str, tuple[object, ...]]] = []
         self._answers, self._wide = list(answers), wide
 
@@ -104,6 +110,28 @@ def test_progress_is_written_at_once_and_then_sparsely() -> None:
     table.publish(session(seen), plan(state, 7))
     assert len(seen.said) == count + 1
     assert seen.written() == {("shop", "a"): 7, ("shop", "b"): 7}
+
+
+@pytest.mark.parametrize("for_purge", [True, False])
+def test_tidb_gets_the_progress_where_its_purge_looks(for_purge: bool) -> None:
+    table = ProgressTable("feed", "c", 30.0, lambda: 0.0, for_purge)
+    seen = Recorder(flavour=Flavour.TIDB)
+    table.resume(table.foresee(stretch((1, B))))
+    table.publish(session(seen), plan(table.foresee(stretch((1, A))), 5))
+    said = [(sql.split("(")[0].split("WHERE")[0], sql) for sql, _ in seen.said]
+    names = ["ticdcProgressTable", "ticdc_progress_table"][: 1 + for_purge]
+    assert [head for head, _ in said] == [
+        "CREATE DATABASE IF NOT EXISTS tidb_cdc",
+        *(f"CREATE TABLE IF NOT EXISTS tidb_cdc.{name} " for name in names),
+        *(f"DELETE FROM tidb_cdc.{name} " for name in names),
+        *(f"INSERT INTO tidb_cdc.{name} " for name in names),
+    ]
+    for _, sql in said[1:]:
+        assert ("cluster_id" in sql) is ("ticdc_progress_table" in sql) is ("upstreamID" not in sql)
+    if for_purge:
+        assert "  cluster_id VARCHAR(128) NOT NULL,\n" in said[2][1]
+        assert "PRIMARY KEY (changefeed_id, cluster_id, database_name, table_name)" in said[2][1]
+        assert seen.said[-1][1] == seen.said[-2][1] == ("default/feed", "c", "shop", "a", 5)
 
 
 def test_tables_that_are_gone_leave_the_progress_table() -> None:
