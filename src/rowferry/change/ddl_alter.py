@@ -72,6 +72,7 @@ class Draft:
         self.name: TableId = table.id
         self.kinds: list[DdlKind] = []
         self.slots = [_Slot(c.name.lower(), c) for c in table.columns]
+        self._first_before = self.slots[0].was if self.slots else ""
         self.indexes: list[Index] = list(table.indexes)
         self.keys: list[Key] = []
         self.partitioning: Partitioning | None = table.partitioning
@@ -121,6 +122,15 @@ class Draft:
                 raise BadStatement(f"table {self.table.id} has no column {name!r} to put one after")
             self.slots.insert(self.slots.index(near[0]) + 1, slot)
 
+    def _keep_made_key_first(self) -> None:
+        """Put a primary key that MySQL made by itself in front of all columns, where it stays."""
+        for slot in self.slots:
+            made = slot.column.name == "my_row_id" and slot.column.invisible
+            if made and slot.column.auto_increment and slot.was == self._first_before:
+                self.slots.remove(slot)
+                self.slots.insert(0, slot)
+                return
+
     # --- keys and partitions ---------------------------------------------------------------------
 
     def index(self, name: str) -> Index:
@@ -157,6 +167,7 @@ class Draft:
 
     def finish(self) -> TableSchema:
         """Return the definition after the statement, or refuse what does not fit together."""
+        self._keep_made_key_first()
         now = {s.was: s.column.name for s in self.slots if s.was}
         kept = []
         for index in self.indexes:

@@ -201,6 +201,8 @@ class SqlRows:
             # A FLOAT is read and compared as a DOUBLE: its own shortest text is another number,
             # which may even be out of range.
             words = float_text(values.cast(pa.float64()), kernels_float.GENERAL)
+            # `-0` is the integer 0 to SQL, and has no sign
+            words = pc.if_else(pc.equal(words, "-0"), pa.scalar("-0e0", words.type), words)
         elif kind is Kind.BINARY:
             words = _called("x'", kernels_render.hex_text(values), "'")
         elif kind is Kind.VECTOR and self._calls_vector and not compared:

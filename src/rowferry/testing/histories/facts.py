@@ -113,6 +113,7 @@ class Table:
     indexes: tuple[str, ...]
     partitions: tuple[str, ...]
     partitioned_by: str
+    parts: frozenset[str] = frozenset()  # unique indexes over beginnings of columns
     triggers: int = 0
     parents: int = 0  # foreign keys from or to it
 
@@ -127,7 +128,9 @@ class Table:
         if self.primary:
             return self.primary
         known = {c.name: c for c in self.columns}
-        for _, names in self.uniques:
+        for index, names in self.uniques:
+            if index in self.parts:  # it compares beginnings only
+                continue
             if names and all(n in known and not known[n].nullable for n in names):
                 return names
         return ()
@@ -172,7 +175,8 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, Table]:
         f"{where} AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
     )
     found: dict[Name, dict[str, Any]] = {
-        (_text(d), _text(t)): {"columns": [], "indexes": {}, "partitions": []} for d, t in listed
+        (_text(d), _text(t)): {"columns": [], "indexes": {}, "partitions": [], "parts": set()}
+        for d, t in listed
     }
     for row in ask(
         "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, "
@@ -183,14 +187,17 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, Table]:
         if (entry := found.get((str(parts[0]), str(parts[1])))) is not None:
             entry["columns"].append(_column(parts[2:]))
     for row in ask(
-        "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, NON_UNIQUE, COLUMN_NAME FROM "
+        "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM "
         f"information_schema.STATISTICS {where} "
         "ORDER BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"
     ):
-        database, table, index, plain, column = (None if v is None else _text(v) for v in row)
+        parts = [None if v is None else _text(v) for v in row]
+        database, table, index, plain, column, part = parts
         if (entry := found.get((str(database), str(table)))) is not None:
             unique, names = entry["indexes"].setdefault(index, (plain == "0", []))
             names.append(column)
+            if part is not None and index != "PRIMARY":
+                entry["parts"].add(index)
     for row in ask(
         "SELECT TABLE_SCHEMA, TABLE_NAME, PARTITION_NAME, PARTITION_METHOD FROM "
         f"information_schema.PARTITIONS {where} AND PARTITION_NAME IS NOT NULL "
@@ -295,6 +302,7 @@ def _table(name: Name, entry: Mapping[str, Any]) -> Table:
         indexes=tuple(entry["indexes"]),
         partitions=tuple(entry["partitions"]),
         partitioned_by=entry.get("method", ""),
+        parts=frozenset(entry["parts"]),
         triggers=entry.get("triggers", 0),
         parents=entry.get("parents", 0),
     )

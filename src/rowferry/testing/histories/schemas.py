@@ -259,7 +259,10 @@ def create_table(dice: random.Random, taste: Taste, name: Name) -> str:
             parts = [quoted(n) for n in names[:-1]] + [f"{quoted(names[-1])}(12)"]
         else:
             parts = [quoted(n) for n in names]
-        keys.append(f"{dice.choice(('PRIMARY KEY', 'UNIQUE KEY uq'))} ({', '.join(parts)})")
+        kind = dice.choice(("PRIMARY KEY", "UNIQUE KEY uq"))
+        if "(12)" in parts[-1] and not taste.keyless:
+            kind = "PRIMARY KEY"  # MySQL tells no rows apart by beginnings of another key
+        keys.append(f"{kind} ({', '.join(parts)})")
     elif roll < 0.9 or not taste.keyless:
         key = column_name()
         lines.append(f"{quoted(key)} int NOT NULL")

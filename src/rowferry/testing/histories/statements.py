@@ -444,7 +444,8 @@ def _add_index(world: World, t: Table) -> str:
 
 
 def _drop_index(world: World, t: Table) -> str:
-    own = [i for i in t.indexes if i != "PRIMARY"]
+    kept = set() if world.taste.keyless else {name for name, _ in t.uniques}
+    own = [i for i in t.indexes if i != "PRIMARY" and i not in kept]
     return f"DROP INDEX {quoted(world.dice.choice(own))}" if own else ""
 
 
