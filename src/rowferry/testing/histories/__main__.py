@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from rowferry.testing.histories.feeds import SERVERS, SINKS, Services
+from rowferry.testing.histories.feeds import NARROW, SERVERS, SINKS, Services
 from rowferry.testing.histories.history import Outcome, run_history
-
-_NARROW = ("kafka/avro", "mysql/rows")  # they ask for plain names and keys
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,9 +74,9 @@ def _chosen(text: str) -> list[str]:
 def _some(dice: random.Random, sinks: Sequence[str]) -> tuple[str, ...]:
     """Return the sinks of one history: those that take every name, or one that does not."""
     one = dice.choice(sinks)
-    if one in _NARROW:
+    if one in NARROW:
         return (one,)
-    others = [s for s in sinks if s not in _NARROW and s != one]
+    others = [s for s in sinks if s not in NARROW and s != one]
     return (one, *dice.sample(others, min(len(others), dice.choice((0, 1, 1, 2)))))
 
 

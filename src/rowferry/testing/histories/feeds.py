@@ -25,7 +25,7 @@ from rowferry.control.store.sql_store import open_store
 from rowferry.errors import MetaUnavailable, RowferryError, SinkUnavailable, Verdict
 from rowferry.spark.job import InProcessRunner, SegmentTask
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.testing.histories.facts import read_rows, read_tables
+from rowferry.testing.histories.facts import full_name, quoted, read_rows, read_tables
 from rowferry.testing.histories.forms import FORMS, Form
 from rowferry.testing.histories.judge import Case, Judge
 from rowferry.testing.histories.judge import Verdict as Found
@@ -41,6 +41,7 @@ from rowferry.testing.histories.truth import JOURNAL, OUTSIDE, Truth
 from rowferry.testing.histories.writer import clear
 from rowferry.testing.receiver import Answer, Fault, HttpReceiver
 from rowferry.testing.servers import Kafka, MariaDb, MariaDb11, Minio, MySql, Registry, Server
+from rowferry.testing.validators import StorageLayout
 
 NAME = "feed"
 PATIENCE_S = 120.0
@@ -55,7 +56,9 @@ SINKS = (
     "http/json",
     "http/canal-json",
     "mysql/rows",
+    "mysql/created",
 )
+NARROW = ("kafka/avro", "mysql/rows", "mysql/created")  # they ask for plain names and keys
 
 
 class Killed(BaseException):
@@ -202,12 +205,14 @@ class HistoryFeed:
         self.doors = Doors(dice)
         self.faults: list[str] = []
         self.first = self.settled = 0
+        self.is_settled = False
         self._place, self.protocol = sink.split("/")
         self._old_values = dice.random() < 0.5
         self._tag = f"t{time.time_ns():x}{dice.randrange(1 << 20):x}"
         self._receiver: HttpReceiver | None = None
         self._target: Server | None = None
         self._files: Files | None = None
+        self._layout: StorageLayout | None = None
         self._uri, self._config = self._settings()
         self._store = open_store(f"sqlite:///{folder}/meta.db")
         self._loop: Loop | None = None
@@ -218,7 +223,7 @@ class HistoryFeed:
     def _settings(self) -> tuple[str, str]:
         dice = self._dice
         extension = "&enable-tidb-extension=true" if self.protocol in ("canal-json", "avro") else ""
-        head = "" if self.protocol in ("avro", "rows") else "force-replicate = true\n"
+        head = "" if self.sink in NARROW else "force-replicate = true\n"
         sink, more = "", ""
         match self._place:
             case "file" | "s3":
@@ -250,10 +255,28 @@ class HistoryFeed:
                 clear(self._target)
                 uri = f"{self._target.uri}?meta-database=h_meta"
                 uri += dice.choice(("", "&batch-dml-enable=false"))
-                more = "[sink.mysql-config]\ncreate-tables = true\n"
+                if self.protocol == "created":
+                    more = "[sink.mysql-config]\ncreate-tables = true\n"
+                else:
+                    self._copy_definitions(self._target)
                 sink = dice.choice(("", "safe-mode = true\n", 'transaction-atomicity = "global"\n'))
         rules = f"[filter]\nrules = ['*.*', '!{OUTSIDE}.*']\n"
         return uri, f"{head}{rules}[sink]\n{sink}{more}"
+
+    def _copy_definitions(self, target: Server) -> None:
+        """Make the tables downstream as they are at the source, as an operator would."""
+        target.execute("SET SESSION foreign_key_checks = 0, sql_mode = ''")
+        for row in self._server.execute("SHOW DATABASES"):
+            database = str(row[0])
+            if not database.startswith("h_") or database == OUTSIDE:
+                continue
+            made = self._server.execute(f"SHOW CREATE DATABASE {quoted(database)}")[0][1]
+            target.execute(str(made))
+            target.execute(f"USE {quoted(database)}")
+            for name, kind in self._server.execute(f"SHOW FULL TABLES FROM {quoted(database)}"):
+                if kind == "BASE TABLE":
+                    place = full_name((database, str(name)))
+                    target.execute(str(self._server.execute(f"SHOW CREATE TABLE {place}")[0][1]))
 
     def _storage(self, options: str) -> str:
         old = self.protocol == "csv" and self._old_values
@@ -261,6 +284,7 @@ class HistoryFeed:
             root = self._folder / "out"
             root.mkdir()
             self._files = Files.below(root, self.protocol, old)
+            self._layout = StorageLayout(root)
             return f"file://{root}?{options}"
         minio = self._services.minio()
         store = obstore.store.S3Store(
@@ -345,6 +369,8 @@ class HistoryFeed:
         finally:
             if self._files is not None and self._dice.random() < 0.3:
                 self._files.look()
+                if self._layout is not None:
+                    self._layout.observe()
         return step
 
     def _kill(self) -> None:
@@ -408,11 +434,17 @@ class HistoryFeed:
             told = "files"
         repeats = self._place in ("kafka", "http")
         case = Case(self.form, self.first, self.settled, repeats, told)
+        words = []
+        if self._layout is not None:
+            self._layout.finish()
+            words = self._layout.failures
         try:
             events = self._events()
         except (ValueError, KeyError, TypeError) as err:
             return Found([f"the output cannot be read: {type(err).__name__}: {str(err)[:600]}"])
-        return Judge(truth, case, events).judge()
+        found = Judge(truth, case, events).judge()
+        found.failures += words
+        return found
 
     def _events(self) -> list[Event]:
         if self._files is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rowferry.errors import RowferryError
-from rowferry.testing.histories.feeds import HistoryFeed, Services
+from rowferry.testing.histories.feeds import NARROW, HistoryFeed, Services
 from rowferry.testing.histories.schemas import Taste
 from rowferry.testing.histories.writer import Writer
 
@@ -52,8 +52,13 @@ def run_history(
     """Write a history and let one feed for each sink read it; each begins at a time of its own."""
     began = time.monotonic()
     dice = random.Random(seed)
-    narrow = any(s in ("kafka/avro", "mysql/rows") for s in sinks)
-    taste = Taste(server, odd_names=not narrow and dice.random() < 0.7, keyless=not narrow)
+    narrow = any(s in NARROW for s in sinks)
+    taste = Taste(
+        server,
+        odd_names=not narrow and dice.random() < 0.7,
+        keyless=not narrow,
+        partitions="mysql/created" not in sinks,  # the sink makes tables without partitions
+    )
     source = services.source(server)
     outcome = Outcome(seed, server, sinks)
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,18 +78,22 @@ def run_history(
                     feed = HistoryFeed(source, sink, services, at, feed_dice)
                     outcome.feeds.append(sink)
                     feeds.append(feed)
-                    _begin(feed, writer, outcome, feeds)
-            writer.act()
+                    _begin(feed, writer, dice, outcome, feeds)
+            writer.act(rows_only=any(not f.is_settled for f in feeds))
             if dice.random() < 0.05:
                 writer.rotate()
                 outcome.faults["log rotated"] += 1
+            if disturbed and dice.random() < 0.04:
+                writer.cut_others()
+                outcome.faults["connections cut"] += 1
             for feed in list(feeds):
-                _go_on(feed, dice, disturbed, outcome, feeds)
+                _go_on(feed, writer, dice, disturbed, outcome, feeds)
         writer.tick()
         writer.tick()
         for feed in list(feeds):
             try:
                 feed.catch_up()
+                _settle(feed, writer)
             except (RowferryError, TimeoutError) as err:
                 _stopped(feed, err, outcome, feeds)
         for feed in feeds:
@@ -106,18 +115,33 @@ def run_history(
     return outcome
 
 
-def _begin(feed: HistoryFeed, writer: Writer, outcome: Outcome, feeds: list[HistoryFeed]) -> None:
-    """Begin a feed, and let its snapshot be complete before anything else is written."""
+def _begin(
+    feed: HistoryFeed,
+    writer: Writer,
+    dice: random.Random,
+    outcome: Outcome,
+    feeds: list[HistoryFeed],
+) -> None:
+    """Begin a feed; its snapshot is complete before anything else is written, or it is not."""
     feed.first = feed.settled = writer.truth.last.number
     try:
         feed.start()
-        feed.catch_up()
+        if dice.random() < 0.5:
+            feed.catch_up()
+            _settle(feed, writer)
     except (RowferryError, TimeoutError) as err:
         _stopped(feed, err, outcome, feeds)
 
 
+def _settle(feed: HistoryFeed, writer: Writer) -> None:
+    """Note that a feed's first watermark was published: its snapshot is complete."""
+    if not feed.is_settled:
+        feed.settled, feed.is_settled = writer.truth.last.number, True
+
+
 def _go_on(
     feed: HistoryFeed,
+    writer: Writer,
     dice: random.Random,
     disturbed: bool,
     outcome: Outcome,
@@ -127,7 +151,9 @@ def _go_on(
         outcome.faults[what] += 1
     try:
         for _ in range(dice.choice((0, 0, 1, 1, 3))):
-            feed.step()
+            step = feed.step()
+            if step is not None and step.watermark:
+                _settle(feed, writer)
     except RowferryError as err:
         _stopped(feed, err, outcome, feeds)
 

@@ -73,6 +73,29 @@ class Verdict:
     ddls: int = 0
 
 
+@dataclass
+class Entry:
+    """A table that joined in a history's middle, and the rows that it had.
+
+    Attributes:
+        step: the step that brought it.
+        last: the first step after it without the table.
+        low: the commit-ts of its snapshot.
+        seen: the last step that is in the snapshot.
+    """
+
+    name: Name
+    step: int
+    last: int
+    low: int
+    seen: int
+    rows: list[Row] = field(default_factory=list)
+
+    def covers(self, step: int, name: Name) -> bool:
+        """Return whether a step's changes are in the snapshot."""
+        return name == self.name and self.step <= step <= max(self.seen, self.step)
+
+
 class Judge:
     """Holds one feed's events against the truth."""
 
@@ -184,6 +207,7 @@ class Judge:
     def _check_rows(self) -> None:
         groups: dict[tuple[int, Name], list[Row]] = {}
         snapshot: dict[Name, list[Row]] = {}
+        entries = self._entries()
         last: dict[tuple[str, Name], int] = {}
         for e in self._events:
             if not isinstance(e, Row) or e.table == JOURNAL:
@@ -192,6 +216,8 @@ class Judge:
                 self._fail(f"{_short(e)} is of a table that is not captured")
             elif e.ts <= self._low:
                 snapshot.setdefault(e.table, []).append(e)
+            elif (entry := _entry_of(entries, e)) is not None:
+                entry.rows.append(e)
             elif (step := self._step_at(e.ts)) is None:
                 self._fail(f"{_short(e)}: nothing was committed then")
             else:
@@ -201,6 +227,8 @@ class Judge:
                     self._fail(f"{_short(e)} came after step {last[place]}")
                 last[place] = max(step.number, last.get(place, 0))
         self._check_snapshot(snapshot)
+        for entry in entries:
+            self._check_entry(entry)
         start = self._moments[0][1] if self._moments else len(self._truth.steps)
         for step in self._truth.steps[1:]:
             wanted = {c.table for effect in step.effects for c in effect.changes}
@@ -208,7 +236,43 @@ class Judge:
             if step.number < start and not any((step.number, t) in groups for t in wanted):
                 continue  # it was before the feed's beginning, or is in its snapshot
             for name in sorted(t for t in wanted if t[0] != OUTSIDE):
+                if any(e.covers(step.number, name) for e in entries):
+                    continue  # it is in the snapshot with which the table joined
                 self._check_group(step, name, groups.get((step.number, name), []))
+
+    def _entries(self) -> list[Entry]:
+        """Return the tables that came among the captured ones by a RENAME, with rows."""
+        steps, found = self._truth.steps, []
+        start = self._moments[0][1] if self._moments else len(steps)
+        for step in steps[start:]:
+            before = steps[step.number - 1].tables
+            for name in step.tables if step.kind == "move-in" else ():
+                if name in before or name[0] == OUTSIDE:
+                    continue
+                gone = (s.number for s in steps[step.number :] if name not in s.tables)
+                last = next(gone, len(steps))
+                since = max((ts for ts, n in self._moments if n < step.number), default=self._low)
+                until = min((ts for ts, n in self._moments if n >= last), default=1 << 64)
+                own = (e for e in self._events if isinstance(e, Row) and e.table == name)
+                low = min((e.ts for e in own if since < e.ts < until), default=since)
+                # the step of a snapshot's commit-ts, or the one before it, is in the snapshot
+                seen = [n for ts, n in self._moments if ts <= low]
+                found.append(Entry(name, step.number, last, low, max(seen, default=0)))
+        return found
+
+    def _check_entry(self, entry: Entry) -> None:
+        """Compare the snapshot with which a table joined: its rows of one moment, or several."""
+        steps = self._truth.steps[entry.step : entry.last]
+        self._verdict.snapshot_rows += len(entry.rows)
+        found = Counter(self._cells(steps[0].tables[entry.name], r.after, None) for r in entry.rows)
+        if self._case.repeats:
+            found = Counter(set(found))
+        for step in steps:
+            table = step.tables[entry.name]
+            wanted = Counter(self._image(table, i) for i in step.state[entry.name].values())
+            if found == (Counter(set(wanted)) if self._case.repeats else wanted):
+                return
+        self._check_moving_snapshot(entry.name, entry.rows, steps[:_MOST])
 
     def _check_snapshot(self, snapshot: Mapping[Name, Sequence[Row]]) -> None:
         case = self._case
@@ -241,10 +305,19 @@ class Judge:
         known: set[Cells] = set()
         for step in versions:
             known |= {self._image(step.tables[name], i) for i in step.state[name].values()}
+        found: set[Cells | None] = set()
         for r in rows:
             cells = {self._cells(s.tables[name], r.after, None) for s in versions}
+            found |= cells
             if not cells & known:
                 self._fail(f"{_short(r)}: such a row was never there")
+        lasting = set.intersection(
+            *({self._image(s.tables[name], i) for i in s.state[name].values()} for s in versions)
+        )
+        for image in lasting - found:
+            self._fail(
+                f"snapshot of {name}: {_brief(image)} was there all the time, and is missing"
+            )
 
     def _check_group(self, step: Step, name: Name, rows: Sequence[Row]) -> None:
         before = self._truth.steps[step.number - 1]
@@ -522,6 +595,11 @@ class Judge:
         wanted = [c.name for c in step.tables[ddl.table].columns if not c.virtual]
         if list(ddl.columns) != wanted:
             self._verdict.inferred.append(f"{ddl.query}: {ddl.columns} instead of {wanted}")
+
+
+def _entry_of(entries: Iterable[Entry], row: Row) -> Entry | None:
+    fitting = (e for e in entries if e.name == row.table and e.low == row.ts)
+    return next((e for e in fitting if row.op == "insert"), None)
 
 
 def _same_ends(wanted: Sequence[tuple[Image | None, Image | None]]) -> bool:

@@ -149,12 +149,14 @@ class Taste:
         odd_names: names that need quotes.
         keyless: tables in which rows cannot be told apart.
         specials: types and clauses that another make of server does not know.
+        partitions: partitioned tables.
     """
 
     server: str
     odd_names: bool = True
     keyless: bool = True
     specials: bool = True
+    partitions: bool = True
 
     @property
     def mysql(self) -> bool:
@@ -240,7 +242,7 @@ def create_table(dice: random.Random, taste: Taste, name: Name) -> str:
         lines.append(f"{quoted(key)} {base} NOT NULL{' AUTO_INCREMENT' if auto else ''}")
         keys.append(f"PRIMARY KEY ({quoted(key)})")
         numbers += [] if auto else [key]
-        if dice.random() < 0.3:
+        if taste.partitions and dice.random() < 0.3:
             partition = dice.choice(
                 (
                     f" PARTITION BY HASH ({quoted(key)}) PARTITIONS 3",

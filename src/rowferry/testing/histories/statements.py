@@ -283,19 +283,6 @@ def load(world: World) -> Statement | None:
     return Statement("load", sql, mode == "REPLACE" or not _small(t))
 
 
-DML: dict[Callable[[World], Statement | None], int] = {
-    insert: 30,
-    replace: 6,
-    insert_or_update: 7,
-    insert_select: 5,
-    update: 30,
-    update_two: 4,
-    delete: 10,
-    delete_two: 2,
-    load: 2,
-}
-
-
 # --- schema changes ------------------------------------------------------------------------------
 
 
@@ -565,7 +552,11 @@ def partition(world: World) -> Statement | None:
 def partition_by(world: World) -> Statement | None:
     """ALTER TABLE … PARTITION BY."""
     t = world.pick(lambda t: not t.partitions and len(t.primary) == 1 and len(t.uniques) == 1)
-    if t is None or t.column(t.primary[0]).type not in ("int", "bigint"):
+    if (
+        t is None
+        or not world.taste.partitions
+        or t.column(t.primary[0]).type not in ("int", "bigint")
+    ):
         return None
     sql = f"ALTER TABLE {full_name(t.name)} PARTITION BY HASH ({quoted(t.primary[0])}) PARTITIONS 2"
     return Statement("partition-by", sql)
@@ -612,6 +603,70 @@ def trigger(world: World) -> Statement | None:
     return Statement("trigger", sql)
 
 
+def foreign_key(world: World) -> Statement | None:
+    """ADD FOREIGN KEY; MariaDB's log does not tell what a cascade does, so there it has none."""
+    parent = world.pick(lambda t: len(t.primary) == 1 and not t.partitions and not t.triggers)
+    if parent is None or (key := parent.column(parent.primary[0])).family != "int":
+        return None
+    child = world.pick(
+        lambda t: not t.partitions and not t.triggers and t.name != parent.name and not t.parents
+    )
+    if child is None:
+        return None
+    world.made += 1
+    fitting = [c for c in _free(child) if c.full == key.full and not c.generated and c.nullable]
+    clauses = []
+    if not fitting:
+        name = quoted(f"parent {world.made}" if world.taste.odd_names else f"parent{world.made}")
+        clauses.append(f"ADD COLUMN {name} {key.full} NULL")
+    else:
+        name = quoted(world.dice.choice(fitting).name)
+    on = ""
+    if world.taste.mysql:
+        on = world.dice.choice(
+            (" ON DELETE CASCADE", " ON DELETE SET NULL ON UPDATE CASCADE", " ON UPDATE CASCADE")
+        )
+    place = f"REFERENCES {full_name(parent.name)} ({quoted(key.name)}){on}"
+    clauses.append(f"ADD CONSTRAINT `fk{world.made}` FOREIGN KEY ({name}) {place}")
+    return Statement("foreign-key", f"ALTER TABLE {full_name(child.name)} {', '.join(clauses)}")
+
+
+def move_out(world: World) -> Statement | None:
+    """RENAME of a table to where no feed looks."""
+    if len(world.tables) < 4 or (t := world.pick(lambda t: not t.triggers)) is None:
+        return None
+    taken = {n[1] for n in world.tables if n[0] == world.outside}
+    new = (world.outside, world.taste.name(world.dice, taken))
+    return Statement("move-out", f"RENAME TABLE {full_name(t.name)} TO {full_name(new)}")
+
+
+def create_outside(world: World) -> Statement | None:
+    """CREATE TABLE where no feed looks."""
+    if any(n[0] == world.outside for n in world.tables):
+        return None
+    name = (world.outside, world.taste.name(world.dice, set()))
+    return Statement("create-outside", create_table(world.dice, world.taste, name))
+
+
+def move_in(world: World) -> Statement | None:
+    """RENAME of a table, with its rows, to where feeds look."""
+    found = [n for n in sorted(world.tables) if n[0] == world.outside and world.state[n]]
+    if not found:
+        return None
+    old, new = world.dice.choice(found), world.fresh_name()
+    return Statement("move-in", f"RENAME TABLE {full_name(old)} TO {full_name(new)}")
+
+
+def write_outside(world: World) -> Statement | None:
+    """INSERT into a table that no feed captures."""
+    found = [t for n, t in sorted(world.tables.items()) if n[0] == world.outside]
+    if not found or len(world.state[found[0].name]) > MOST_ROWS:
+        return None
+    t = found[0]
+    sql = f"INSERT IGNORE INTO {full_name(t.name)} ({_names(t)}) VALUES {_values(world, t)}"
+    return Statement("write-outside", sql)
+
+
 def view(world: World) -> Statement | None:
     """CREATE VIEW, which no feed carries rows of."""
     if (t := world.pick()) is None:
@@ -644,6 +699,20 @@ def maintain(world: World) -> Statement | None:
     return Statement("maintain", f"{verb} TABLE {full_name(t.name)}")
 
 
+DML: dict[Callable[[World], Statement | None], int] = {
+    insert: 30,
+    replace: 6,
+    insert_or_update: 7,
+    insert_select: 5,
+    update: 30,
+    update_two: 4,
+    delete: 10,
+    delete_two: 2,
+    load: 2,
+    write_outside: 3,
+}
+
+
 DDL: dict[Callable[[World], Statement | None], int] = {
     create: 14,
     create_like: 4,
@@ -660,6 +729,10 @@ DDL: dict[Callable[[World], Statement | None], int] = {
     alter_database: 1,
     drop_database: 1,
     trigger: 3,
+    foreign_key: 4,
+    create_outside: 2,
+    move_out: 2,
+    move_in: 4,
     view: 1,
     sequence: 2,
     temporary: 1,

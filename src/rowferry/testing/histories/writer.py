@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pymysql
 
+from rowferry.errors import RowferryError
 from rowferry.testing.histories.facts import Name, Rows, full_name, quoted
 from rowferry.testing.histories.schemas import Taste, create_table
 from rowferry.testing.histories.statements import DDL, DML, Statement, World, draw
@@ -43,7 +45,7 @@ class Writer:
         self._made = 0
         clear(server)
         self._databases = ["h_main"]
-        self._connection = server.connect()
+        self._connection: Any = server.connect()
         self._other: Any = None
         self._send(f"CREATE DATABASE {quoted(JOURNAL[0])}")
         self._send(f"CREATE TABLE {full_name(JOURNAL)} (token bigint PRIMARY KEY)")
@@ -53,6 +55,7 @@ class Writer:
         self._send(f"SET SESSION {limits}")
         if server.flavour.value == "mysql" and dice.random() < 0.3:
             self._send("SET SESSION sql_generate_invisible_primary_key = ON")
+        self.sessions = {_session_id(self._connection)}
         self._watch = Observer(self._ask, lambda: [*self._databases, OUTSIDE], {JOURNAL})
         self._world = World(dice, taste, folder, OUTSIDE, self._databases, {}, {})
         tables = self._watch.tables()
@@ -69,9 +72,9 @@ class Writer:
         for _ in range(tables):
             self.transaction()
 
-    def act(self) -> None:
-        """Do something."""
-        roll = self._dice.random()
+    def act(self, rows_only: bool = False) -> None:
+        """Do something; `rows_only`: nothing that changes a table's definition."""
+        roll = self._dice.random() * (0.76 if rows_only else 1.0)
         if roll < 0.62:
             self.transaction()
         elif roll < 0.70:
@@ -126,6 +129,7 @@ class Writer:
             return
         if self._other is None:
             self._other = self._server.connect()
+            self.sessions.add(_session_id(self._other))
             self._ask_other("SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1")
         self._made += 1
         name = f"'h{self._made}','b',7"
@@ -189,6 +193,17 @@ class Writer:
     def rotate(self) -> None:
         """Begin a new file of the log."""
         self._send("FLUSH BINARY LOGS")
+
+    def cut_others(self) -> None:
+        """End every other session: those of the feeds."""
+        for (number,) in self._server.execute(
+            "SELECT id FROM information_schema.processlist WHERE user = %s "
+            "AND id <> CONNECTION_ID()",
+            self._server.login.user,
+        ):
+            if int(str(number)) not in self.sessions:
+                with suppress(RowferryError):  # it may be gone by itself
+                    self._server.execute(f"KILL CONNECTION {number!s}")
 
     def schema_change(self) -> None:
         """One DDL."""
@@ -318,6 +333,10 @@ def clear(server: Server) -> None:
         if str(row[0]) not in _SYSTEM:
             server.execute("SET SESSION foreign_key_checks = 0")
             server.execute(f"DROP DATABASE {quoted(str(row[0]))}")
+
+
+def _session_id(connection: Any) -> int:
+    return int(connection.thread_id())
 
 
 def _rows(connection: Any, sql: str, script: list[str], mark: str = "") -> Sequence[Sequence[Any]]:

@@ -16,7 +16,7 @@ from rowferry.testing.validators.delivery import NothingLostOrInvented
 from rowferry.testing.validators.oracle import Oracle
 from rowferry.testing.validators.validator import Validator
 
-_DATA = re.compile(r"CDC(\d+)\.(?!index$)[A-Za-z0-9]+", re.ASCII)
+_DATA = re.compile(r"CDC(\d+)\.(?!index$)[A-Za-z0-9]+(?:\.gz|\.zst)?", re.ASCII)
 _OWNER = "rowferry.owner"
 
 
