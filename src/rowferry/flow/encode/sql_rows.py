@@ -207,11 +207,22 @@ class SqlRows:
             words = _called("x'", kernels_render.hex_text(values), "'")
         elif kind is Kind.VECTOR and self._calls_vector and not compared:
             words = _called("STRING_TO_VECTOR('", values, "')")
+        elif kind is Kind.ENUM and pc.any(pc.equal(values, 0)).as_py():
+            words = _enum_words(values, element_text(table, field))
         elif kind is not Kind.DECIMAL:  # as text it would be compared as a DOUBLE
             words = element_text(table, field) if kind in (Kind.ENUM, Kind.SET) else values
             wrap = _QUOTE
         mode = kernels.DOUBLED if wrap else kernels.RAW
         return Cell(layout.slot(words, mode, wrap, b"NULL", valid=values))
+
+
+def _enum_words(values: pa.Array, names: pa.Array) -> pa.LargeStringArray:
+    """Return elements in quotes, and the error value as its number.
+
+    It is shown as an empty text, which may be an element's name as well.
+    """
+    texts = pc.replace_substring(names.cast(pa.large_utf8()), "'", "''")
+    return pc.if_else(pc.equal(values, 0), "0", _called("'", texts, "'"))
 
 
 def _called(lead: str, words: pa.Array, end: str) -> pa.LargeStringArray:

@@ -138,7 +138,7 @@ class Table:
     @property
     def unique_columns(self) -> set[str]:
         """The columns whose change splits an update."""
-        return {n for _, names in self.uniques for n in names}
+        return {n for index, names in self.uniques if index not in self.parts for n in names}
 
     def column(self, name: str) -> Column:
         """Return a column."""

@@ -106,6 +106,7 @@ class Judge:
         self._verdict = Verdict([])
         self._moments: list[tuple[int, int]] = []  # commit-ts and step, of steps in the journal
         self._low = 0
+        self._exact: dict[Name, list[int]] = {}  # steps that a keyless table's snapshot may show
 
     def judge(self) -> Verdict:
         """Return all that is wrong."""
@@ -236,6 +237,9 @@ class Judge:
             if step.number < start and not any((step.number, t) in groups for t in wanted):
                 continue  # it was before the feed's beginning, or is in its snapshot
             for name in sorted(t for t in wanted if t[0] != OUTSIDE):
+                own = groups.get((step.number, name), [])
+                if not own and any(step.number <= p for p in self._exact.get(name, [])):
+                    continue  # it is in the snapshot, which was taken later
                 if any(e.covers(step.number, name) for e in entries):
                     continue  # it is in the snapshot with which the table joined
                 self._check_group(step, name, groups.get((step.number, name), []))
@@ -283,6 +287,9 @@ class Judge:
                 self._fail(f"{name}: a snapshot of a table that was not there")
                 continue
             self._verdict.snapshot_rows += len(rows)
+            if len(steps) > 1 and not versions[0].tables[name].key:
+                self._exact[name] = self._places(name, rows, versions)
+                continue
             if len(steps) > 1:
                 self._check_moving_snapshot(name, rows, versions)
                 continue
@@ -293,10 +300,28 @@ class Judge:
                 found, wanted = Counter(set(found)), Counter(set(wanted))
             if found != wanted:
                 self._fail(f"snapshot of {name}: {_unlike(wanted - found, found - wanted)}")
+        if len(steps) > 1:
+            for name, table in steps[-1].tables.items():
+                if not table.key and name not in snapshot:
+                    self._exact[name] = self._places(
+                        name, [], [s for s in steps if name in s.tables]
+                    )
         if len(steps) == 1:
             for name, own in steps[0].state.items():
                 if own and name not in snapshot and name[0] != OUTSIDE:
                     self._fail(f"{name}: its {len(own)} rows are not in the snapshot")
+
+    def _places(self, name: Name, rows: Sequence[Row], versions: Sequence[Step]) -> list[int]:
+        """Return where the snapshot of a table without a key may have been taken: in one piece."""
+        found = Counter(self._cells(versions[0].tables[name], r.after, None) for r in rows)
+        places = []
+        for step in versions:
+            wanted = Counter(self._image(step.tables[name], i) for i in step.state[name].values())
+            if found == wanted or (self._case.repeats and set(found) == set(wanted)):
+                places.append(step.number)
+        if not places:
+            self._fail(f"snapshot of {name} (no key) is that of no moment: {_brief(found, 600)}")
+        return places
 
     def _check_moving_snapshot(
         self, name: Name, rows: Sequence[Row], versions: Sequence[Step]

@@ -121,7 +121,8 @@ def _of(dice: random.Random, column: Column, small: bool) -> str:
         case "time":
             return f"'{dice.choice(_TIMES)}'"
         case "enum":
-            return str(dice.randrange(0 if dice.random() < 0.1 else 1, _elements(column) + 1))
+            low = 0 if column.nullable and dice.random() < 0.1 else 1
+            return str(dice.randrange(low, _elements(column) + 1))
         case "set":
             return str(dice.randrange(1 << min(_elements(column), 62)))
         case "json":

@@ -50,6 +50,10 @@ _INDEXES: Final = (
 )
 _COMMENT: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
 _NOW: Final = re.compile(r"CURRENT_TIMESTAMP(\(\d+\))?")
+# MySQL's latin1 has a character for every byte: Windows' own, and control characters in its gaps.
+_LATIN1: Final = {bytes([b]).decode("cp1252", "replace"): b for b in range(256)} | {
+    chr(b): b for b in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
+}
 _TIMES: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 
 
@@ -301,4 +305,16 @@ def _unescaped(expression: str, flavour: Flavour) -> str:
     """Return an expression as a statement would write it; MySQL escapes the quotes in it."""
     if flavour is Flavour.MARIADB:
         return expression
-    return re.sub(r"\\(.)", r"\1", expression, flags=re.DOTALL)
+    return re.sub(r"\\(.)", r"\1", _encoded_once(expression), flags=re.DOTALL)
+
+
+def _encoded_once(text: str) -> str:
+    """Return a text of MySQL's information_schema that was taken for latin1 and encoded again.
+
+    That befalls expressions: `é` is shown as `Ã©`. What cannot be such a text stays as it is, so
+    that a server that shows them rightly is believed.
+    """
+    try:
+        return bytes(_LATIN1[c] for c in text).decode()
+    except (KeyError, UnicodeDecodeError):
+        return text
