@@ -173,10 +173,10 @@ def test_versioned_tables(mariadb_server: MariaDb) -> None:
 def test_expressions_in_any_script(source_server: Server) -> None:
     with desk(source_server) as here:
         here.run(
-            "CREATE TABLE t (a int, b varchar(80) AS (concat('it''s é日€😀\u0081', a)) STORED,"
+            "CREATE TABLE t (a int, b varchar(80) AS (concat('it''s é日€\u0081', a)) STORED,"
             " c varchar(9) DEFAULT (concat('ü', 'ß')))"
         )
         table = here.table("t")
         assert table is not None
-        assert "é日€😀\u0081" in table.column("b").expression
+        assert "é日€\u0081" in table.column("b").expression
         assert "ü" in table.column("c").expression and "ß" in table.column("c").expression

@@ -50,10 +50,6 @@ _INDEXES: Final = (
 )
 _COMMENT: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
 _NOW: Final = re.compile(r"CURRENT_TIMESTAMP(\(\d+\))?")
-# MySQL's latin1 has a character for every byte: Windows' own, and control characters in its gaps.
-_LATIN1: Final = {bytes([b]).decode("cp1252", "replace"): b for b in range(256)} | {
-    chr(b): b for b in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
-}
 _TIMES: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 
 
@@ -315,6 +311,6 @@ def _encoded_once(text: str) -> str:
     that a server that shows them rightly is believed.
     """
     try:
-        return bytes(_LATIN1[c] for c in text).decode()
-    except (KeyError, UnicodeDecodeError):
+        return text.encode("latin-1").decode()
+    except UnicodeError:
         return text
