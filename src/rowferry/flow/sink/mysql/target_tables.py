@@ -106,12 +106,8 @@ def misfit(table: TableSchema, target: TargetTable, tidb: bool = False) -> str:
     for column in written:
         there = target.columns.get(column.name.lower())
         if there is None:
-            add = "add it there"
-            if tidb and column.name.lower() in HIDDEN:
-                add = (
-                    "TiDB has it in active-active tables alone: make the table anew there, with "
-                    f"CREATE TABLE …{ACTIVE_ACTIVE_OPTIONS}, or leave it out by filter.rules"
-                )
+            add = HIDDEN.get(column.name.lower(), "") if tidb else ""
+            add = add or "add it there"
             return f"{where} has no column {column.name!r} ({column.type.sql}); {add}"
         if not _fits(column.type, there):
             return (
@@ -283,7 +279,7 @@ def create_statements(
         BadInput: a column has an expression that cannot be written down.
     """
     keys = {c.lower() for i in table.indexes if i.unique or i.primary for c in i.columns}
-    left_out = HIDDEN if tidb_active_active else frozenset()
+    left_out = HIDDEN if tidb_active_active else {}
     made = [c for c in table.columns if c.name.lower() not in left_out]
     parts = [_definition(c, c.name.lower() in keys, collations) for c in made]
     for index in table.indexes:

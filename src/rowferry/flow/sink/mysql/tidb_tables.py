@@ -16,8 +16,15 @@ from rowferry.flow.encode.sql_rows_frame import quoted_table
 from rowferry.flow.sink.mysql.session import Refused, Session
 from rowferry.moment import moment
 
-HIDDEN: Final = frozenset({"_tidb_origin_ts", "_tidb_softdelete_time", "_tidb_commit_ts"})
 ACTIVE_ACTIVE_OPTIONS: Final = " SOFTDELETE RETENTION 7 DAY ACTIVE_ACTIVE='ON'"
+_ANEW: Final = f"make the table anew there, with CREATE TABLE …{ACTIVE_ACTIVE_OPTIONS}"
+# The columns of the mode, and what to do where a table lacks one: TiDB lets not all be added.
+HIDDEN: Final = {
+    "_tidb_origin_ts": f"{_ANEW}, or leave it out by filter.rules",
+    "_tidb_softdelete_time": f"{_ANEW}; or, without enable-active-active, add it as TIMESTAMP(6)",
+    "_tidb_commit_ts": "TiDB makes it itself and takes none: set enable-active-active, or leave "
+    "the table out by filter.rules",
+}
 _TOLD: Final = "ACTIVE_ACTIVE='ON'"  # in SHOW CREATE TABLE, inside of a comment
 _UNKNOWN_VARIABLE: Final = 1193
 # What can hold the values of types that TiDB lacks.

@@ -87,12 +87,58 @@ def test_what_the_mode_refuses(cluster: Cluster) -> None:
     with pytest.raises(TargetUnfit, match=r"no column '_tidb_origin_ts' .*make the table anew"):
         flow_of(MODE).sink.check_tables([seen(MODE)])
     kinds = {"_tidb_origin_ts": "bigint unsigned", "_tidb_softdelete_time": "timestamp(6)"}
-    cluster.tables["shop.t"].columns.update(kinds)  # ordinary columns, which nobody clears
+    cluster.tables["shop.t"].columns.update(kinds)  # ordinary ones, that nobody would clear
     with pytest.raises(TargetUnfit, match=r"shop\.t .*is no active-active table.*ACTIVE_ACTIVE"):
         flow_of(MODE).sink.check_tables([seen(MODE)])
     cluster.has_soft_delete = False
     with pytest.raises(SinkUnwritable, match="a TiDB without active-active tables"):
         flow_of(MODE).sink.check_tables([seen(MODE)])
+
+
+OPTIONS = "SOFTDELETE RETENTION 7 DAY ACTIVE_ACTIVE='ON'"
+
+
+@pytest.mark.parametrize(
+    ("sql", "number"),
+    [
+        ("CREATE TABLE a (id INT PRIMARY KEY, _tidb_origin_ts BIGINT UNSIGNED)", 1063),
+        ("CREATE TABLE a (id INT PRIMARY KEY, _tidb_softdelete_time TIMESTAMP NULL)", 1063),
+        ("CREATE TABLE a (id INT PRIMARY KEY, _tidb_softdelete_time TIMESTAMP(6) NULL)", 0),
+        ("CREATE TABLE a (id INT PRIMARY KEY, _tidb_commit_ts BIGINT UNSIGNED)", 1166),
+        (f"CREATE TABLE a (id INT, _tidb_softdelete_time TIMESTAMP(6) NULL) {OPTIONS}", 1060),
+        (f"CREATE TABLE a (id INT, _tidb_commit_ts BIGINT UNSIGNED) {OPTIONS}", 1166),
+        ("ALTER TABLE shop.t ADD COLUMN _tidb_origin_ts BIGINT UNSIGNED", 1063),
+        ("ALTER TABLE shop.t ADD COLUMN _tidb_commit_ts BIGINT UNSIGNED", 1166),
+        ("EXPLAIN UPDATE shop.t SET `id` = `id` WHERE 1 = 0", 1235),
+        ("EXPLAIN UPDATE shop.t SET `v` = `v` WHERE 1 = 0", 0),
+        ("SET tidb_translate_softdelete_sql = 1;SELECT _tidb_softdelete_time FROM shop.t", 1815),
+        ("SELECT _tidb_softdelete_time FROM shop.t", 0),
+        ("SET tidb_unknown = 1", 1193),
+    ],
+)
+def test_the_stand_in_refuses_what_tidb_refused(cluster: Cluster, sql: str, number: int) -> None:
+    """Each of these was tried on a TiDB with active-active tables."""
+    in_tidb(cluster)
+    session = connected(cluster)
+    try:
+        session.run(*(part.encode() for part in sql.split(";")), joined=False)
+    except Refused as err:
+        assert err.number == number
+    else:
+        assert number == 0
+
+
+def test_a_plain_copy_that_lacks_a_column_of_the_mode(cluster: Cluster) -> None:
+    cluster.tables["shop.t"] = Table({"id": "int"}, ("id",))
+    for column, cure in (
+        ("_tidb_origin_ts BIGINT UNSIGNED", "make the table anew"),
+        ("_tidb_softdelete_time TIMESTAMP(6) NULL", r"add it as TIMESTAMP\(6\)"),
+        ("_tidb_commit_ts BIGINT UNSIGNED", "TiDB makes it itself"),
+        ("other INT", "; add it there"),
+    ):
+        table = seen({}, f"CREATE TABLE t (id INT PRIMARY KEY, {column})")
+        with pytest.raises(TargetUnfit, match=cure):
+            flow_of({}).sink.check_tables([table])
 
 
 def test_tables_are_made(cluster: Cluster) -> None:
@@ -115,7 +161,7 @@ def test_ddls_make_tables(cluster: Cluster) -> None:
         schema=table,
     )
     sent = CREATE.replace("TABLE t", "TABLE shop.t")
-    with pytest.raises(Refused, match="Incorrect column name '_tidb_commit_ts'"):
+    with pytest.raises(Refused, match="Incorrect column specifier for column '_tidb_origin_ts'"):
         flow_of({}).sink._changes._execute(change, sent)
     flow_of(MODE).sink._changes._execute(change, sent)
     assert cluster.tables["shop.t"].soft_delete

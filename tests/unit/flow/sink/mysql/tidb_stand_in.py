@@ -14,7 +14,6 @@ from typing import Any
 import pymysql
 
 SHOWN_VERSION = "8.0.36"  # as a `server-version` of the configuration says
-HIDDEN = ("_tidb_origin_ts", "_tidb_softdelete_time")
 _TYPES = {"_tidb_origin_ts": "bigint unsigned", "_tidb_softdelete_time": "timestamp(6)"}
 _DML = re.compile(r"(EXPLAIN )?(SELECT|INSERT|UPDATE|DELETE|REPLACE)\b")
 
@@ -131,10 +130,9 @@ class Connection:
             yield "t", "… /*T![active_active] ACTIVE_ACTIVE='ON' */" if table.soft_delete else "…"
         elif found := re.match(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*)\)(.*)", sql):
             self._create(_plain(found[1]), found[2], found[3])
-        elif sql.startswith("ALTER TABLE"):
+        elif found := re.match(r"ALTER TABLE \S+ ADD COLUMN (\S+) (.*)", sql):
             self._check_role()
-            if "_tidb_commit_ts" in sql:
-                raise refused(1166, "Incorrect column name '_tidb_commit_ts'")
+            _check_name(found[1], found[2].lower())
         else:
             self._check_key(sql)
 
@@ -168,13 +166,12 @@ class Connection:
         key = next((p for p in parts if p.startswith("PRIMARY KEY")), "")
         columns = dict(p.split(" ", 1) for p in parts if not p.startswith("PRIMARY KEY"))
         named = {n.strip("`").lower(): kind.lower() for n, kind in columns.items()}
-        if "_tidb_commit_ts" in named:
-            raise refused(1166, "Incorrect column name '_tidb_commit_ts'")
+        for column, kind in named.items():
+            _check_name(column, kind)
         soft_delete = "SOFTDELETE RETENTION" in options
         if soft_delete:
-            for hidden in HIDDEN:
-                if hidden in named:
-                    raise refused(1060, f"Duplicate column name '{hidden}'")
+            if "_tidb_softdelete_time" in named:
+                raise refused(1060, "Duplicate column name '_tidb_softdelete_time'")
         keys = tuple(k.strip(" `") for k in key.partition("(")[2].rstrip(")").split(",") if k)
         keys = keys or tuple(n for n, kind in named.items() if "primary key" in kind)
         self.cluster.tables[name] = Table(named, keys, soft_delete)
@@ -194,6 +191,16 @@ class Connection:
             if name in table.key:
                 words = "This version of TiDB doesn't yet support 'updating primary key column on"
                 raise refused(1235, f"{words} soft-delete table'")
+
+
+def _check_name(column: str, kind: str) -> None:
+    """Refuse names that TiDB keeps for itself; one of them may be used, with the type it has."""
+    if column == "_tidb_commit_ts":
+        raise refused(1166, f"Incorrect column name '{column}'")
+    if column == "_tidb_origin_ts" or (
+        column == "_tidb_softdelete_time" and not kind.startswith("timestamp(6)")
+    ):
+        raise refused(1063, f"Incorrect column specifier for column '{column}'")
 
 
 def _plain(name: str) -> str:
