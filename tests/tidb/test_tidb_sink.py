@@ -13,6 +13,7 @@ from test_types_arrive import COLUMNS, KEYED, KEYS
 from rowferry.errors import Fenced, SinkUnwritable, SourceUnsupported, TargetUnfit
 from rowferry.flow.capture.binlog.session import Flavour as SourceFlavour
 from rowferry.flow.capture.binlog.session import connected, facts
+from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import Login
 from rowferry.flow.sink.mysql.session import Flavour, Session, connect
@@ -124,13 +125,13 @@ def test_the_fence_holds_until_a_transaction_ends(session: Session, tidb_server:
     ledger = Ledger("fence_meta", "feed")
     other = connect(login_of(tidb_server))
     try:
-        ledger.claim(other, 7)
+        ledger.claim(other, Owner("feed", 7))
         for slot in (0, 63):
             ledger.begin(session, 7, slot)
             done = threading.Event()
 
             def claim(epoch: int = 8 + slot, done: threading.Event = done) -> None:
-                ledger.claim(other, epoch)
+                ledger.claim(other, Owner("feed", epoch))
                 done.set()
 
             thread = threading.Thread(target=claim)
@@ -141,7 +142,7 @@ def test_the_fence_holds_until_a_transaction_ends(session: Session, tidb_server:
             assert done.is_set()
             with pytest.raises(Fenced, match=f"belongs to epoch {8 + slot}"):
                 ledger.begin(session, 7, slot)
-            ledger.claim(other, 100 + slot)
+            ledger.claim(other, Owner("feed", 100 + slot))
             session.run(b"UPDATE fence_meta.rowferry_fence SET epoch = 7")
     finally:
         other.close()

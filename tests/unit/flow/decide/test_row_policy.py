@@ -300,11 +300,16 @@ def test_the_moment_of_a_row_that_does_not_tell_it() -> None:
     told, silent = row(1, NULL, _tidb_commit_ts=805), row(2, NULL)
 
     def moments(stamps: Stamps, *changes: tuple[Op, Image, Image]) -> list[int]:
-        found = by_policy(chunk(table, *changes), True, 5, stamps)
+        rows = chunk(table, *changes)
+        late = pa.array([1 << 60] * len(changes), pa.uint64())  # of the transaction
+        columns = (rows.batch.column("op"), late, rows.batch.column("seq"))
+        made = make_rows(table, *columns, rows.before, rows.after)
+        found = by_policy(made, True, 5, stamps)
         return [after["_tidb_origin_ts"] for _, _, after in listed(found) if after]
 
     inserts = [(Op.INSERT, None, told), (Op.INSERT, None, silent)]
     assert moments(Stamps.NEVER_WIN, *inserts) == [805, 5]
+    assert moments(Stamps.BY_TRANSACTIONS, *inserts) == [805, (1 << 60) + 5]
     assert moments(Stamps.BY_ROWS, inserts[0]) == [805]
     later = (Op.UPDATE, told, {**told, "_tidb_commit_ts": 821})
     assert moments(Stamps.BY_ROWS, later) == [821]
