@@ -551,7 +551,7 @@ def test_partial_images(source_server: Server) -> None:
             [None, None],
             [{"id": 1, "a": 2, "b": "x", "c": None}, {"id": 2, "a": 3, "b": "y", "c": 4}],
         ),
-        ([1, 2], [{"id": 1}, {"id": 2}], [{"b": "new"}, None]),
+        ([1, 2], [{"id": 1}, {"id": 2}], [{"id": 1, "b": "new"}, None]),
     ]
 
 
