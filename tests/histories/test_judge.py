@@ -156,6 +156,26 @@ def test_damage_is_found(what: str) -> None:
     assert judged(DAMAGE[what](events())) != []
 
 
+# Where readers meet everything in one order, and partitions.
+IN_ORDER: dict[str, Callable[[list[Event]], list[Event]]] = {
+    "a schema change comes behind its watermark": lambda s: [*s[:13], *s[14:], s[13]],
+    "a partition gets no watermark": instead(12, replace(events()[12], where="1")),
+    "a key goes to another partition": lambda s: [
+        *s[:11],
+        *(replace(e, where="1") for e in s[11:13]),
+        *s[13:15],
+        *(Mark(where, 60) for where in "01"),
+        replace(s[8], where="1"),
+    ],
+}
+
+
+@pytest.mark.parametrize("what", IN_ORDER)
+def test_damage_of_order_is_found(what: str) -> None:
+    assert judged(events(), repeats=True) == []
+    assert judged(IN_ORDER[what](events()), repeats=True) != []
+
+
 def test_csv_tells_null_from_text() -> None:
     text = '"I","t","d",5,\\N,"\\N","a""b,\r\nc",-1\r\n'
     assert list(csv_records(text)) == [["I", "t", "d", "5", None, "\\N", 'a"b,\r\nc', "-1"]]

@@ -7,6 +7,7 @@ has (P5), so no snapshot that a watermark spoke for showed what came later (P4).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 
 import pytest
 from feed_kit import NAME, Feed, Scene, Seen, scene_of
-from moment_kit import small_snapshots
+from moment_kit import Killed, small_snapshots
 
 from rowferry.change.chunk import Op
 from rowferry.change.plan import Plan
+from rowferry.moment import watched
 from rowferry.testing.servers import Server
 
 TABLE = "CREATE TABLE a (id INT PRIMARY KEY, v INT)"
@@ -29,22 +31,28 @@ class Reader:
 
     def __init__(self, feed: Feed, tables: list[str]) -> None:
         self._feed, self._tables = feed, tables
-        self._marks: list[int] = []
+        self._marks: list[int] = []  # those of `metadata` that it saw
+        self._stored = 0
         self._seen: dict[str, set[str]] = {table: set() for table in tables}
         whole = feed.step
 
         def step() -> Any:
-            done = whole()
-            self.look()
-            return done
+            try:
+                return whole()
+            finally:
+                self.look()
 
         feed.step = step  # type: ignore[method-assign]
 
     def look(self) -> None:
         """Find nothing new at or below a watermark of before."""
-        mark = self._feed.store.state(NAME).watermark
+        stored = self._feed.store.state(NAME).watermark
+        assert stored >= self._stored, f"the watermark went back from {self._stored} to {stored}"
+        self._stored = stored
+        metadata = self._feed.root / "metadata"
+        mark = json.loads(metadata.read_text())["checkpoint-ts"] if metadata.exists() else 0
         last = self._marks[-1] if self._marks else 0
-        assert mark >= last, f"the watermark went back from {last} to {mark}"
+        assert mark >= last, f"metadata went back from {last} to {mark}"
         for table in self._tables:
             for change in self._feed.changes(table):
                 if repr(change) not in self._seen[table]:
@@ -145,4 +153,38 @@ def test_of_transactions_that_come_in_two_parts(scene: Scene) -> None:
     scene.sql("UPDATE s SET v = 0")
     feed.catch_up()
     reader.judge("a")
+    assert feed.differences() == ""
+
+
+@pytest.mark.parametrize(
+    "call", ["publish index", "put schema change files", "publish metadata", "publish progress"]
+)
+def test_where_the_feed_dies_while_it_publishes(scene: Scene, call: str) -> None:
+    feed = scene.feed()
+    reader = Reader(feed, ["a"])
+    feed.catch_up()
+
+    def die(name: str) -> None:
+        if name == call:
+            raise Killed
+
+    for number in range(2):
+        scene.sql(f"UPDATE a SET v = {number}", f"CREATE TABLE n{number} (id INT PRIMARY KEY)")
+        with watched(die), pytest.raises(Killed):
+            feed.step()
+        feed.run()
+        feed.catch_up()
+    reader.judge("a")
+    assert feed.differences() == ""
+
+
+def test_statements_stay_told(scene: Scene) -> None:
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("ALTER TABLE a ADD COLUMN n INT DEFAULT 3", "UPDATE a SET n = 4 WHERE id > 6")
+    feed.catch_up()
+    feed.run()
+    scene.sql("UPDATE a SET n = 5 WHERE id > 8")
+    feed.catch_up()
+    assert [query for _, query in feed.ddl("a")] == ["ALTER TABLE a ADD COLUMN n INT DEFAULT 3"]
     assert feed.differences() == ""

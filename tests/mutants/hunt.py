@@ -90,11 +90,13 @@ class Hunt:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._began = time.monotonic()
-        self._notes: dict[str, Any] = {"run": 0}
+        self._notes: dict[str, Any] = {"run": 0, "failed": []}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
             self._notes["run"] += 1
+        if report.failed:
+            self._notes["failed"].append(report.nodeid)
         if report.failed and "test" not in self._notes:
             crash = getattr(report.longrepr, "reprcrash", None)
             words = str(crash.message if crash else report.longrepr).strip().splitlines()

@@ -30,7 +30,7 @@ from planted import ROOT, Copy, Mutant, read_list
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 HERE = Path(__file__).parent
-ORDINARY, HINTED = "mutants/ordinary.py", "mutants/hinted.py"
+ORDINARY, HINTED = "mutants/ordinary.py", "moments/hinted.py"
 SEARCHERS = ("tests/moments", "tests/histories")
 RESULTS = ROOT / "bench" / "results" / "mutants.json"
 PAGE = ROOT / "docs" / "guarantees.md"
@@ -71,7 +71,12 @@ def main() -> int:
     ask.add_argument("--only", default="", help="these ids only, with commas between them")
     ask.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each defect")
     ask.add_argument("--first-only", action="store_true", help="only what a defect names")
-    ask.add_argument("--no-control", action="store_true", help="do not run without a defect first")
+    ask.add_argument(
+        "--control",
+        choices=("first", "only", "none"),
+        default="first",
+        help="the run without a defect: before all others, alone, or not at all",
+    )
     ask.add_argument("--table", action="store_true", help="write the page's table, run nothing")
     asked = ask.parse_args()
     known = read_list()
@@ -85,7 +90,7 @@ def main() -> int:
         ask.error(f"no such defect: {', '.join(sorted(strange))}")
     chosen = [m for m in known if not wanted or m.id in wanted]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and files go
-    outcomes = hunt_all(chosen, asked.limit, asked.first_only, not asked.no_control)
+    outcomes = hunt_all(chosen, asked.limit, asked.first_only, asked.control)
     write_table(known, read_results())
     missed = [o for o in outcomes if o.how != CAUGHT]
     for one in missed:
@@ -95,7 +100,7 @@ def main() -> int:
 
 
 def hunt_all(
-    mutants: Sequence[Mutant], limit_s: float, first_only: bool, control: bool
+    mutants: Sequence[Mutant], limit_s: float, first_only: bool, control: str
 ) -> list[Outcome]:
     """Plant each defect, and return what became of it; results are kept as they come."""
     outcomes: list[Outcome] = []
@@ -108,12 +113,12 @@ def hunt_all(
         }
         copy = Copy(folder)
         hunter = Hunter(folder, copy, servers, limit_s, first_only)
-        if control:
+        if control != "none":
             progress.update(bar, description="without a defect")
             sound = hunter.hunt(*mutants, sound=True)
             if sound.how != SURVIVED:
-                raise SystemExit(f"without a defect: {sound.how} {sound.by}: {sound.words}")
-        for mutant in mutants:
+                raise SystemExit(f"without a defect: {sound.how} {sound.words}\n{sound.by}")
+        for mutant in mutants if control != "only" else ():
             progress.update(bar, description=mutant.id)
             with copy.with_(mutant):
                 outcome = hunter.hunt(mutant)
@@ -171,12 +176,12 @@ class Hunter:
         if not self._first_only:
             where += SEARCHERS
         command = [
-            *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "hunt", "-p", "no:cacheprovider"),
+            *(sys.executable, "-m", "pytest", "-q", "-p", "hunt", "-p", "no:cacheprovider"),
+            *(() if sound else ("-x",)),
             *("--timeout", str(int(limit_s)), f"--basetemp={scratch}/tmp", *where),
         ]
         paths = os.pathsep.join([str(self._copy.path), str(HERE)])
         env = {**os.environ, "PYTHONPATH": paths, ORDERS: str(orders)}
-        env["PYTHONDONTWRITEBYTECODE"] = "1"
         began = time.monotonic()
         with open(self._folder / f"{name}.log", "wb") as log:
             child = subprocess.Popen(
@@ -192,7 +197,8 @@ class Hunter:
                 child.wait()
         notes = json.loads(report.read_text()) if report.exists() else {}
         seconds = notes.get("seconds", round(time.monotonic() - began, 1))
-        return Outcome(name, _how(code, notes), notes.get("test", ""), _said(notes), seconds)
+        by = "\n".join(notes.get("failed", ())) if sound else notes.get("test", "")
+        return Outcome(name, _how(code, notes), by, _said(notes), seconds)
 
     def _tidy(self) -> None:
         """Leave nothing of an earlier hunt on the servers."""

@@ -107,6 +107,7 @@ class Judge:
         self._moments: list[tuple[int, int]] = []  # commit-ts and step, of steps in the journal
         self._low = 0
         self._exact: dict[Name, list[int]] = {}  # steps that a keyless table's snapshot may show
+        self._partitions: dict[tuple[Table, Hashable], str] = {}
 
     def judge(self) -> Verdict:
         """Return all that is wrong."""
@@ -202,6 +203,15 @@ class Judge:
                     self._fail(f"{_short(e)} came after the watermark {marks[e.where]}")
                 newest[e.where, e.table] = max(e.ts, newest.get((e.where, e.table), 0))
                 seen.add((e.where, e.raw))
+            elif self._case.repeats:  # files stand in no order with `metadata`
+                told = f"{e.ts} {e.query}"
+                if e.ts <= marks.get(e.where, 0) and (e.where, told) not in seen:
+                    self._fail(f"{e.query!r} at {e.ts} came after the watermark {marks[e.where]}")
+                seen.add((e.where, told))
+        if self._case.repeats and self._case.told_ddl and marks:  # one topic, to its end
+            for where in sorted({where for where, _ in newest}):
+                if marks.get(where, 0) < max(marks.values()):
+                    self._fail(f"partition {where} has no watermark {max(marks.values())}")
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -360,11 +370,13 @@ class Judge:
             self._check_keyless(step, table, moves)
             return
         by_key: dict[tuple[Hashable, ...], list[Move]] = {}
-        for move in moves:
+        for row, move in zip(rows, moves, strict=True):
             image = dict(move[2] if move[2] is not None else move[1] or ())
             if any(n not in image for n in table.key):
                 return  # told already
-            by_key.setdefault(tuple(image[n] for n in table.key), []).append(move)
+            at = tuple(image[n] for n in table.key)
+            by_key.setdefault(at, []).append(move)
+            self._check_partition(table, at, row)
         wanted: dict[tuple[Hashable, ...], list[tuple[Image | None, Image | None]]] = {}
         for effect in step.effects:
             for c in effect.changes:
@@ -388,6 +400,13 @@ class Judge:
                     f"{self._told(table, wanted.get(key, []), by_key.get(key, []))}"
                     f" after {[e.sql[:300] for e in step.effects]}"
                 )
+
+    def _check_partition(self, table: Table, key: Hashable, row: Row) -> None:
+        """A key stays in its partition, as long as its table is the same."""
+        if self._case.repeats and all(table.column(n).family == "int" for n in table.key):
+            where = self._partitions.setdefault((table, key), row.where)
+            if where != row.where:
+                self._fail(f"{_short(row)}: this key was in {where} before")
 
     def _check_keyless(self, step: Step, table: Table, moves: Sequence[Move]) -> None:
         """Rows cannot be told apart: what came and what went must be the same."""

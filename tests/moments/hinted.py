@@ -1,4 +1,4 @@
-"""The moments and histories that a planted defect names as those that most likely notice it.
+"""The moments and histories that planted defects name as likely to notice them: `make mutants`.
 
 They are parts of the two searches: a case of the walk over all moments, as its failure would name
 it (`mysql:log:run job#1:kill`), or one history: `history 11 mysql kafka/canal-json`. A file of
@@ -7,34 +7,20 @@ tests (`tests/histories/test_soft_delete.py`) is run as it is.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import hunt
 import pytest
+from moment_walk import Case, Walk
 
-TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / "moments"), str(TESTS / "integration" / "binlog")]
-
-from moment_walk import Case, Walk  # noqa: E402
-
-from rowferry.testing.histories.feeds import Services  # noqa: E402
-from rowferry.testing.histories.history import run_history  # noqa: E402
-from rowferry.testing.servers import MariaDb, MySql  # noqa: E402
+from rowferry.testing.histories.feeds import Services
+from rowferry.testing.histories.history import run_history
 
 ACTS = 20
 ORDERED = hunt.orders().first
 HISTORIES = [one for one in ORDERED if one.startswith("history ")]
 CASES = [one for one in ORDERED if not one.startswith(("history ", "tests/"))]
-
-
-@pytest.fixture(scope="module")
-def walk(
-    mysql_server: MySql, mariadb_server: MariaDb, tmp_path_factory: pytest.TempPathFactory
-) -> Walk:
-    servers = {"mysql": mysql_server, "mariadb": mariadb_server}
-    return Walk(servers, tmp_path_factory.mktemp("moments"))
 
 
 @pytest.fixture(scope="module")
