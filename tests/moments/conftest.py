@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,17 @@ sys.path.append(str(Path(__file__).parents[1] / "integration" / "binlog"))  # it
 
 from moment_walk import Walk
 
-from rowferry.testing.servers import MariaDb, MySql
+from rowferry.testing.servers import Kafka, MariaDb, MySql
 
 
 @pytest.fixture(scope="session")
 def walk(
-    mysql_server: MySql, mariadb_server: MariaDb, tmp_path_factory: pytest.TempPathFactory
-) -> Walk:
+    mysql_server: MySql,
+    mariadb_server: MariaDb,
+    kafka_broker: Kafka,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Walk]:
     servers = {"mysql": mysql_server, "mariadb": mariadb_server}
-    return Walk(servers, tmp_path_factory.mktemp("moments"))
+    found = Walk(servers, tmp_path_factory.mktemp("moments"), kafka_broker)
+    yield found
+    found.close()

@@ -10,13 +10,21 @@ from functools import cache
 from pathlib import Path
 
 from moment_kit import Gap, Killed, World
+from moment_targets import Downstream
 
 from rowferry.errors import (
+    Fenced,
+    LogLost,
     MetaUnavailable,
     RowferryError,
+    RowRejected,
+    SchemaChangeRefused,
     SinkUnavailable,
+    SinkUnwritable,
     SourceUnavailable,
     SourceUnsupported,
+    TargetUnfit,
+    TargetWentBack,
     TaskFailed,
 )
 
@@ -34,6 +42,8 @@ class Event:
         stops: errors by which the feed may stop, as far as the words name the object.
         cure: what an operator does then, before the feed is run again.
         dangerous: among those that the ordinary suite tries everywhere.
+        sink: it happens to this kind of target only.
+        own: it happens to servers that nobody else uses.
     """
 
     name: str
@@ -42,6 +52,13 @@ class Event:
     stops: tuple[type[RowferryError], ...] = ()
     cure: Callable[[World], None] = lambda world: None
     dangerous: bool = False
+    sink: str = ""
+    own: bool = False
+
+    @property
+    def shapes(self) -> bool:
+        """Whether it changes which tables there are, or their columns."""
+        return self in _TABLES or self in _ALTERS
 
 
 def _sql(*statements: str) -> Act:
@@ -357,7 +374,130 @@ _PROCESSES = (
     Event("second owner waits", _take_claim, drives=True),
 )
 
-EVENTS = {e.name: e for e in (*_ROWS, *_TABLES, *_ALTERS, *_LOG, *_PROCESSES)}
+# --- operators ------------------------------------------------------------------------------------
+
+
+def _pause(world: World, gap: Gap) -> None:
+    world.ferry.at_border(lambda: None)
+
+
+def _leave_out(world: World, gap: Gap) -> None:
+    """Leave a table out for a while; it comes back when the scene is over."""
+    ferry = world.ferry
+    world.extra = True  # what was delivered of it stays, also what was deleted meanwhile
+
+    def change(*less: str) -> None:
+        ferry.rules = world.rules(*less)
+
+    def come_back() -> None:
+        world.sql("DELETE FROM b WHERE name = 'e'")
+        ferry.at_border(change)
+
+    ferry.at_border(lambda: change("b"))
+    world.later(come_back)
+
+
+def _reset(world: World, gap: Gap) -> None:
+    world.extra = True  # rows that went while nobody looked stay where they were delivered
+    world.ferry.at_border(world.ferry.reset)
+
+
+_VERBS = (
+    Event("pause", _pause),
+    Event("leave out", _leave_out),
+    Event("reset", _reset),
+)
+
+
+# --- downstream -----------------------------------------------------------------------------------
+
+
+def _downstream(*statements: str) -> Act:
+    def act(world: World, gap: Gap) -> None:
+        target = world.target
+        assert isinstance(target, Downstream)
+        there = target.server.execute("SHOW TABLES IN information_schema LIKE 'TABLES'")
+        known = target.server.execute(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
+            world.database,
+        )
+        if there and ("a",) in known:  # before, there is nothing to lose
+            target.sql(*(s.format(db=world.database) for s in statements))
+
+    return act
+
+
+def _anew(world: World) -> None:
+    world.ferry.begin_anew()
+
+
+_LOST_TARGET = (
+    TargetUnfit,
+    RowRejected,
+    SchemaChangeRefused,
+    TargetWentBack,
+    Fenced,
+    SinkUnwritable,
+)
+_TARGETS = (
+    Event(
+        "table lost downstream",
+        _downstream("DROP TABLE {db}.a"),
+        stops=_LOST_TARGET,
+        cure=_anew,
+        sink="mysql",
+    ),
+    Event(
+        "column lost downstream",
+        _downstream("ALTER TABLE {db}.a DROP COLUMN t"),
+        stops=_LOST_TARGET,
+        cure=_anew,
+        sink="mysql",
+    ),
+    Event(
+        "table emptied downstream",
+        _downstream(
+            "DROP TABLE {db}.a", "CREATE TABLE {db}.a (id int PRIMARY KEY, v int, t varchar(20))"
+        ),
+        stops=_LOST_TARGET,
+        cure=_anew,
+        sink="mysql",
+    ),
+    Event(
+        "ledger lost downstream",
+        _downstream("DROP DATABASE {db}_meta"),
+        stops=_LOST_TARGET,
+        cure=_anew,
+        sink="mysql",
+    ),
+)
+
+# --- servers of a case's own ----------------------------------------------------------------------
+
+
+def _purge(world: World, gap: Gap) -> None:
+    world.sql("INSERT INTO b (name, v) VALUES ('old', 1)", "FLUSH BINARY LOGS")
+    last = world.server.execute("SHOW BINARY LOGS")[-1][0]
+    world.server.execute(f"PURGE BINARY LOGS TO '{last}'")
+
+
+def _fail_over(world: World, gap: Gap) -> None:
+    """Let a replica take the server's place; whoever reads it is started again with its address."""
+    assert world.pair is not None
+    world.server = world.pair.fail_over()
+    world.sql("INSERT INTO b (name, v) VALUES ('fresh', 1)", "DELETE FROM a WHERE id = 5")
+    raise Killed
+
+
+_SERVERS = (
+    Event("purge", _purge, stops=(LogLost,), cure=_anew, own=True),
+    Event("fail over", _fail_over, drives=True, own=True),
+)
+
+EVENTS = {
+    e.name: e
+    for e in (*_SERVERS, *_VERBS, *_TARGETS, *_ROWS, *_TABLES, *_ALTERS, *_LOG, *_PROCESSES)
+}
 
 
 @cache

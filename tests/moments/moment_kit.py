@@ -14,25 +14,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pymysql
-from feed_kit import read_table
+from moment_targets import Files, Target
 
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.change.table import TableId
 from rowferry.control import service
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.loop import Loop, Step
+from rowferry.control.operations import Operations
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, RowferryError, Verdict
 from rowferry.flow.assemble import Flow
 from rowferry.flow.capture.binlog import snapshot
 from rowferry.spark.job import InProcessRunner
-from rowferry.testing.rebuild import RebuiltTable, compare, rebuild
-from rowferry.testing.servers import Server
-from rowferry.testing.validators import StorageLayout
+from rowferry.testing.servers import Server, promote, replicate, wait_for
 
 NAME = "feed"
 PATIENCE_S = 30.0  # for a machine under load; a working feed needs less than one
@@ -63,59 +61,6 @@ class Stopped(Exception):
         self.error = error
 
 
-class Target(Protocol):
-    """Where a feed writes to, and how to judge what is there."""
-
-    uri: str
-
-    def prepare(self, world: World) -> None:
-        """Make it ready for a feed of this world."""
-
-    def look(self) -> None:
-        """Look at it as a reader does, after a step."""
-
-    def judge(self, world: World, flow: Flow) -> str:
-        """Return how it differs from the source; empty: not at all."""
-
-
-class Files:
-    """A directory of canal-json files, rebuilt by the tests' own reader."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "out"
-        self.uri = f"file://{self.root}?protocol=canal-json&enable-tidb-extension=true&fsync=false"
-        self._layout = StorageLayout(self.root)
-
-    def prepare(self, world: World) -> None:
-        """Nothing: the feed makes the directory."""
-
-    def look(self) -> None:
-        """Look at the files as P8 promises them."""
-        if self.root.exists():
-            self._layout.observe()
-
-    def judge(self, world: World, flow: Flow) -> str:
-        """Compare the tables that the files make with those of the source."""
-        self.look()
-        self._layout.finish()
-        if self._layout.failures:
-            return f"P8: {self._layout.failures}"
-        schemas = flow.capture.probe(flow.decide)
-        found = rebuild(self.root, flow.encode, {t.id: t.handle_key for t in schemas})
-        expected: dict[TableId, RebuiltTable] = {}
-        for schema in schemas:
-            if not flow.decide.captures(schema):
-                continue
-            shape = found.get(schema.id)
-            names = [c.name for c in schema.columns]
-            rows = read_table(world.server, schema, names)
-            if rows.num_rows or shape is not None:
-                key = shape.key if shape else schema.handle_key
-                expected[schema.id] = RebuiltTable(schema, key, rows)
-        result = compare(found, expected)
-        return "" if result.same else str(result)
-
-
 class Ferry:
     """One changefeed and the processes that run it, one after the other."""
 
@@ -131,6 +76,7 @@ class Ferry:
         self.faults: list[str] = []
         self.warnings: list[str] = []
         self._clock_s = 0.0  # how far leases are aged
+        self._at_border: list[Callable[[], None]] = []
 
     @property
     def flow(self) -> Flow:
@@ -182,9 +128,9 @@ class Ferry:
     def leave(self) -> None:
         """End the process in good order."""
         if self._loop is not None and self._claim is not None:
-            self._loop.close()
+            loop, self._loop = self._loop, None
+            loop.close()
             self.store.release(self._claim)
-            self._loop = None
 
     def close(self) -> None:
         """Let all connections go."""
@@ -202,6 +148,8 @@ class Ferry:
             Stopped: the feed stops by name.
             Broken: a process that was replaced did what only the owner may do.
         """
+        if self._at_border:
+            self._obey()
         if self._loop is None:
             self.board()
         loop = self._loop
@@ -258,6 +206,33 @@ class Ferry:
                 if step.published:
                     raise Broken("a process that was replaced has published")
 
+    def at_border(self, do: Callable[[], None]) -> None:
+        """Pause the feed now, as an operator does; at its next border do this and let it go on."""
+        if self.store.feed(NAME) is not None:  # else there is nothing to pause yet
+            Operations(self.store).pause(NAME)
+            self._at_border.append(do)
+
+    def _obey(self) -> None:
+        """Come to a border: the process ends, something is changed, another process goes on."""
+        todo, self._at_border = self._at_border, []
+        self.leave()
+        for do in todo:
+            do()
+        Operations(self.store).resume(NAME)
+        self.board()
+
+    def reset(self) -> None:
+        """Begin with a new snapshot, at a border."""
+        operations = Operations(self.store, lambda: time.time() + self._clock_s + 7200)
+        operations.reset(NAME, snapshot=True)
+
+    def begin_anew(self) -> None:
+        """Remove the changefeed and make it again, to an empty target."""
+        self.leave()
+        self.store.remove(NAME)
+        self._world.target.clear()
+        self.board()
+
     def steps(self, count: int) -> None:
         """Do some steps."""
         for _ in range(count):
@@ -288,6 +263,8 @@ class World:
         self.meta = folder / "meta.db"
         shutil.copy(meta, self.meta)
         self.target: Target = Files(folder)
+        self.pair: Pair | None = None  # where the servers are the case's own
+        self.extra = False  # whether the target may hold rows that the source lacks
         self._open: list[Any] = []
         self._later: list[Callable[[], None]] = []
         server.script(
@@ -310,11 +287,9 @@ class World:
     def config(self, rules: Sequence[str]) -> Path:
         """Write the feed's settings."""
         found = self.folder / "feed.toml"
-        found.write_text(
-            "force-replicate = true\n[filter]\nrules = ["
-            + ", ".join(f"'{r}'" for r in rules)
-            + "]\n"
-        )
+        lines = ", ".join(f"'{rule}'" for rule in rules)
+        own = self.target.config
+        found.write_text(f"force-replicate = true\n{own}[filter]\nrules = [{lines}]\n")
         return found
 
     # --- others that write ------------------------------------------------------------------------
@@ -346,14 +321,9 @@ class World:
         for do in todo:
             do()
 
-    def tables(self) -> list[str]:
-        """Return the tables that are there now."""
-        rows = self.server.execute(
-            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s "
-            "ORDER BY TABLE_NAME",
-            self.database,
-        )
-        return [str(row[0]) for row in rows]
+    def is_named_in(self, words: str) -> bool:
+        """Return whether an error says where it is: a server, or something in this database."""
+        return self.database in words or f":{self.server.port}" in words
 
     def close(self) -> None:
         """Let everything go; the database too."""
@@ -363,7 +333,35 @@ class World:
                 one.close()
         with suppress(Exception):
             self.server.execute(f"DROP DATABASE IF EXISTS {self.database}")
+            if not isinstance(self.target, Files):
+                self.target.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Pair:
+    """A server and its replica, which take turns; for cases that need servers of their own."""
+
+    def __init__(self, kind: type[Server], folder: Path, first_id: int) -> None:
+        self.source = kind.start(folder / f"own{first_id}", server_id=first_id)
+        self._replica = kind.start(folder / f"own{first_id + 1}", server_id=first_id + 1)
+        replicate(self.source, self._replica)
+
+    def fail_over(self) -> Server:
+        """Let the replica take the source's place, which follows it from now on."""
+        wait_for(self._replica, self.source)
+        promote(self._replica)
+        self.source, self._replica = self._replica, self.source
+        return self.source
+
+    def mend(self) -> None:
+        """Let the other one follow again, if it does not."""
+        if not self._replica.execute("SHOW REPLICA STATUS"):
+            replicate(self.source, self._replica)
+
+    def close(self) -> None:
+        """Stop both."""
+        self.source.stop()
+        self._replica.stop()
 
 
 def _now_ms() -> int:

@@ -49,11 +49,13 @@ class Scene:
     """A life of a feed.
 
     Attributes:
+        sink: the kind of its target: files, mysql or kafka.
         prepare: what lies before the walk.
         sail: the walk; every gap in it is tried.
     """
 
     name: str
+    sink: str
     prepare: Callable[[World], None]
     sail: Callable[[World], None]
 
@@ -119,6 +121,25 @@ def _follow(world: World) -> None:
     world.ferry.catch_up()
 
 
+def _make_keyed(world: World) -> None:
+    """Without the table whose rows may come twice after a failure."""
+    _make(world)
+    world.sql("DROP TABLE k")
+
+
+def _make_keyed_and_run(world: World) -> None:
+    _make_keyed(world)
+    world.ferry.board()
+    world.ferry.catch_up()
+
+
+def _write(world: World) -> None:
+    world.sql(*_WRITES)
+    world.ferry.steps(1)
+    world.sql("UPDATE a SET v = 0 WHERE id > 10")
+    world.ferry.catch_up()
+
+
 def _idle(world: World) -> None:
     world.ferry.steps(4)
 
@@ -126,11 +147,14 @@ def _idle(world: World) -> None:
 SCENES = {
     s.name: s
     for s in (
-        Scene("begin", _make, _begin),
-        Scene("restart", _make_and_stop_in_snapshot, _go_on),
-        Scene("join", _make_few_and_run, _go_on),
-        Scene("rename", _make_and_run, _rename_into),
-        Scene("log", _make_and_run, _follow),
-        Scene("idle", _make_and_run, _idle),
+        Scene("begin", "files", _make, _begin),
+        Scene("restart", "files", _make_and_stop_in_snapshot, _go_on),
+        Scene("join", "files", _make_few_and_run, _go_on),
+        Scene("rename", "files", _make_and_run, _rename_into),
+        Scene("log", "files", _make_and_run, _follow),
+        Scene("idle", "files", _make_and_run, _idle),
+        Scene("tables begin", "mysql", _make_keyed, _begin),
+        Scene("tables log", "mysql", _make_keyed_and_run, _follow),
+        Scene("topic log", "kafka", _make_keyed_and_run, _write),
     )
 }

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from moment_events import EVENTS, Event, homes
-from moment_kit import Broken, Gap, Hook, Hung, Stopped, World, small_snapshots
+from moment_events import EVENTS, Event
+from moment_kit import Broken, Gap, Hook, Hung, Pair, Stopped, World, small_snapshots
 from moment_scenes import LAST, SCENES, Scene
+from moment_targets import Downstream, Topic
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError
 from rowferry.moment import watched
-from rowferry.testing.servers import MariaDb, MySql, Server
+from rowferry.testing.servers import Kafka, MariaDb, MySql, Server
 
 SERVERS: dict[str, type[Server]] = {"mysql": MySql, "mariadb": MariaDb}
 _numbers = itertools.count(1)
@@ -65,11 +67,13 @@ class Outcome:
 class Walk:
     """Runs scenes on servers, each in a database of its own."""
 
-    def __init__(self, servers: dict[str, Server], folder: Path) -> None:
+    def __init__(self, servers: dict[str, Server], folder: Path, broker: Kafka) -> None:
         self._servers = servers
+        self._broker = broker
         self._folder = folder
         self._meta = folder / "empty.db"
         self._gaps: dict[tuple[str, str], list[Gap]] = {}
+        self._pairs: dict[str, Pair] = {}
         open_store(f"sqlite:///{self._meta}").close()
 
     def gaps(self, server: str, scene: str) -> list[Gap]:
@@ -79,7 +83,7 @@ class Walk:
         return self._gaps[server, scene]
 
     def _record(self, server: str, scene: str) -> list[Gap]:
-        with self._world(server) as world:
+        with self._world(server, SCENES[scene], own=False) as world:
             hook = Hook()
             failure = self._run(world, SCENES[scene], hook, [])
             assert not failure, f"{server}:{scene} without any event: {failure}"
@@ -88,7 +92,8 @@ class Walk:
     def run(self, case: Case) -> Outcome:
         """Run a case and judge its end."""
         events = [EVENTS[name] for _, name in case.acts]
-        with self._world(case.server) as world:
+        own = any(event.own for event in events)
+        with self._world(case.server, SCENES[case.scene], own) as world:
             acts = [
                 (gap, partial(event.act, world, gap))
                 for (gap, _), event in zip(case.acts, events, strict=True)
@@ -98,13 +103,34 @@ class Walk:
             return Outcome(failure, all(gap in hook.reached for gap, _ in case.acts))
 
     @contextmanager
-    def _world(self, server: str) -> Iterator[World]:
+    def _world(self, server: str, scene: Scene, own: bool) -> Iterator[World]:
         folder = Path(mkdtemp(prefix="case", dir=self._folder))
-        world = World(self._servers[server], folder, next(_numbers), self._meta)
+        pair = self._pair(server) if own else None
+        source = pair.source if pair else self._servers[server]
+        world = World(source, folder, next(_numbers), self._meta)
+        world.pair = pair
+        if scene.sink == "mysql":
+            (other,) = (s for name, s in self._servers.items() if name != server)
+            world.target = Downstream(other, world.database)
+        elif scene.sink == "kafka":
+            world.target = Topic(self._broker, world.database)
         try:
             yield world
         finally:
             world.close()
+
+    def _pair(self, server: str) -> Pair:
+        """Return a server that nobody else uses, with its replica."""
+        if server not in self._pairs:
+            number = 300 + 10 * len(self._pairs)
+            self._pairs[server] = Pair(SERVERS[server], self._folder, number)
+        self._pairs[server].mend()
+        return self._pairs[server]
+
+    def close(self) -> None:
+        """Stop the servers that were started here."""
+        for pair in self._pairs.values():
+            pair.close()
 
     def _run(self, world: World, scene: Scene, hook: Hook, events: list[Event]) -> str:
         """Return what is wrong with the end; empty: nothing."""
@@ -117,7 +143,7 @@ class Walk:
                 world.sql(*LAST)
                 self._until_stopped(world, world.ferry.catch_up, events)
                 self._until_stopped(world, world.ferry.catch_up, events)
-            return world.target.judge(world, world.ferry.flow)
+            return world.target.judge(world, world.ferry.flow, world.extra)
         except Stopped as err:
             return f"it stopped: {type(err.error).__name__}: {err}"
         except (Hung, Broken) as err:
@@ -133,20 +159,25 @@ class Walk:
             do()
         except Stopped as err:
             for event in events:
-                if isinstance(err.error, event.stops):
+                if isinstance(err.error, event.stops) and world.is_named_in(str(err)):
                     event.cure(world)
                     world.ferry.board()
                     return
             raise
 
 
-def fits(gap: Gap, event: Event) -> bool:
+def fits(scene: Scene, gap: Gap, event: Event) -> bool:
     """Return whether an event makes sense in a gap."""
-    return gap.name in homes() and not (event.drives and gap.name == "receive log")
+    if event.sink and event.sink != scene.sink:
+        return False
+    if scene.sink == "kafka" and event.shapes:
+        return False  # messages are judged by their keys only
+    return not (event.drives and gap.name == "receive log")
 
 
 # --- which cases ----------------------------------------------------------------------------------
 
+SNAPSHOTS = ("begin", "restart", "join", "rename")
 OCCURRENCES = 3  # of each name in a scene: later ones repeat what the first ones showed
 
 
@@ -156,23 +187,36 @@ def all_cases(walk: Walk, server: str, scene: str) -> Iterator[Case]:
         if gap.number > OCCURRENCES:
             continue
         for event in EVENTS.values():
-            if fits(gap, event):
+            if fits(SCENES[scene], gap, event):
                 yield Case(server, scene, ((gap, event.name),))
+
+
+def pairs(walk: Walk, dice: random.Random, count: int) -> Iterator[Case]:
+    """Yield cases of two events, each in a gap of its own, in the scenes with a snapshot."""
+    events = [e for e in EVENTS.values() if not e.own and not e.sink]
+    for _ in range(count):
+        server, scene = dice.choice(list(SERVERS)), dice.choice(SNAPSHOTS)
+        gaps = walk.gaps(server, scene)
+        first = dice.randrange(len(gaps) // 2)
+        places = (gaps[first], gaps[min(first + dice.randint(1, 60), len(gaps) - 1)])
+        chosen = [dice.choice([e for e in events if fits(SCENES[scene], g, e)]) for g in places]
+        yield Case(server, scene, tuple((g, e.name) for g, e in zip(places, chosen, strict=True)))
 
 
 # Where a feed learns what there is, and where it says so: in the ordinary suite, events that change
 # what there is are tried in each of these.
 CRITICAL = (
-    "list tables",
-    "take low position",
-    "look at table",
-    "cut chunks",
-    "read chunk",
-    "plan recorded",
-    "job done",
-    "progress published",
-    "take high position",
+    Gap("list tables", 2),  # the first one is the check before the feed begins
+    Gap("take low position", 1),
+    Gap("look at table", 1),
+    Gap("cut chunks", 1),
+    Gap("read chunk", 2),
+    Gap("plan recorded", 1),
+    Gap("job done", 2),
+    Gap("progress published", 1),
+    Gap("take high position", 1),
 )
+PAIRS = 24
 DANGEROUS = (
     "create",
     "rename into",
@@ -201,13 +245,14 @@ def chosen_cases(walk: Walk) -> list[Case]:
     cases: list[Case] = []
     for gap, places in homes_of.items():
         if gap.number == 1:
-            event = next(e for e in events if fits(gap, e))
+            scene = SCENES[places[0][1]]
+            event = next(e for e in events if fits(scene, gap, e))
             cases.append(_case(places, next(turn), gap, event.name))
-        if gap.number <= 2 and gap.name in CRITICAL:
-            for scene in ("begin", "restart", "join"):
+        if gap in CRITICAL:
+            for scene in SNAPSHOTS[:3]:
                 here = [place for place in places if place[1] == scene]
                 cases += [_case(here, next(turn), gap, event) for event in DANGEROUS if here]
-    return cases
+    return [*cases, *pairs(walk, random.Random(1), PAIRS)]
 
 
 def _case(places: Sequence[tuple[str, str]], server: str, gap: Gap, event: str) -> Case:
@@ -226,23 +271,26 @@ def main() -> None:
     parser.add_argument("--dangerous", action="store_true", help="only the events that are so")
     parser.add_argument("--every", type=int, default=1, help="only each n-th case")
     parser.add_argument("--first", type=int, default=OCCURRENCES, help="occurrences of a name")
+    parser.add_argument("--pairs", type=int, default=0, help="so many pairs of events instead")
+    parser.add_argument("--dice", type=int, default=1, help="which pairs")
     parser.add_argument("--case", action="append", help="only this one, as a failure names it")
     wanted = parser.parse_args()
     with ExitStack() as opened:
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="moments")))
-        names = wanted.server or sorted(SERVERS)
-        if wanted.case:
-            names = sorted({Case.parse(text).server for text in wanted.case})
+        names = wanted.server or list(SERVERS)
         servers = {
-            name: opened.enter_context(SERVERS[name].start(folder / name, server_id=40 + number))
-            for number, name in enumerate(names)
+            name: opened.enter_context(kind.start(folder / name, server_id=40 + number))
+            for number, (name, kind) in enumerate(SERVERS.items())
         }
-        walk = Walk(servers, folder)
+        broker = opened.enter_context(Kafka.start(folder / "kafka"))
+        walk = opened.enter_context(closing(Walk(servers, folder, broker)))
         cases = [Case.parse(text) for text in wanted.case or ()]
+        if wanted.pairs:
+            cases += pairs(walk, random.Random(wanted.dice), wanted.pairs)
         for name in names if not cases else ():
             for scene in wanted.scene or SCENES:
                 cases += all_cases(walk, name, scene)
-        if not wanted.case:
+        if not wanted.case and not wanted.pairs:
             cases = [c for c in cases if _is_wanted(c, wanted)][:: wanted.every]
         failures = _walk(walk, cases)
     sys.exit(1 if failures else 0)

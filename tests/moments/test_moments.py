@@ -30,7 +30,7 @@ def test_a_feed_ends_right_whatever_happens_in_a_gap(
             found = walk.run(case)
             if found.failure:
                 failures.append(f"{case.repeat}\n    {found.failure}")
-            elif not found.reached:
+            elif not found.reached and len(case.acts) == 1:  # a first event may change the way
                 failures.append(f"{case.repeat}\n    the feed never came by that gap")
     assert not failures, "\n" + "\n".join(failures)
 

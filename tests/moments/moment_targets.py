@@ -1,0 +1,194 @@
+"""Where the feeds of a walk write to, and how what is there is compared with the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from feed_kit import read_table
+
+from rowferry.change.chunk import Rows
+from rowferry.change.table import TableId, TableSchema
+from rowferry.consume.arrival import Where, row_changes
+from rowferry.flow.assemble import Flow
+from rowferry.testing.mysql_history import quoted
+from rowferry.testing.rebuild import Comparison, RebuiltTable, compare, rebuild
+from rowferry.testing.servers import Kafka, Server
+from rowferry.testing.validators import StorageLayout
+
+if TYPE_CHECKING:
+    from moment_kit import World
+
+
+class Target(Protocol):
+    """Where a feed writes to, and how to judge what is there."""
+
+    uri: str
+    config: str
+
+    def look(self) -> None:
+        """Look at it as a reader does, after a step."""
+
+    def clear(self) -> None:
+        """Remove all of it, so that a feed can begin anew."""
+
+    def judge(self, world: World, flow: Flow, extra: bool) -> str:
+        """Return how it differs from the source; empty: not at all.
+
+        With `extra` it may hold rows that the source lacks.
+        """
+
+
+class Files:
+    """A directory of canal-json files, rebuilt by the tests' own reader."""
+
+    config = ""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._turn = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Go on with an empty directory."""
+        self._turn += 1
+        self.root = self._folder / f"out{self._turn}"
+        self.uri = f"file://{self.root}?protocol=canal-json&enable-tidb-extension=true&fsync=false"
+        self._layout = StorageLayout(self.root)
+
+    def look(self) -> None:
+        """Look at the files as P8 promises them."""
+        if self.root.exists():
+            self._layout.observe()
+
+    def judge(self, world: World, flow: Flow, extra: bool) -> str:
+        """Compare the tables that the files make with those of the source."""
+        self.look()
+        self._layout.finish()
+        if self._layout.failures and not extra:
+            return f"P8: {self._layout.failures}"
+        schemas = flow.capture.probe(flow.decide)
+        found = rebuild(self.root, flow.encode, {t.id: t.handle_key for t in schemas})
+        expected: dict[TableId, RebuiltTable] = {}
+        for schema in schemas:
+            shape = found.get(schema.id)
+            rows = read_table(world.server, schema, [c.name for c in schema.columns])
+            if flow.decide.captures(schema) and (rows.num_rows or shape is not None):
+                key = shape.key if shape else schema.handle_key
+                expected[schema.id] = RebuiltTable(schema, key, rows)
+        return _words(compare(found, expected), extra)
+
+
+class Downstream:
+    """Tables of the same names on another server."""
+
+    def __init__(self, server: Server, database: str) -> None:
+        self.server = server
+        self._database = database
+        self.uri = server.uri
+        own = f'meta-database = "{database}_meta"'
+        self.config = f"[sink.mysql-config]\ncreate-tables = true\n{own}\n"
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all tables, and what was noted about a feed to them."""
+        for name in (self._database, f"{self._database}_meta"):
+            self.server.script(f"DROP DATABASE IF EXISTS {name}")
+
+    def sql(self, *statements: str) -> None:
+        """Change something downstream, as others may."""
+        with closing(self.server.connect()) as connection, connection.cursor() as cursor:
+            for one in statements:
+                cursor.execute(one)
+
+    def look(self) -> None:
+        """Nothing: the end is judged."""
+
+    def judge(self, world: World, flow: Flow, extra: bool) -> str:
+        """Compare the tables of both servers."""
+        found = {}
+        expected = {}
+        for schema in flow.capture.probe(flow.decide):
+            if flow.decide.captures(schema):
+                expected[schema.id] = _rows(world.server, schema)
+        there = self.server.execute(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
+            self._database,
+        )
+        for (name,) in there:
+            table = TableId(self._database, str(name))
+            columns = [c.name for c in expected[table][0].columns] if table in expected else []
+            found[table] = _texts(self.server, table, columns)
+        wrong = []
+        for table in sorted(found.keys() | expected.keys()):
+            have, want = found.get(table, []), expected[table][1] if table in expected else []
+            missing = [row for row in want if row not in have]
+            more = [row for row in have if row not in want]
+            if missing or (more and not extra):
+                wrong.append(f"{table}: {missing} missing, {more} extra")
+        return "; ".join(wrong)
+
+
+class Topic:
+    """A topic with one partition; rows are judged by their keys."""
+
+    config = ""
+
+    def __init__(self, broker: Kafka, database: str) -> None:
+        self._broker = broker
+        self._database, self._turn = database, 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Go on with a new topic."""
+        self._turn += 1
+        self._topic = f"{self._database}_{self._turn}"
+        self.uri = f"kafka://{self._broker.bootstrap}/{self._topic}?protocol=canal-json"
+        self.uri += "&partition-num=1&enable-tidb-extension=true"
+
+    def look(self) -> None:
+        """Nothing: the end is judged."""
+
+    def judge(self, world: World, flow: Flow, extra: bool) -> str:
+        """Compare the newest image of each key with the source's row."""
+        tables: dict[TableId, dict[Any, dict[str, Any]]] = {}
+        for message in self._broker.read_all(self._topic):
+            for change in flow.encode.decode_message(message.key, message.value):
+                if isinstance(change, Rows):
+                    for row in row_changes(change, Where("0", message.offset)):
+                        rows = tables.setdefault(change.table.id, {})
+                        key = change.table.handle_key
+                        if row.before is not None:
+                            rows.pop(tuple(row.before[c] for c in key), None)
+                        if row.after is not None:
+                            rows[tuple(row.after[c] for c in key)] = row.after
+        wrong = []
+        for schema in flow.capture.probe(flow.decide):
+            if flow.decide.captures(schema) and schema.handle_key:
+                names = [c.name for c in schema.columns]
+                want = read_table(world.server, schema, names).to_pylist()
+                have = list(tables.get(schema.id, {}).values())
+                missing = [row for row in want if row not in have]
+                more = [row for row in have if row not in want]
+                if missing or (more and not extra):
+                    wrong.append(f"{schema.id}: {missing} missing, {more} extra")
+        return "; ".join(wrong)
+
+
+def _words(found: Comparison, extra: bool) -> str:
+    good = not (found.missing or found.different) if extra else found.same
+    return "" if good else str(found)
+
+
+def _rows(server: Server, schema: TableSchema) -> tuple[TableSchema, list[tuple[Any, ...]]]:
+    return schema, _texts(server, schema.id, [c.name for c in schema.columns])
+
+
+def _texts(server: Server, table: TableId, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return a table's rows as texts, in these columns (none: all)."""
+    listed = ", ".join(f"`{name}`" for name in columns) or "*"
+    return sorted(
+        (tuple(row) for row in server.execute(f"SELECT {listed} FROM {quoted(table)}")), key=repr
+    )
