@@ -225,6 +225,9 @@ SWAPS = {
 }
 
 
+TURN = "RENAME TABLE t TO aside, t_next TO t, aside TO t_next"
+
+
 @pytest.mark.parametrize("tool", list(SWAPS))
 @pytest.mark.parametrize("how", ["follow", "snapshot"])
 def test_a_swap(scene: Scene, tool: str, how: str) -> None:
@@ -250,6 +253,18 @@ def test_a_swap(scene: Scene, tool: str, how: str) -> None:
     assert feed.changes(copy) == []
     again = len(feed.runner.segments("snapshot")) - snapshots
     assert again == (0 if how == "follow" else 1)
+
+
+@pytest.mark.parametrize("way", ["RENAME TABLE t TO t_old, t_next TO t", TURN])
+def test_a_swap_by_hand_brings_other_rows(scene: Scene, way: str) -> None:
+    """No tool has made the other table, so nothing is known of its rows: they are read."""
+    scene.sql(PLAIN_TABLE, "INSERT INTO t VALUES (1, 'one'), (2, 'two')")
+    scene.sql("CREATE TABLE t_next LIKE t", "INSERT INTO t_next VALUES (2, 'dos'), (3, 'tres')")
+    feed = scene.feed([f"{scene.database}.t"])
+    feed.catch_up()
+    scene.sql(way, "INSERT INTO t VALUES (4, 'cuatro')")
+    follow(feed)
+    assert [r["v"] for r in feed.rows("t")] == ["dos", "tres", "cuatro"]
 
 
 # --- tables that go ------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement, SourceUnsupported, TableContradicted
 from rowferry.flow.capture.binlog.events import Query
+from rowferry.flow.capture.binlog.online_copies import is_online_copy
 from rowferry.flow.capture.binlog.scanner import Statement
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.server_form import in_order
@@ -298,15 +299,15 @@ class Book:
             found = self.effects(statement.query) or Effects()
             statement = replace(statement, effects=found)
         ours = tuple(told)
-        swapped = {name for name, _ in statement.effects.swapped}
+        swapped = dict(statement.effects.swapped)
         for change in statement.effects.changes:
             whole = self._completed(change, statement)
             if whole is not None:
                 shared = not whole.query and bool(told)
                 told += self._apply_one(whole, told[-1].commit_ts if shared else stamp())
-        for name in swapped:
-            told += self._swap(name, statement, stamp())
-        listed = {c.table for c in statement.effects.changes} | swapped
+        for name, copy in swapped.items():
+            told += self._swap(name, copy, statement, stamp())
+        listed = {c.table for c in statement.effects.changes} | swapped.keys()
         for name in statement.effects.unread:
             if name not in listed:
                 change = SchemaChange(0, DdlKind.NONE, statement.query.sql.strip(), name)
@@ -405,8 +406,13 @@ class Book:
         query = create_sql(schema)
         return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
 
-    def _swap(self, name: TableId, statement: Statement, commit_ts: int) -> list[SchemaChange]:
-        """Let a captured table go on as the copy that took its name."""
+    def _swap(
+        self, name: TableId, copy: TableId, statement: Statement, commit_ts: int
+    ) -> list[SchemaChange]:
+        """Let a captured table go on as the one that took its name.
+
+        Only the copy that a tool made is known to have the same rows; others are read.
+        """
         old = self._state.by_name().get(name)
         table_id = old.schema.table_id if old else self._state.take_id()
         now = self._server.table(name, table_id)
@@ -416,7 +422,7 @@ class Book:
             now = replace(now, inferred=True)
         told: list[SchemaChange] = []
         kind = DdlKind.MULTI_SCHEMA_CHANGE if old is not None else DdlKind.RENAME_TABLE
-        if old is not None and not self._follow_swaps:
+        if old is not None and not (self._follow_swaps and is_online_copy(name, copy)):
             told = self._let_go(old.schema, commit_ts)
             now = replace(now, table_id=self._state.take_id())
             kind = DdlKind.RENAME_TABLE

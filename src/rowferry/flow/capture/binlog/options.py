@@ -68,7 +68,8 @@ ONLINE_SCHEMA_CHANGE = Option(
     one_of("follow", "snapshot"),
     "follow",
     "When gh-ost or pt-online-schema-change swaps a captured table with its copy: `follow` goes on "
-    "with the new definition, `snapshot` reads the table's rows again.",
+    "with the new definition, `snapshot` reads the table's rows again. After a swap by hand with "
+    "any other table they are always read.",
     uri=True,
 )
 RETENTION_WARNING = Option(
