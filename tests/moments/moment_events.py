@@ -157,6 +157,7 @@ _TABLES = (
         ),
     ),
     Event("ghost swap", _sql(*_GHOST), dangerous=True),
+    Event("swap with a captured copy", _sql(*(s.replace("_a_", "g_") for s in _GHOST))),
     Event("percona swap", _sql(*_PERCONA)),
     Event(
         "truncate", _sql("TRUNCATE TABLE a", "INSERT INTO a (id, v) VALUES (3, 33)"), dangerous=True

@@ -392,7 +392,7 @@ class Hook:
     """Counts the names that a feed comes by, and acts in the gaps that were chosen, once each."""
 
     def __init__(self, acts: Sequence[tuple[Gap, Callable[[], None]]] = ()) -> None:
-        self.seen: list[Gap] = []  # those of the main thread, in order
+        self.seen: list[Gap] = []  # in order
         self.reached: set[Gap] = set()
         self._counts: Counter[str] = Counter()
         self._acts = list(acts)
@@ -406,8 +406,7 @@ class Hook:
                 return  # what an act does is no part of the walk
             self._counts[name] += 1
             gap = Gap(name, self._counts[name])
-            if threading.current_thread() is threading.main_thread():
-                self.seen.append(gap)
+            self.seen.append(gap)
             todo = [do for at, do in self._acts if at == gap and gap not in self.reached]
             if not todo:
                 return

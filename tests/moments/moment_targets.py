@@ -78,7 +78,9 @@ class Files:
             if flow.decide.captures(schema) and (rows.num_rows or shape is not None):
                 key = shape.key if shape else schema.handle_key
                 expected[schema.id] = RebuiltTable(schema, key, rows)
-        return _words(compare(found, expected), extra)
+        # What was renamed to where the filter does not look stays with the reader.
+        kept = {name: table for name, table in found.items() if flow.decide.keeps_table(name)}
+        return _words(compare(kept, expected), extra)
 
 
 class Downstream:
@@ -119,6 +121,8 @@ class Downstream:
         )
         for (name,) in there:
             table = TableId(self._database, str(name))
+            if not flow.decide.keeps_table(table):
+                continue  # renamed to where the filter does not look
             columns = [c.name for c in expected[table][0].columns] if table in expected else []
             found[table] = _texts(self.server, table, columns)
         wrong = []
