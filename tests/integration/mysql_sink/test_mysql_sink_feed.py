@@ -265,6 +265,15 @@ def test_missing_tables_are_made_where_that_is_asked_for(scene: Scene) -> None:
     assert isinstance(feed.runner, Runner)
 
 
+def test_a_table_that_is_created_later_brings_its_database(scene: Scene) -> None:
+    scene.target.script(f"DROP DATABASE {scene.copy}")
+    feed = scene.feed("create-tables=true")
+    feed.catch_up()
+    scene.sql("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1), (2)")
+    feed.catch_up()
+    assert scene.assert_same("later") == 2
+
+
 def test_keys_that_keep_case_arrive_as_two_rows(scene: Scene) -> None:
     """MariaDB knows the one collation, not the other; in neither may two rows become one."""
     scene.sql(

@@ -166,6 +166,8 @@ class SchemaChanges:
         if self._settings.time_zone:
             zone = self._settings.time_zone.replace("'", "")
             found.append(f"SET time_zone = '{zone}'")
+        if change.kind is DdlKind.CREATE_TABLE and self._settings.create_tables:
+            found.append(f"CREATE DATABASE IF NOT EXISTS {quoted(_home(change))}")
         if change.kind not in _DATABASES:
             found.append(f"USE {quoted(_home(change))}")
         return [one.encode() for one in found]
