@@ -23,6 +23,7 @@ from rowferry.errors import (
     SinkUnwritable,
     SourceUnavailable,
     SourceUnsupported,
+    TargetLost,
     TargetUnfit,
     TargetWentBack,
     TaskFailed,
@@ -433,6 +434,7 @@ def _anew(world: World) -> None:
 
 
 _LOST_TARGET = (
+    TargetLost,
     TargetUnfit,
     RowRejected,
     SchemaChangeRefused,
