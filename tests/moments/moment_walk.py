@@ -28,6 +28,7 @@ from rowferry.moment import watched
 from rowferry.testing.servers import Kafka, MariaDb, MySql, Server
 
 SERVERS: dict[str, type[Server]] = {"mysql": MySql, "mariadb": MariaDb}
+_CURES = 3
 _numbers = itertools.count(1)
 
 
@@ -141,8 +142,11 @@ class Walk:
                     self._until_stopped(world, partial(scene.sail, world), events)
                 world.end_scene()
                 world.sql(*LAST)
-                self._until_stopped(world, world.ferry.catch_up, events)
-                self._until_stopped(world, world.ferry.catch_up, events)
+                for _ in range(_CURES):
+                    if not self._until_stopped(world, world.ferry.catch_up, events):
+                        break
+                else:
+                    return "it stops again and again after the cure"
             return world.target.judge(world, world.ferry.flow, world.extra)
         except Stopped as err:
             return f"it stopped: {type(err.error).__name__}: {err}"
@@ -153,16 +157,20 @@ class Walk:
         except Exception as err:
             return f"no error of ours: {type(err).__name__}: {err}"
 
-    def _until_stopped(self, world: World, do: Callable[[], None], events: list[Event]) -> None:
-        """Do something; where the feed stops as it may, cure it and let the feed go on."""
+    def _until_stopped(self, world: World, do: Callable[[], None], events: list[Event]) -> bool:
+        """Do something; where the feed stops as it may, cure it and let the feed go on.
+
+        Returns whether it stopped.
+        """
         try:
             do()
+            return False
         except Stopped as err:
             for event in events:
                 if isinstance(err.error, event.stops) and world.is_named_in(str(err)):
                     event.cure(world)
                     world.ferry.board()
-                    return
+                    return True
             raise
 
 
