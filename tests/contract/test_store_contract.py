@@ -601,9 +601,21 @@ def test_discarding_forgets_the_plan_and_says_why(
     assert store.pending(feed) is None
     noted = [n for n in store.history(feed) if n.what == "discarded"]
     assert [n.details for n in noted] == [{"micro_batch": 1, "why": "the snapshot is gone"}]
-    store.discard(claim, 1, "again")
+    store.discard(claim, 1, "again", {"late": 1})
+    assert store.state(feed).position == {}
     run_plan(store, claim, make_plan(1, watermark=5))
     assert store.state(feed).micro_batch == 1
+
+
+def test_discarding_may_leave_word_in_the_position(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    store.record(claim, make_plan(1, watermark=5), ())
+    store.discard(claim, 1, "", {"shown": ["a"]})
+    found = store.state(feed)
+    assert (found.position, found.micro_batch, found.watermark) == ({"shown": ["a"]}, 0, 0)
+    run_plan(store, claim, make_plan(1, watermark=5))
+    assert store.state(feed).position == make_plan(1).stretch.position
 
 
 # --- table versions and subscribe ----------------------------------------------------------------

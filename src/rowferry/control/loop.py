@@ -81,6 +81,15 @@ class Step:
     warnings: tuple[str, ...] = ()
 
 
+def discard(store: MetaStore, claim: Claim, flow: Flow, pending: Plan, why: str) -> None:
+    """Take a recorded, unfinished plan back; what readers have seen of it is kept in mind."""
+    position = None
+    if flow.sink.discard(pending):
+        known = store.state(claim.changefeed).position
+        position = flow.capture.after_discard(known, pending.stretch)
+    store.discard(claim, pending.micro_batch, why, position)
+
+
 class Loop:
     """One changefeed under one claim. Not for use from several threads."""
 
@@ -206,8 +215,7 @@ class Loop:
         """Discard the pending plan, which can never run again, and plan from what was published."""
         pending = self._store.pending(self._id)
         if pending is not None:
-            self._flow.sink.discard(pending)
-            self._store.discard(self._claim, pending.micro_batch, why)
+            discard(self._store, self._claim, self._flow, pending, why)
         self._close_planner()
 
     def close(self) -> None:

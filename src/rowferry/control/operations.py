@@ -21,6 +21,7 @@ from rowferry.control.altered import altered
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.leaving import leave_sink
 from rowferry.control.lifecycle import State, Verb
+from rowferry.control.loop import discard
 from rowferry.control.operation_forms import Changed, Created, Held, Seen, Synced, Wanted
 from rowferry.control.prepare import Prepared, check_rules, examine
 from rowferry.control.store.contract import Feed, MetaStore, Server, Subscribing
@@ -302,8 +303,7 @@ class Operations:
                 if anew and state is not None:
                     state = nothing_delivered(state)
                 flow.sink.open(Owner(feed.id, claim.epoch), state)
-                flow.sink.discard(pending)
-                self.store.discard(claim, pending.micro_batch, f"{why}: rows may come again")
+                discard(self.store, claim, flow, pending, f"{why}: rows may come again")
         finally:
             self.store.release(claim)
 

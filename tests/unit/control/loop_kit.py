@@ -126,6 +126,9 @@ class ScriptedSource:
     def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return stretch.position
 
+    def after_discard(self, position: dict[str, Any], stretch: Stretch) -> dict[str, Any]:
+        return position
+
 
 class ScriptedPlanner:
     """The driver's half of a scripted source."""

@@ -326,8 +326,12 @@ class MetaStore(Protocol):
             PlanRefused: this is not the plan that is pending.
         """
 
-    def discard(self, claim: Claim, micro_batch: int, why: str) -> None:
+    def discard(
+        self, claim: Claim, micro_batch: int, why: str, position: dict[str, Any] | None = None
+    ) -> None:
         """Forget the pending plan of this number and note it. On repeat: nothing changes.
+
+        With it the changefeed's position becomes `position`; None: it stays.
 
         Raises:
             PlanRefused: a plan of another number is pending.

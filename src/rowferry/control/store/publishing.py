@@ -77,6 +77,7 @@ _MOVE = (
         published=bindparam("new_published"),
     )
 )
+_STAND = update(_FEEDS).where(_FEEDS.c.id == _FEED).values(position=bindparam("new_position"))
 _MOVE_WITH_SINK = _MOVE.values(sink_state=bindparam("new_sink"))
 _MET = select(_VERSIONS.c.db_name, _VERSIONS.c.table_name, _VERSIONS.c.table_id).where(
     _VERSIONS.c.changefeed == _FEED, _VERSIONS.c.micro_batch == bindparam("number")
@@ -159,7 +160,9 @@ def publish_plan(
         _forget_versions(session, claim.changefeed, plan)
 
 
-def discard_plan(session: Session, claim: Claim, micro_batch: int) -> bool:
+def discard_plan(
+    session: Session, claim: Claim, micro_batch: int, position: dict[str, Any] | None = None
+) -> bool:
     """Forget the pending plan; returns whether there was one."""
     connection = session.connection()
     standing(connection, claim)
@@ -171,6 +174,9 @@ def discard_plan(session: Session, claim: Claim, micro_batch: int) -> bool:
             f"changefeed {claim.changefeed}: micro-batch {pending[0]} is pending, not {micro_batch}"
         )
     connection.execute(_END_PENDING, {"feed": claim.changefeed})
+    if position is not None:
+        moved = {"feed": claim.changefeed, "new_position": to_text(position)}
+        connection.execute(_STAND, moved)
     return True
 
 

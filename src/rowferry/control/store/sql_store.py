@@ -417,11 +417,13 @@ class SqlStore:
         moment("progress published")
 
     @undone_again
-    def discard(self, claim: Claim, micro_batch: int, why: str) -> None:
+    def discard(
+        self, claim: Claim, micro_batch: int, why: str, position: dict[str, Any] | None = None
+    ) -> None:
         """Forget the pending plan of this number and note it."""
         moment("discard plan")
         with self.database.writing(f"discard a plan of {claim.changefeed}") as session:
-            if publishing.discard_plan(session, claim, micro_batch):
+            if publishing.discard_plan(session, claim, micro_batch, position):
                 details = {"micro_batch": micro_batch, "why": why}
                 fence.note(session, claim.changefeed, self._clock(), "discarded", details)
         moment("plan discarded")

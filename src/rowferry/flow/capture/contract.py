@@ -223,3 +223,10 @@ class Source(Protocol):
 
     def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """Return the position behind a stretch, once tasks have told what only they could find."""
+
+    def after_discard(self, position: dict[str, Any], stretch: Stretch) -> dict[str, Any]:
+        """Return the position from which to plan again, once readers may have seen a stretch.
+
+        The stretch was planned after `position` and is discarded. What it has shown stays with
+        readers: where reading it again does not set that right, the next plan must.
+        """

@@ -78,8 +78,9 @@ class Blackhole:
     ) -> None:
         """Nothing becomes visible."""
 
-    def discard(self, plan: Plan) -> None:
-        """Nothing was kept."""
+    def discard(self, plan: Plan) -> bool:
+        """Nothing was kept, and nobody has seen it."""
+        return False
 
     def close(self) -> None:
         """Nothing is held."""

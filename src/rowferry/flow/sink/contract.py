@@ -124,8 +124,11 @@ class Sink(Protocol):
         again with the same plan. On repeat: nothing becomes visible twice.
         """
 
-    def discard(self, plan: Plan) -> None:
-        """Remove what tasks of a recorded but unpublished plan may have written."""
+    def discard(self, plan: Plan) -> bool:
+        """Remove what tasks of a recorded but unpublished plan may have written.
+
+        Returns whether readers may have seen something of it. On repeat: the same.
+        """
 
     def close(self) -> None:
         """Let connections go."""

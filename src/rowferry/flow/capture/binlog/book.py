@@ -9,7 +9,6 @@ from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.ddl import create_sql, parse_create
-from rowferry.change.ddl_table import quoted_table
 from rowferry.change.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
@@ -30,6 +29,7 @@ from rowferry.flow.capture.binlog.table_map import (
     is_sequence,
     mismatch,
 )
+from rowferry.flow.capture.binlog.telling import dropped
 from rowferry.flow.capture.binlog.unseen import altered_since
 from rowferry.flow.decide.contract import Decision
 
@@ -390,9 +390,7 @@ class Book:
 
     def _let_go(self, schema: TableSchema, commit_ts: int) -> list[SchemaChange]:
         """Let a table go; returns the DROP that clears what was delivered of it."""
-        query = f"DROP TABLE {quoted_table(schema.id)}"
-        change = SchemaChange(0, DdlKind.DROP_TABLE, query, schema.id)
-        return self._apply_one(replace(change, dropped_table_id=schema.table_id), commit_ts)
+        return self._apply_one(dropped(schema.id, schema.table_id, commit_ts), commit_ts)
 
     def _as_seen(self, change: SchemaChange) -> SchemaChange:
         """Return a change as the feed sees it: a table renamed into it is a new table."""

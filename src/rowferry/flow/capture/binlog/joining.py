@@ -13,9 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
-from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import create_sql
-from rowferry.change.ddl_table import quoted_table
+from rowferry.change.chunk import SchemaChange
 from rowferry.change.position import PHYSICAL_SHIFT, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SourceUnsupported
@@ -25,6 +23,7 @@ from rowferry.flow.capture.binlog.server import Server, passed
 from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.snapshot_position import Place, high_position, low_position
 from rowferry.flow.capture.binlog.state import TOLD, Captured, State
+from rowferry.flow.capture.binlog.telling import created, dropped
 from rowferry.flow.decide.contract import Decision
 
 _TRIES: Final = 50
@@ -151,7 +150,7 @@ def _begun(
     state.forget(schema.table_id)
     begun = state.put(schema, Stage.SNAPSHOT, clock)
     begun.progress = begun.progress.with_(last_snapshot_key=TOLD)
-    change = SchemaChange(clock, DdlKind.CREATE_TABLE, create_sql(schema), schema.id, schema)
+    change = created(schema)
     return [change] if not known and decision.keeps_schema_change(change) else []
 
 
@@ -159,10 +158,8 @@ def _dropped(state: State, table: Captured, decision: Decision) -> list[SchemaCh
     """Let a table go; readers who know it are told."""
     schema = table.schema
     state.forget(schema.table_id)
-    query = f"DROP TABLE {quoted_table(schema.id)}"
     state.log.last_ts += 1
-    change = SchemaChange(state.log.last_ts, DdlKind.DROP_TABLE, query, schema.id)
-    change = replace(change, dropped_table_id=schema.table_id)
+    change = dropped(schema.id, schema.table_id, state.log.last_ts)
     return [change] if table.told and decision.keeps_schema_change(change) else []
 
 

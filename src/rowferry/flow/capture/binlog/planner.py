@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from rowferry.change.chunk import SchemaChange
-from rowferry.change.plan import Stretch
+from rowferry.change.plan import Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption
@@ -33,6 +33,7 @@ from rowferry.flow.capture.binlog.snapshot import (
     cut_snapshots,
     find_hold,
     restart_altered,
+    restart_shown,
     snapshot_shares,
 )
 from rowferry.flow.capture.binlog.state import State
@@ -64,6 +65,7 @@ class BinlogPlanner:
         drop_marked: bool,
         retention_warning: timedelta,
         ranges: tuple[RangeProgress, ...],
+        shown: tuple[TableSlice, ...] = (),
     ) -> None:
         self._server = Server(login)
         self._decision = decision
@@ -76,8 +78,15 @@ class BinlogPlanner:
         self._retention_ms: int | None = None
         self._state = state or State(LogPosition(self._server.flavour, self._server.facts.identity))
         self._is_new = state is None
+        # Discarded plans have used ids up as well.
+        used = (v.table_id + 1 for v in versions)
+        self._state.next_table_id = max((self._state.next_table_id, *used))
         self._before: dict[int, RangeProgress] = {r.range_id: r for r in ranges}
         self._known = {(v.table_id, v.version) for v in versions}
+        # Of discarded plans: tables whose rows readers have seen, and what they were like.
+        self._shown = {one.table_id for one in shown}
+        seen_as = {(one.table_id, one.version) for one in shown}
+        self._shown_as = [v for v in versions if (v.table_id, v.version) in seen_as]
         self._met: list[TableSchema] = []
         self._warnings: list[str] = []
         self._joining = Joining(self._server, self._warnings.append)
@@ -161,12 +170,18 @@ class BinlogPlanner:
 
     def _open(self) -> Stretch | None:
         """Bring the state to what the settings ask for; a stretch if something must be told."""
-        state = self._state
+        state, server, decision = self._state, self._server, self._decision
+        # Above all that was shown: what takes it back comes after it.
+        state.log.last_ts = max((state.log.last_ts, *(v.version for v in self._shown_as)))
         if self._is_new:
-            self._beginning.start(state, self._server, self._decision)
-            return None
-        self._beginning.follow_filter(state, self._server, self._decision)
-        changes = restart_altered(state, self._server, self._decision)
+            self._beginning.start(state, server, decision)
+            again = self._shown_as if self._beginning.snapshots else ()
+            changes = restart_shown(state, again, decision)
+        else:
+            for table_id in self._shown & state.tables.keys():
+                state.tables[table_id].tell()
+            self._beginning.follow_filter(state, server, decision)
+            changes = restart_altered(state, server, decision, self._shown)
         return Stretch((), tuple(changes), {}) if changes else None
 
     def _check_end(self, until_ts: int) -> None:

@@ -9,11 +9,12 @@ A table without a usable key is read at once, at an exact place of its own.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl_table import quoted_table
+from rowferry.change.chunk import SchemaChange
+from rowferry.change.ddl import create_sql
 from rowferry.change.plan import Again, Segment, TableSlice
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableSchema
@@ -22,6 +23,7 @@ from rowferry.flow.capture.binlog.chunks import Chunk, estimate_rows, next_chunk
 from rowferry.flow.capture.binlog.server import Server
 from rowferry.flow.capture.binlog.snapshot_position import high_position
 from rowferry.flow.capture.binlog.state import TOLD, Captured, State
+from rowferry.flow.capture.binlog.telling import dropped, truncated
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.decide.contract import Decision
 
@@ -116,16 +118,48 @@ def _segment(
     return Segment(ordinal, read, (one,), low, low, size, snapshot=True, again=again)
 
 
-def restart_altered(state: State, server: Server, decision: Decision) -> list[SchemaChange]:
+def restart_shown(
+    state: State, shown: Iterable[TableSchema], decision: Decision
+) -> list[SchemaChange]:
+    """Take back what a discarded beginning has shown; returns what readers are told.
+
+    The feed begins at another place, and nothing tells what happened to these tables until then.
+    """
+    told: list[SchemaChange] = []
+    for old in shown:
+        state.log.last_ts += 1
+        clock, now = state.log.last_ts, state.by_name().get(old.id)
+        if now is not None and create_sql(now.schema) == create_sql(old):
+            now.tell()
+        else:
+            gone = replace(dropped(old.id, old.table_id, clock), last_schema=old)
+            told += [gone] if decision.keeps_schema_change(gone) else []
+        if now is not None:
+            told += take_back(state, now, decision, clock)
+    if not state.in_stage(Stage.SNAPSHOT):
+        state.unsettled_from = 0
+    return told
+
+
+def restart_altered(
+    state: State, server: Server, decision: Decision, shown: Collection[int] = ()
+) -> list[SchemaChange]:
     """Take tables back that were altered under their snapshots; returns what readers are told.
 
     A column that was only added does no harm: the log adds it to the rows. A table that was changed
     in another way, or is gone from its name, is registered anew, as it was at the log's place: the
     log tells what became of it, and it joins again when that has been followed.
+
+    `shown` are ids of tables of which readers have seen rows by a plan that was discarded. Those
+    without a usable key are taken back in any case: their rows would come a second time.
     """
     told: list[SchemaChange] = []
     begun = state.in_stage(Stage.SNAPSHOT)
-    for table in begun:
+    for table in list(state.tables.values()):
+        if table.schema.table_id in shown and table.schema.handle_index is None:
+            state.log.last_ts += 1
+            told += take_back(state, table, decision, state.log.last_ts)
+    for table in state.in_stage(Stage.SNAPSHOT):
         now = server.table(table.schema.id, table.schema.table_id)
         if now is None or not _holds(now, table, server):
             state.log.last_ts += 1
@@ -146,9 +180,7 @@ def take_back(
     if not table.told:
         return []
     again.tell()
-    query = f"TRUNCATE TABLE {quoted_table(old.id)}"
-    change = SchemaChange(commit_ts, DdlKind.TRUNCATE_TABLE, query, old.id, new)
-    change = replace(change, dropped_table_id=old.table_id)
+    change = truncated(new, old.table_id)
     return [change] if decision.keeps_schema_change(change) else []
 
 

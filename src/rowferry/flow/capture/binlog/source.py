@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
@@ -31,6 +31,8 @@ from rowferry.moment import moment
 from rowferry.spec.active_active import ACTIVE_ACTIVE, BDR_MODE, CLUSTER_INDEX, ENABLE
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+
+_SHOWN: Final = "shown"  # of a position: slices that discarded plans have shown
 
 
 class BinlogSource:
@@ -134,7 +136,8 @@ class BinlogSource:
         versions: tuple[TableSchema, ...],
     ) -> BinlogPlanner:
         """Open the driver's half after a published state."""
-        state = State.from_position(position, ranges, versions) if position else None
+        known = "log" in position
+        state = State.from_position(position, ranges, versions) if known else None
         return BinlogPlanner(
             self._login,
             decision,
@@ -146,6 +149,7 @@ class BinlogSource:
             drop_marked=self._drop_marked,
             retention_warning=self._options[opt.RETENTION_WARNING],
             ranges=ranges,
+            shown=tuple(TableSlice.from_json(one) for one in position.get(_SHOWN, ())),
         )
 
     def read(self, segment: Segment, tables: Mapping[TableSlice, TableSchema]) -> Iterator[Rows]:
@@ -181,6 +185,16 @@ class BinlogSource:
         lows = dict(stretch.position["lows"])
         lows.update({str(f["table_id"]): f["place"] for f in found})
         return {**stretch.position, "lows": lows}
+
+    def after_discard(self, position: dict[str, Any], stretch: Stretch) -> dict[str, Any]:
+        """Return the position with the tables of whose snapshots readers have seen rows."""
+        parts = (s for segment in stretch.segments if segment.snapshot for s in segment.slices)
+        forms = [replace(one, physical_id=None).to_json() for one in parts]
+        if not forms:
+            return position
+        shown = [*position.get(_SHOWN, ())]
+        shown += [form for form in forms if form not in shown]
+        return {**position, _SHOWN: shown}
 
     def _whose(self) -> Flavour:
         if self._flavour is None:

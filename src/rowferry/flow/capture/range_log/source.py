@@ -129,3 +129,7 @@ class RangeSource:
     def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """Return the planned position."""
         return stretch.position
+
+    def after_discard(self, position: dict[str, Any], stretch: Stretch) -> dict[str, Any]:
+        """Return the position as it is: what is read again is the same, or as good."""
+        return position

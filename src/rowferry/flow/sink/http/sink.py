@@ -108,8 +108,9 @@ class Http:
             mark = Watermark(plan.stretch.watermark)
             self._note(plan, "watermark", self._codec.encode_watermark(mark, plan.planned_at_ms))
 
-    def discard(self, plan: Plan) -> None:
+    def discard(self, plan: Plan) -> bool:
         """Nothing can be taken back; the rows that were sent will be sent again."""
+        return True
 
     def close(self) -> None:
         """Let connections go."""

@@ -209,8 +209,9 @@ class Kafka:
             self._state = plan.sink_state
             self._delivered.publish(plan.sink_state)
 
-    def discard(self, plan: Plan) -> None:
+    def discard(self, plan: Plan) -> bool:
         """What was sent stays; it will be sent again, in order."""
+        return True
 
     def close(self) -> None:
         """Let connections go."""

@@ -295,7 +295,7 @@ class MySql:
         self._delivered.publish(plan.sink_state)
         self._published = plan.micro_batch
 
-    def discard(self, plan: Plan) -> None:
+    def discard(self, plan: Plan) -> bool:
         """Nothing can be taken back; the rows that were written will be written again."""
         if self._settings.exactly_once:
             moment("forget plan downstream")
@@ -304,6 +304,7 @@ class MySql:
                     session.run(self._ledger.forget_delivered())
             except Refused as err:
                 raise err.as_error("forgetting a discarded plan") from err
+        return True
 
     def leave(self) -> None:
         """Take the changefeed out of the progress tables, by which others wait for it."""

@@ -320,8 +320,10 @@ class Storage:
         if plan.stretch.watermark is not None:
             self._expire_if_due(plan.stretch.watermark)
 
-    def discard(self, plan: Plan) -> None:
+    def discard(self, plan: Plan) -> bool:
         """Remove the plan's files that no index names; its tasks create no more of them.
+
+        Those that an index names stay: readers may have seen them.
 
         Where no lock keeps a task out that is still at work, each of these numbers stays taken by
         an empty file, which fits every plan.
@@ -336,20 +338,20 @@ class Storage:
 
         moment("discard data files")
 
-        def clear(directory: str) -> None:
+        def clear(directory: str) -> bool:
             self._last.pop(directory, None)
             index = index_path(directory)
             with self._ownership.fenced():
                 visible = self._number_in(self._files.get(index), index)
-                for target in by_directory[directory]:
-                    if target["number"] <= visible:
-                        continue
+                hidden = [t for t in by_directory[directory] if t["number"] > visible]
+                for target in hidden:
                     if self._files.has_locks:
                         self._files.delete(target["path"])
                     else:
                         self._files.overwrite(target["path"], self._nothing)
+            return len(hidden) < len(by_directory[directory])
 
-        each_fenced(self._files, clear, by_directory)
+        return any(each_fenced(self._files, clear, by_directory))
 
     def close(self) -> None:
         """Let connections and local space go."""
