@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import sys
 import time
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from rowferry.testing.histories.feeds import NARROW, SERVERS, SINKS, Services
+from rowferry.testing.histories.facts import full_name
+from rowferry.testing.histories.feeds import NARROW, PROCESSES, SERVERS, SINKS, Services
 from rowferry.testing.histories.history import Outcome, run_history
 
 
@@ -35,7 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if asked.history is not None:
                     number, server, some = asked.history, servers[0], tuple(sinks)
                 at = folder / f"history{len(outcomes)}"
-                found = run_history(services, at, number, server, some, asked.acts, not asked.quiet)
+                failover = asked.failover
+                if asked.history is None and not asked.sink and not asked.quiet:
+                    failover = dice.random() < 0.06
+                    if not failover and asked.minutes >= 10 and dice.random() < 0.08:
+                        some = (dice.choice(PROCESSES),)
+                found = run_history(
+                    services, at, number, server, some, asked.acts, not asked.quiet, failover
+                )
                 outcomes.append(found)
                 _tell(found, len(outcomes))
                 if asked.history is not None or time.monotonic() > end:
@@ -59,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--history", type=int, help="only this one, with all sinks that are named")
     parser.add_argument("--acts", type=int, default=40, help="how much each history writes")
     parser.add_argument("--quiet", action="store_true", help="without faults")
+    parser.add_argument("--failover", action="store_true", help="to a replica, in the middle")
     parser.add_argument("--result", default="bench/results/chaos.json")
     return parser
 
@@ -66,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 def _chosen(text: str) -> list[str]:
     wanted = text.split(",") if text else [""]
     found = [s for s in SINKS if any(s.startswith(w) for w in wanted)]
+    found += [s for s in PROCESSES if text and any(s.startswith(w) for w in wanted)]
     if not found:
         raise SystemExit(f"no sink begins with {text!r}: known are {', '.join(SINKS)}")
     return found
@@ -92,9 +103,29 @@ def _tell(found: Outcome, number: int) -> None:
         for words in found.failures[:5]:
             print(f"   {words[:1500]}")
         print(f"   repeat: {found.repeat}")
-        path = Path(mkdtemp(prefix="rowferry-history-")) / "statements.sql"
-        path.write_text(";\n".join(found.script) + ";\n")
-        print(f"   statements: {path}", flush=True)
+        kept = Path(mkdtemp(prefix="rowferry-history-"))
+        (kept / "statements.sql").write_text(";\n".join(found.script) + ";\n")
+        (kept / "short.sql").write_text(";\n".join(_about(found)) + ";\n")
+        print(f"   statements: {kept} (short.sql: those about the first table)", flush=True)
+
+
+def _about(found: Outcome) -> list[str]:
+    """Return the statements about the table of the first failure, and what frames them."""
+    match = re.search(r"\('([^']*)', ([\"'])(.*?)\2\)", found.failures[0])
+    if match is None:
+        return found.script
+    frames = ("BEGIN", "START", "COMMIT", "ROLLBACK", "SAVEPOINT", "SET ", "XA ", "FLUSH", "-- ")
+    names = {full_name((match[1], match[3]))}
+    kept: list[str] = []
+    for sql in reversed(found.script):  # a table that was renamed is looked for by its older name
+        bare = sql.removeprefix("/* second session */ ")
+        if any(n in sql for n in names):
+            if "RENAME" in sql:
+                names |= set(re.findall(r"`(?:[^`]|``)*`\.`(?:[^`]|``)*`", sql))
+            kept.append(sql)
+        elif bare.startswith(frames):
+            kept.append(sql)
+    return kept[::-1]
 
 
 def _report(outcomes: Sequence[Outcome], seed: int, result: Path) -> None:

@@ -178,6 +178,8 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, Table]:
         (_text(d), _text(t)): {"columns": [], "indexes": {}, "partitions": [], "parts": set()}
         for d, t in listed
     }
+    (version,) = ask("SELECT VERSION()")[0]
+    hides = "MariaDB" in _text(version) and int(_text(version).split(".")[0]) >= 11
     for row in ask(
         "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, "
         "IS_NULLABLE, EXTRA, COLUMN_DEFAULT FROM information_schema.COLUMNS "
@@ -185,7 +187,7 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, Table]:
     ):
         parts = [None if v is None else _text(v) for v in row]
         if (entry := found.get((str(parts[0]), str(parts[1])))) is not None:
-            entry["columns"].append(_column(parts[2:]))
+            entry["columns"].append(_column(parts[2:], hides))
     for row in ask(
         "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM "
         f"information_schema.STATISTICS {where} "
@@ -255,18 +257,20 @@ def same(one: Image | None, other: Image | None) -> bool:
     return one == other and repr(one) == repr(other)
 
 
-def _column(parts: Sequence[str | None]) -> Column:
+def _column(parts: Sequence[str | None], hides: bool) -> Column:
+    """Make a column; `hides`: the server's log has no generated ones, so none of them is sent."""
     name, kind, full, charset, nullable, extra, default = parts
     base = str(kind).lower()
     more = str(extra).upper()
+    made = "GENERATED" in more and "DEFAULT_GENERATED" not in more
     return Column(
         name=str(name),
         type=base,
         full=str(full),
         charset=charset or "",
         nullable=nullable == "YES",
-        generated="GENERATED" in more and "DEFAULT_GENERATED" not in more,
-        virtual="VIRTUAL GENERATED" in more,
+        generated=made,
+        virtual=made if hides else "VIRTUAL GENERATED" in more,
         invisible="INVISIBLE" in more,
         auto_increment="AUTO_INCREMENT" in more,
         default=default,

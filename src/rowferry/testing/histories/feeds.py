@@ -22,9 +22,10 @@ from rowferry.control import service
 from rowferry.control.lease import Holder
 from rowferry.control.loop import Loop, Step
 from rowferry.control.store.sql_store import open_store
-from rowferry.errors import MetaUnavailable, RowferryError, SinkUnavailable, Verdict
+from rowferry.errors import MetaUnavailable, RowferryError, SinkError, SinkUnavailable, Verdict
 from rowferry.spark.job import InProcessRunner, SegmentTask
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.testing.harness import RunProcess
 from rowferry.testing.histories.facts import full_name, quoted, read_rows, read_tables
 from rowferry.testing.histories.forms import FORMS, Form
 from rowferry.testing.histories.judge import Case, Judge
@@ -40,11 +41,21 @@ from rowferry.testing.histories.outputs import (
 from rowferry.testing.histories.truth import JOURNAL, OUTSIDE, Truth
 from rowferry.testing.histories.writer import clear
 from rowferry.testing.receiver import Answer, Fault, HttpReceiver
-from rowferry.testing.servers import Kafka, MariaDb, MariaDb11, Minio, MySql, Registry, Server
+from rowferry.testing.servers import (
+    Kafka,
+    MariaDb,
+    MariaDb11,
+    Minio,
+    MySql,
+    Registry,
+    Server,
+    replicate,
+)
 from rowferry.testing.validators import StorageLayout
 
 NAME = "feed"
 PATIENCE_S = 120.0
+PROCESS_PATIENCE_S = 300.0
 SERVERS: Mapping[str, type[Server]] = {"mysql": MySql, "mariadb": MariaDb, "mariadb11": MariaDb11}
 SINKS = (
     "file/canal-json",
@@ -58,6 +69,7 @@ SINKS = (
     "mysql/rows",
     "mysql/created",
 )
+PROCESSES = ("process/canal-json", "process/csv")  # into files, by `rowferry run`
 NARROW = ("kafka/avro", "mysql/rows", "mysql/created")  # they ask for plain names and keys
 
 
@@ -206,6 +218,7 @@ class HistoryFeed:
         self.faults: list[str] = []
         self.first = self.settled = 0
         self.is_settled = False
+        self._moved = False
         self._place, self.protocol = sink.split("/")
         self._old_values = dice.random() < 0.5
         self._tag = f"t{time.time_ns():x}{dice.randrange(1 << 20):x}"
@@ -226,7 +239,7 @@ class HistoryFeed:
         head = "" if self.sink in NARROW else "force-replicate = true\n"
         sink, more = "", ""
         match self._place:
-            case "file" | "s3":
+            case "file" | "s3" | "process":
                 if self.protocol == "csv":
                     old = str(self._old_values).lower()
                     more = f"[sink.csv]\ninclude-commit-ts = true\noutput-old-value = {old}\n"
@@ -280,7 +293,7 @@ class HistoryFeed:
 
     def _storage(self, options: str) -> str:
         old = self.protocol == "csv" and self._old_values
-        if self._place == "file":
+        if self._place in ("file", "process"):
             root = self._folder / "out"
             root.mkdir()
             self._files = Files.below(root, self.protocol, old)
@@ -325,6 +338,9 @@ class HistoryFeed:
         )
         if feed is None:
             self._store.create_changefeed(prepared.spec, 0)
+        elif self._moved:
+            self._store.update_spec(NAME, prepared.spec)
+        self._moved = False
         claim = self._store.claim(NAME, Holder.here(), time.time(), 0.0)
         sink: Any = prepared.flow.sink
         publish = sink.publish
@@ -372,6 +388,11 @@ class HistoryFeed:
                 if self._layout is not None:
                     self._layout.observe()
         return step
+
+    def move_to(self, server: Server) -> None:
+        """Go on with another server at another address."""
+        self.stop()
+        self._server, self._moved = server, True
 
     def _kill(self) -> None:
         """Go away without a word; what was open is closed when nobody minds any more."""
@@ -430,7 +451,7 @@ class HistoryFeed:
         if self._place == "mysql":
             return self._judge_copy(truth)
         told = {"canal-json": "canal-json", "csv": "files", "avro": ""}.get(self.protocol, "any")
-        if self._place in ("file", "s3"):
+        if self._files is not None:
             told = "files"
         repeats = self._place in ("kafka", "http")
         case = Case(self.form, self.first, self.settled, repeats, told)
@@ -519,6 +540,74 @@ class HistoryFeed:
         if extra_tables:
             found.failures.append(f"tables that are gone are still downstream: {extra_tables}")
         return found
+
+
+class ProcessFeed(HistoryFeed):
+    """A feed that is `rowferry run`, with Spark, killed and started as dice say."""
+
+    def __init__(
+        self, server: Server, sink: str, services: Services, folder: Path, dice: random.Random
+    ) -> None:
+        self._process: RunProcess | None = None
+        super().__init__(server, sink, services, folder, dice)
+
+    def start(self) -> None:
+        """Begin, or begin again."""
+        self._process = self._run()
+
+    def _run(self, *more: str) -> RunProcess:
+        config = self._folder / "feed.toml"
+        config.write_text(self._config)
+        arguments = ["--source", self._server.uri, "--sink-uri", self._uri, "--config", str(config)]
+        arguments += ["--changefeed-id", NAME, "--meta", f"sqlite:///{self._folder}/meta.db"]
+        return RunProcess([*arguments, "--spark-master", "local[2]", *more], self._folder / "work")
+
+    def stop(self) -> None:
+        """End it."""
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def step(self) -> Step | None:
+        """Let it work for a while.
+
+        Raises:
+            SinkError: it ended by itself.
+        """
+        if self._process is None:
+            self.start()
+        time.sleep(0.5)
+        if self._process is not None and not self._process.alive:
+            raise SinkError(f"the process ended: {self._process.said()[-500:]}")
+        return None
+
+    def disturb(self) -> str:
+        """Kill it, in one of three cases: it takes seconds to start."""
+        if self._dice.random() < 0.7:
+            return ""
+        self._kill()
+        return "process killed"
+
+    def catch_up(self) -> None:
+        """Deliver all that is in the source now, and end."""
+        self._kill()
+        with self._run("--until", "caught-up") as process:
+            if process.wait(PROCESS_PATIENCE_S):
+                raise SinkError(f"the process failed: {process.said()[-500:]}")
+        if self._files is not None:
+            self._files.look()
+
+
+def start_pair(kind: str, folder: Path) -> list[Server]:
+    """Start a server and its replica."""
+    made = SERVERS[kind]
+    source = made.start(folder / "source", server_id=11)
+    replica = made.start(folder / "replica", server_id=12)
+    replicate(source, replica)
+    return [source, replica]
 
 
 def _kind_of(server: Server) -> str:

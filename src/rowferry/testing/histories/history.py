@@ -5,14 +5,22 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rowferry.errors import RowferryError
 from rowferry.testing.histories.facts import Named
-from rowferry.testing.histories.feeds import NARROW, HistoryFeed, Services
+from rowferry.testing.histories.feeds import (
+    NARROW,
+    HistoryFeed,
+    ProcessFeed,
+    Services,
+    start_pair,
+)
 from rowferry.testing.histories.schemas import Taste
 from rowferry.testing.histories.writer import Writer
+from rowferry.testing.servers import Server, promote, wait_for
 
 
 @dataclass
@@ -22,6 +30,9 @@ class Outcome:
     seed: int
     server: str
     asked: tuple[str, ...] = ()
+    acts: int = 40
+    disturbed: bool = True
+    failover: bool = False
     feeds: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     statements: Counter[str] = field(default_factory=Counter)
@@ -38,7 +49,11 @@ class Outcome:
     def repeat(self) -> str:
         """The line that writes this history again."""
         sinks = ",".join(self.asked)
-        return f'make chaos ARGS="--history {self.seed} --server {self.server} --sink {sinks}"'
+        more = f" --acts {self.acts}" if self.acts != 40 else ""
+        more += " --failover" if self.failover else ""
+        more += "" if self.disturbed else " --quiet"
+        place = f"--server {self.server} --sink {sinks}"
+        return f'make chaos ARGS="--history {self.seed} {place}{more}"'
 
 
 def run_history(
@@ -49,9 +64,12 @@ def run_history(
     sinks: tuple[str, ...],
     acts: int = 40,
     disturbed: bool = True,
+    failover: bool = False,
 ) -> Outcome:
-    """Write a history and let one feed for each sink read it; each begins at a time of its own."""
-    began = time.monotonic()
+    """Write a history and let one feed for each sink read it; each begins at a time of its own.
+
+    With `failover` the server is killed in the middle, and its replica takes its place.
+    """
     dice = random.Random(seed)
     narrow = any(s in NARROW for s in sinks)
     taste = Taste(
@@ -60,8 +78,26 @@ def run_history(
         keyless=not narrow,
         partitions="mysql/created" not in sinks,  # the sink makes tables without partitions
     )
-    source = services.source(server)
-    outcome = Outcome(seed, server, sinks)
+    with ExitStack() as stack:
+        pair: list[Server] = []
+        if failover:
+            pair = [stack.enter_context(s) for s in start_pair(server, folder / "pair")]
+        outcome = Outcome(seed, server, sinks, acts, disturbed, failover)
+        source = pair[0] if pair else services.source(server)
+        return _write(services, source, pair[1:], folder, dice, taste, outcome)
+
+
+def _write(
+    services: Services,
+    source: Server,
+    replicas: list[Server],
+    folder: Path,
+    dice: random.Random,
+    taste: Taste,
+    outcome: Outcome,
+) -> Outcome:
+    began, seed = time.monotonic(), outcome.seed
+    acts, disturbed, sinks = outcome.acts, outcome.disturbed, outcome.asked
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     writer = Writer(source, taste, random.Random(f"{seed} writer"), folder)
@@ -76,10 +112,14 @@ def run_history(
                 if when == number:
                     at = folder / f"feed{len(outcome.feeds)}"
                     feed_dice = random.Random(f"{seed} {sink}")
-                    feed = HistoryFeed(source, sink, services, at, feed_dice)
+                    kind = ProcessFeed if sink.startswith("process/") else HistoryFeed
+                    feed = kind(source, sink, services, at, feed_dice)
                     outcome.feeds.append(sink)
                     feeds.append(feed)
                     _begin(feed, writer, dice, outcome, feeds)
+            if replicas and number == acts // 2:
+                source = _fail_over(source, replicas.pop(), writer, feeds)
+                outcome.faults["failover"] += 1
             writer.act(rows_only=any(not f.is_settled for f in feeds))
             if dice.random() < 0.05:
                 writer.rotate()
@@ -116,6 +156,17 @@ def run_history(
     return outcome
 
 
+def _fail_over(source: Server, replica: Server, writer: Writer, feeds: list[HistoryFeed]) -> Server:
+    """Kill the source when its replica has everything; all go on with the replica."""
+    wait_for(replica, source)
+    source.kill()
+    promote(replica)
+    writer.move_to(replica)
+    for feed in feeds:
+        feed.move_to(replica)
+    return replica
+
+
 def _begin(
     feed: HistoryFeed,
     writer: Writer,
@@ -127,7 +178,7 @@ def _begin(
     feed.first = feed.settled = writer.truth.last.number
     try:
         feed.start()
-        if dice.random() < 0.5:
+        if dice.random() < 0.5 or isinstance(feed, ProcessFeed):
             feed.catch_up()
             _settle(feed, writer)
     except (RowferryError, TimeoutError) as err:

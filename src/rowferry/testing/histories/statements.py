@@ -469,6 +469,8 @@ def _options(world: World, t: Table) -> str:
 
 
 def _convert(world: World, t: Table) -> str:
+    if any(c.family == "named" for c in t.columns):
+        return ""  # both servers break elements of ENUM and SET in UTF-16 and the like
     return f"CONVERT TO CHARACTER SET {world.dice.choice(('utf8mb4', 'utf8mb3', 'utf16'))}"
 
 

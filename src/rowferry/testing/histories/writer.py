@@ -45,22 +45,33 @@ class Writer:
         self._made = 0
         clear(server)
         self._databases = ["h_main"]
-        self._connection: Any = server.connect()
+        self._connection: Any = None
         self._other: Any = None
+        self.sessions: set[int] = set()
+        self._log_in()
         self._send(f"CREATE DATABASE {quoted(JOURNAL[0])}")
         self._send(f"CREATE TABLE {full_name(JOURNAL)} (token bigint PRIMARY KEY)")
         self._send("CREATE DATABASE h_main CHARACTER SET utf8mb4")
         self._send(f"CREATE DATABASE {OUTSIDE}")
-        limits = "innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
-        self._send(f"SET SESSION {limits}")
         if server.flavour.value == "mysql" and dice.random() < 0.3:
             self._send("SET SESSION sql_generate_invisible_primary_key = ON")
-        self.sessions = {_session_id(self._connection)}
         self._watch = Observer(self._ask, lambda: [*self._databases, OUTSIDE], {JOURNAL})
         self._world = World(dice, taste, folder, OUTSIDE, self._databases, {}, {})
         tables = self._watch.tables()
         self.truth.add([], tables, self._watch.rows(tables, {}), kind="beginning")
         self._look_around()
+
+    def _log_in(self) -> None:
+        self._connection = self._server.connect()
+        self.sessions.add(_session_id(self._connection))
+        self._send("SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1")
+
+    def move_to(self, server: Server) -> None:
+        """Go on with another server, which has all that was written."""
+        self._disconnect()
+        self._server, self._other = server, None
+        self.script.append("-- another server from here on")
+        self._log_in()
 
     # --- acts -------------------------------------------------------------------------------------
 
@@ -317,10 +328,14 @@ class Writer:
 
     def close(self) -> None:
         """Disconnect, and leave nothing."""
-        self._connection.close()
-        if self._other is not None:
-            self._other.close()
+        self._disconnect()
         clear(self._server)
+
+    def _disconnect(self) -> None:
+        for connection in (self._connection, self._other):
+            if connection is not None:
+                with suppress(pymysql.err.MySQLError):
+                    connection.close()
 
 
 def clear(server: Server) -> None:
