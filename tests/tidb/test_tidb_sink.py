@@ -19,7 +19,12 @@ from rowferry.flow.sink.mysql.options import Login
 from rowferry.flow.sink.mysql.session import Flavour, Session, connect
 from rowferry.testing.servers import MariaDb, Server, TiDb
 
-TYPES = {kind: values for kind, values in COLUMNS.items() if kind != "geometry"}
+# TiDB has no shapes, and no negative zero: whatever is written, 0 is read.
+TYPES = {
+    kind: tuple("0" if value == "-0e0" else value for value in values)
+    for kind, values in COLUMNS.items()
+    if kind != "geometry"
+}
 MODE = "enable-active-active = true\nbdr-mode = true\n"
 HIDDEN = (
     "_tidb_origin_ts BIGINT UNSIGNED, _tidb_softdelete_time TIMESTAMP(6) NULL, "
