@@ -106,8 +106,9 @@ def examine(
     if before is None:
         flow.sink.check_tables(seen)
         _check_stamps(flow, captured)
-        if isinstance(flow.sink, Advising):
-            told += flow.sink.advice(seen)
+        for part in (flow.sink, flow.encode):
+            if isinstance(part, Advising):
+                told += part.advice(seen)
     flow.encode.probe()
     flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
     if not captured:

@@ -275,3 +275,8 @@ def test_a_restart_inside_a_snapshot(scene: Scene, monkeypatch: pytest.MonkeyPat
     parts = [str(read["chunk"]) for read in feed.runner.segments("snapshot")]
     assert len(parts) == len(set(parts)) >= 10
     assert feed.differences() == ""
+
+
+def test_texts_that_csv_readers_take_for_null_are_told_at_creation(scene: Scene) -> None:
+    feed = scene.feed(config="[sink.csv]\nquote = ''\nnull = 'NULL'", protocol="csv")
+    assert any("sink.csv.quote is empty" in words for words in feed.notices)

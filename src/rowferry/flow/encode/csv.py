@@ -64,7 +64,13 @@ QUOTE = Option(
     "quote", _quote(), '"', "What stands around strings; empty: none, and backslashes escape."
 )
 DELIMITER = Option("delimiter", _delimiter(), ",", "What stands between columns.")
-NULL = Option("null", text(), "\\N", "What stands for NULL, without quotes.")
+NULL = Option(
+    "null",
+    text(),
+    "\\N",
+    "What stands for NULL, without quotes. Where `quote` is empty, a "
+    "text that is written like it is NULL for readers; none is written like the default.",
+)
 INCLUDE_COMMIT_TS = Option("include-commit-ts", flag(), False, "Write each row's commit-ts.")
 # Its words are checked after the delimiter and quote together, whose fault is the worse one.
 _PACKINGS: Final = ("base64", "hex")
@@ -144,6 +150,17 @@ class Csv:
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""
+
+    def advice(self, tables: Sequence[TableSchema]) -> list[str]:
+        """Say where a text may be taken for NULL: without quotes only escapes tell them apart."""
+        escapes = b"\\rn" + self._delimiter  # what may stand behind the backslash of a text
+        no_text = self._null.startswith(b"\\") and self._null[1:2] not in escapes
+        if self._quote or no_text or self._null == b"\\":
+            return []
+        return [
+            f"{CSV.path(QUOTE.key)} is empty, so that readers take a text that is written "
+            f"{self._null.decode()!r} for NULL; set {CSV.path(NULL.key)} = '\\N', or set a quote"
+        ]
 
     def file_head(self, table: TableSchema) -> bytes:
         """Return the line of column names, or nothing."""

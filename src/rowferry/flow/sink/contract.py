@@ -136,7 +136,7 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Advising(Protocol):
-    """A sink some of whose tables get less than its promises; the user should hear of it."""
+    """A sink or codec that gives some tables less than it promises; the user should hear of it."""
 
     def advice(self, tables: Sequence[TableSchema]) -> list[str]:
         """Return what there is to know about these tables and what to do, a line each; pure."""

@@ -254,3 +254,24 @@ def test_names_are_the_routed_ones() -> None:
 def test_lines_are_no_messages() -> None:
     with pytest.raises(DecodeError, match="csv is a format of files"):
         Csv(spec()).decode_message(None, b'"I","t","test",1,"y"\r\n')
+
+
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ({"quote": "", "null": "NULL"}, "NULL"),
+        ({"quote": "", "null": ""}, ""),
+        ({"quote": "", "null": "\\nil"}, "\nil"),
+    ],
+)
+def test_a_text_that_readers_take_for_null_is_told(options: dict[str, Any], written: str) -> None:
+    codec = Csv(spec(csv=options))
+    assert len(codec.advice([])) == 1
+    line = codec.encode_rows(inserts(INT_TEXT, (1, written)), 0).value_bytes()
+    assert images(read(codec, bytes(line)))[0][2] == {"a": 1, "b": None}
+
+
+@pytest.mark.parametrize("null", ["\\N", "\\", "NULL"])
+def test_nothing_is_told_where_no_text_looks_like_null(null: str) -> None:
+    codec = Csv(spec(csv={"quote": '"' if null == "NULL" else "", "null": null}))
+    assert codec.advice([]) == []
