@@ -21,11 +21,12 @@ from rowferry.flow.sink.mysql.target_tables import gone_tables
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
 
-BEGUN, DONE = "begun", "done"
+BEGUN, DONE, REFUSED = "begun", "done", "refused"
 # The downstream is as the statement wants it already: there, or gone.
 _SO_ALREADY: Final = frozenset(
     {1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1091, 1176, 1507, 1517, 1826}
 )
+_THERE: Final = 1050  # a table of this name
 _DATABASES: Final = frozenset(
     {DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE, DdlKind.DATABASE_CHARSET}
 )
@@ -113,7 +114,8 @@ class SchemaChanges:
 
         if known is None or known[1] != DONE:
             before = _digest(_definition(notes, change))
-            begun = known is not None and known[0] == digest
+            # What was refused has done nothing: if the definition is another one, a cure did that.
+            begun = known is not None and known[0] == digest and known[1] == BEGUN
             took_effect = begun and known is not None and known[2] != before
             if begun and statement and change.kind is DdlKind.EXCHANGE_PARTITION:
                 raise self._refused(
@@ -125,6 +127,7 @@ class SchemaChanges:
                     try:
                         self._execute(change, statement)
                     except Refused as err:
+                        note(REFUSED, before)
                         name = _former(change)
                         if name in there and _is_gone(notes, name):
                             raise gone_tables(notes, [name]) from err
@@ -151,7 +154,7 @@ class SchemaChanges:
                 moment("ddl done downstream")
             except Refused as err:
                 error = err.as_error("a schema change")
-                if err.number in _SO_ALREADY:
+                if err.number in _SO_ALREADY and not _is_taken(session, change, err.number):
                     return
                 if error.verdict is Verdict.RETRY:
                     raise error from err
@@ -199,6 +202,12 @@ def _definition(session: Session, change: SchemaChange) -> str:
     old = change.previous_target or change.previous
     names = [name for name in (old, change.written_as) if name is not None]
     return "\n".join(_show(session, name) for name in dict.fromkeys(names))
+
+
+def _is_taken(session: Session, change: SchemaChange, number: int) -> bool:
+    """Return whether another table has the name that a table should get."""
+    old = _former(change)
+    return number == _THERE and old != change.written_as and not _is_gone(session, old)
 
 
 def _is_gone(session: Session, name: TableId) -> bool:

@@ -1,0 +1,66 @@
+"""Names downstream: tables that come back to one, and names that somebody else has."""
+
+from __future__ import annotations
+
+import pytest
+from mysql_sink_kit import MySqlFeed, Scene
+
+from rowferry.errors import SchemaChangeRefused
+
+SWAP = "RENAME TABLE b TO x_t, a TO b, x_t TO a"
+
+
+@pytest.fixture
+def feed(same_kind: Scene) -> MySqlFeed:
+    """A feed of all tables but `x_…`, which has delivered `a` and `b`."""
+    same_kind.both(
+        "CREATE TABLE a (id int PRIMARY KEY, v int)", "CREATE TABLE b (id int PRIMARY KEY, v int)"
+    )
+    same_kind.sql("INSERT INTO a VALUES (1, 10)", "INSERT INTO b VALUES (1, 1), (2, 2)")
+    found = same_kind.feed()
+    found.rules = f"['{same_kind.database}.*', '!{same_kind.database}.x_*']"
+    found.catch_up()
+    return found
+
+
+def test_tables_trade_names_again_and_again(same_kind: Scene, feed: MySqlFeed) -> None:
+    for turn in range(2):
+        same_kind.sql(SWAP, f"INSERT INTO a VALUES ({20 + turn}, 0)", "UPDATE b SET v = v + 1")
+        feed.catch_up()
+        same_kind.assert_same("a", "b")
+    there = same_kind.target.execute(f"SHOW TABLES FROM {same_kind.copy}")
+    assert [str(row[0]) for row in there] == ["a", "b"]
+
+
+def test_a_name_that_another_table_has_stops_the_feed(same_kind: Scene, feed: MySqlFeed) -> None:
+    same_kind.at_target("CREATE TABLE x_t (other int)")
+    same_kind.sql(SWAP)
+    with pytest.raises(SchemaChangeRefused, match="x_t.*already exists"):
+        feed.catch_up()
+    same_kind.at_target("DROP TABLE x_t")
+    feed.catch_up()
+    assert same_kind.assert_same("a", "b") == 3
+
+
+def test_a_rename_whose_answer_was_lost_is_done(same_kind: Scene, feed: MySqlFeed) -> None:
+    lost = feed.lose_answers_of_schema_changes()
+    same_kind.sql(SWAP, "INSERT INTO a VALUES (20, 0)")
+    feed.catch_up()
+    assert lost() == 3
+    assert same_kind.assert_same("a", "b") == 4
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["there", "dropped downstream"])
+def test_a_table_that_is_taken_in_again_has_only_its_rows(
+    same_kind: Scene, feed: MySqlFeed, dropped: bool
+) -> None:
+    every, feed.rules = feed.rules, f"['{same_kind.database}.a']"
+    feed.run()
+    feed.catch_up()
+    same_kind.sql("DELETE FROM b WHERE id = 1")
+    if dropped:
+        same_kind.at_target("DROP TABLE b")
+    feed.rules = every
+    feed.run()
+    feed.catch_up()
+    assert same_kind.assert_same("a", "b") == 2
