@@ -119,7 +119,7 @@ class Beginning:
         """
         for captured in list(state.tables.values()):
             if not decision.captures(captured.schema):
-                state.forget(captured.schema.table_id)
+                state.let_go(captured.schema.table_id)
         if state.rules == self.rules:
             return
         state.rules = self.rules

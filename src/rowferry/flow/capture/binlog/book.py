@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -116,7 +116,7 @@ class Book:
             + ("; the log's own description is followed" if found.inferred else "")
         )
         if not self._decision.captures(found):
-            self._state.forget(table.schema.table_id)
+            self._state.let_go(table.schema.table_id)
             return None
         self._ahead.append((commit_ts, table.schema))
         self._state.put(found, table.progress.stage)
@@ -300,11 +300,13 @@ class Book:
             statement = replace(statement, effects=found)
         ours = tuple(told)
         swapped = dict(statement.effects.swapped)
+        passing = self._passing(statement.effects)
         for change in statement.effects.changes:
             whole = self._completed(change, statement)
             if whole is not None:
                 shared = not whole.query and bool(told)
-                told += self._apply_one(whole, told[-1].commit_ts if shared else stamp())
+                at = told[-1].commit_ts if shared else stamp()
+                told += self._apply_one(whole, at, passing)
         for name, copy in swapped.items():
             told += self._swap(name, copy, statement, stamp())
         listed = {c.table for c in statement.effects.changes} | swapped.keys()
@@ -317,6 +319,15 @@ class Book:
         if self._drop_marked and statement.query.sql_mode == MARK_SQL_MODE_BITS:
             return ours  # a changefeed ran it: it is followed, and not sent back
         return tuple(told)
+
+    def _passing(self, found: Effects) -> set[int]:
+        """Return the captured tables that are captured behind a statement as well.
+
+        Some may have a name on the way that the filter does not keep. Readers are told of it, as
+        two tables cannot trade their names without a third one.
+        """
+        ends = {c.schema.table_id: c.schema for c in found.changes if c.schema is not None}
+        return {i for i, schema in ends.items() if self._decision.captures(schema)}
 
     def _completed(self, change: SchemaChange, statement: Statement) -> SchemaChange | None:
         """Return a change with the definition that its text did not tell; None: no table is left.
@@ -346,8 +357,13 @@ class Book:
         query = change.query or create_sql(now)
         return replace(change, kind=kind, query=query, schema=now)
 
-    def _apply_one(self, change: SchemaChange, commit_ts: int) -> list[SchemaChange]:
-        told: list[SchemaChange] = []
+    def _apply_one(
+        self, change: SchemaChange, commit_ts: int, passing: Collection[int] = ()
+    ) -> list[SchemaChange]:
+        """Change the state by one change of a statement, which brings `passing` tables back."""
+        told = self._cleared(change, commit_ts)
+        if told and not self._state.log.txn_ts:
+            commit_ts += 1
         schema = change.schema.at(commit_ts) if change.schema is not None else None
         change = replace(change, commit_ts=commit_ts, schema=schema)
         if change.kind is DdlKind.DROP_TABLE and change.dropped_table_id in self._state.tables:
@@ -355,14 +371,17 @@ class Book:
             change = replace(change, last_schema=last)
         seen = self._as_seen(change)
         hidden = self._is_hidden(seen)
-        if not hidden and self._decision.keeps_schema_change(seen):
+        if not hidden and self._is_told(seen):
             told.append(seen)
         if change.dropped_table_id:
             self._state.forget(change.dropped_table_id)
         if schema is None:
             return told
         if not self._decision.captures(schema):
-            self._state.forget(schema.table_id)
+            if told and schema.table_id in self._state.tables:
+                self._state.put(schema, Stage.LOG)  # readers know it by this name
+            if schema.table_id not in passing:
+                self._state.let_go(schema.table_id)
         elif hidden:
             self._state.put(schema, Stage.REGISTERED)
         elif schema.table_id in self._state.tables or change.kind in (
@@ -376,6 +395,30 @@ class Book:
             stage = Stage.REGISTERED if self._snapshots else Stage.LOG
             self._state.put(schema, stage).tell()
         return told
+
+    def _cleared(self, change: SchemaChange, commit_ts: int) -> list[SchemaChange]:
+        """Return the DROP of what readers have kept under the name that a table gets."""
+        left = self._state.left
+        if change.kind is DdlKind.DROP_DATABASE and self._decision.keeps_schema_change(change):
+            for name in [n for n in left if n.database == change.table.database]:
+                del left[name]
+        if change.schema is None or change.table not in left:
+            return []
+        seen = self._as_seen(change)
+        if self._is_hidden(seen) or not self._is_told(seen):
+            return []
+        if seen.kind is not DdlKind.CREATE_TABLE and seen.previous is None:
+            return []
+        drop = dropped(change.table, left.pop(change.table).table_id, commit_ts)
+        return [drop]
+
+    def _is_told(self, change: SchemaChange) -> bool:
+        """Return whether readers are told: also where a table comes back from a name outside."""
+        if change.previous is not None and change.schema is not None:
+            if change.schema.table_id in self._state.tables:
+                if not self._decision.keeps_table(change.previous):
+                    change = replace(change, previous=None)
+        return self._decision.keeps_schema_change(change)
 
     def _is_hidden(self, change: SchemaChange) -> bool:
         """Return whether a change of a table that waits is nothing for readers.

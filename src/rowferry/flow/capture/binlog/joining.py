@@ -22,8 +22,8 @@ from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.server import Server, passed
 from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.snapshot_position import Place, high_position, low_position
-from rowferry.flow.capture.binlog.state import TOLD, Captured, State
-from rowferry.flow.capture.binlog.telling import created, dropped
+from rowferry.flow.capture.binlog.state import TOLD, Captured, Left, State
+from rowferry.flow.capture.binlog.telling import created, dropped, truncated
 from rowferry.flow.decide.contract import Decision
 
 _TRIES: Final = 50
@@ -141,17 +141,27 @@ class Joining:
 def _begun(
     state: State, table: Captured, found: TableSchema, decision: Decision
 ) -> list[SchemaChange]:
-    """Begin a table's snapshot where the log stands; readers who do not know it are told."""
+    """Begin a table's snapshot where the log stands; readers who do not know it are told.
+
+    Those who have kept it from an earlier time in the feed lose what they have of it.
+    """
     if not state.unsettled_from:
         state.unsettled_from = state.log.last_ts + 1
     state.log.last_ts += 1
-    clock, known = state.log.last_ts, table.told
-    schema = replace(found, table_id=table.schema.table_id).at(clock)
+    schema = replace(found, table_id=table.schema.table_id).at(state.log.last_ts)
+    told = [] if table.told else [created(schema)]
+    if told and (left := state.left.pop(schema.id, None)) is not None:
+        state.log.last_ts += 1
+        later = schema.at(state.log.last_ts)
+        if left.looks == Left.of(schema).looks:  # made where it is gone, and emptied
+            told = [*told, truncated(later, left.table_id)]
+        else:
+            told = [dropped(schema.id, left.table_id, schema.version), created(later)]
+        schema = later
     state.forget(schema.table_id)
-    begun = state.put(schema, Stage.SNAPSHOT, clock)
+    begun = state.put(schema, Stage.SNAPSHOT, schema.version)
     begun.progress = begun.progress.with_(last_snapshot_key=TOLD)
-    change = created(schema)
-    return [change] if not known and decision.keeps_schema_change(change) else []
+    return [change for change in told if decision.keeps_schema_change(change)]
 
 
 def _dropped(state: State, table: Captured, decision: Decision) -> list[SchemaChange]:

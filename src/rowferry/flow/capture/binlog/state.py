@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
+from rowferry.change.ddl import create_sql
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog.position import LogPosition
@@ -39,6 +41,19 @@ class Captured:
             self.progress = self.progress.with_(last_snapshot_key=TOLD)
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What readers keep of a table that the feed has let go: its id, and what it looked like."""
+
+    table_id: int
+    looks: str
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Left:
+        """Return what is left of a table of this version."""
+        return cls(schema.table_id, sha256(create_sql(schema).encode()).hexdigest()[:16])
+
+
 @dataclass(slots=True)
 class State:
     """The planner's facts after a stretch.
@@ -53,6 +68,7 @@ class State:
         hold: the place behind all snapshots; until the log has passed it the watermark stands.
             Empty while their last parts are only planned: it must be found after they were read.
         unsettled_from: the commit-ts of the first snapshot that the log has not passed; 0: none.
+        left: of tables that the filter has let go, by the names that readers know.
         rules: the filter in force, as text: when it changes, tables may join.
         finished: only a snapshot was wanted, and it is complete.
     """
@@ -64,6 +80,7 @@ class State:
     lows: dict[int, Place] = field(default_factory=dict)
     hold: Place | None = None
     unsettled_from: int = 0
+    left: dict[TableId, Left] = field(default_factory=dict)
     rules: str = ""
     finished: bool = False
     _by_name: dict[TableId, Captured] | None = field(
@@ -84,6 +101,7 @@ class State:
             "lows": {str(k): v for k, v in self.lows.items()},
             "hold": self.hold,
             "unsettled_from": self.unsettled_from,
+            "left": [[*name, one.table_id, one.looks] for name, one in self.left.items()],
             "rules": self.rules,
             "finished": self.finished,
         }
@@ -108,6 +126,7 @@ class State:
             lows={int(k): v for k, v in position["lows"].items()},
             hold=position["hold"],
             unsettled_from=position.get("unsettled_from", 0),
+            left={TableId(d, t): Left(*rest) for d, t, *rest in position.get("left", ())},
             rules=position["rules"],
             finished=position["finished"],
         )
@@ -154,6 +173,13 @@ class State:
         if gone is not None and self.by_name().get(gone.schema.id) is gone:
             del self.by_name()[gone.schema.id]
         self.lows.pop(table_id, None)
+
+    def let_go(self, table_id: int) -> None:
+        """Let a table go of which readers keep what they have."""
+        gone = self.tables.get(table_id)
+        if gone is not None and gone.told:
+            self.left[gone.schema.id] = Left.of(gone.schema)
+        self.forget(table_id)
 
     def in_stage(self, stage: Stage) -> list[Captured]:
         """Return the tables whose progress is at a stage, by id."""
