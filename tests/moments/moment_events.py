@@ -386,7 +386,6 @@ def _pause(world: World, gap: Gap) -> None:
 def _leave_out(world: World, gap: Gap) -> None:
     """Leave a table out for a while; it comes back when the scene is over."""
     ferry = world.ferry
-    world.extra = True  # what was delivered of it stays, also what was deleted meanwhile
 
     def change(*less: str) -> None:
         ferry.rules = world.rules(*less)
