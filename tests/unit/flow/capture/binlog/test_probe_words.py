@@ -13,7 +13,8 @@ LOGIN = Login("db", 3306, "u", "hidden-word")
 
 
 def told(version: str) -> ServerFacts:
-    flavour = Flavour.MARIADB if "MariaDB" in version else Flavour.MYSQL
+    names = {"MariaDB": Flavour.MARIADB, "TiDB": Flavour.TIDB}
+    flavour = next((f for name, f in names.items() if name in version), Flavour.MYSQL)
     return ServerFacts(flavour, version_numbers(version), version, 1, "x")
 
 
