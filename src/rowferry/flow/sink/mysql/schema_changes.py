@@ -27,6 +27,8 @@ _SO_ALREADY: Final = frozenset(
     {1007, 1008, 1050, 1051, 1054, 1060, 1061, 1068, 1091, 1176, 1507, 1517, 1826}
 )
 _THERE: Final = 1050  # a table of this name
+# Where nothing was delivered and no table is, they have nothing to take.
+_EMPTYING: Final = frozenset({DdlKind.TRUNCATE_TABLE, DdlKind.DROP_TABLE})
 _DATABASES: Final = frozenset(
     {DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE, DdlKind.DATABASE_CHARSET}
 )
@@ -127,11 +129,13 @@ class SchemaChanges:
                     try:
                         self._execute(change, statement)
                     except Refused as err:
-                        note(REFUSED, before)
                         name = _former(change)
-                        if name in there and _is_gone(notes, name):
-                            raise gone_tables(notes, [name]) from err
-                        raise self._refused(change, statement, err.said) from err
+                        gone = _is_gone(notes, name)
+                        if not gone or name in there or change.kind not in _EMPTYING:
+                            note(REFUSED, before)
+                            if gone and name in there:
+                                raise gone_tables(notes, [name]) from err
+                            raise self._refused(change, statement, err.said) from err
             note(DONE, before)
         guard.rollback()
 
