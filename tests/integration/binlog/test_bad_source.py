@@ -350,3 +350,19 @@ def test_a_log_that_was_reset(scene: Scene) -> None:
     with pytest.raises(SourceMismatch, match="reset") as found:
         feed.catch_up()
     one_line(found.value)
+
+
+def test_a_table_that_begins_to_keep_its_past(mariadb_server: MariaDb, tmp_path: Path) -> None:
+    """Old rows stand in the log as inserts then: the feed stops before the first of them."""
+    with scene_of(mariadb_server, tmp_path, "keeps_its_past") as scene:
+        scene.sql(PLAIN_TABLE, "INSERT INTO t VALUES (1, 'one')")
+        feed = started(scene)
+        scene.sql("ALTER TABLE t ADD SYSTEM VERSIONING")
+        with pytest.raises(SourceUnsupported, match="system-versioned") as stopped:
+            feed.catch_up()
+        assert stopped.value.verdict is Verdict.STOP and "filter.rules" in one_line(stopped.value)
+        scene.sql("ALTER TABLE t DROP SYSTEM VERSIONING", "INSERT INTO t VALUES (2, 'two')")
+        feed.run()
+        feed.catch_up()
+        assert ids(feed) == [1, 2]
+        assert feed.differences() == ""

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failover = asked.failover
                 if asked.history is None and not asked.sink and not asked.quiet:
                     failover = dice.random() < 0.06
-                    if not failover and asked.minutes >= 10 and dice.random() < 0.08:
+                    if not failover and asked.minutes >= 10 and dice.random() < 0.04:
                         some = (dice.choice(PROCESSES),)
                 found = run_history(
                     services, at, number, server, some, asked.acts, not asked.quiet, failover

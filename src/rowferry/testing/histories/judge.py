@@ -356,7 +356,7 @@ class Judge:
 
     def _check_group(self, step: Step, name: Name, rows: Sequence[Row]) -> None:
         before = self._truth.steps[step.number - 1]
-        table = step.tables.get(name) if step.ddl else before.tables.get(name)
+        table = step.tables.get(name) if step.kind == "create-select" else before.tables.get(name)
         if table is None:
             self._fail(f"{_short(rows[0])}: there was no such table in step {step.number}")
             return
@@ -385,7 +385,7 @@ class Judge:
                     key = tuple(self._form.of_truth(table.column(n), image[n]) for n in table.key)
                     wanted.setdefault(key, []).append((c.before, c.after))
         loose = any(effect.loose for effect in step.effects)
-        start = {} if step.ddl else before.state.get(name, {})
+        start = {} if step.kind == "create-select" else before.state.get(name, {})
         states = {
             tuple(self._form.of_truth(table.column(n), i[n]) for n in table.key): i
             for i in start.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rowferry.testing.histories.facts import (
@@ -50,6 +50,7 @@ class World:
     tables: Mapping[Name, Table]
     state: Mapping[Name, Rows]
     made: int = 0
+    queue: list[Statement] = field(default_factory=list)  # DDL that follows one that was made
 
     def pick(self, fits: Callable[[Table], bool] = lambda t: True) -> Table | None:
         """Return a captured table."""
@@ -324,6 +325,41 @@ def drop(world: World) -> Statement | None:
     return Statement("drop", f"DROP TABLE {exists}{full_name(t.name)}")
 
 
+def drop_some(world: World) -> Statement | None:
+    """DROP TABLE of two tables."""
+    one = world.pick()
+    if one is None or len(world.tables) < 5:
+        return None
+    two = world.pick(lambda t: t.name != one.name)
+    if two is None:
+        return None
+    return Statement("drop", f"DROP TABLE IF EXISTS {full_name(one.name)}, {full_name(two.name)}")
+
+
+def replace_table(world: World) -> Statement | None:
+    """CREATE OR REPLACE TABLE, which only MariaDB knows."""
+    if world.taste.mysql or (t := world.pick(lambda t: not t.parents)) is None:
+        return None
+    made = create_table(world.dice, world.taste, t.name)
+    return Statement("replace-table", made.replace("CREATE TABLE", "CREATE OR REPLACE TABLE", 1))
+
+
+def no_effect(world: World) -> Statement | None:
+    """A statement about what is there, or not there, already."""
+    if (t := world.pick()) is None:
+        return None
+    nothing = full_name((t.name[0], "not there"))
+    sql = world.dice.choice(
+        (
+            f"CREATE TABLE IF NOT EXISTS {full_name(t.name)} (id int)",
+            f"DROP TABLE IF EXISTS {nothing}",
+            f"DROP VIEW IF EXISTS {nothing}",
+            f"CREATE DATABASE IF NOT EXISTS {quoted(t.name[0])}",
+        )
+    )
+    return Statement("no-effect", sql)
+
+
 def truncate(world: World) -> Statement | None:
     """TRUNCATE TABLE."""
     if (t := world.pick()) is None:
@@ -474,7 +510,45 @@ def _convert(world: World, t: Table) -> str:
     return f"CONVERT TO CHARACTER SET {world.dice.choice(('utf8mb4', 'utf8mb3', 'utf16'))}"
 
 
+def _rename_index(world: World, t: Table) -> str:
+    own = [i for i in t.indexes if i != "PRIMARY"]
+    world.made += 1
+    return f"RENAME INDEX {quoted(world.dice.choice(own))} TO `ri{world.made}`" if own else ""
+
+
+def _visibility(world: World, t: Table) -> str:
+    own = [i for i in t.indexes if i != "PRIMARY"]
+    if own and world.dice.random() < 0.5:
+        words = ("INVISIBLE", "VISIBLE") if world.taste.mysql else ("IGNORED", "NOT IGNORED")
+        return f"ALTER INDEX {quoted(world.dice.choice(own))} {world.dice.choice(words)}"
+    free = [c for c in _free(t) if not c.generated and c.nullable and c.type == "int"]
+    if not free:
+        return ""
+    one = world.dice.choice(free)
+    return (
+        f"MODIFY COLUMN {quoted(one.name)} {one.full} NULL{'' if one.invisible else ' INVISIBLE'}"
+    )
+
+
+def _add_several(world: World, t: Table) -> str:
+    taken = {c.name for c in t.columns}
+    first = world.fresh_word(taken)
+    second = world.fresh_word({*taken, first})
+    return f"ADD COLUMN ({quoted(first)} int DEFAULT 5, {quoted(second)} varchar(20) DEFAULT 'ü')"
+
+
+def _check(world: World, t: Table) -> str:
+    world.made += 1
+    return (
+        f"ADD CONSTRAINT `ck{world.made}` CHECK ({quoted(t.columns[0].name)} IS NOT NULL OR 1 = 1)"
+    )
+
+
 CLAUSES: dict[str, Callable[[World, Table], str]] = {
+    "rename-index": _rename_index,
+    "visibility": _visibility,
+    "add-several": _add_several,
+    "check": _check,
     "add-column": _add,
     "drop-column": _drop,
     "modify-column": _modify,
@@ -549,6 +623,22 @@ def partition(world: World) -> Statement | None:
             )
         )
     return Statement("partition", f"ALTER TABLE {name} {clause}")
+
+
+def exchange(world: World) -> Statement | None:
+    """CREATE TABLE … LIKE, REMOVE PARTITIONING; then EXCHANGE PARTITION, there and back."""
+    t = world.pick(lambda t: bool(t.partitions) and not t.triggers and not t.parents)
+    if t is None or len(world.tables) >= MOST_TABLES:
+        return None
+    other, one = full_name(world.fresh_name()), quoted(world.dice.choice(t.partitions))
+    swap = f"ALTER TABLE {full_name(t.name)} EXCHANGE PARTITION {one} WITH TABLE {other}"
+    world.queue += [
+        Statement("partition", f"ALTER TABLE {other} REMOVE PARTITIONING"),
+        Statement("exchange-partition", swap),
+    ]
+    if world.dice.random() < 0.5:
+        world.queue.append(Statement("exchange-partition", swap))
+    return Statement("create-like", f"CREATE TABLE {other} LIKE {full_name(t.name)}")
 
 
 def partition_by(world: World) -> Statement | None:
@@ -727,6 +817,10 @@ DDL: dict[Callable[[World], Statement | None], int] = {
     index_statement: 4,
     partition: 8,
     partition_by: 2,
+    exchange: 4,
+    replace_table: 2,
+    no_effect: 2,
+    drop_some: 1,
     create_database: 3,
     alter_database: 1,
     drop_database: 1,
@@ -744,6 +838,8 @@ DDL: dict[Callable[[World], Statement | None], int] = {
 
 def draw(world: World, kinds: Mapping[Callable[[World], Statement | None], int]) -> Statement:
     """Return a statement of a random kind that can be made now."""
+    if kinds is DDL and world.queue:
+        return world.queue.pop(0)
     makers, weights = list(kinds), list(kinds.values())
     for _ in range(50):
         (make,) = world.dice.choices(makers, weights)

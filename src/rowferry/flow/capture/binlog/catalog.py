@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rowferry.change.ddl import parse_type
 from rowferry.change.ddl_cursor import Cursor
+from rowferry.change.ddl_table import quoted_table
 from rowferry.change.ddl_type import (
     charset_of_collation,
     collation_of,
@@ -36,7 +37,7 @@ from rowferry.moment import moment
 
 _SYSTEM: Final = ("information_schema", "mysql", "performance_schema", "sys")
 _TABLES: Final = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_COLLATION, TABLE_COMMENT"
+    "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_COLLATION, TABLE_COMMENT, TABLE_TYPE"
     " FROM information_schema.TABLES WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND "
 )
 _COLUMNS: Final = (
@@ -89,16 +90,12 @@ def read_tables(
     out.
 
     Raises:
-        SourceUnsupported: a column has a type that is not known.
+        SourceUnsupported: a column has a type that is not known, or a table is system-versioned.
     """
     moment("list tables")
     holes = ", ".join(["%s"] * len(_SYSTEM))
     outside = _Where(f"TABLE_SCHEMA NOT IN ({holes})", _SYSTEM)
-    present = {
-        TableId(database, table): (collation, comment)
-        for database, table, collation, comment in _select(connection, login, _TABLES, outside)
-        if keeps(TableId(database, table))
-    }
+    present = _present(_select(connection, login, _TABLES, outside), keeps)
     if not present:
         return ()
     databases = tuple(sorted({name.database for name in present}))
@@ -116,15 +113,13 @@ def read_table(
     """Return one table as it is now, with version 0; None: there is no such base table.
 
     Raises:
-        SourceUnsupported: a column has a type that is not known.
+        SourceUnsupported: a column has a type that is not known, or a table is system-versioned.
     """
     moment("look at table")
     one = _Where("TABLE_SCHEMA = %s AND TABLE_NAME = %s", tuple(table))
-    present = {
-        TableId(row[0], row[1]): (row[2], row[3])
-        for row in _select(connection, login, _TABLES, one)
-        if row[0].lower() not in _SYSTEM
-    }
+    present = _present(
+        _select(connection, login, _TABLES, one), lambda name: name.database.lower() not in _SYSTEM
+    )
     found = _definitions(_Read(connection, login, facts, one), present, lambda: table_id)
     return found[0] if found else None
 
@@ -154,6 +149,28 @@ class _Read:
 
 def _select(connection: Any, login: Login, select: str, where: _Where) -> list[tuple[Any, ...]]:
     return rows(connection, login, select + where.condition, where.values)
+
+
+def _present(
+    found: Iterable[Sequence[Any]], keeps: Callable[[TableId], bool]
+) -> dict[TableId, tuple[Any, Any]]:
+    """Return collation and comment of the tables that are kept.
+
+    Raises:
+        SourceUnsupported: one of them keeps the past of its rows. Its log has rows of the past
+            which no snapshot has, and columns that the catalog may not tell.
+    """
+    present = {}
+    for database, table, collation, comment, kind in found:
+        if not keeps(name := TableId(database, table)):
+            continue
+        if kind == "SYSTEM VERSIONED":
+            raise SourceUnsupported(
+                f"table {name} is system-versioned, which is not supported; run: ALTER TABLE "
+                f"{quoted_table(name)} DROP SYSTEM VERSIONING, or leave it out with filter.rules"
+            )
+        present[name] = (collation, comment)
+    return present
 
 
 def _definitions(
