@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from feed_kit import Scene, scene_of
 
+from rowferry.change.chunk import DdlKind
 from rowferry.errors import EventUnknown
 from rowferry.testing.servers import Server
 
@@ -38,6 +39,7 @@ def test_a_database_that_is_dropped(scene: Scene) -> None:
     scene.server.script(f"DROP DATABASE {scene.database}", f"CREATE DATABASE {scene.database}")
     feed.catch_up()
     assert feed.rows("a") == []
+    assert [kind for kind, _ in feed.ddl("a")] == [DdlKind.DROP_TABLE]
     scene.sql("CREATE TABLE a (id INT PRIMARY KEY, v INT)", "INSERT INTO a VALUES (1, 1)")
     feed.catch_up()
     assert feed.rows("a") == [{"id": 1, "v": 1}]

@@ -91,10 +91,14 @@ def scene(source_server: Server, tmp_path: Path, request: pytest.FixtureRequest)
         yield found
 
 
-def test_while_a_snapshot_is_read(scene: Scene) -> None:
+@pytest.mark.parametrize("restarts", [0, 4])
+def test_while_a_snapshot_is_read(scene: Scene, restarts: int) -> None:
     feed = scene.feed()
     reader = Reader(feed, ["a"])
     feed.runner.before = _writes(scene)
+    for _ in range(restarts):
+        feed.step()
+        feed.run()
     feed.catch_up()
     feed.runner.before = lambda plan: None
     scene.sql("UPDATE a SET v = v + 1", "DELETE FROM a WHERE id = 5")

@@ -26,6 +26,7 @@ KINDS = {
     "mariadb-copy": MariaDb,
     "kafka": Kafka,
 }
+COPIES = {"mysql": 2, "mariadb": 2}  # moments and histories have their own: both use all of one
 ORDERS = "ROWFERRY_HUNT"  # the environment's name of the file that has `Orders`
 _PLAIN = (str, int, float, bytes, bool, tuple, list, dict, Path, type(None))
 
@@ -37,14 +38,15 @@ class Orders(SimpleNamespace):
         sources: where the package must come from.
         first: the moments and histories that run before all others.
         sound: nothing is planted.
-        servers: facts of the servers that run already, by their folders' names.
+        servers: facts of the servers that run already, by their folders' names; each is given to
+            one who would start it.
         report: the file for what was found.
     """
 
     sources: str
     first: tuple[str, ...]
     sound: bool
-    servers: dict[str, dict[str, Any]]
+    servers: dict[str, list[dict[str, Any]]]
     report: str
 
 
@@ -77,8 +79,8 @@ def _attach(told: Orders) -> None:
         start = kind.start.__func__
 
         def found(cls: Any, folder: Path, *rest: Any, _start: Any = start, **more: Any) -> Any:
-            if folder.name in told.servers and KINDS[folder.name] is cls:
-                return _started(cls, told.servers[folder.name])
+            if KINDS.get(folder.name) is cls and told.servers[folder.name]:
+                return _started(cls, told.servers[folder.name].pop(0))
             return _start(cls, folder, *rest, **more)
 
         kind.start = classmethod(found)  # type: ignore[assignment,method-assign]

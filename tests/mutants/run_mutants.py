@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hunt import KINDS, ORDERS, Orders, facts_of
+from hunt import COPIES, KINDS, ORDERS, Orders, facts_of
 from planted import ROOT, Copy, Mutant, read_list
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -109,7 +109,11 @@ def hunt_all(
         held.callback(shutil.rmtree, folder, ignore_errors=True)
         bar = progress.add_task("servers", total=len(mutants))
         servers = {
-            name: held.enter_context(kind.start(folder / name)) for name, kind in KINDS.items()
+            name: [
+                held.enter_context(kind.start(folder / str(number) / name))
+                for number in range(COPIES.get(name, 1))
+            ]
+            for name, kind in KINDS.items()
         }
         copy = Copy(folder)
         hunter = Hunter(folder, copy, servers, limit_s, first_only)
@@ -145,7 +149,7 @@ class Hunter:
         self,
         folder: Path,
         copy: Copy,
-        servers: Mapping[str, Any],
+        servers: Mapping[str, Sequence[Any]],
         limit_s: float,
         first_only: bool,
     ) -> None:
@@ -166,7 +170,7 @@ class Hunter:
             sources=str(self._copy.path),
             first=first,
             sound=sound,
-            servers={n: facts_of(s) for n, s in self._servers.items()},
+            servers={n: [facts_of(s) for s in some] for n, some in self._servers.items()},
             report=str(report),
         )
         orders.write_bytes(pickle.dumps(told))
@@ -202,15 +206,16 @@ class Hunter:
 
     def _tidy(self) -> None:
         """Leave nothing of an earlier hunt on the servers."""
-        for name in ("mysql", "mariadb", "mysql-copy", "mariadb-copy"):
-            server = self._servers[name]
+        databases = [s for name, some in self._servers.items() if name != "kafka" for s in some]
+        for server in databases:
             for number, gtrid, _, xid in server.execute("XA RECOVER"):
                 size = int(str(gtrid))
                 parts = [str(xid)[:size].encode().hex(), str(xid)[size:].encode().hex()]
                 server.execute(f"XA ROLLBACK X'{parts[0]}', X'{parts[1]}', {number!s}")
             for (database,) in server.execute("SHOW DATABASES"):
                 if database not in ("mysql", "information_schema", "performance_schema", "sys"):
-                    server.execute(f"DROP DATABASE `{database!s}`")
+                    quoted = str(database).replace("`", "``")
+                    server.execute(f"DROP DATABASE `{quoted}`")
             server.execute("FLUSH BINARY LOGS")
 
 
