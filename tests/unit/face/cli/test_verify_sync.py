@@ -18,9 +18,9 @@ from rowferry.verify.side import DatabaseSide, StorageSide
 SPARK: Any = nullcontext()
 
 
-def database(version: str) -> DatabaseSide:
+def database(version: str, flavour: Flavour = Flavour.MYSQL) -> DatabaseSide:
     side = DatabaseSide.__new__(DatabaseSide)  # without a server
-    side.facts = ServerFacts(Flavour.MYSQL, (8, 0, 11), version, 1, "one")
+    side.facts = ServerFacts(flavour, (8, 0, 11), version, 1, "one")
     return side
 
 
@@ -39,13 +39,13 @@ def test_tidb_is_read_at_its_newest_sync_point(
         return 400, 500
 
     monkeypatch.setattr(verify_sync, "read_at_newest", newest)
-    a, b = (database("8.0.11-TiDB-v8.5.0") for _ in range(2))
+    a, b = (database("8.0.11-TiDB-v8.5.0", Flavour.TIDB) for _ in range(2))
     assert opened(a, b, "one") is SPARK and asked == [a, b, "one"]
     assert "comparing A at 400 with B at 500" in capsys.readouterr().err
 
 
 def test_what_cannot_be_compared_so() -> None:
-    tidb, mysql = database("8.0.11-TiDB-v8.5.0"), database("8.4.2")
+    tidb, mysql = database("8.0.11-TiDB-v8.5.0", Flavour.TIDB), database("8.4.2")
     storage = StorageSide.__new__(StorageSide)
     for sides in ((storage, mysql), (mysql, storage)):
         with pytest.raises(OptionsConflict, match="compares two databases"):
