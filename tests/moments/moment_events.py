@@ -45,6 +45,7 @@ class Event:
         dangerous: among those that the ordinary suite tries everywhere.
         sink: it happens to this kind of target only.
         own: it happens to servers that nobody else uses.
+        claims: it needs the sink's fence, so it would wait while the owner holds that.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Event:
     dangerous: bool = False
     sink: str = ""
     own: bool = False
+    claims: bool = False
 
     @property
     def shapes(self) -> bool:
@@ -372,8 +374,8 @@ _PROCESSES = (
     Event("lose connection", _lose, drives=True, dangerous=True),
     Event("new settings", _new_settings, drives=True),
     Event("new address", _new_address, drives=True),
-    Event("second owner", _take_over, drives=True, dangerous=True),
-    Event("second owner waits", _take_claim, drives=True),
+    Event("second owner", _take_over, drives=True, claims=True, dangerous=True),
+    Event("second owner waits", _take_claim, drives=True, claims=True),
 )
 
 # --- operators ------------------------------------------------------------------------------------
@@ -470,6 +472,7 @@ _TARGETS = (
         _downstream("DROP DATABASE {db}_meta"),
         stops=_LOST_TARGET,
         cure=_anew,
+        claims=True,
         sink="mysql",
     ),
 )

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,9 @@ from typing import Any
 import pymysql
 from moment_targets import Files, Target
 
+from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableSchema
 from rowferry.control import service
 from rowferry.control.lease import Claim, Holder
 from rowferry.control.loop import Loop, Step
@@ -30,6 +32,7 @@ from rowferry.errors import Fenced, RowferryError, Verdict
 from rowferry.flow.assemble import Flow
 from rowferry.flow.capture.binlog import snapshot
 from rowferry.spark.job import InProcessRunner
+from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.servers import Server, promote, replicate, wait_for
 
 NAME = "feed"
@@ -61,6 +64,23 @@ class Stopped(Exception):
         self.error = error
 
 
+class Runner(InProcessRunner):
+    """Runs plans here; a fault that is set is raised once, when a job is done."""
+
+    def __init__(self) -> None:
+        self.fault: RowferryError | None = None
+
+    def run(
+        self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+    ) -> list[Receipt]:
+        """Run a plan."""
+        receipts = super().run(spec, plan, tables)
+        fault, self.fault = self.fault, None
+        if fault is not None:
+            raise fault
+        return receipts
+
+
 class Ferry:
     """One changefeed and the processes that run it, one after the other."""
 
@@ -73,6 +93,7 @@ class Ferry:
         self._claim: Claim | None = None
         self._flow: Flow | None = None
         self._left: list[Loop] = []  # of processes that were killed or replaced
+        self.runner = Runner()
         self.faults: list[str] = []
         self.warnings: list[str] = []
         self._clock_s = 0.0  # how far leases are aged
@@ -123,14 +144,17 @@ class Ferry:
         if self._loop is not None:
             self._left.append(self._loop)
         self._flow, self._claim = prepared.flow, claim
-        self._loop = Loop(NAME, prepared.flow, self.store, claim, InProcessRunner(), _now_ms)
+        self._loop = Loop(NAME, prepared.flow, self.store, claim, self.runner, _now_ms)
 
     def leave(self) -> None:
         """End the process in good order."""
         if self._loop is not None and self._claim is not None:
             loop, self._loop = self._loop, None
-            loop.close()
-            self.store.release(self._claim)
+            try:
+                loop.close()
+                self.store.release(self._claim)
+            except (Killed, RowferryError) as err:  # it ends all the same
+                self.faults.append(str(err) or "killed")
 
     def close(self) -> None:
         """Let all connections go."""
@@ -149,7 +173,10 @@ class Ferry:
             Broken: a process that was replaced did what only the owner may do.
         """
         if self._at_border:
-            self._obey()
+            try:
+                self._obey()
+            except Killed:
+                self.faults.append("killed")
         if self._loop is None:
             self.board()
         loop = self._loop

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from moment_kit import World
 
+from rowferry.errors import SnapshotGone
+
 _MADE = (
     "CREATE TABLE a (id int PRIMARY KEY, v int, t varchar(20)) CHARACTER SET utf8mb4",
     "INSERT INTO a VALUES (1, 1, 'a'), (3, 3, 'b'), (5, 5, 'c'), (7, 7, 'd'), (9, 9, 'e'), "
@@ -121,6 +123,23 @@ def _follow(world: World) -> None:
     world.ferry.catch_up()
 
 
+def _plan_again(world: World) -> None:
+    """Discard a plan whose job was done, and end the process before the next one."""
+    world.ferry.runner.fault = SnapshotGone(f"a snapshot of {world.database} is gone")
+    world.ferry.steps(1)
+    world.sql(*_WRITES[:3])
+    world.ferry.steps(1)
+    world.ferry.leave()
+    world.sql(*_WRITES[3:])
+    world.ferry.catch_up()
+
+
+def _make_and_begin(world: World) -> None:
+    _make(world)
+    world.ferry.board()
+    world.ferry.steps(2)
+
+
 def _make_keyed(world: World) -> None:
     """Without the table whose rows may come twice after a failure."""
     _make(world)
@@ -151,10 +170,12 @@ SCENES = {
         Scene("restart", "files", _make_and_stop_in_snapshot, _go_on),
         Scene("join", "files", _make_few_and_run, _go_on),
         Scene("rename", "files", _make_and_run, _rename_into),
+        Scene("plan again", "files", _make_and_begin, _plan_again),
         Scene("log", "files", _make_and_run, _follow),
         Scene("idle", "files", _make_and_run, _idle),
         Scene("tables begin", "mysql", _make_keyed, _begin),
         Scene("tables log", "mysql", _make_keyed_and_run, _follow),
+        Scene("topic begin", "kafka", _make_keyed, _begin),
         Scene("topic log", "kafka", _make_keyed_and_run, _write),
     )
 }

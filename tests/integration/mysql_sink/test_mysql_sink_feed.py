@@ -10,7 +10,13 @@ import pytest
 from mysql_sink_kit import Runner, Scene
 
 from rowferry.change.plan import Plan
-from rowferry.errors import Fenced, SchemaChangeRefused, SinkUnavailable, TargetWentBack
+from rowferry.errors import (
+    Fenced,
+    SchemaChangeRefused,
+    SinkUnavailable,
+    SnapshotGone,
+    TargetWentBack,
+)
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql import apply, lanes
 
@@ -272,6 +278,26 @@ def test_a_table_that_is_created_later_brings_its_database(scene: Scene) -> None
     scene.sql("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1), (2)")
     feed.catch_up()
     assert scene.assert_same("later") == 2
+
+
+def test_what_a_discarded_beginning_has_shown_is_corrected(scene: Scene) -> None:
+    """Rows of a plan that never ends stay downstream; the log behind their place corrects them."""
+    scene.both("CREATE TABLE t (id int PRIMARY KEY)")
+    scene.sql("INSERT INTO t VALUES (1), (2)")
+    feed = scene.feed()
+
+    def give_up(plan: Plan) -> None:
+        raise SnapshotGone("somebody altered it")
+
+    assert isinstance(feed.runner, Runner)
+    feed.runner.after = give_up
+    while not feed.faults:
+        feed.step()
+    assert scene.target.execute(f"SELECT COUNT(*) FROM {scene.copy}.t") == [("2",)]
+    feed.runner.after = lambda plan: None
+    scene.sql("DELETE FROM t WHERE id = 1")
+    feed.catch_up()
+    assert scene.assert_same("t") == 1
 
 
 def test_keys_that_keep_case_arrive_as_two_rows(scene: Scene) -> None:

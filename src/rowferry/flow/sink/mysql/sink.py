@@ -278,12 +278,12 @@ class MySql:
         self._changes.run(plan, self._epoch, there)
         with self._sessions.one() as session:
             try:
+                moment("publish progress downstream")
                 self._ledger.begin(session, self._epoch)
                 mark = plan.stretch.watermark
                 done = [self._ledger.reached(plan.micro_batch, mark, self._epoch)]
                 if self._settings.exactly_once and plan.stretch.segments:
                     done.append(self._ledger.forget_delivered())
-                moment("publish progress downstream")
                 session.run(*done, b"COMMIT")
                 moment("progress published downstream")
                 if self._progress is not None:
