@@ -140,6 +140,32 @@ def test_a_discard_may_be_seen_before_its_files_go(writer: Writer, layout: Stora
     assert "got other content" in failure(layout)
 
 
+def test_a_discarded_file_may_be_made_anew_and_published_between_two_looks(
+    writer: Writer, layout: StorageLayout
+):
+    writer.data(3, 6, 8)
+    layout.observe()
+    writer.discards(1)
+    writer.data(3, 6, 7)
+    writer.index(3)
+    layout.observe()
+    assert layout.failures == []
+    writer.data(3, 6, 8)
+    assert "got other content" in failure(layout)
+
+
+def test_files_may_be_compressed(tmp_path: Path):
+    """Their names end in one more part."""
+    writer = Writer(tmp_path)
+    (writer.directory / "CDC00000000000000000001.csv.gz").write_bytes(b"1")
+    (writer.directory / "meta/CDC.index").write_text("CDC00000000000000000001.csv.gz\n")
+    layout = StorageLayout(tmp_path)
+    layout.observe()
+    assert layout.failures == []
+    (writer.directory / "CDC00000000000000000001.csv.gz").write_bytes(b"2")
+    assert "got other content" in failure(layout)
+
+
 def test_published_files_do_not_change_even_with_a_discard(writer: Writer, layout: StorageLayout):
     writer.discards(1)
     writer.data(2, 4, 5)

@@ -75,8 +75,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _chosen(text: str) -> list[str]:
     wanted = text.split(",") if text else [""]
-    found = [s for s in SINKS if any(s.startswith(w) for w in wanted)]
-    found += [s for s in PROCESSES if text and any(s.startswith(w) for w in wanted)]
+    known = SINKS + PROCESSES if text else SINKS
+    found = [s for w in wanted for s in known if s.startswith(w)]
     if not found:
         raise SystemExit(f"no sink begins with {text!r}: known are {', '.join(SINKS)}")
     return found

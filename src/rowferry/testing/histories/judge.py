@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,13 +218,17 @@ class Judge:
     def _check_rows(self) -> None:
         groups: dict[tuple[int, Name], list[Row]] = {}
         snapshot: dict[Name, list[Row]] = {}
-        entries = self._entries()
+        again = self._read_again()
+        entries = self._entries() + again
+        taken_back = {entry.name for entry in again}
         last: dict[tuple[str, Name], int] = {}
         for e in self._events:
             if not isinstance(e, Row) or e.table == JOURNAL:
                 continue
             if e.table[0] == OUTSIDE:
                 self._fail(f"{_short(e)} is of a table that is not captured")
+            elif e.ts <= self._low and e.table in taken_back:
+                continue
             elif e.ts <= self._low:
                 snapshot.setdefault(e.table, []).append(e)
             elif (entry := _entry_of(entries, e)) is not None:
@@ -237,7 +241,7 @@ class Judge:
                 if not self._case.repeats and step.number < last.get(place, 0):
                     self._fail(f"{_short(e)} came after step {last[place]}")
                 last[place] = max(step.number, last.get(place, 0))
-        self._check_snapshot(snapshot)
+        self._check_snapshot(snapshot, taken_back)
         for entry in entries:
             self._check_entry(entry)
         start = self._moments[0][1] if self._moments else len(self._truth.steps)
@@ -274,6 +278,24 @@ class Judge:
                 found.append(Entry(name, step.number, last, low, max(seen, default=0)))
         return found
 
+    def _read_again(self) -> list[Entry]:
+        """Return the tables whose snapshot was taken back by a TRUNCATE, and begun anew."""
+        found: dict[Name, Entry] = {}
+        for e in self._events:
+            if not isinstance(e, Ddl) or not e.query.startswith("TRUNCATE TABLE "):
+                continue
+            step = self._step_at(e.ts)
+            if step is not None and step.kind == "truncate":
+                continue  # the history's own
+            own = (r for r in self._events if isinstance(r, Row) and r.table == e.table)
+            low = min((r.ts for r in own if r.ts > e.ts), default=e.ts)
+            seen = [n for ts, n in self._moments if ts <= low]
+            first = self._case.first
+            there = (s.number for s in self._truth.steps[first:] if e.table not in s.tables)
+            last = next(there, len(self._truth.steps))
+            found[e.table] = Entry(e.table, first, last, low, max(seen, default=first))
+        return list(found.values())
+
     def _check_entry(self, entry: Entry) -> None:
         """Compare the snapshot with which a table joined: its rows of one moment, or several."""
         steps = self._truth.steps[entry.step : entry.last]
@@ -281,14 +303,21 @@ class Judge:
         found = Counter(self._cells(steps[0].tables[entry.name], r.after, None) for r in entry.rows)
         if self._case.repeats:
             found = Counter(set(found))
+        fitting = []
         for step in steps:
             table = step.tables[entry.name]
             wanted = Counter(self._image(table, i) for i in step.state[entry.name].values())
             if found == (Counter(set(wanted)) if self._case.repeats else wanted):
-                return
+                fitting.append(step.number)
+        if not steps[0].tables[entry.name].key:
+            self._exact[entry.name] = fitting
+        if fitting:
+            return
         self._check_moving_snapshot(entry.name, entry.rows, steps[:_MOST])
 
-    def _check_snapshot(self, snapshot: Mapping[Name, Sequence[Row]]) -> None:
+    def _check_snapshot(
+        self, snapshot: Mapping[Name, Sequence[Row]], taken_back: Collection[Name]
+    ) -> None:
         case = self._case
         steps = self._truth.steps[case.first : case.settled + 1]
         for name, rows in snapshot.items():
@@ -312,13 +341,14 @@ class Judge:
                 self._fail(f"snapshot of {name}: {_unlike(wanted - found, found - wanted)}")
         if len(steps) > 1:
             for name, table in steps[-1].tables.items():
-                if not table.key and name not in snapshot:
+                if not table.key and name not in {*snapshot, *taken_back}:
                     self._exact[name] = self._places(
                         name, [], [s for s in steps if name in s.tables]
                     )
         if len(steps) == 1:
             for name, own in steps[0].state.items():
-                if own and name not in snapshot and name[0] != OUTSIDE:
+                missing = name not in snapshot and name not in taken_back
+                if own and missing and name[0] != OUTSIDE:
                     self._fail(f"{name}: its {len(own)} rows are not in the snapshot")
 
     def _places(self, name: Name, rows: Sequence[Row], versions: Sequence[Step]) -> list[int]:

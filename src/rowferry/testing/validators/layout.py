@@ -60,6 +60,7 @@ class StorageLayout(Validator):
         self._root = root
         self._files: dict[Path, _File] = {}
         self._indexes: dict[Path, int] = {}
+        self._indexes_before: dict[Path, int] = {}  # at the look before this one
         self._checkpoint = 0
         self._discards = 0
         self._doomed: set[Path] = set()  # not visible when a discard was seen: they may go later
@@ -123,6 +124,7 @@ class StorageLayout(Validator):
             if found.get(directory, 0) < number:
                 now = found.get(directory, "nothing")
                 self.fail(f"{self._shown(directory)}: CDC.index went back from {number} to {now}")
+        self._indexes_before = dict(self._indexes)
         self._indexes.update(found)
         return found
 
@@ -145,7 +147,8 @@ class StorageLayout(Validator):
         # A discard is marked before its files go, so it must be asked for after looking.
         discards = self._read_discards()
         for path, known in self._files.items():
-            visible = _number(path) <= self._indexes.get(path.parent, 0)
+            # what was not visible may have been discarded, made anew and published since
+            visible = _number(path) <= self._indexes_before.get(path.parent, 0)
             if not visible and (discards != self._discards or path in self._doomed):
                 if path not in there or there[path].digest != known.digest:
                     self._doomed.discard(path)  # what comes now is another plan's

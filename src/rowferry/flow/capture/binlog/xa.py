@@ -100,5 +100,18 @@ class PreparedRows:
                     f"{part.read['server']}, before the failover; its rows are known only there: "
                     "let that server answer again, or make a new changefeed"
                 )
-            part.read["fixed_ts"] = commit_ts
-        return [replace(p, first_commit_ts=commit_ts, last_commit_ts=commit_ts) for p in found]
+        return [_committed(part, commit_ts) for part in found]
+
+
+def _committed(part: Segment, commit_ts: int) -> Segment:
+    """Return a prepared part as it is committed.
+
+    Nothing of the prepared one is changed: positions of plans that are being carried out, and will
+    be compared with what was recorded of them, hold it.
+    """
+    return replace(
+        part,
+        read={**part.read, "fixed_ts": commit_ts},
+        first_commit_ts=commit_ts,
+        last_commit_ts=commit_ts,
+    )
