@@ -88,9 +88,10 @@ $(SERVERS)/.fetched: $(wildcard src/rowferry/testing/servers/*.py) | $(VENV)/.in
 demo: setup ## run the demonstration: a store, a changefeed, files, a check
 	@$(BIN)/rowferry demo
 
-# Tests that mostly wait for servers run in a process of their own, beside all others.
+# Tests that mostly wait for servers run in two processes of their own, beside all others.
 BESIDE := tests/chaos tests/integration/control tests/integration/kafka tests/integration/mysql_sink \
 	tests/integration/verify
+SEARCH := tests/histories tests/moments
 
 test: setup services ## check style and types, then run every test
 	@echo "== ruff check"
@@ -99,11 +100,13 @@ test: setup services ## check style and types, then run every test
 	@$(BIN)/ruff format --check .
 	@echo "== mypy (strict, as pyproject.toml says)"
 	@$(BIN)/mypy
-	@echo "== pytest: $$(ls -d tests/*/ | grep -v tidb | tr '\n' ' ')($(BESIDE) beside the others)"
+	@echo "== pytest: $$(ls -d tests/*/ | grep -v tidb | tr '\n' ' ')($(BESIDE) and $(SEARCH) beside the others)"
 	@mkdir -p .cache; $(BIN)/pytest $(BESIDE) > .cache/beside.log 2>&1 & beside=$$!; \
-		trap "kill $$beside 2> /dev/null" EXIT; \
-		$(BIN)/pytest $(BESIDE:%=--ignore=%); others=$$?; \
-		wait $$beside; those=$$?; cat .cache/beside.log; [ $$others = 0 ] && [ $$those = 0 ]
+		$(BIN)/pytest $(SEARCH) > .cache/search.log 2>&1 & search=$$!; \
+		trap "kill $$beside $$search 2> /dev/null" EXIT; \
+		$(BIN)/pytest $(patsubst %,--ignore=%,$(BESIDE) $(SEARCH)); others=$$?; \
+		wait $$beside; those=$$?; wait $$search; found=$$?; cat .cache/beside.log .cache/search.log; \
+		[ $$others = 0 ] && [ $$those = 0 ] && [ $$found = 0 ]
 	@echo "== all passed: ruff check, ruff format, mypy, pytest"
 
 test-unit: setup ## run the tests that need neither Spark nor services

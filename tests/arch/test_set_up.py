@@ -168,7 +168,7 @@ def test_every_folder_of_tests_is_run_but_tidbs(request: pytest.FixtureRequest) 
     left = {f.name for f in folders if ask(collection_path=f, path=None, config=request.config)}
     makefile = (ROOT / "Makefile").read_text()
     beside = set(re.findall(r"tests/(\w+)", makefile.split("BESIDE :=")[1].split("\n\n")[0]))
-    assert left - beside == {"tidb"} and len(folders) > 5  # `make test` runs those in two halves
+    assert left - beside == {"tidb"} and len(folders) > 5  # `make test` runs those beside others
     assert "pytest tests/tidb" in makefile
 
 
