@@ -29,6 +29,8 @@ def test_a_feed_ends_right_whatever_happens_in_a_gap(
     for case in chosen:
         if (case.server, case.scene) == (server, scene):
             found = walk.run(case)
+            if not found.reached and not found.failure:  # a busy machine takes other ways
+                found = walk.run(case)
             if found.failure:
                 failures.append(f"{case.repeat}\n    {found.failure}")
             elif not found.reached and len(case.acts) == 1:  # a first event may change the way
