@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -206,17 +206,23 @@ class Hunter:
 
     def _tidy(self) -> None:
         """Leave nothing of an earlier hunt on the servers."""
+        for broker in self._servers["kafka"]:
+            for topic in broker.topics():
+                broker.delete_topic(topic)
         databases = [s for name, some in self._servers.items() if name != "kafka" for s in some]
-        for server in databases:
-            for number, gtrid, _, xid in server.execute("XA RECOVER"):
-                size = int(str(gtrid))
-                parts = [str(xid)[:size].encode().hex(), str(xid)[size:].encode().hex()]
-                server.execute(f"XA ROLLBACK X'{parts[0]}', X'{parts[1]}', {number!s}")
-            for (database,) in server.execute("SHOW DATABASES"):
-                if database not in ("mysql", "information_schema", "performance_schema", "sys"):
-                    quoted = str(database).replace("`", "``")
-                    server.execute(f"DROP DATABASE `{quoted}`")
-            server.execute("FLUSH BINARY LOGS")
+        for server in databases:  # by a new connection: a history may have cut all others
+            with closing(server.connect()) as connection, connection.cursor() as cursor:
+                cursor.execute("XA RECOVER")
+                for number, size, _, xid in cursor.fetchall():
+                    name = xid if isinstance(xid, bytes) else str(xid).encode()
+                    first, second = name[: int(size)].hex(), name[int(size) :].hex()
+                    cursor.execute(f"XA ROLLBACK X'{first}', X'{second}', {number}")
+                cursor.execute("SHOW DATABASES")
+                for (database,) in cursor.fetchall():
+                    if database not in ("mysql", "information_schema", "performance_schema", "sys"):
+                        quoted = str(database).replace("`", "``")
+                        cursor.execute(f"DROP DATABASE `{quoted}`")
+                cursor.execute("FLUSH BINARY LOGS")
 
 
 def _sink(mutant: Mutant) -> str:
