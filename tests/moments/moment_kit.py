@@ -40,6 +40,8 @@ PATIENCE_S = 30.0  # for a machine under load; a working feed needs less than on
 _CHUNK_ROWS = 2  # so that a table of ten rows is read in several stretches
 _SEGMENTS = 2
 _ZOMBIE_STEPS = 4
+_LOCK_WAIT_S = 2.0
+_LONGEST_WAIT_S = 60.0
 # What a statement may meet because something else happened to its table just before.
 _IN_VAIN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1062, 1091, 1136, 1146, 1364})
 
@@ -322,7 +324,34 @@ class World:
     # --- others that write ------------------------------------------------------------------------
 
     def sql(self, *statements: str) -> None:
-        """Run statements from another session; those go in vain whose table is not as it was."""
+        """Run statements from another session; those go in vain whose table is not as it was.
+
+        One that waits for a lock of the feed's own, as a DDL does behind a view of its table, is
+        left waiting: the feed goes on, and the statement with it.
+        """
+        failures: list[Exception] = []
+
+        def run() -> None:
+            try:
+                self._run(statements)
+            except Exception as err:
+                failures.append(err)
+
+        def ended() -> None:
+            thread.join(_LONGEST_WAIT_S)
+            assert not thread.is_alive(), f"still waiting: {statements}"
+            if failures:
+                raise failures[0]
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(_LOCK_WAIT_S)
+        if thread.is_alive():
+            self.later(ended)
+        else:
+            ended()
+
+    def _run(self, statements: Sequence[str]) -> None:
         with closing(self.server.connect(self.database)) as connection:
             for one in statements:
                 with connection.cursor() as cursor:
