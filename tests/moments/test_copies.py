@@ -92,6 +92,29 @@ def test_a_rename_is_run_once(scene: Scene, call: str) -> None:
     assert scene.assert_same("t2") == 5
 
 
+@pytest.mark.parametrize("call", ["ddl done downstream", "publish progress"])
+@pytest.mark.parametrize(
+    ("statement", "table"),
+    [
+        ("RENAME TABLE t TO t2", "t2"),
+        ("TRUNCATE TABLE t", "t"),
+        ("DROP TABLE t", "p"),
+        ("ALTER TABLE t DROP COLUMN v", "t"),
+        ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (u)", "t"),
+    ],
+)
+def test_rows_before_a_statement_that_was_run(
+    scene: Scene, statement: str, table: str, call: str
+) -> None:
+    """They are there, and have no place any more, or another one."""
+    feed = begun(scene)
+    scene.sql("UPDATE t SET v = 1", "INSERT INTO t VALUES (8, 8, 8)", statement)
+    dies_at(feed, call)
+    scene.sql("UPDATE p SET v = 3")
+    feed.catch_up()
+    scene.assert_same(table, "p")
+
+
 def test_rows_that_are_there_already(scene: Scene) -> None:
     """The first run dies when all is written; the second meets what came later in the first."""
     feed = begun(scene)

@@ -154,6 +154,18 @@ class MarkReading(Protocol):
 
 
 @runtime_checkable
+class Remembering(Protocol):
+    """A sink that knows how far a plan came that is carried out again."""
+
+    def has_rows_of(self, plan: Plan) -> bool:
+        """Return whether all rows of a plan are there, and what follows them was begun.
+
+        Then they must not be written again: a schema change behind them may have been run, and
+        they have no place any more, or would come back.
+        """
+
+
+@runtime_checkable
 class Leaving(Protocol):
     """A sink in which others wait for a changefeed, and must know when it is removed."""
 

@@ -257,6 +257,17 @@ class Ledger:
             )
         )
 
+    def has_begun(self, session: Session, micro_batch: int, commit_ts: int, digest: str) -> bool:
+        """Return whether the first schema change of a micro-batch was begun, and is this one."""
+        moment("look for begun ddl")
+        return bool(
+            session.ask(
+                f"SELECT 1 FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = %s AND "
+                "micro_batch = %s AND ordinal = 0 AND commit_ts = %s AND digest = %s",
+                (self._changefeed, micro_batch, commit_ts, digest),
+            )
+        )
+
     def schema_change(
         self, session: Session, micro_batch: int, ordinal: int
     ) -> tuple[str, str, str] | None:

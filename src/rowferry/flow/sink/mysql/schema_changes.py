@@ -89,6 +89,22 @@ class SchemaChanges:
         finally:
             guard.close()
 
+    def are_begun(self, session: Session, plan: Plan) -> bool:
+        """Return whether a plan's schema changes were begun: its rows were all written then.
+
+        Raises:
+            Refused, SinkUnavailable: as `Session.run`.
+        """
+        changes = plan.stretch.schema_changes
+        if not changes:
+            return False
+        first = changes[0]
+        digest = _digest(self._statement(first))
+        return self._ledger.has_begun(session, plan.micro_batch, first.commit_ts, digest)
+
+    def _statement(self, change: SchemaChange) -> str:
+        return self._settings.replaced_ddl.get(change.commit_ts, change.query)
+
     def _run_one(
         self,
         guard: Session,
@@ -101,7 +117,7 @@ class SchemaChanges:
         moment("begin ddl downstream")
         self._ledger.begin(guard, epoch)
         known = self._ledger.schema_change(notes, *place)
-        statement = self._settings.replaced_ddl.get(change.commit_ts, change.query)
+        statement = self._statement(change)
         digest = _digest(statement)
 
         def note(state: str, before: str) -> None:

@@ -270,6 +270,16 @@ class MySql:
         finally:
             self._sessions.close(keep=_KEPT)
 
+    def has_rows_of(self, plan: Plan) -> bool:
+        """Return whether the plan's schema changes were begun, before which all rows are there."""
+        if not plan.stretch.schema_changes:
+            return False
+        with self._sessions.one() as session:
+            try:
+                return self._changes.are_begun(session, plan)
+            except Refused as err:
+                raise err.as_error("looking for schema changes that were begun") from err
+
     def publish(
         self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
     ) -> None:
