@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, TableSchema
 from rowferry.errors import DecodeError
 from rowferry.flow.encode.kernels_spans import DOUBLED, NULL
@@ -83,9 +85,30 @@ def _images(
     for column, spans in zip(columns, places, strict=True):
         bounds = np.array(spans, np.int64).reshape(-1, 2)
         where = Spans(view, bounds[:, 0].copy(), bounds[:, 1].copy(), 1)
-        arrays.append(read_column(where, column, _STYLE))
+        arrays.append(
+            _elements(where, column)
+            if column.type.kind is Kind.ENUM
+            else read_column(where, column, _STYLE)
+        )
     kinds = [pa.field(c.name, c.type.arrow) for c in columns]
     return pa.StructArray.from_arrays(arrays, fields=kinds)
+
+
+def _elements(spans: Spans, column: Column) -> pa.UInt64Array:
+    """Return an ENUM's values: an element's name is in quotes, the error value is a bare 0."""
+    there = spans.starts >= 0
+    bare = there & (spans.data[np.maximum(spans.starts, 1) - 1] != ord("'"))
+    zero = (spans.data[np.maximum(spans.starts, 0)] == ord("0")) & (spans.ends - spans.starts == 1)
+    if (wrong := np.flatnonzero(bare & ~zero)).size:
+        raise spans.wrong(int(wrong[0]), column, "is neither an element in quotes nor 0")
+    named = Spans(
+        spans.data,
+        np.where(bare, NULL, spans.starts),
+        np.where(bare, NULL, spans.ends),
+        spans.first_row,
+    )
+    zeros = pa.array(np.zeros(len(bare), np.uint64))
+    return pc.if_else(pa.array(bare), zeros, read_column(named, column, _STYLE))
 
 
 def _literals(text: bytes, leads: list[bytes], row: int) -> _Places:

@@ -26,7 +26,7 @@ class Answers:
 
     def rows(self, _: Any, __: Any, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
         if ".TABLES" in sql:
-            return [(*T, "latin1_swedish_ci", "note")]
+            return [(*T, "latin1_swedish_ci", "note", "BASE TABLE")]
         found = self.columns if ".COLUMNS" in sql else self.indexes
         return [(*T, *row) for row in found]
 
