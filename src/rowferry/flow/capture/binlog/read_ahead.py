@@ -30,6 +30,7 @@ class ReadAhead:
         self._stream = stream
         self._most_bytes = most_bytes
         self._drained = False
+        self._taken = False
         self._stopped = False
         self._gathering = threading.Event()
         self._error: BaseException | None = None
@@ -68,7 +69,12 @@ class ReadAhead:
             )
 
     def poke(self) -> None:
-        """Let the framing go on after a take (inside `changed`)."""
+        """Let the framing go on after a take (inside `changed`).
+
+        Also where this thread did not come to see that it had to stop: bytes that were received by
+        then would wait for the next ones, which may be a heartbeat long.
+        """
+        self._taken = True
         self.changed.notify_all()
 
     def close(self) -> None:
@@ -93,10 +99,15 @@ class ReadAhead:
 
     def _next(self) -> bool:
         with self.changed:
-            while not self._stopped and self._full():
-                self.changed.wait()
-                if not self._stopped and not self._full():
+            while not self._stopped:
+                if self._full():
+                    self.changed.wait()
+                elif self._taken:
+                    self._taken = False
                     self.scanner.frame()  # bytes that had come before it stopped
+                    self.changed.notify_all()
+                else:
+                    break
             if self._stopped:
                 return False
         ready = self._stream.wait(0)
