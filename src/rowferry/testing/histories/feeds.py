@@ -266,6 +266,7 @@ class HistoryFeed:
             case _:
                 self._target = self._services.target(_kind_of(self._server))
                 clear(self._target)
+                self._target.execute(f"CREATE DATABASE {OUTSIDE}")  # tables are renamed into it
                 uri = f"{self._target.uri}?meta-database=h_meta"
                 uri += dice.choice(("", "&batch-dml-enable=false"))
                 if self.protocol == "created":

@@ -76,7 +76,9 @@ def run_history(
         server,
         odd_names=not narrow and dice.random() < 0.7,
         keyless=not narrow,
-        partitions="mysql/created" not in sinks,  # the sink makes tables without partitions
+        # what tables that the sink makes do not have
+        partitions="mysql/created" not in sinks,
+        prefixes="mysql/created" not in sinks,
     )
     with ExitStack() as stack:
         pair: list[Server] = []

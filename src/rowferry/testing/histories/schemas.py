@@ -150,6 +150,7 @@ class Taste:
         keyless: tables in which rows cannot be told apart.
         specials: types and clauses that another make of server does not know.
         partitions: partitioned tables.
+        prefixes: primary keys over the beginning of a text.
     """
 
     server: str
@@ -157,6 +158,7 @@ class Taste:
     keyless: bool = True
     specials: bool = True
     partitions: bool = True
+    prefixes: bool = True
 
     @property
     def mysql(self) -> bool:
@@ -255,7 +257,7 @@ def create_table(dice: random.Random, taste: Taste, name: Name) -> str:
         count = dice.choice((1, 1, 2, 3))
         names = [column_name() for _ in range(count)]
         lines += [f"{quoted(n)} {dice.choice(_KEYABLE)} NOT NULL" for n in names]
-        if dice.random() < 0.15:
+        if taste.prefixes and dice.random() < 0.15:
             names.append(column_name())
             lines.append(f"{quoted(names[-1])} {dice.choice(('text', 'blob'))} NOT NULL")
             parts = [quoted(n) for n in names[:-1]] + [f"{quoted(names[-1])}(12)"]
