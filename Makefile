@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit test-tidb fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos docs clean tools
+.PHONY: help lock setup services demo test test-unit test-tidb fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos wheel docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -162,6 +162,9 @@ chaos: setup services ## compare random histories with what feeds deliver; MINUT
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \
 		--generate-hashes --no-header --no-annotate --no-emit-index-url -o requirements.lock
+
+wheel: $(VENV)/.installed ## build dist/rowferry-*.whl
+	@$(BIN)/hatchling build -t wheel
 
 docs: setup ## write the generated pages in docs/ anew
 	@$(BIN)/python docs/generate.py

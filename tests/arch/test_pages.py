@@ -21,7 +21,7 @@ from rowferry.registry import CODECS
 from rowferry.spec import legacy
 from rowferry.spec.build import build_spec
 
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 def _generator() -> ModuleType:

@@ -13,7 +13,7 @@ EXEMPT = {
 
 def pages() -> dict[str, str]:
     """Return everything that people read and that is not Python."""
-    files = [ROOT / "README.md", ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
+    files = [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
     files += sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "proto").rglob("*.proto"))
     return {p.relative_to(ROOT).as_posix(): p.read_text() for p in files}
 
