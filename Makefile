@@ -59,13 +59,16 @@ $(VENV)/.stubs: $(VENV)/.installed $(wildcard proto/rowferry/wire/*.proto) proto
 $(STUBS): $(VENV)/.stubs
 	@[ -f $@ ] || $(BIN)/python proto/generate.py
 
-KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/flow/encode/kernels*.py \
-	src/rowferry/flow/encode/avro/kernels*.py src/rowferry/flow/dispatch/*kernels*.py \
+KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/columnar/*.py \
+	src/rowferry/mysql/*kernels*.py src/rowferry/mysql/address_text.py \
+	$(foreach part,kernels* tokenizer,src/rowferry/flow/encode/*/$(part).py) \
+	src/rowferry/flow/encode/kernels/*.py src/rowferry/flow/dispatch/*kernels*.py \
 	src/rowferry/flow/capture/range_log/kv*.py src/rowferry/flow/capture/range_log/page.py \
-	src/rowferry/flow/capture/binlog/*kernels*.py src/rowferry/flow/capture/binlog/json_binary.py \
-	src/rowferry/flow/capture/binlog/compressed.py \
+	src/rowferry/flow/capture/binlog/frame/*kernels*.py \
+	src/rowferry/flow/capture/binlog/frame/compressed.py \
+	src/rowferry/flow/capture/binlog/decode/*.py \
 	src/rowferry/refstore/kernels.py src/rowferry/refstore/kv_encode*.py \
-	src/rowferry/verify/*kernels*.py)
+	src/rowferry/downstream/verify/*kernels*.py)
 
 $(VENV)/.warm: $(VENV)/.stubs $(STUBS) $(KERNELS) | tools
 	@echo "== compiling the kernels"

@@ -25,7 +25,7 @@ import numpy as np
 from report import Figure, keep
 
 from rowferry.change.position import physical_ms
-from rowferry.control.operations import Operations, Wanted
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.testing.harness import ServerProcess, wait_for

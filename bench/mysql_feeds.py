@@ -18,11 +18,11 @@ from mysql_load import Log, steady
 from mysql_profile import Stopwatch, in_this_process, of_spark, tasks_in
 from report import Figure
 
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Runner, Step
-from rowferry.control.service import Prepared, prepare
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop, Runner, Step
+from rowferry.control.feed.service import Prepared, prepare
+from rowferry.control.feed.supervise import Supervisor, Until
 from rowferry.control.store.sql_store import open_store
-from rowferry.control.supervise import Supervisor, Until
 from rowferry.spark.job import InProcessRunner
 from rowferry.testing.servers import Server
 

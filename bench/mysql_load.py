@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from rowferry.flow.capture.binlog import session
-from rowferry.flow.capture.binlog.session import Flavour, Login
-from rowferry.flow.capture.binlog.snapshot_position import log_end
+from rowferry.mysql import session
+from rowferry.mysql.session import Flavour, Login
+from rowferry.mysql.snapshot_position import log_end
 from rowferry.testing.servers import Server
 
 COLUMNS = 200

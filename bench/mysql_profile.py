@@ -22,13 +22,14 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from rowferry.control.store.sql_store import SqlStore
-from rowferry.flow.capture.binlog import read, scanner
-from rowferry.flow.capture.binlog.decode import RowsDecoder
+from rowferry.flow.capture.binlog import read
+from rowferry.flow.capture.binlog.client.stream import LogStream
+from rowferry.flow.capture.binlog.decode.rows_events import RowsDecoder
+from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
-from rowferry.flow.capture.binlog.stream import LogStream
 from rowferry.flow.decide.decisions import Decisions
-from rowferry.flow.encode.canal_json import CanalJson
-from rowferry.flow.encode.csv import Csv
+from rowferry.flow.encode.canal_json.codec import CanalJson
+from rowferry.flow.encode.csv.codec import Csv
 from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.flow.sink.storage.local_files import LocalFiles, LocalStaged
 from rowferry.flow.sink.storage.sink import Storage

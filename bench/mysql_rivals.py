@@ -12,7 +12,7 @@ from pathlib import Path
 from mysql_load import Log
 from report import Figure
 
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.mysql.session import Flavour
 from rowferry.testing.servers import Server
 from rowferry.testing.servers.packages import cache
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from report import RESULTS, Figure, load_average, machine
 
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Runner
-from rowferry.control.prepare import prepare
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop, Runner
+from rowferry.control.operator.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.spark.job import InProcessRunner, SparkRunner
 from rowferry.spark.session import open_session

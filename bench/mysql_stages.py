@@ -18,17 +18,17 @@ from report import Figure
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SourceUnavailable
-from rowferry.flow.capture.binlog import events as ev
 from rowferry.flow.capture.binlog import read
-from rowferry.flow.capture.binlog import server as source
+from rowferry.flow.capture.binlog.client import server as source
+from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.ddl.statements import Effects
+from rowferry.flow.capture.binlog.decode.table_map import MappedTable
+from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame.scanner import Scanner
+from rowferry.flow.capture.binlog.frame.start_lookup import position_at
 from rowferry.flow.capture.binlog.position import LogPosition
-from rowferry.flow.capture.binlog.prelude import position_at
-from rowferry.flow.capture.binlog.scanner import Scanner
-from rowferry.flow.capture.binlog.session import Login
-from rowferry.flow.capture.binlog.statements import Effects
-from rowferry.flow.capture.binlog.stream import LogStream, StartAt
-from rowferry.flow.capture.binlog.table_map import MappedTable
 from rowferry.flow.capture.contract import Appetite
+from rowferry.mysql.session import Login
 
 BLOCK = 4 << 20
 APPETITE = Appetite(lambda table: 32 << 20, 1 << 50, lambda commit_ts: "")

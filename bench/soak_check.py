@@ -13,10 +13,10 @@ from typing import Any
 from soak_copy import COLUMNS, Copy, Table, digest
 from soak_world import Planned, World
 
-from rowferry.verify.local import InProcessRunner
-from rowferry.verify.names import Names
-from rowferry.verify.run import Request, verify
-from rowferry.verify.side import open_side
+from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.names import Names
+from rowferry.downstream.verify.run import Request, verify
+from rowferry.downstream.verify.side import open_side
 
 
 def check(world: World, tell: Callable[[str], None]) -> dict[str, Any]:

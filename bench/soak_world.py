@@ -14,7 +14,7 @@ from typing import Any, Self
 from soak_copy import Receiver
 from soak_load import Source
 
-from rowferry.control.operations import Operations, Wanted
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
 from rowferry.testing.harness import ServerProcess
 from rowferry.testing.servers import Kafka, MariaDb, MySql, Postgres

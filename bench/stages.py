@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from report import Figure, best, keep, one_core
 
 from rowferry.change.chunk import Rows, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Output, Segment, Stretch, TableSlice, Topic
 from rowferry.change.table import TableSchema
 from rowferry.flow.assemble import assemble
@@ -27,6 +26,7 @@ from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.flow.capture.range_log.page import read_page
 from rowferry.flow.dispatch.by_topic import ByKey
 from rowferry.flow.sink.contract import Owner
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.refstore.kv_encode import encode_rows
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec

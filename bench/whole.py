@@ -25,9 +25,9 @@ from report import Figure, keep
 from stages import image
 
 from rowferry.change.table import TableId
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Step
-from rowferry.control.service import prepare
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.feed.service import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster

@@ -58,11 +58,11 @@ CODECS: Registry[Codec] = Registry(
     "protocol",
     {
         "avro": "rowferry.flow.encode.avro.codec:Avro",
-        "canal-json": "rowferry.flow.encode.canal_json:CanalJson",
-        "csv": "rowferry.flow.encode.csv:Csv",
-        "json": "rowferry.flow.encode.plain_json:PlainJson",
-        "open-protocol": "rowferry.flow.encode.open_protocol:OpenProtocol",
-        "sql-rows": "rowferry.flow.encode.sql_rows:SqlRows",
+        "canal-json": "rowferry.flow.encode.canal_json.codec:CanalJson",
+        "csv": "rowferry.flow.encode.csv.codec:Csv",
+        "json": "rowferry.flow.encode.plain_json.codec:PlainJson",
+        "open-protocol": "rowferry.flow.encode.open_protocol.codec:OpenProtocol",
+        "sql-rows": "rowferry.flow.encode.sql_rows.codec:SqlRows",
     },
 )
 

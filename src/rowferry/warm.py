@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import rowferry.downstream.verify
 import rowferry.flow
 import rowferry.refstore
-import rowferry.verify
 from rowferry.flow.warm import load_kernels
 
-_PACKAGES = (rowferry.flow, rowferry.refstore, rowferry.verify)
+_PACKAGES = (rowferry.flow, rowferry.refstore, rowferry.downstream.verify)
 
 
 def forget() -> None:

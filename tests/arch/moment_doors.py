@@ -19,13 +19,12 @@ from source_tree import Sources
 
 _BINLOG, _STORAGE = "rowferry/flow/capture/binlog", "rowferry/flow/sink/storage"
 
+_SOURCE_CALL = r"(session\.)?(connect|connected|rows|one_row|facts|send_command|read_answer)"
+
 # What a call through a door looks like, and where it is one.
 DOORS: tuple[tuple[str, str, str], ...] = (
-    (
-        "a statement at the source",
-        f"{_BINLOG}/*",
-        r"(session\.)?(connect|connected|rows|one_row|facts|send_command|read_answer)",
-    ),
+    ("a statement at the source", f"{_BINLOG}/*", _SOURCE_CALL),
+    ("a statement at a server", "rowferry/mysql/*", _SOURCE_CALL),
     ("a read of the log", f"{_BINLOG}/*", r"self\._socket\.recv_into"),
     ("a range's leader", "rowferry/flow/capture/range_log/*", r".*\.unary_unary|call\.result"),
     ("the meta database", "rowferry/control/*", r".*database\.(reading|writing)"),
@@ -59,7 +58,7 @@ DOORS: tuple[tuple[str, str, str], ...] = (
 
 # Modules that make doors out of a library: module -> why nothing in it has a name of its own.
 WALLS = {
-    f"{_BINLOG}/session.py": "pymysql for the source; callers name what they ask",
+    "rowferry/mysql/session.py": "pymysql for the source; callers name what they ask",
     "rowferry/flow/sink/mysql/session.py": "pymysql for the downstream; callers name what they run",
     f"{_STORAGE}/local_files.py": "a directory as `Files`; the sink names what it puts",
     f"{_STORAGE}/local_handles.py": "handles of `local_files`",
@@ -70,7 +69,7 @@ WALLS = {
     "rowferry/control/store/backup.py": "an operator's copy of a meta database, not a feed",
     "rowferry/control/store/checking.py": "an operator's check of a meta database, not a feed",
 }
-_FEED = ("rowferry/flow/*", "rowferry/control/*", "rowferry/spark/job.py")
+_FEED = ("rowferry/flow/*", "rowferry/mysql/*", "rowferry/control/*", "rowferry/spark/job.py")
 
 
 @dataclass

@@ -22,27 +22,35 @@ Sources = Mapping[str, str]
 # matched against dotted names below `rowferry`.
 _STAGES = ("capture", "decide", "dispatch", "encode", "sink")
 _CONTRACTS = tuple(f"flow.{stage}.contract" for stage in _STAGES)
-_BELOW_FLOW = ("change*", "spec*", "errors", "moment")
+_BELOW_FLOW = ("change*", "columnar*", "mysql*", "spec*", "errors", "moment")
 _FLOW = (*_BELOW_FLOW, "registry", "flow*")
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("errors", ()),
     ("moment", ()),
     ("change*", ("change*", "errors")),
+    ("columnar*", ("columnar*", "change*", "errors")),
     ("spec*", ("spec*", "change*", "errors")),
+    ("mysql*", ("mysql*", "columnar*", "change*", "spec*", "errors", "moment")),
     ("registry", ("errors", *_CONTRACTS)),
     ("flow.assemble", _FLOW),
     ("flow.warm", _FLOW),
     (
         "flow.capture.range_log*",
-        (*_BELOW_FLOW, "flow.capture*", "wire*", *_CONTRACTS),
+        (*_BELOW_FLOW, "flow.capture.range_log*", "flow.capture.label_end", "wire*", *_CONTRACTS),
+    ),
+    (
+        "flow.capture.binlog*",
+        (*_BELOW_FLOW, "flow.capture.binlog*", "flow.capture.label_end", *_CONTRACTS),
     ),
     (
         "flow.sink.mysql*",  # it joins statements of the texts that its own codec wrote
         (
             *_BELOW_FLOW,
-            "flow.sink*",
+            "flow.sink",
+            "flow.sink.mysql*",
+            "flow.sink.lanes",
             "flow.dispatch*",
-            "flow.encode.sql_rows_frame",
+            "flow.encode.sql_rows.frame",
             *_CONTRACTS,
         ),
     ),
@@ -53,8 +61,6 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             *_BELOW_FLOW,
             "flow.dispatch*",
             "flow.decide.table_filter",  # matchers are table filters
-            "flow.encode.columns",  # values are hashed as the text that codecs write
-            "flow.encode.kernels*",
             *_CONTRACTS,
         ),
     ),
@@ -69,6 +75,8 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "refstore*",
             "change*",
+            "columnar*",
+            "mysql.ddl*",
             "errors",
             "wire*",
             "flow.capture.range_log",  # the package, for `from … import catalog`
@@ -78,34 +86,33 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "storage_check*",  # shares nothing with the sink but the names of its settings
+        "downstream.storage_check*",  # shares nothing with the sink but the names of its settings
         (
-            "storage_check*",
+            "downstream.storage_check*",
             *_BELOW_FLOW,
             "flow.encode",
             "flow.encode.csv",
+            "flow.encode.csv.codec",
             "flow.encode.options",
             "flow.sink.storage",
             "flow.sink.storage.options",
         ),
     ),
-    ("rebuild*", ("rebuild*", "consume.storage", *_FLOW)),
-    ("verify*", ("verify*", "rebuild*", *_FLOW)),
-    ("spark*", ("spark*", "rebuild*", "verify*", *_FLOW)),
+    ("downstream.rebuild*", ("downstream.rebuild*", "downstream.consume.storage", *_FLOW)),
+    ("downstream.verify*", ("downstream.verify*", "downstream.rebuild*", *_FLOW)),
+    ("downstream.consume*", ("downstream.consume*", *_FLOW)),
+    ("downstream", ()),
+    ("spark*", ("spark*", "downstream.rebuild*", "downstream.verify*", *_FLOW)),
     ("control*", ("control*", "spark*", *_FLOW)),
-    ("consume*", ("consume*", *_FLOW)),
     (
         "face*",
         (
             "face*",
-            "consume*",
             "control*",
-            "rebuild*",
+            "downstream*",
             "refstore*",
             "spark*",
-            "storage_check*",
             "testing*",
-            "verify*",
             "wire*",
             *_FLOW,
         ),
@@ -117,10 +124,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("testing.histories*", ("testing*", "control*", "spark*", *_FLOW)),
     (
         "testing.nemesis*",
-        ("testing*", "consume*", "rebuild*", "refstore*", "control.store*", *_FLOW),
+        ("testing*", "downstream*", "refstore*", "control.store*", *_FLOW),
     ),
-    ("testing*", ("testing*", "consume*", "rebuild*", "refstore*", *_FLOW)),
-    ("warm", ("flow*", "refstore*", "verify*")),
+    ("testing*", ("testing*", "downstream*", "refstore*", *_FLOW)),
+    ("warm", ("flow*", "columnar*", "mysql*", "refstore*", "downstream.verify*")),
     ("flow", ()),
     ("__main__", ("face*",)),
     ("", ()),  # the package itself
@@ -133,15 +140,15 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "alembic": ("control.store*",),
     "psycopg": ("control.store*", "testing.servers*"),
     "grpc": ("refstore*", "wire*", "flow.capture.range_log.client*", "face.rpc"),
-    "sqlglot": ("change.ddl*",),
+    "sqlglot": ("mysql.ddl*",),
     "re2": ("flow.decide.table_filter",),
     "obstore": ("flow.sink.storage*", "testing.histories*"),
-    "confluent_kafka": ("flow.sink.kafka*", "consume.kafka_topics", "testing*"),
+    "confluent_kafka": ("flow.sink.kafka*", "downstream.consume.kafka_topics", "testing*"),
     "urllib3": ("flow.encode.avro*", "flow.sink.http*", "face.cli.client", "testing*"),
     "pymysql": (
-        "flow.capture.binlog.session",
+        "mysql.session",
         "flow.sink.mysql.session",
-        "consume.mysql_target",
+        "downstream.consume.mysql_target",
         "testing.servers*",
         "testing.histories*",
     ),
@@ -150,7 +157,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "starlette": ("face.rest*",),
     "pydantic": ("face.rest*",),
     "uvicorn": ("face.rest*",),
-    "prometheus_client": ("control.measures", "face.rest*"),
+    "prometheus_client": ("control.fleet.measures", "face.rest*"),
     "typer": ("face.cli*",),
     "rich": ("face.cli*",),
     "psutil": (),

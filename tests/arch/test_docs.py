@@ -95,8 +95,9 @@ def test_names_and_codes_exist(page: Path) -> None:
 
 
 def test_wrong_names_and_codes_are_found() -> None:
-    text = "`rowferry.control.loop.Loop.stepp` `rowferry.nope` `rowferry.control.loop.Loop.step`"
-    assert lost_names(text) == ["rowferry.control.loop.Loop.stepp", "rowferry.nope"]
+    loop = "rowferry.control.feed.loop.Loop"
+    text = f"`{loop}.stepp` `rowferry.nope` `{loop}.step`"
+    assert lost_names(text) == ["rowferry.control.feed.loop.Loop.stepp", "rowferry.nope"]
     assert wrong_codes("RF-9999\n| RF-1001 | BadUri |") == ["RF-9999", "RF-1001"]
 
 

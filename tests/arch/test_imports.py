@@ -37,15 +37,15 @@ def planted(path: str, text: str) -> list[str]:
         ("rowferry/spec/x.py", "from rowferry.flow.encode.contract import Codec"),
         ("rowferry/spec/x.py", "from rowferry import registry"),
         ("rowferry/errors.py", "from rowferry.change.table import TableId"),
-        ("rowferry/flow/encode/csv.py", "from rowferry.flow.sink.storage.paths import x"),
-        ("rowferry/flow/encode/csv.py", "from rowferry.registry import SINKS"),
-        ("rowferry/flow/encode/csv.py", "from rowferry.flow.assemble import assemble"),
-        ("rowferry/flow/encode/csv.py", "from rowferry.wire import range_cdc_pb2"),
+        ("rowferry/flow/encode/csv/codec.py", "from rowferry.flow.sink.storage.paths import x"),
+        ("rowferry/flow/encode/csv/codec.py", "from rowferry.registry import SINKS"),
+        ("rowferry/flow/encode/csv/codec.py", "from rowferry.flow.assemble import assemble"),
+        ("rowferry/flow/encode/csv/codec.py", "from rowferry.wire import range_cdc_pb2"),
         ("rowferry/flow/sink/x/y.py", "from ...capture.range_log import kv"),
         ("rowferry/flow/sink/x.py", "def f():\n    from rowferry.spark.job import run"),
         ("rowferry/flow/assemble.py", "from rowferry.spark.session import session"),
-        ("rowferry/spark/job.py", "from rowferry.control.loop import run"),
-        ("rowferry/control/loop.py", "from rowferry.face.cli.main import app"),
+        ("rowferry/spark/job.py", "from rowferry.control.feed.loop import run"),
+        ("rowferry/control/feed/loop.py", "from rowferry.face.cli.main import app"),
         ("rowferry/refstore/range.py", "from rowferry.flow.capture.range_log.planner import x"),
         ("rowferry/refstore/range.py", "from rowferry.flow.sink.contract import Sink"),
         ("rowferry/refstore/range.py", "from rowferry.spec.option import Option"),
@@ -60,14 +60,17 @@ def test_a_planted_wrong_import_is_found(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("rowferry/flow/encode/csv.py", "from rowferry.flow.decide.contract import Decision"),
-        ("rowferry/flow/encode/csv.py", "from rowferry.flow.encode.kernels import x"),
-        ("rowferry/flow/encode/csv.py", "from . import kernels"),
+        ("rowferry/flow/encode/csv/codec.py", "from rowferry.flow.decide.contract import Decision"),
+        (
+            "rowferry/flow/encode/csv/codec.py",
+            "from rowferry.flow.encode.kernels.row_writer import x",
+        ),
+        ("rowferry/flow/encode/csv/codec.py", "from . import kernels"),
         ("rowferry/flow/assemble.py", "from rowferry.flow.sink.blackhole import Blackhole"),
         ("rowferry/refstore/range.py", "from rowferry.flow.capture.range_log import catalog"),
         ("rowferry/refstore/range.py", "from rowferry.flow.capture.range_log.kv_bytes import x"),
-        ("rowferry/control/loop.py", "from rowferry.spark.job import run"),
-        ("rowferry/face/cli/x.py", "from rowferry.control.service import run"),
+        ("rowferry/control/feed/loop.py", "from rowferry.spark.job import run"),
+        ("rowferry/face/cli/x.py", "from rowferry.control.feed.service import run"),
         ("rowferry/change/x.py", "import pyarrow\nfrom rowferry.errors import BadInput"),
     ],
 )
@@ -75,7 +78,7 @@ def test_right_imports_pass(path: str, text: str) -> None:
     assert planted(path, text) == []
 
 
-_ELSEWHERE = "rowferry/control/service.py"
+_ELSEWHERE = "rowferry/control/feed/service.py"
 
 
 @pytest.mark.parametrize("library", sorted(OWNERS))

@@ -15,7 +15,7 @@ from rowferry.registry import CODECS, SINKS, SOURCES, Registry
 NEEDED = {
     "protocol": "TRAITS TABLES probe file_head encode_rows batch encode_schema_change "
     "encode_watermark decode decode_message",
-    "sink": "TRAITS TABLES dispatch check_tables probe open segment_bytes same_day allocate "
+    "sink": "TRAITS TABLES dispatch check_tables probe open segment_bytes partition_label allocate "
     "publish discard close",
     "source": "TABLES traits probe planner read",
 }

@@ -14,9 +14,9 @@ import pytest
 from source_tree import ROOT
 
 from rowferry.change.chunk import Op, Rows, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.errors import DecodeError, UnknownOption
 from rowferry.flow.assemble import assemble, option_tables
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.registry import CODECS
 from rowferry.spec import legacy
 from rowferry.spec.build import build_spec

@@ -21,10 +21,10 @@ import pytest
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
-from rowferry.control.lease import Holder
+from rowferry.control.feed.lease import Holder
+from rowferry.control.fleet.server import LEASE_S
 from rowferry.control.lifecycle import State
-from rowferry.control.operations import Operations, Wanted
-from rowferry.control.server import LEASE_S
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import Feed, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.flow.assemble import assemble

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from pymysql.connections import Connection
 
+from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.names import Names
+from rowferry.downstream.verify.run import Request, verify
+from rowferry.downstream.verify.side import open_side
 from rowferry.errors import RowferryError
 from rowferry.testing.harness import RunProcess, wait_for
 from rowferry.testing.mysql_history import JOURNAL, Writers, make_tables
 from rowferry.testing.servers import MariaDb, MySql
-from rowferry.verify.local import InProcessRunner
-from rowferry.verify.names import Names
-from rowferry.verify.run import Request, verify
-from rowferry.verify.side import open_side
 
 DATABASE = "ferry_kills"
 ROWS = 200

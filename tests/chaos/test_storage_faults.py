@@ -13,14 +13,14 @@ import pytest
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
-from rowferry.consume.storage import storage_changes
-from rowferry.rebuild.lineage import read_checkpoint
-from rowferry.rebuild.stored_feed import StoredFeed, open_storage
+from rowferry.downstream.consume.storage import storage_changes
+from rowferry.downstream.rebuild.lineage import read_checkpoint
+from rowferry.downstream.rebuild.stored_feed import StoredFeed, open_storage
+from rowferry.downstream.storage_check.check import check_storage
+from rowferry.downstream.storage_check.expected import expected_of
+from rowferry.downstream.storage_check.listing import Listing
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
-from rowferry.storage_check.check import check_storage
-from rowferry.storage_check.expected import expected_of
-from rowferry.storage_check.listing import Listing
 from rowferry.testing.harness import RunProcess, wait_for
 from rowferry.testing.servers import Minio, Relay
 from rowferry.testing.verify import verify_stored

@@ -23,7 +23,7 @@ from rowferry.change.chunk import Op, SchemaChange, Watermark
 from rowferry.change.plan import Plan, Segment, Stretch, Topic
 from rowferry.errors import Fenced
 from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
-from rowferry.flow.encode.sql_rows_frame import RowFrame
+from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import LaneSink, Owner, Packet
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec

@@ -10,7 +10,7 @@ from rowferry.change.plan import Output, Plan, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
-from rowferry.control.lease import Claim, Holder
+from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.store.contract import MetaStore
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri

@@ -42,7 +42,7 @@ def test_wishes_are_usable(lane_sink: LaneHarness) -> None:
     sink = lane_sink.opened()
     assert sink.segment_bytes(ORDERS.id) > 0
     assert sink.flush_interval_s >= 0
-    assert sink.same_day(NOON) == sink.same_day(NOON + 1)
+    assert sink.partition_label(NOON) == sink.partition_label(NOON + 1)
     assert sink.TRAITS.needs_shuffle
     assert sink.TRAITS.shows_rows_on_write
 

@@ -67,7 +67,7 @@ def test_wishes_are_usable(sink: SinkHarness) -> None:
     one = sink.opened()
     assert one.segment_bytes(ORDERS.id) > 0
     assert one.flush_interval_s >= 0
-    assert one.same_day(NOON) == one.same_day(NOON + 1)
+    assert one.partition_label(NOON) == one.partition_label(NOON + 1)
 
 
 # --- writing and publishing -----------------------------------------------------------------------

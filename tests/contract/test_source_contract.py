@@ -22,7 +22,7 @@ from rowferry.errors import RowferryError, SnapshotGone, SourceError, Verdict
 from rowferry.flow.capture.contract import Appetite, Planner
 
 APPETITE = Appetite(
-    segment_bytes=lambda table: 1 << 20, stretch_bytes=64 << 20, same_day=lambda ts: ""
+    segment_bytes=lambda table: 1 << 20, stretch_bytes=64 << 20, partition_label=lambda ts: ""
 )
 PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by working code
 
@@ -415,7 +415,7 @@ def test_nothing_is_planned_after_the_wished_end(reader: Reader) -> None:
     end = reader.marks[-1]
     source.insert(table, rows([40]))
     appetite = Appetite(
-        APPETITE.segment_bytes, APPETITE.stretch_bytes, APPETITE.same_day, until_ts=end
+        APPETITE.segment_bytes, APPETITE.stretch_bytes, APPETITE.partition_label, until_ts=end
     )
     for _ in range(5):
         stretch = reader.plan(appetite)
@@ -441,11 +441,13 @@ def test_a_day_is_never_crossed(reader: Reader) -> None:
         source.insert(table, rows([100 + i]))
         time.sleep(0.005)
     by_ms = Appetite(
-        APPETITE.segment_bytes, APPETITE.stretch_bytes, same_day=lambda ts: str((ts >> 18) // 4)
+        APPETITE.segment_bytes, APPETITE.stretch_bytes, lambda ts: str((ts >> 18) // 4)
     )
     for stretch in reader.deliver_all(by_ms):
         for part in stretch.segments:
-            assert by_ms.same_day(part.first_commit_ts) == by_ms.same_day(part.last_commit_ts)
+            assert by_ms.partition_label(part.first_commit_ts) == by_ms.partition_label(
+                part.last_commit_ts
+            )
 
 
 # --- schema changes -------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from store_material import (
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId
-from rowferry.control.lease import Claim, Holder
+from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.store import fence
 from rowferry.control.store.connection import Database

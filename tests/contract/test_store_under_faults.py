@@ -25,7 +25,7 @@ from store_material import (
     someone_else,
 )
 
-from rowferry.control.lease import Claim, Holder
+from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.store.connection import Database, has_database
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import BadUri, Fenced, MetaUnavailable

@@ -230,7 +230,7 @@ def test_no_table_for_a_wildcard_is_a_note_only(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wildcard speaks of tables to come as well; a name without one does not."""
-    from rowferry.control.service import prepare
+    from rowferry.control.feed.service import prepare
 
     config = tmp_path / "feed.toml"
     config.write_text('[filter]\nrules = ["nothing.*", "shop.orders", "!shop.orders"]\n')

@@ -21,7 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from page_examples import ROOT, Block, all_blocks, commands, table_rows
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.face.cli.main import app
 from rowferry.face.rest.app import About, create_app

@@ -22,15 +22,15 @@ from moment_targets import Files, Target
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
-from rowferry.control import service
-from rowferry.control.lease import Claim, Holder
-from rowferry.control.loop import Loop, Step
-from rowferry.control.operations import Operations
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Claim, Holder
+from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.operator.operations import Operations
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, RowferryError, Verdict
 from rowferry.flow.assemble import Flow
-from rowferry.flow.capture.binlog import snapshot
+from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
 from rowferry.spark.job import InProcessRunner
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.servers import Server, promote, replicate, wait_for

@@ -11,7 +11,7 @@ from feed_kit import read_table
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId, TableSchema
-from rowferry.consume.arrival import Where, row_changes
+from rowferry.downstream.consume.arrival import Where, row_changes
 from rowferry.flow.assemble import Flow
 from rowferry.testing.mysql_history import quoted
 from rowferry.testing.rebuild import Comparison, RebuiltTable, compare, rebuild

@@ -15,8 +15,8 @@ from moment_kit import Killed
 from mysql_sink_kit import MySqlFeed, Scene, scene_of
 
 from rowferry.change.plan import Plan
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop
 from rowferry.errors import Fenced, TargetLost, TargetWentBack
 from rowferry.moment import watched
 from rowferry.spark.job import InProcessRunner

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from moment_kit import Killed
 
-from rowferry.control import service
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable
 from rowferry.moment import watched

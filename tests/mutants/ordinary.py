@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.control import service
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop
 from rowferry.control.store.sql_store import open_store
 from rowferry.spark.job import InProcessRunner
 from rowferry.testing.receiver import HttpReceiver

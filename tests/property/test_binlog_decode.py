@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from rowferry.change.table import TableId
 from rowferry.errors import CorruptLog
-from rowferry.flow.capture.binlog.decode import RowEvents, RowsDecoder
-from rowferry.flow.capture.binlog.json_binary import json_texts
-from rowferry.flow.capture.binlog.session import Flavour
-from rowferry.flow.capture.binlog.table_map import MappedColumn, MappedTable, infer_schema
+from rowferry.flow.capture.binlog.decode.json_binary import json_texts
+from rowferry.flow.capture.binlog.decode.rows_events import RowEvents, RowsDecoder
+from rowferry.flow.capture.binlog.decode.table_map import MappedColumn, MappedTable, infer_schema
+from rowferry.mysql.session import Flavour
 from rowferry.testing.slow_binlog import SlowRow, rows_body, slow_json, slow_rows
 
 PLAIN = settings(

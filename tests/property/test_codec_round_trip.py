@@ -12,9 +12,9 @@ from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import DecodeError
-from rowferry.flow.encode.canal_json import CanalJson
+from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.flow.encode.contract import Codec
-from rowferry.flow.encode.csv import Csv
+from rowferry.flow.encode.csv.codec import Csv
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

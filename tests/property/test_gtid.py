@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rowferry.flow.capture.binlog.gtid import GtidPosition, GtidSet
+from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet
 
 UUIDS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "4f22fb58-82db-22f2-af44-d91bba530673")
 Plain = set[tuple[str, str, int]]

@@ -11,12 +11,12 @@ from mysql_sink_kit import Scene, scene_of
 from test_types_arrive import COLUMNS, KEYED, KEYS
 
 from rowferry.errors import Fenced, SinkUnwritable, SourceUnsupported, TargetUnfit
-from rowferry.flow.capture.binlog.session import Flavour as SourceFlavour
-from rowferry.flow.capture.binlog.session import connected, facts
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import Login
 from rowferry.flow.sink.mysql.session import Flavour, Session, connect
+from rowferry.mysql.session import Flavour as SourceFlavour
+from rowferry.mysql.session import connected, facts
 from rowferry.testing.servers import MariaDb, Server, TiDb
 
 # TiDB has no shapes, and no negative zero: whatever is written, 0 is read.

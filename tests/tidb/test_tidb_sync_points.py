@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import pytest
 from mysql_sink_kit import Scene
 
+from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.names import Names
+from rowferry.downstream.verify.run import Request, TableResult, verify
+from rowferry.downstream.verify.side import DatabaseSide, open_side
+from rowferry.downstream.verify.sync_points import newest, read_at_newest
+from rowferry.downstream.verify.views import PastViews
 from rowferry.errors import NotSupported, SinkUnwritable
 from rowferry.testing.servers import TiDb
-from rowferry.verify.local import InProcessRunner
-from rowferry.verify.names import Names
-from rowferry.verify.run import Request, TableResult, verify
-from rowferry.verify.side import DatabaseSide, open_side
-from rowferry.verify.sync_points import newest, read_at_newest
-from rowferry.verify.views import PastViews
 
 ON = "enable-sync-point = true\nsync-point-interval = '30s'\n"
 

@@ -9,13 +9,13 @@ from mysql_sink_kit import Scene
 from test_types_arrive import COLUMNS
 from typer.testing import CliRunner
 
+from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.names import Names
+from rowferry.downstream.verify.repair import RepairFile
+from rowferry.downstream.verify.run import Request, TableResult, verify
+from rowferry.downstream.verify.side import open_side
 from rowferry.face.cli.main import app
 from rowferry.testing.servers import Server, TiDb
-from rowferry.verify.local import InProcessRunner
-from rowferry.verify.names import Names
-from rowferry.verify.repair import RepairFile
-from rowferry.verify.run import Request, TableResult, verify
-from rowferry.verify.side import open_side
 
 TYPES = {kind: values for kind, values in COLUMNS.items() if kind != "geometry"}
 ROWS = 500

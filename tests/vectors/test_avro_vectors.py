@@ -16,7 +16,6 @@ from change_file import rows_of, spec_of
 from outside import cases
 
 from rowferry.change.chunk import Rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
 from rowferry.flow.encode.avro.codec import Avro
 from rowferry.flow.encode.avro.schema import (
@@ -29,6 +28,7 @@ from rowferry.flow.encode.avro.schema import (
     value_schema,
 )
 from rowferry.flow.encode.contract import Encoded
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.testing.registry_stub import RegistryStub, registry_stub
 
 HERE = Path(__file__).parent

@@ -12,12 +12,12 @@ from change_file import rows_of, spec_of
 from outside import cases
 
 from rowferry.change.chunk import DdlKind, SchemaChange, Watermark
-from rowferry.change.ddl import parse_create
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadOption
-from rowferry.flow.encode.canal_json import CanalJson
-from rowferry.flow.encode.csv import Csv
+from rowferry.flow.encode.canal_json.codec import CanalJson
+from rowferry.flow.encode.csv.codec import Csv
+from rowferry.mysql.ddl.statement import parse_create
 
 NAMES = {
     "tiny": "tinyint",

@@ -11,7 +11,7 @@ import pytest
 from change_file import rows_of, spec_of
 
 from rowferry.change.chunk import Rows
-from rowferry.change.ddl import parse_create
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.registry import CODECS
 
 HERE = Path(__file__).parent

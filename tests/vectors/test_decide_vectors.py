@@ -11,12 +11,12 @@ import pytest
 from outside import cases
 
 from rowferry.change.chunk import DdlKind, Op, SchemaChange, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableId
 from rowferry.errors import BadEventFilter, BadRoute
 from rowferry.flow.decide.column_select import ColumnSelectors
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.decide.table_route import TableRoutes
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import DispatchRule
 from rowferry.spec.filter_rules import COLUMN_SELECTORS

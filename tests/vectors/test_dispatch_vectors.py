@@ -15,7 +15,6 @@ from change_file import rows_of, spec_of
 from outside import cases
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadDispatchRule
@@ -23,6 +22,7 @@ from rowferry.flow.dispatch.by_topic import partitions_of
 from rowferry.flow.dispatch.row_hash import row_hashes
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.dispatch.topics import TopicRule
+from rowferry.mysql.ddl.statement import parse_create
 
 
 def vectors(area: str) -> list[Any]:

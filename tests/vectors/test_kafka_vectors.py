@@ -16,7 +16,7 @@ from outside import cases
 
 from rowferry.change.plan import Stretch
 from rowferry.errors import BadInput, TopicRefused
-from rowferry.flow.encode.open_protocol import OpenProtocol
+from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.kafka import sink
 from rowferry.flow.sink.kafka.options import (

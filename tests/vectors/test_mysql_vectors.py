@@ -16,11 +16,10 @@ import pytest
 from change_file import rows_of, spec_of
 from outside import cases
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.encode.sql_rows import SqlRows
-from rowferry.flow.encode.sql_rows_frame import RowFrame
+from rowferry.flow.encode.sql_rows.codec import SqlRows
+from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.mysql.statements import (
     Limits,
     NetEffect,
@@ -31,6 +30,7 @@ from rowferry.flow.sink.mysql.statements import (
     upsert_around,
     upserting,
 )
+from rowferry.mysql.ddl.statement import parse_create
 
 State = dict[int, str]
 _ROW = re.compile(r"\((\d+),'((?:[^']|'')*)'\)")

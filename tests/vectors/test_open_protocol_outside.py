@@ -9,13 +9,13 @@ from change_file import rows_of, spec_of
 from outside import cases
 
 from rowferry.change.chunk import DdlKind, SchemaChange, Watermark
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableId
 from rowferry.errors import BadInput
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.encode.large_message import LARGE, check_large_messages
-from rowferry.flow.encode.open_protocol import OpenProtocol
+from rowferry.flow.encode.open_protocol.codec import OpenProtocol
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.option import read_options
 
 

@@ -14,9 +14,9 @@ import pytest
 from change_file import rows_of, spec_of
 
 from rowferry.change.chunk import Rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
-from rowferry.flow.encode.open_protocol import OpenProtocol
+from rowferry.flow.encode.open_protocol.codec import OpenProtocol
+from rowferry.mysql.ddl.statement import parse_create
 
 CASES = sorted(p.parent for p in (Path(__file__).parent / "open_protocol").glob("*/ORIGIN"))
 

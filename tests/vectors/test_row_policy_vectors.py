@@ -12,9 +12,9 @@ import pytest
 from outside import cases
 
 from rowferry.change.chunk import Op, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.errors import TableNotActiveActive
 from rowferry.flow.decide.row_policy import by_policy
+from rowferry.mysql.ddl.statement import parse_create
 
 TYPES = {"id": "INT PRIMARY KEY", "_tidb_softdelete_time": "TIMESTAMP NULL"}
 

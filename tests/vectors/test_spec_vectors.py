@@ -14,7 +14,7 @@ from outside import cases
 
 from rowferry.control.lifecycle import MOVES, Verb
 from rowferry.errors import BadChangefeedId, BadInput
-from rowferry.flow.encode.csv import Csv
+from rowferry.flow.encode.csv.codec import Csv
 from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed_id import check_changefeed_id

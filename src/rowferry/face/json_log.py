@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import IO, Final
 
-from rowferry.control.current import current_changefeed
+from rowferry.control.feed.log_scope import current_changefeed
 from rowferry.errors import RowferryError, from_text
 from rowferry.spec.uri import is_secret_parameter, without_passwords
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 import grpc
 
 from rowferry.change.table import TableId
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.control.store.contract import Feed, Subscribed
 from rowferry.errors import (
     AccessDenied,

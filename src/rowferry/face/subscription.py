@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rowferry.change.table import TableId
-from rowferry.control.operations import Wanted
+from rowferry.control.operator.operations import Wanted
 from rowferry.control.store.contract import Subscribing
 from rowferry.errors import BadChangefeedId, BadOption
 from rowferry.spec.changefeed_id import check_changefeed_id

@@ -17,8 +17,8 @@ from rowferry.errors import OptionsConflict
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.dispatch.contract import Dispatch, Routed
-from rowferry.flow.encode.alike import encoded_rows
 from rowferry.flow.encode.contract import Codec, Encoded
+from rowferry.flow.encode.same_layout import encoded_rows
 from rowferry.flow.sink.contract import LaneSink, Packet, SegmentSink, Sink
 from rowferry.flow.sink.packing import pack
 from rowferry.registry import CODECS, SINKS, SOURCES

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.columnar.packed import Bytes, Longs, Words, decimal_bytes, frozen
 from rowferry.errors import StoreError
 from rowferry.flow.capture.range_log.kv import Handle, handle_of
 from rowferry.flow.capture.range_log.kv_bytes import (
@@ -25,11 +26,6 @@ from rowferry.flow.capture.range_log.kv_bytes import (
     MAX_DECIMAL_DIGITS,
     MAX_DECIMAL_SCALE,
     RECORD_PREFIX,
-    Bytes,
-    Longs,
-    Words,
-    decimal_bytes,
-    frozen,
 )
 from rowferry.refstore import kv_encode_kernels as kernels
 from rowferry.refstore.kv_encode_json import encode_json, encode_vector

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rowferry.columnar.packed import Bytes, Longs, Words, compiled, decimal_bytes, i64, u64
 from rowferry.flow.capture.range_log.kv_bytes import (
     BYTES_FLAG,
     GROUP,
@@ -17,13 +18,6 @@ from rowferry.flow.capture.range_log.kv_bytes import (
     MAX_TIME_SECONDS,
     NANOS,
     ROW_V2,
-    Bytes,
-    Longs,
-    Words,
-    compiled,
-    decimal_bytes,
-    i64,
-    u64,
 )
 
 Flags = npt.NDArray[np.bool_]

@@ -45,7 +45,7 @@ class SchemaChanges:
         On return every range of its tables knows the new version. On raise nothing was changed,
         except that StoreUnavailable may leave it done.
         """
-        from rowferry.change.ddl import plan_ddl
+        from rowferry.mysql.ddl.statement import plan_ddl
 
         with self._one_at_a_time:
             known = self._finish()

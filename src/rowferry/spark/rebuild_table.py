@@ -25,10 +25,10 @@ from pyspark.sql.types import StructType
 
 from rowferry.change.chunk import Rows, make_rows
 from rowferry.change.table import TableId
+from rowferry.downstream.rebuild.images import Remaining, shares
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.table import TablePlan, plan_tables, rebuild_within
 from rowferry.errors import BadOption
-from rowferry.rebuild.images import Remaining, shares
-from rowferry.rebuild.stored_feed import open_storage
-from rowferry.rebuild.table import TablePlan, plan_tables, rebuild_within
 from rowferry.spark.failure import as_error
 from rowferry.spark.session import close_session, open_session
 from rowferry.spark.table_columns import OWN, as_batches, change_schema

@@ -124,7 +124,7 @@ class Stretches:
         self._appetite = Appetite(
             segment_bytes=lambda table: SEGMENT_BYTES,
             stretch_bytes=request.stretch_bytes,
-            same_day=lambda commit_ts: "",
+            partition_label=lambda commit_ts: "",
         )
         self._planner: Planner | None = None
         self._at = ""  # digest of the offset that the planner goes on from

@@ -13,14 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from rowferry.flow.capture.binlog.chunks import Chunk
+from rowferry.downstream.verify.comparison import A, Comparison
+from rowferry.downstream.verify.ranges import Ranges
+from rowferry.downstream.verify.side import DatabaseTable, SideTable
+from rowferry.downstream.verify.work import Differences, Sums, compare, joined, measure, pick
+from rowferry.mysql.key_ranges import Chunk
 from rowferry.spark.failure import as_error
 from rowferry.spark.rebuild_table import ShareWork, worked_frame
 from rowferry.spark.session import close_session, open_session
-from rowferry.verify.comparison import A, Comparison
-from rowferry.verify.ranges import Ranges
-from rowferry.verify.side import DatabaseTable, SideTable
-from rowferry.verify.work import Differences, Sums, compare, joined, measure, pick
 
 _SUMS: Final = pa.schema([("side", pa.int32()), ("frame", pa.binary())])
 _SUMS_DDL: Final = "side int, frame binary"

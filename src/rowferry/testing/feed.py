@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows, SchemaChange
 from rowferry.change.table import TableId
-from rowferry.consume.arrival import Where as Where
+from rowferry.downstream.consume.arrival import Where as Where
 from rowferry.errors import BadInput
 from rowferry.testing.model import Key, Row
 

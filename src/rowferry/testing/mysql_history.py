@@ -19,7 +19,7 @@ from rowferry.change.chunk import Op
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import RowferryError
-from rowferry.flow.capture.binlog.session import Connection
+from rowferry.mysql.session import Connection
 from rowferry.testing.model import Commit, History, Row, RowChange, key_of
 from rowferry.testing.servers import Server
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from rowferry.flow.capture.binlog.table_map import MappedColumn, MappedTable
+from rowferry.flow.capture.binlog.decode.table_map import MappedColumn, MappedTable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CODECS = {8: "cp1252", 28: "gbk", 33: "utf-8", 35: "utf-16-be", 45: "utf-8", 46: "utf-8"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rowferry.change.chunk import Rows, SchemaChange, Watermark
 from rowferry.change.table import TableSchema
-from rowferry.consume.storage import placed_changes as placed_changes
-from rowferry.consume.storage import renamed_from as renamed_from
-from rowferry.consume.storage import storage_changes as storage_changes
+from rowferry.downstream.consume.storage import placed_changes as placed_changes
+from rowferry.downstream.consume.storage import renamed_from as renamed_from
+from rowferry.downstream.consume.storage import storage_changes as storage_changes
 from rowferry.errors import BadInput
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.paths import DataFile, SchemaFile, parse_path, schema_directory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from rowferry.change.table import TableId
+from rowferry.downstream.rebuild.stored_feed import StoredFeed
+from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
 from rowferry.flow.encode.contract import Codec
-from rowferry.rebuild.stored_feed import StoredFeed
-from rowferry.rebuild.table import plan_tables, rebuild_here
 from rowferry.refstore.client import Store
 from rowferry.testing.rebuild import Comparison, RebuiltTable, compare, rebuild
 

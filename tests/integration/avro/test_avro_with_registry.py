@@ -21,12 +21,12 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from rowferry.change.chunk import Op, Rows, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableSchema
 from rowferry.errors import SchemaRefused, SinkUnavailable
 from rowferry.flow.encode.avro.codec import Avro
 from rowferry.flow.encode.avro.schema import Modes, key_schema, value_schema
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 from rowferry.testing.servers import Registry

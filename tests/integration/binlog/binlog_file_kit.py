@@ -12,10 +12,10 @@ import numpy as np
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableSchema
-from rowferry.flow.capture.binlog.compressed import inflate_payload
-from rowferry.flow.capture.binlog.decode import RowEvents, RowsDecoder
-from rowferry.flow.capture.binlog.session import Flavour
-from rowferry.flow.capture.binlog.table_map import MappedTable, infer_schema, parse_table_map
+from rowferry.flow.capture.binlog.decode.rows_events import RowEvents, RowsDecoder
+from rowferry.flow.capture.binlog.decode.table_map import MappedTable, infer_schema, parse_table_map
+from rowferry.flow.capture.binlog.frame.compressed import inflate_payload
+from rowferry.mysql.session import Flavour
 from rowferry.testing.servers import Server
 
 _HEADER = 19

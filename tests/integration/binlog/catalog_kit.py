@@ -10,9 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.capture.binlog.catalog import read_settings, read_table, read_tables
-from rowferry.flow.capture.binlog.server_form import Settings
-from rowferry.flow.capture.binlog.session import Login, ServerFacts, connected, facts, rows
+from rowferry.mysql.catalog import read_settings, read_table, read_tables
+from rowferry.mysql.server_form import Settings
+from rowferry.mysql.session import Login, ServerFacts, connected, facts, rows
 from rowferry.testing.servers import Server
 
 

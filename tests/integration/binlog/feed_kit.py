@@ -25,9 +25,9 @@ from rowferry.change.plan import Plan, Receipt, Segment, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableId, TableSchema
-from rowferry.control import service
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Step
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop, Step
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.encode.contract import Codec

@@ -22,7 +22,7 @@ from rowferry.errors import (
     SourceUnsupported,
     Verdict,
 )
-from rowferry.flow.capture.binlog import scanner
+from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.testing.servers import MariaDb, MySql, Server
 
 PLAIN_TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(300))"

@@ -11,9 +11,9 @@ from feed_kit import Feed, Scene, scene_of
 from rowferry.change.plan import Plan
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.errors import BadOption, LogLost, SourceMismatch, SourceUnavailable
-from rowferry.flow.capture.binlog import snapshot
-from rowferry.flow.capture.binlog.session import connected
-from rowferry.flow.capture.binlog.snapshot_position import high_position
+from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
+from rowferry.mysql.session import connected
+from rowferry.mysql.snapshot_position import high_position
 from rowferry.testing.servers import Server
 
 PLAIN_TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(300))"

@@ -11,8 +11,8 @@ from catalog_kit import comparable, desk
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Index, TableId
 from rowferry.errors import SourceUnsupported
-from rowferry.flow.capture.binlog import catalog
-from rowferry.flow.capture.binlog.session import Flavour, rows
+from rowferry.mysql import catalog
+from rowferry.mysql.session import Flavour, rows
 from rowferry.testing.servers import MariaDb, MySql, Server
 
 

@@ -9,8 +9,8 @@ import pytest
 from feed_kit import Feed, Scene, scene_of
 
 from rowferry.errors import TableContradicted
-from rowferry.flow.capture.binlog.session import connected
-from rowferry.flow.capture.binlog.snapshot_position import high_position
+from rowferry.mysql.session import connected
+from rowferry.mysql.snapshot_position import high_position
 from rowferry.testing.servers import Server
 
 PLAIN_TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(300))"

@@ -11,7 +11,7 @@ from ddl_statements import Case, cases
 
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import RowferryError
-from rowferry.flow.capture.binlog.statements import Effects, effects
+from rowferry.flow.capture.binlog.ddl.statements import Effects, effects
 from rowferry.testing.servers import Server
 
 _USE = re.compile(r"use `[^`]*`; ")

@@ -16,7 +16,7 @@ from feed_kit import NAME, Feed, Scene, Session, scene_of
 
 from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.position import physical_ms
-from rowferry.control import service
+from rowferry.control.feed import service
 from rowferry.errors import (
     CorruptLog,
     EventUnknown,
@@ -24,8 +24,10 @@ from rowferry.errors import (
     SourceUnsupported,
 )
 from rowferry.flow.assemble import tables_of
-from rowferry.flow.capture.binlog import events as ev
-from rowferry.flow.capture.binlog import joining, read, scanner, segment_join
+from rowferry.flow.capture.binlog import read
+from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame import scanner, segment_join
+from rowferry.flow.capture.binlog.snapshot import joining
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
 
 PARTIAL_UPDATE, WRITE_COMPRESSED = 39, 166

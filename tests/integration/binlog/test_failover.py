@@ -18,7 +18,8 @@ from rowferry.errors import (
     SourceMoved,
     SourceUnavailable,
 )
-from rowferry.flow.capture.binlog import scanner, snapshot
+from rowferry.flow.capture.binlog.frame import scanner
+from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
 from rowferry.testing.servers import MariaDb, MySql, Server
 from rowferry.testing.servers.replication import promote, replicate, wait_for
 

@@ -16,8 +16,8 @@ from feed_kit import Feed, Runner
 
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.table import TableSchema
-from rowferry.flow.capture.binlog.session import connected
-from rowferry.flow.capture.binlog.snapshot_position import high_position
+from rowferry.mysql.session import connected
+from rowferry.mysql.snapshot_position import high_position
 from rowferry.spark.job import SegmentTask
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.servers import MariaDb, MySql, Server

@@ -11,8 +11,9 @@ from feed_kit import Feed, Scene, scene_of
 
 from rowferry.change.chunk import DdlKind
 from rowferry.errors import SourceUnavailable
-from rowferry.flow.capture.binlog import joining, planner, source
-from rowferry.flow.capture.binlog.server import Server as SourceServer
+from rowferry.flow.capture.binlog import planner, source
+from rowferry.flow.capture.binlog.client.server import Server as SourceServer
+from rowferry.flow.capture.binlog.snapshot import joining
 from rowferry.testing.servers import Server
 
 Act = Callable[[], None]

@@ -11,7 +11,7 @@ from feed_kit import Feed, Scene, scene_of
 from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.plan import Plan
 from rowferry.errors import SourceUnavailable
-from rowferry.flow.capture.binlog import snapshot
+from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
 from rowferry.testing.servers import MariaDb11, Server
 
 PLAIN_TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(300))"

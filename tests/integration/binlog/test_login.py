@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rowferry.errors import BadUri, LoginRefused, RowferryError, SourceUnavailable
-from rowferry.flow.capture.binlog.session import Login, connected, one_row, rows
+from rowferry.mysql.session import Login, connected, one_row, rows
 from rowferry.testing.servers import MariaDb, MySql, Server
 
 

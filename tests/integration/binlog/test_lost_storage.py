@@ -10,7 +10,7 @@ import pytest
 from feed_kit import NAME, Feed, scene_of
 
 from rowferry.control.lifecycle import Verb
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.errors import TargetLost, Verdict
 from rowferry.flow.sink.storage.files import Files
 from rowferry.testing.servers import Minio, Server

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from page_examples import Block, all_blocks, commands
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.mysql.session import Flavour
 from rowferry.testing.servers import Server
 
 WRITTEN = "mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/"

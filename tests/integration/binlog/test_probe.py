@@ -13,16 +13,16 @@ import pytest
 
 from rowferry.change.table import TableId
 from rowferry.errors import LoginRefused, ReplicaIdTaken, RowferryError, SourceUnsupported
-from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
-from rowferry.flow.capture.binlog.privileges import check_select
-from rowferry.flow.capture.binlog.probe import (
+from rowferry.flow.capture.binlog.client.privileges import check_select
+from rowferry.flow.capture.binlog.client.probe import (
     Preflight,
     cascade_notices,
     check_server_id,
     preflight,
 )
-from rowferry.flow.capture.binlog.session import Flavour, Login, connected, facts
-from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
+from rowferry.mysql.session import Flavour, Login, connected, facts
 from rowferry.spec.option import read_options
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
 from rowferry.testing.servers.replication import replicate, wait_for

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from feed_kit import Feed, Scene, scene_of
 
+from rowferry.flow.capture.binlog.frame.read_ahead import ReadAhead
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
-from rowferry.flow.capture.binlog.read_ahead import ReadAhead
 from rowferry.testing.servers import Server
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from rowferry.errors import LogLost, RowferryError, SourceMismatch
-from rowferry.flow.capture.binlog.gtid import GtidPosition, GtidSet
-from rowferry.flow.capture.binlog.retention import (
+from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet
+from rowferry.flow.capture.binlog.client.retention import (
     binary_logs,
     check_reachable,
     log_begun,
     retention_notice,
 )
-from rowferry.flow.capture.binlog.session import Flavour, connected, facts
-from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
+from rowferry.mysql.session import Flavour, connected, facts
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
 
 KINDS: dict[str, type[Server]] = {"mysql": MySql, "mariadb": MariaDb}

@@ -18,12 +18,13 @@ from binlog_file_kit import Logged, logged
 from rowferry.change.chunk import Op
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SnapshotGone, SnapshotOutdated, SourceUnavailable, SourceUnsupported
-from rowferry.flow.capture.binlog import chunk_read, session
-from rowferry.flow.capture.binlog import snapshot_position as positions
-from rowferry.flow.capture.binlog.catalog import read_table
-from rowferry.flow.capture.binlog.chunks import Chunk, estimate_rows, next_chunks, row_bytes
-from rowferry.flow.capture.binlog.gtid import GtidSet
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.flow.capture.binlog.client.gtid import GtidSet
+from rowferry.mysql import range_read as chunk_read
+from rowferry.mysql import session
+from rowferry.mysql import snapshot_position as positions
+from rowferry.mysql.catalog import read_table
+from rowferry.mysql.key_ranges import Chunk, estimate_rows, next_chunks, row_bytes
+from rowferry.mysql.session import Flavour
 from rowferry.testing.servers import MySql, Server
 
 DATABASE = "snapshot_read"

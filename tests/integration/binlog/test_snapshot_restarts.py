@@ -14,7 +14,7 @@ from feed_kit import Feed, Scene, scene_of
 from validator_kit import Watched, wrong_versions
 
 from rowferry.change.chunk import DdlKind
-from rowferry.flow.capture.binlog import snapshot
+from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
 from rowferry.testing.servers import Server
 
 ROWS = 500

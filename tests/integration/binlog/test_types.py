@@ -16,13 +16,13 @@ from rowferry.change.chunk import Op, Rows
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog
-from rowferry.flow.capture.binlog.session import Flavour
-from rowferry.flow.capture.binlog.table_map import (
+from rowferry.flow.capture.binlog.decode.table_map import (
     MappedTable,
     infer_schema,
     mismatch,
     parse_table_map,
 )
+from rowferry.mysql.session import Flavour
 from rowferry.testing.servers import MariaDb, MySql, Server
 
 

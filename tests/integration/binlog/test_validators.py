@@ -19,7 +19,7 @@ from validator_kit import Ferry, every, wrong_versions
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableId
 from rowferry.errors import RowferryError
-from rowferry.flow.capture.binlog import scanner
+from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.testing.model import Row
 from rowferry.testing.mysql_history import (
     Writers,

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from rowferry.change.chunk import Op, Rows, SchemaChange, Watermark, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableSchema
-from rowferry.control import service
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop
 from rowferry.control.store.sql_store import open_store
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.registry import CODECS

@@ -17,9 +17,9 @@ from run_kit import Result, call
 from rowferry.change.chunk import DdlKind, SchemaChange, Watermark
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.consume import kafka_topics
-from rowferry.consume.arrival import Arrival
-from rowferry.consume.consumer import Outcome, Request, consume
+from rowferry.downstream.consume import kafka_topics
+from rowferry.downstream.consume.arrival import Arrival
+from rowferry.downstream.consume.consumer import Outcome, Request, consume
 from rowferry.testing.servers import Kafka
 
 TABLE = TableSchema(

@@ -14,7 +14,7 @@ import httpx
 import typer
 
 from rowferry.control.lifecycle import State
-from rowferry.control.operations import Changed, Operations, Wanted
+from rowferry.control.operator.operations import Changed, Operations, Wanted
 from rowferry.errors import RowferryError, from_text
 from rowferry.face.cli import main as cli
 

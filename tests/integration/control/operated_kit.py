@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.table import TableId, TableSchema
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Step
-from rowferry.control.operations import Operations, Wanted
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import Feed
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, SinkUnavailable, Verdict

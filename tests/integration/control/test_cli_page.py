@@ -9,7 +9,7 @@ import typer
 from faces_kit import Shell, stored
 
 from page_examples import ROOT, all_blocks, commands, table_rows
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.face.about import About
 from rowferry.face.cli import main as cli

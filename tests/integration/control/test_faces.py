@@ -15,7 +15,7 @@ import pytest
 from faces_kit import FACES, Direct, Face, Shell, Sql, rules, stored
 
 from rowferry.control.lifecycle import State
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadStatement, RequestTooLarge, RowferryError, ServerUnavailable
 from rowferry.face import rpc

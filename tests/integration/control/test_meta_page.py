@@ -16,7 +16,7 @@ import typer
 from page_examples import ROOT, all_blocks, commands, table_rows
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.position import RangeProgress, Stage
-from rowferry.control.lease import Holder
+from rowferry.control.feed.lease import Holder
 from rowferry.control.store.connection import Database
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.control.store.tables import Table

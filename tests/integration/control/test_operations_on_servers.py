@@ -10,7 +10,7 @@ import pytest
 from operated_kit import Database, Operated, RangeDatabase, SqlDatabase
 
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.control.operations import Changed
+from rowferry.control.operator.operations import Changed
 from rowferry.errors import IllegalMove, TargetTsTooEarly
 from rowferry.refstore.cluster import LocalCluster
 

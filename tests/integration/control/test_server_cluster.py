@@ -11,7 +11,7 @@ import pytest
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
-from rowferry.control.operations import Operations, Wanted
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.flow.assemble import assemble

@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from rowferry.change.chunk import Rows
-from rowferry.control import measures
-from rowferry.control.operations import Operations, Wanted
-from rowferry.control.running import Conditions
-from rowferry.control.server import Member, Pace
+from rowferry.control.feed.running import Conditions
+from rowferry.control.fleet import measures
+from rowferry.control.fleet.server import Member, Pace
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
 from rowferry.flow.assemble import assemble
 from rowferry.flow.capture.binlog.planner import BinlogPlanner

@@ -14,12 +14,12 @@ from sqlalchemy import create_engine, text
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
-from rowferry.control.operations import Operations, Wanted
-from rowferry.control.running import Conditions
-from rowferry.control.server import Member, Pace
+from rowferry.control.feed.running import Conditions
+from rowferry.control.feed.supervise import Patience
+from rowferry.control.fleet.server import Member, Pace
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.connection import Database
 from rowferry.control.store.sql_store import SqlStore
-from rowferry.control.supervise import Patience
 from rowferry.face.rpc import serve
 from rowferry.face.sources import Sources
 from rowferry.flow.assemble import assemble

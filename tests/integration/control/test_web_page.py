@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from web_kit import PATIENCE_MS, SECRET, SERVERS, Fleet, filled, started_browser
 
 from rowferry.control.lifecycle import State
-from rowferry.control.operations import Operations, Wanted
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable
 from rowferry.face.about import About

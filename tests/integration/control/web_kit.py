@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.position import RangeProgress, Stage
-from rowferry.control.lease import Holder
+from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import State
 from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.errors import RowferryError, SinkUnavailable, SourceUnavailable

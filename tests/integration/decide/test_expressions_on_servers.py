@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.expression_values import Images
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.testing.servers import Server
 
 CREATE = (

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rowferry.change.chunk import Change, SchemaChange
 from rowferry.change.table import TableSchema
-from rowferry.control import service
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.refstore.client import Store

@@ -13,7 +13,7 @@ import pytest
 from rowferry.change.plan import Topic
 from rowferry.errors import SinkUnavailable, SinkUnwritable
 from rowferry.flow.encode.contract import Encoded
-from rowferry.flow.encode.plain_json import PlainJson
+from rowferry.flow.encode.plain_json.codec import PlainJson
 from rowferry.flow.sink.contract import Owner, Packet
 from rowferry.flow.sink.http.sink import Http
 from rowferry.spec.changefeed import ChangefeedSpec

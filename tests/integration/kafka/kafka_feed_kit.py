@@ -14,11 +14,11 @@ from rowferry.change.chunk import Rows, SchemaChange, Watermark
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
-from rowferry.consume.arrival import RowChange, Where, row_changes
-from rowferry.control import service
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Step
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop, Step
 from rowferry.control.store.sql_store import open_store
+from rowferry.downstream.consume.arrival import RowChange, Where, row_changes
 from rowferry.errors import RowferryError, Verdict
 from rowferry.spark.job import InProcessRunner
 from rowferry.spec.changefeed import ChangefeedSpec

@@ -13,9 +13,9 @@ from kafka_feed_kit import NAME, KafkaFeed, Scene
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
 from rowferry.change.table import TableId
-from rowferry.consume.arrival import Where
+from rowferry.downstream.consume.arrival import Where
 from rowferry.errors import SinkUnavailable
-from rowferry.flow.capture.binlog import scanner
+from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.testing.feed import Feed, FeedFacts
 from rowferry.testing.mysql_history import (
     JOURNAL,

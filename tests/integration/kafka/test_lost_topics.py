@@ -6,7 +6,7 @@ import pytest
 from kafka_feed_kit import KafkaFeed, Scene
 
 from rowferry.control.lifecycle import Verb
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.errors import TargetLost, Verdict
 from rowferry.flow.sink.kafka import sink
 

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka_feed_kit import KafkaFeed, Scene, scene_of
 
-from rowferry.consume.consumer import Outcome, Request, consume
+from rowferry.downstream.consume.consumer import Outcome, Request, consume
 from rowferry.errors import SinkUnavailable, Verdict
-from rowferry.flow.capture.binlog import scanner
+from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.flow.sink.kafka.sender import Sender
 from rowferry.testing.registry_stub import registry_stub
 from rowferry.testing.servers import Kafka, MySql

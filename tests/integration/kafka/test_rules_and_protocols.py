@@ -11,9 +11,9 @@ import pytest
 from kafka_feed_kit import Mark, Scene, Statement
 
 from rowferry.change.chunk import Op
-from rowferry.consume.arrival import RowChange
+from rowferry.downstream.consume.arrival import RowChange
 from rowferry.errors import TopicRefused
-from rowferry.flow.capture.binlog import scanner
+from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.testing.servers import Registry
 
 PARTITIONS = 3

@@ -14,9 +14,9 @@ from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
-from rowferry.control import prepare as preparing
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Step
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.operator import prepare as preparing
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, SinkUnavailable, Verdict
 from rowferry.flow.sink.mysql import schema_changes

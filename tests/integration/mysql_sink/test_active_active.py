@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from page_examples import all_blocks, commands
 from rowferry.change.plan import Plan
 from rowferry.change.table import TableId
-from rowferry.control.loop import Step
-from rowferry.control.operations import Operations
-from rowferry.control.prepare import check_rules
-from rowferry.control.table_rules import with_rules
+from rowferry.control.feed.loop import Step
+from rowferry.control.operator.operations import Operations
+from rowferry.control.operator.prepare import check_rules
+from rowferry.control.operator.table_rules import with_rules
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TableNotActiveActive, TargetUnfit
 from rowferry.face.cli.main import app
 from rowferry.flow.sink.mysql.emulation import triggers

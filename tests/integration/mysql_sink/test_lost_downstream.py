@@ -6,7 +6,7 @@ import pytest
 from mysql_sink_kit import MySqlFeed, Scene
 
 from rowferry.control.lifecycle import Verb
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.errors import (
     RowferryError,
     RowRejected,

@@ -11,7 +11,7 @@ import pytest
 from mysql_sink_kit import Scene, scene_of
 
 from rowferry.errors import SinkUnavailable
-from rowferry.flow.capture.binlog import scanner
+from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.flow.sink.mysql import apply
 from rowferry.testing.mysql_history import JOURNAL, SHAPES, Writers, make_tables, settled
 from rowferry.testing.servers import MariaDb, MySql, Relay

@@ -6,7 +6,7 @@ import pytest
 from mysql_sink_kit import Scene
 
 from rowferry.errors import RowRejected
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.mysql.session import Flavour
 
 NINES = "9" * 35 + "." + "9" * 30
 COLUMNS: dict[str, tuple[str, ...]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowferry.flow.capture.binlog import session
+from rowferry.mysql import session
 from rowferry.testing.servers import Server
 
 

@@ -15,9 +15,9 @@ from run_kit import call
 
 from page_examples import all_blocks
 from rowferry.change.table import TableId
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.table import TablePlan, plan_tables, rebuild_here
 from rowferry.errors import BadInput, NoSuchTable, OptionsConflict
-from rowferry.rebuild.stored_feed import open_storage
-from rowferry.rebuild.table import TablePlan, plan_tables, rebuild_here
 from rowferry.spark import rebuild_table
 from rowferry.spark.session import close_session, open_session
 from rowferry.testing.servers import Server

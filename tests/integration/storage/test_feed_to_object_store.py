@@ -14,12 +14,12 @@ from object_store_kit import files_at, sink_uri
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
-from rowferry.consume.arrival import Arrival, RowChange
-from rowferry.consume.consumer import Request, consume
-from rowferry.control import service
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop
 from rowferry.control.store.sql_store import open_store
+from rowferry.downstream.consume.arrival import Arrival, RowChange
+from rowferry.downstream.consume.consumer import Request, consume
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.sink.storage import buckets
 from rowferry.refstore.client import Store

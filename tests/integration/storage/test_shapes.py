@@ -16,13 +16,13 @@ from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Plan, Segment, Stretch, TableSlice
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.storage.paths import DataFile, IndexFile, SchemaFile
 from rowferry.flow.sink.storage.sink import Storage
 from rowferry.flow.sink.storage.walk import walk
-from rowferry.rebuild.stored_feed import open_storage
-from rowferry.rebuild.table import plan_tables, rebuild_here
 from rowferry.registry import CODECS, SINKS
 
 NOON = 1_683_633_600_000 << 18

@@ -15,9 +15,9 @@ from test_shapes import PLANNED_AT_MS, opened, rows_of, run, table
 
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.table import plan_tables
 from rowferry.errors import BadOption
-from rowferry.rebuild.stored_feed import open_storage
-from rowferry.rebuild.table import plan_tables
 from rowferry.spark import rebuild_table
 from rowferry.spark.rebuild_table import TableJob, read_table
 from rowferry.spark.session import close_session, open_session

@@ -10,8 +10,8 @@ import pytest
 from feed_kit import Feed, Scene, scene_of
 from run_kit import call
 
-from rowferry.rebuild.stored_feed import open_storage
-from rowferry.rebuild.table import plan_tables, rebuild_here
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
 from rowferry.testing.servers import ObjectServer, Server
 
 TYPES = (

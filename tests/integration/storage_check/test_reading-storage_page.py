@@ -12,10 +12,10 @@ from feed_kit import scene_of
 from run_kit import call
 
 from page_examples import ROOT, all_blocks, commands, table_rows
+from rowferry.downstream.rebuild.table import TablePlan, rebuild_here
+from rowferry.downstream.storage_check.rules import Rule
 from rowferry.face.cli import table as table_face
-from rowferry.rebuild.table import TablePlan, rebuild_here
 from rowferry.spark.rebuild_table import Rebuilt
-from rowferry.storage_check.rules import Rule
 from rowferry.testing.servers import MySql
 
 PAGE = "reading-storage.md"

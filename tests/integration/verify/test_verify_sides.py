@@ -10,18 +10,18 @@ import pytest
 from feed_kit import scene_of
 
 from rowferry.change.table import TableId
+from rowferry.downstream.verify import ranges, run
+from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.names import Names
+from rowferry.downstream.verify.ranges import Ranges
+from rowferry.downstream.verify.repair import RepairFile
+from rowferry.downstream.verify.run import Request, TableResult, verify
+from rowferry.downstream.verify.side import DatabaseSide, DatabaseTable, Side, open_side
+from rowferry.downstream.verify.sync_points import newest, read_at_newest
+from rowferry.downstream.verify.views import PastViews
 from rowferry.errors import NotSupported, SnapshotOutdated
-from rowferry.flow.capture.binlog.chunks import Chunk
+from rowferry.mysql.key_ranges import Chunk
 from rowferry.testing.servers import MariaDb, MySql, Server
-from rowferry.verify import ranges, run
-from rowferry.verify.local import InProcessRunner
-from rowferry.verify.names import Names
-from rowferry.verify.ranges import Ranges
-from rowferry.verify.repair import RepairFile
-from rowferry.verify.run import Request, TableResult, verify
-from rowferry.verify.side import DatabaseSide, DatabaseTable, Side, open_side
-from rowferry.verify.sync_points import newest, read_at_newest
-from rowferry.verify.views import PastViews
 
 CHUNK_ROWS = 200
 # Type: a value, another one.

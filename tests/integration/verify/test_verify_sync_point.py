@@ -14,20 +14,20 @@ import pytest
 from run_kit import Result, call
 
 from page_examples import all_blocks, commands
-from rowferry.control.operations import Operations, Wanted
-from rowferry.control.running import Conditions
-from rowferry.control.server import Member, Pace
+from rowferry.control.feed.running import Conditions
+from rowferry.control.fleet.server import Member, Pace
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
+from rowferry.downstream.verify import views
+from rowferry.downstream.verify.views import open_views_at_a_place
 from rowferry.errors import IllegalMove, SinkUnwritable
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.serving import serve
-from rowferry.flow.capture.binlog import session
+from rowferry.mysql import session
 from rowferry.spark.shared import DriverRunner
 from rowferry.testing.harness import wait_for
 from rowferry.testing.servers import MariaDb, Server
-from rowferry.verify import views
-from rowferry.verify.views import open_views_at_a_place
 
 WITHIN_S = 120.0
 PAGE_A = "mysql://root:$PASSWORD@127.0.0.1:3306/"

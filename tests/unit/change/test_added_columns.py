@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from rowferry.change.ddl import parse_create, plan_ddl
 from rowferry.change.table import Column, TableSchema
+from rowferry.mysql.ddl.statement import parse_create, plan_ddl
 
 
 def after(*statements: str) -> TableSchema:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rowferry.change.ddl import create_sql, parse_create, parse_type
 from rowferry.change.sqltype import FACTS, Kind, SqlType
 from rowferry.change.table import (
     Column,
@@ -20,6 +19,7 @@ from rowferry.change.table import (
     TableSchema,
 )
 from rowferry.errors import BadStatement
+from rowferry.mysql.ddl.statement import create_sql, parse_create, parse_type
 
 
 def column(text: str, options: str = "") -> Column:

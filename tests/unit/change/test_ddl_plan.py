@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import parse_create, plan_ddl
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
+from rowferry.mysql.ddl.statement import parse_create, plan_ddl
 
 T = TableId("d", "t")
 

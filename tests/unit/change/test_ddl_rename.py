@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.change.ddl_rename import rename_tables
 from rowferry.change.table import TableId
 from rowferry.errors import BadStatement
+from rowferry.mysql.ddl.rename import rename_tables
 
 
 def new_name(table: TableId) -> TableId:

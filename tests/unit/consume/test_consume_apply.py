@@ -10,10 +10,10 @@ import pytest
 from rowferry.change.chunk import DdlKind, Op, SchemaChange
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.consume.apply import Applier, create_statement
-from rowferry.consume.arrival import RowChange, Statement, Where
-from rowferry.consume.checks import Findings
-from rowferry.consume.mysql_target import MySqlTarget
+from rowferry.downstream.consume.apply import Applier, create_statement
+from rowferry.downstream.consume.arrival import RowChange, Statement, Where
+from rowferry.downstream.consume.checks import Findings
+from rowferry.downstream.consume.mysql_target import MySqlTarget
 from rowferry.errors import BadUri
 from rowferry.spec.uri import Uri
 

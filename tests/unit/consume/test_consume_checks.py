@@ -9,9 +9,9 @@ import pytest
 from rowferry.change.chunk import DdlKind, Op, SchemaChange
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.consume.arrival import RowChange, Statement, Where
-from rowferry.consume.checks import MOST_SAMPLES, Checks, Findings
-from rowferry.consume.replay import Replay
+from rowferry.downstream.consume.arrival import RowChange, Statement, Where
+from rowferry.downstream.consume.checks import MOST_SAMPLES, Checks, Findings
+from rowferry.downstream.consume.replay import Replay
 
 COLUMNS = (Column(1, "id", SqlType("int"), nullable=False), Column(2, "v", SqlType("text")))
 KEYED = TableSchema(TableId("d", "t"), 0, 0, COLUMNS, (Index(1, "PRIMARY", ("id",), True, True),))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId
-from rowferry.consume.storage import storage_changes
+from rowferry.downstream.consume.storage import storage_changes
 from rowferry.flow.sink.storage.schema_file import SchemaDocument
 from rowferry.registry import CODECS
 from rowferry.spec.changefeed import ChangefeedSpec

@@ -14,8 +14,8 @@ from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.control.lease import Claim, Holder
-from rowferry.control.loop import Loop
+from rowferry.control.feed.lease import Claim, Holder
+from rowferry.control.feed.loop import Loop
 from rowferry.control.store.contract import Hold, MetaStore
 from rowferry.flow.assemble import Flow, assemble
 from rowferry.flow.capture.contract import Appetite, SnapshotShare, SourceTraits, Standing

@@ -12,11 +12,11 @@ from typing import Any
 from loop_kit import SCRIPTS, Script
 
 from rowferry.change.chunk import Rows
+from rowferry.control.feed.running import Conditions
+from rowferry.control.feed.supervise import Patience
+from rowferry.control.fleet.server import Member, Pace
 from rowferry.control.lifecycle import State
-from rowferry.control.running import Conditions
-from rowferry.control.server import Member, Pace
 from rowferry.control.store.contract import Feed, MetaStore
-from rowferry.control.supervise import Patience
 from rowferry.errors import MetaUnavailable
 from rowferry.flow.assemble import assemble
 from rowferry.spark.shared import DriverRunner

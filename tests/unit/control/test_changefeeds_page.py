@@ -9,8 +9,8 @@ import pytest
 from operations_kit import listed_source, table
 
 from page_examples import ROOT, all_blocks, table_rows
-from rowferry.control import operations
 from rowferry.control.lifecycle import MOVES, State, Verb
+from rowferry.control.operator import operations
 
 PAGE = (ROOT / "docs" / "changefeeds.md").read_text()
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from rowferry.control.lease import Claim, Holder
-from rowferry.control.running import HeldLease
+from rowferry.control.feed.lease import Claim, Holder
+from rowferry.control.feed.running import HeldLease
 
 TTL_S = 6.0
 

@@ -12,8 +12,8 @@ import pytest
 from loop_kit import Bench, forget_scripted_source, register_scripted_source
 from server_kit import Fleet
 
-from rowferry.control.lease import Holder
-from rowferry.control.operations import Operations
+from rowferry.control.feed.lease import Holder
+from rowferry.control.operator.operations import Operations
 from rowferry.control.store.contract import Hold, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadInput, IllegalMove, NotSupported

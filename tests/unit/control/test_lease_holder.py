@@ -8,7 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 
-from rowferry.control.lease import Claim, Heartbeat, Holder
+from rowferry.control.feed.lease import Claim, Heartbeat, Holder
 from rowferry.errors import Fenced, MetaUnavailable
 
 PATIENCE_S = 60.0  # an upper bound for a machine under load, never reached by working code

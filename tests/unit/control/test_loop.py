@@ -14,7 +14,7 @@ import pytest
 from loop_kit import ORDER, START, Bench, forget_scripted_source, register_scripted_source
 
 from rowferry.change.chunk import Rows, SchemaChange
-from rowferry.control.loop import Loop
+from rowferry.control.feed.loop import Loop
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, MetaUnavailable, SinkUnavailable, SnapshotGone

@@ -14,11 +14,11 @@ from operations_kit import Clock, listed_source, table
 from rowferry.change.plan import Output, Plan, Segment, Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
-from rowferry.control import explain, operations
-from rowferry.control.lease import Claim, Holder
+from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
-from rowferry.control.operations import Changed, Operations, Wanted
-from rowferry.control.prepare import Prepared
+from rowferry.control.operator import explain, operations
+from rowferry.control.operator.operations import Changed, Operations, Wanted
+from rowferry.control.operator.prepare import Prepared
 from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import (

@@ -16,12 +16,12 @@ from loop_kit import START, forget_scripted_source, register_scripted_source
 from prometheus_client import generate_latest
 from server_kit import QUICK, WITHIN_S, Fleet, FragileStore
 
-from rowferry.control import measures
-from rowferry.control.lease import Claim, Holder
+from rowferry.control.feed.lease import Claim, Holder
+from rowferry.control.feed.supervise import Patience
+from rowferry.control.fleet import measures
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
-from rowferry.control.supervise import Patience
 from rowferry.errors import RowRejected, SinkUnavailable
 from rowferry.flow.sink.storage.sink import Storage
 from rowferry.testing.receiver import HttpReceiver

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rowferry.control.share import to_claim, to_hand_over
+from rowferry.control.fleet.assignment import to_claim, to_hand_over
 
 
 def test_one_server_takes_everything() -> None:

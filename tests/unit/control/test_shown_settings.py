@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.control.redaction import redacted_config, restored, restored_uri
-from rowferry.control.ticdc_codes import FAST_FAIL, ticdc_code, ticdc_code_of
+from rowferry.control.operator.redaction import redacted_config, restored, restored_uri
+from rowferry.control.operator.ticdc_codes import FAST_FAIL, ticdc_code, ticdc_code_of
 from rowferry.errors import (
     BY_CODE,
     BadUri,

@@ -10,10 +10,10 @@ import pytest
 
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId
-from rowferry.control.lease import Holder
+from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import State
-from rowferry.control.operations import Changed, Created, Operations, Seen, Wanted
-from rowferry.control.statement import execute
+from rowferry.control.operator.operations import Changed, Created, Operations, Seen, Wanted
+from rowferry.control.operator.statement import execute
 from rowferry.control.store.contract import Feed, Lease, Sample
 from rowferry.errors import BadStatement, NoSuchChangefeed
 from rowferry.spec.changefeed import ChangefeedSpec

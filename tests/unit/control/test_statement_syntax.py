@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rowferry.control.statement_syntax import (
+from rowferry.control.operator.statement_syntax import (
     AddTables,
     CreateChangefeed,
     Drop,
@@ -20,7 +20,7 @@ from rowferry.control.statement_syntax import (
     Statement,
     parse,
 )
-from rowferry.control.statement_tokens import split
+from rowferry.control.operator.statement_tokens import split
 from rowferry.errors import BadStatement
 
 

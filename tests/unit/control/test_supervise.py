@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from rowferry.control import supervise
-from rowferry.control.lifecycle import Verb
-from rowferry.control.loop import Step
-from rowferry.control.supervise import (
+from rowferry.control.feed import supervise
+from rowferry.control.feed.loop import Step
+from rowferry.control.feed.supervise import (
     FIRST_WAIT_S,
     IDLE_PUBLISH_S,
     IDLE_WAIT_S,
@@ -24,6 +23,7 @@ from rowferry.control.supervise import (
     Supervisor,
     Until,
 )
+from rowferry.control.lifecycle import Verb
 from rowferry.errors import (
     Fenced,
     MetaUnavailable,

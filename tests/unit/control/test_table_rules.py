@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.control.table_rules import deciding_rule, with_tables, without_tables
+from rowferry.control.operator.table_rules import deciding_rule, with_tables, without_tables
 from rowferry.flow.decide.table_filter import TableFilter
 
 ADDED = [

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableId, TableSchema
+from rowferry.downstream.rebuild.stored_feed import StoredFeed, open_storage
+from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
 from rowferry.flow.sink.storage.schema_file import of_change, of_table
-from rowferry.rebuild.stored_feed import StoredFeed, open_storage
-from rowferry.rebuild.table import plan_tables, rebuild_here
+from rowferry.mysql.ddl.statement import parse_create
 
 
 class Directory:

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from rebuild_kit import Directory
 
+from rowferry.downstream.rebuild import content
+from rowferry.downstream.rebuild.content import contents
+from rowferry.downstream.rebuild.table import plan_tables, rebuild_here, rebuild_within
 from rowferry.errors import SinkDamaged
 from rowferry.flow.sink.storage.files import Files, Stored
 from rowferry.flow.sink.storage.local_files import LocalFiles
-from rowferry.rebuild import content
-from rowferry.rebuild.content import contents
-from rowferry.rebuild.table import plan_tables, rebuild_here, rebuild_within
 
 SHORT, LONG = b"a,b\r\n", b"0123456789abcdef" * 100_000
 FORMS = {

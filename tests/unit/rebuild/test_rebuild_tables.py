@@ -10,6 +10,9 @@ from rebuild_kit import Directory
 
 from rowferry.change.chunk import DdlKind
 from rowferry.change.table import TableId
+from rowferry.downstream.rebuild.images import Remaining, shares
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
 from rowferry.errors import (
     BadInput,
     BadOption,
@@ -19,9 +22,6 @@ from rowferry.errors import (
     OptionsConflict,
     SinkDamaged,
 )
-from rowferry.rebuild.images import Remaining, shares
-from rowferry.rebuild.stored_feed import open_storage
-from rowferry.rebuild.table import plan_tables, rebuild_here
 
 T = "CREATE TABLE d.t (id INT PRIMARY KEY, v VARCHAR(9))"
 T2 = "CREATE TABLE d.t (id INT PRIMARY KEY, w INT NOT NULL DEFAULT 7, name VARCHAR(9))"

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from page_examples import ROOT, table_rows
-from rowferry.change.ddl_cursor import Cursor
-from rowferry.change.ddl_type import read_type
 from rowferry.change.sqltype import Kind
+from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.type import read_type
 from rowferry.spark.datasource import spark_schema
 from rowferry.spark.table_columns import column_type
 from rowferry.spark.table_request import SPARK_OPTIONS

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rowferry.storage_check.check import check_storage
-from rowferry.storage_check.expected import Expected
-from rowferry.storage_check.rules import Findings
+from rowferry.downstream.storage_check.check import check_storage
+from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.rules import Findings
 
 Tree = dict[str, bytes]
 

@@ -11,11 +11,11 @@ from check_kit import clean
 from rich.console import Console
 from typer.testing import CliRunner
 
+from rowferry.downstream.storage_check.rules import Findings, Rule
 from rowferry.errors import BadOption
 from rowferry.face.cli.check_storage import _show
 from rowferry.face.cli.main import app
 from rowferry.face.cli.table import commit_ts
-from rowferry.storage_check.rules import Findings, Rule
 
 
 @pytest.fixture

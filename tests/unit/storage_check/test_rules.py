@@ -35,8 +35,8 @@ from check_kit import (
     ts,
 )
 
-from rowferry.storage_check.expected import Expected
-from rowferry.storage_check.rules import MOST_SAMPLES, Rule
+from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.rules import MOST_SAMPLES, Rule
 
 FIRST = f"{DAY9}/CDC000001.csv"
 Plant = Callable[[Tree], None]

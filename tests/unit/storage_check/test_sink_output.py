@@ -13,18 +13,18 @@ from obstore.store import MemoryStore
 from storage_kit import OWNER, Feed, segment, slice_of, ts
 
 from rowferry.change.chunk import DdlKind, Op, SchemaChange, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import TableSlice
 from rowferry.change.table import TableSchema
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.storage_check.check import check_storage
+from rowferry.downstream.storage_check.expected import expected_of
+from rowferry.downstream.storage_check.listing import Listing
+from rowferry.downstream.storage_check.rules import Findings, Rule
 from rowferry.flow.assemble import assemble, option_tables
 from rowferry.flow.sink.storage.object_files import ObjectFiles
 from rowferry.flow.sink.storage.sink import Storage
-from rowferry.rebuild.stored_feed import open_storage
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
-from rowferry.storage_check.check import check_storage
-from rowferry.storage_check.expected import expected_of
-from rowferry.storage_check.listing import Listing
-from rowferry.storage_check.rules import Findings, Rule
 
 START = ts("2023-05-09T10:00:00")
 DAYS = [ts(f"2023-05-{text}") for text in ("09T23:59:59", "10T00:00:00", "11T12:00:00")]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rowferry.change.table import TableId
+from rowferry.downstream.verify.names import Names
+from rowferry.downstream.verify.side import open_side
 from rowferry.errors import BadFilterRule, BadInput, BadRoute, BadUri
-from rowferry.verify.names import Names
-from rowferry.verify.side import open_side
 
 
 def ids(*names: str) -> list[TableId]:

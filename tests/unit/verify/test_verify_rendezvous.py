@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from rowferry.downstream.verify import rendezvous
+from rowferry.downstream.verify.rendezvous import Stood, met
+from rowferry.downstream.verify.views import OpenViews, PastViews
 from rowferry.errors import NoSyncPoint, SourceMismatch
-from rowferry.flow.capture.binlog import session
-from rowferry.flow.capture.binlog.session import Flavour, Login, ServerFacts
-from rowferry.verify import rendezvous
-from rowferry.verify.rendezvous import Stood, met
-from rowferry.verify.views import OpenViews, PastViews
+from rowferry.mysql import session
+from rowferry.mysql.session import Flavour, Login, ServerFacts
 
 PLACE = {"server": "s", "file": "log.1", "offset": 9, "gtid": ""}
 STILL = Stood("at", 5, 5, False, 700)

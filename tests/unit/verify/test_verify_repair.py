@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableSchema
+from rowferry.downstream.verify.comparison import A, B, compare_tables
+from rowferry.downstream.verify.repair import Repair, RepairFile
+from rowferry.downstream.verify.work import compare, groups_of, joined, measure, pick
 from rowferry.errors import BadOption
-from rowferry.verify.comparison import A, B, compare_tables
-from rowferry.verify.repair import Repair, RepairFile
-from rowferry.verify.work import compare, groups_of, joined, measure, pick
+from rowferry.mysql.ddl.statement import parse_create
 
 
 def rows(table: TableSchema, *values: tuple[Any, ...]) -> pa.Table:

@@ -8,11 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableSchema
-from rowferry.errors import BadOption
-from rowferry.verify.comparison import A, B, Comparison, compare_tables
-from rowferry.verify.work import (
+from rowferry.downstream.verify.comparison import A, B, Comparison, compare_tables
+from rowferry.downstream.verify.work import (
     EQUAL,
     Differences,
     Sums,
@@ -23,6 +21,8 @@ from rowferry.verify.work import (
     measure,
     pick,
 )
+from rowferry.errors import BadOption
+from rowferry.mysql.ddl.statement import parse_create
 
 
 def schema(columns: str, name: str = "d.t") -> TableSchema:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
-from rowferry.control.lease import Claim, Holder
+from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.spec.changefeed import ChangefeedSpec
 

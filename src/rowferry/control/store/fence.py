@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from rowferry.control.lease import Claim, Holder
+from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.store.contract import Lease
 from rowferry.control.store.rows import to_lease, to_ms, to_text
 from rowferry.control.store.tables import (

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from sqlalchemy.orm import Session
 
-from rowferry.control.lease import Claim
+from rowferry.control.feed.lease import Claim
 from rowferry.control.store import fence
 from rowferry.control.store.contract import Hold
 from rowferry.control.store.rows import to_hold, to_text

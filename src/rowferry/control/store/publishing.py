@@ -27,7 +27,7 @@ from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
-from rowferry.control.lease import Claim
+from rowferry.control.feed.lease import Claim
 from rowferry.control.store.captured import Captured, captured_by
 from rowferry.control.store.fence import standing
 from rowferry.control.store.rows import (

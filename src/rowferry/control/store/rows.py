@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress, Stage
-from rowferry.control.lease import Holder
+from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import State
 from rowferry.control.store.contract import Feed, Hold, Lease, Note, Sample, Server
 from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, SampleRow, ServerRow

@@ -13,7 +13,7 @@ from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableSchema
 from rowferry.control import lifecycle
-from rowferry.control.lease import Claim, Holder
+from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import State, Verb
 from rowferry.control.store import fence, holding, publishing
 from rowferry.control.store.connection import BUSY_TIMEOUT_S, Database, undone_again

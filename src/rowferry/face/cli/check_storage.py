@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.storage_check.check import check_storage
+from rowferry.downstream.storage_check.expected import expected_of
+from rowferry.downstream.storage_check.listing import Listing
+from rowferry.downstream.storage_check.rules import Findings, Rule
 from rowferry.face.cli.output import consoles, counted, size
-from rowferry.rebuild.stored_feed import open_storage
-from rowferry.storage_check.check import check_storage
-from rowferry.storage_check.expected import expected_of
-from rowferry.storage_check.listing import Listing
-from rowferry.storage_check.rules import Findings, Rule
 
 
 def check_storage_command(

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.text import Text
 
 from rowferry.change.chunk import Op
-from rowferry.consume.apply import Applier
-from rowferry.consume.arrival import Arrival, Image, RowChange, Statement
-from rowferry.consume.checks import Findings
-from rowferry.consume.consumer import Outcome, Request, Taker, consume
-from rowferry.consume.mysql_target import MySqlTarget
+from rowferry.downstream.consume.apply import Applier
+from rowferry.downstream.consume.arrival import Arrival, Image, RowChange, Statement
+from rowferry.downstream.consume.checks import Findings
+from rowferry.downstream.consume.consumer import Outcome, Request, Taker, consume
+from rowferry.downstream.consume.mysql_target import MySqlTarget
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import PLAIN_EVERY_S, consoles
 from rowferry.face.cli.signals import stop_on_signal

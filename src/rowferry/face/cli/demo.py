@@ -19,12 +19,12 @@ from rich.tree import Tree
 
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableId
-from rowferry.control.loop import Step
-from rowferry.control.service import Listener, Prepared, RunSettings, prepare, run
-from rowferry.control.supervise import Until
+from rowferry.control.feed.loop import Step
+from rowferry.control.feed.service import Listener, Prepared, RunSettings, prepare, run
+from rowferry.control.feed.supervise import Until
+from rowferry.downstream.rebuild.stored_feed import reopen
 from rowferry.errors import RowferryError
 from rowferry.face.cli.output import consoles, size
-from rowferry.rebuild.stored_feed import reopen
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.refstore.workload import Bank, Mixed, Pace

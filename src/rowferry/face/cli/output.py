@@ -18,7 +18,7 @@ from rowferry.change.position import physical_ms
 from rowferry.errors import BadOption, RowferryError
 
 if TYPE_CHECKING:  # clients of a server need not wait for the stages of a changefeed
-    from rowferry.control.loop import Step
+    from rowferry.control.feed.loop import Step
 
 WINDOW_S = 5.0
 PLAIN_EVERY_S = 5.0

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import typer
 
-from rowferry.control.service import Listener, RunSettings, prepare, run, stored_spec
-from rowferry.control.supervise import Until
+from rowferry.control.feed.service import Listener, RunSettings, prepare, run, stored_spec
+from rowferry.control.feed.supervise import Until
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import RunView, consoles, counted
 from rowferry.face.cli.signals import stop_on_signal

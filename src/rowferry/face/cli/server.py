@@ -72,9 +72,9 @@ def server_command(
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # Spark's Java is started later
     # Imported here: other commands should not wait for what only servers need.
-    from rowferry.control.operations import Operations
-    from rowferry.control.running import Conditions
-    from rowferry.control.server import Member
+    from rowferry.control.feed.running import Conditions
+    from rowferry.control.fleet.server import Member
+    from rowferry.control.operator.operations import Operations
     from rowferry.control.store.sql_store import open_store
     from rowferry.face import rpc
     from rowferry.face.gate import Gate

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rowferry.control.statement_tokens import split
+from rowferry.control.operator.statement_tokens import split
 from rowferry.errors import RowferryError, ServerUnavailable
 from rowferry.face.cli.changefeed import OURS
 from rowferry.face.cli.client import Client, connected

@@ -24,12 +24,12 @@ from rich.text import Text
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.table import TablePlan, plan_tables
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import consoles
 from rowferry.face.cli.spark_options import SparkMaster
 from rowferry.flow.sink.storage.paths import escape
-from rowferry.rebuild.stored_feed import open_storage
-from rowferry.rebuild.table import TablePlan, plan_tables
 from rowferry.spark.rebuild_table import Rebuilt, TableJob, opened_job
 
 

@@ -15,6 +15,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rowferry.downstream.verify.names import Names
+from rowferry.downstream.verify.repair import RepairFile
+from rowferry.downstream.verify.run import Request, Runner, TableResult, verify
+from rowferry.downstream.verify.side import Side, open_side
 from rowferry.errors import BadInput, BadOption, OptionsConflict, RowferryError
 from rowferry.face.cli.client import Access, with_access
 from rowferry.face.cli.output import Printer, consoles, show_error
@@ -22,10 +26,6 @@ from rowferry.face.cli.spark_options import SparkMaster
 from rowferry.face.cli.table import commit_ts
 from rowferry.face.cli.verify_sync import SyncPoint, at_sync_point
 from rowferry.spark.verify_job import opened_verify
-from rowferry.verify.names import Names
-from rowferry.verify.repair import RepairFile
-from rowferry.verify.run import Request, Runner, TableResult, verify
-from rowferry.verify.side import Side, open_side
 
 _MOST_SHOWN = 60  # characters of a cell
 

@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.rendezvous import Stood, met
+from rowferry.downstream.verify.run import Runner
+from rowferry.downstream.verify.side import DatabaseSide, Side
+from rowferry.downstream.verify.sync_points import read_at_newest
 from rowferry.errors import NotSupported, OptionsConflict, RowferryError
 from rowferry.face.cli.client import Access, Client
 from rowferry.face.cli.output import Printer
 from rowferry.spec.sink_family import family_of
 from rowferry.spec.uri import Uri
-from rowferry.verify.local import InProcessRunner
-from rowferry.verify.rendezvous import Stood, met
-from rowferry.verify.run import Runner
-from rowferry.verify.side import DatabaseSide, Side
-from rowferry.verify.sync_points import read_at_newest
 
 _CHANGEFEEDS: Final = ("api", "rowferry", "changefeeds")
 

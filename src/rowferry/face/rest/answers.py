@@ -11,10 +11,10 @@ from pydantic import BaseModel
 
 from rowferry.change.position import RangeProgress, physical_ms
 from rowferry.control.lifecycle import State
-from rowferry.control.operations import Created, Seen, Synced
-from rowferry.control.redaction import redacted_config
+from rowferry.control.operator.operations import Created, Seen, Synced
+from rowferry.control.operator.redaction import redacted_config
+from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.control.store.contract import Feed, Note, Server
-from rowferry.control.ticdc_codes import ticdc_code
 from rowferry.errors import BY_CODE, RowferryError
 from rowferry.face.json_log import redacted
 from rowferry.face.rest.replica_config import to_replica

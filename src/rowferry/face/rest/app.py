@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.face.about import About
 from rowferry.face.gate import Gate
 from rowferry.face.rest.changefeeds import changefeed_paths

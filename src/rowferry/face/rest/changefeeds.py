@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query
 
 from rowferry.control.lifecycle import State
-from rowferry.control.operations import Changed, Operations, Wanted
+from rowferry.control.operator.operations import Changed, Operations, Wanted
 from rowferry.errors import BadInput, BadUri, NotSupported
 from rowferry.face.about import About
 from rowferry.face.rest import answers

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from rowferry.control.ticdc_codes import ticdc_code
+from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.errors import (
     AccessDenied,
     BadInput,

@@ -12,7 +12,7 @@ from typing import Final
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from rowferry.control.operations import Operations, Wanted
+from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import Feed, Server
 from rowferry.errors import BadOption
 from rowferry.face.about import About

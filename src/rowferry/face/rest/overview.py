@@ -10,8 +10,8 @@ from typing import Any, Final
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableId
 from rowferry.control.lifecycle import State
-from rowferry.control.operations import Operations, Seen
-from rowferry.control.redaction import redacted_config
+from rowferry.control.operator.operations import Operations, Seen
+from rowferry.control.operator.redaction import redacted_config
 from rowferry.control.store.contract import Feed, Note, Sample, Server
 from rowferry.errors import NoSuchChangefeed, cure_of
 from rowferry.face.about import About

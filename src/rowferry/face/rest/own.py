@@ -8,8 +8,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from rowferry.control.operations import Created, Held, Operations
-from rowferry.control.statement import execute
+from rowferry.control.operator.operations import Created, Held, Operations
+from rowferry.control.operator.statement import execute
 from rowferry.errors import BadOption, RowferryError
 from rowferry.face.about import About
 from rowferry.face.json_log import redacted

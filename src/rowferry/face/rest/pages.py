@@ -14,7 +14,7 @@ from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from rowferry.control.measures import REGISTRY
+from rowferry.control.fleet.measures import REGISTRY
 from rowferry.face.web import FOLDER as WEB
 
 STATIC: Final = Path(__file__).parent / "static"

@@ -37,7 +37,7 @@ class Appetite:
     Attributes:
         segment_bytes: about this much log per segment for a table (the sink's wish).
         stretch_bytes: about this much log per micro-batch.
-        same_day: returns a text that differs when two commit-ts must not share a segment.
+        partition_label: returns a text that differs when two commit-ts must not share a segment.
         until_ts: nothing after this commit-ts is planned; None: no end.
         until_place: nothing behind this place of the log is planned, by a source that knows places
             (see `Halting`); None: no end.
@@ -48,7 +48,7 @@ class Appetite:
 
     segment_bytes: Callable[[TableId], int]
     stretch_bytes: int
-    same_day: Callable[[int], str]
+    partition_label: Callable[[int], str]
     until_ts: int | None = None
     whole_transactions: bool = False
     fewer_slices: bool = False

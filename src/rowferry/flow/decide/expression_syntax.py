@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
-from rowferry.change.ddl_cursor import (
+from rowferry.errors import BadEventFilter, BadStatement
+from rowferry.mysql.ddl.cursor import (
     BITS,
     END,
     HEX,
@@ -21,7 +22,6 @@ from rowferry.change.ddl_cursor import (
     Token,
     tokenize,
 )
-from rowferry.errors import BadEventFilter, BadStatement
 
 # Functions by name: how many arguments they take at least and at most (None: any number).
 FUNCTIONS: Final[dict[str, tuple[int, int | None]]] = {

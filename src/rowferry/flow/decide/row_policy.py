@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.change.stamps import cure
 from rowferry.errors import TableNotActiveActive
 from rowferry.flow.decide.key_split import differs
 from rowferry.flow.decide.table_flags import (
@@ -26,6 +25,7 @@ from rowferry.flow.decide.table_flags import (
     SOFT_DELETE_TIME,
     require_column,
 )
+from rowferry.mysql.stamps import cure
 from rowferry.spec.active_active import CLUSTER_INDEX_BITS
 
 _ZERO_DATE: Final = "0000-00-00"

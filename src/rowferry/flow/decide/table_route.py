@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl_rename import rename_tables
 from rowferry.change.table import TableId
 from rowferry.errors import BadFilterRule, BadRoute, BadStatement
 from rowferry.flow.decide.table_filter import TableFilter
+from rowferry.mysql.ddl.rename import rename_tables
 from rowferry.spec.dispatch_rules import DispatchRule
 
 _EXPRESSION: Final = re.compile(r"(?:[^{}]|\{schema\}|\{table\})*")

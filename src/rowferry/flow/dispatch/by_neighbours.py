@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.plan import Output, Segment
 from rowferry.change.sqltype import Kind
+from rowferry.columnar.fields import Images, fields
 from rowferry.flow.dispatch.by_topic import ByKey
 from rowferry.flow.dispatch.contract import Routed
-from rowferry.flow.encode.columns import Images, fields
 
 _BLOCK_BITS: Final = 10  # rows of so many neighbouring keys fill several pages of a table
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)  # keys with a stride do not meet in one lane

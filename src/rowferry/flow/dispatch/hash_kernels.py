@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rowferry.flow.encode.kernels_memory import (
+from rowferry.columnar.memory import (
     Ints,
     compiled,
     frozen,

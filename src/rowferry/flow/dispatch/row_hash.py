@@ -18,11 +18,11 @@ import pyarrow as pa
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.columnar.fields import Images, fields, float_text
+from rowferry.columnar.float_text import PLAIN
+from rowferry.columnar.memory import frozen
 from rowferry.errors import EncodeError
 from rowferry.flow.dispatch import hash_kernels
-from rowferry.flow.encode.columns import Images, fields, float_text
-from rowferry.flow.encode.kernels_float import PLAIN
-from rowferry.flow.encode.kernels_memory import frozen
 
 _FLOATS = (Kind.FLOAT, Kind.DOUBLE)
 _ALL_BITS = 0xFFFFFFFF

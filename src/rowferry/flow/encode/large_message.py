@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.plan import Topic
+from rowferry.columnar.render import text_buffers
 from rowferry.errors import BadOption, DecodeError, MessageTooLarge, OptionsConflict
 from rowferry.flow.encode.claim_check import ClaimChecks
 from rowferry.flow.encode.contract import Encoded
-from rowferry.flow.encode.kernels_render import text_buffers
 from rowferry.flow.encode.options import one_of_or_empty, writes_lines
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, Options, OptionTable, flag, text

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.change.table import TableSchema
+from rowferry.columnar.memory import frozen
 from rowferry.errors import EncodeError
-from rowferry.flow.encode import kernels
-from rowferry.flow.encode.kernels_memory import frozen
+from rowferry.flow.encode.kernels import row_writer as kernels
 
 _ENTRY, _INSTRUCTION = 10, 7  # numbers in a slot and in an instruction
 _INT64, _UINT64 = pa.int64().id, pa.uint64().id

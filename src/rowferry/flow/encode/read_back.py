@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column
+from rowferry.columnar.memory import Bytes, Ints
 from rowferry.errors import DecodeError
-from rowferry.flow.encode import kernels_spans
-from rowferry.flow.encode.kernels_memory import Bytes, Ints
+from rowferry.flow.encode.kernels import spans as kernels_spans
 
 _WHOLE = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 _ELEMENTS = frozenset({Kind.ENUM, Kind.SET})

@@ -45,7 +45,7 @@ class Blackhole:
         """Return the size at which reading is fastest."""
         return _SEGMENT_BYTES
 
-    def same_day(self, commit_ts: int) -> str:
+    def partition_label(self, commit_ts: int) -> str:
         """Let all commits share a segment."""
         return ""
 

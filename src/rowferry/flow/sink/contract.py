@@ -102,7 +102,7 @@ class Sink(Protocol):
     def segment_bytes(self, table: TableId) -> int:
         """Return how much log one segment of this table should hold."""
 
-    def same_day(self, commit_ts: int) -> str:
+    def partition_label(self, commit_ts: int) -> str:
         """Return a text that differs where two commit-ts must not share a segment."""
 
     def allocate(

@@ -18,9 +18,9 @@ import obstore
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
-from rowferry.control import service
-from rowferry.control.lease import Holder
-from rowferry.control.loop import Loop, Step
+from rowferry.control.feed import service
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop, Step
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import MetaUnavailable, RowferryError, SinkError, SinkUnavailable, Verdict
 from rowferry.spark.job import InProcessRunner, SegmentTask

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from rowferry.errors import SourceUnavailable
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.mysql.session import Flavour
 from rowferry.testing.servers.packages import Packages
 from rowferry.testing.servers.server import Server
 

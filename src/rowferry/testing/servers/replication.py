@@ -10,7 +10,7 @@ from typing import Final
 from pymysql.cursors import DictCursor
 
 from rowferry.errors import SourceUnavailable, SourceUnsupported
-from rowferry.flow.capture.binlog.session import Flavour, wrapped
+from rowferry.mysql.session import Flavour, wrapped
 from rowferry.testing.servers.server import Server
 
 _WAIT_S: Final = 60.0

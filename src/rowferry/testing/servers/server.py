@@ -18,7 +18,7 @@ from pymysql.connections import Connection
 from pymysql.converters import encoders
 
 from rowferry.errors import SourceUnavailable
-from rowferry.flow.capture.binlog.session import Flavour, Login, wrapped
+from rowferry.mysql.session import Flavour, Login, wrapped
 from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
 from rowferry.testing.servers.packages import Packages, cache, locked
 

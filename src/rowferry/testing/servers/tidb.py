@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.mysql.session import Flavour
 from rowferry.testing.servers.child import HOST, free_port
 from rowferry.testing.servers.packages import cache
 from rowferry.testing.servers.programs import GoModule

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId
-from rowferry.control.loop import Step
+from rowferry.control.feed.loop import Step
 from rowferry.errors import BadOption
 from rowferry.face.cli import output
 from rowferry.face.cli.changefeed_forms import show_list

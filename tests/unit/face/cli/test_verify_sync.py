@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from rowferry.downstream.verify.side import DatabaseSide, StorageSide
 from rowferry.errors import NotSupported, OptionsConflict
 from rowferry.face.cli import verify_sync
 from rowferry.face.cli.client import Access
 from rowferry.face.cli.output import Printer
 from rowferry.face.cli.verify_sync import SyncPoint, at_sync_point
-from rowferry.flow.capture.binlog.session import Flavour, ServerFacts
-from rowferry.verify.side import DatabaseSide, StorageSide
+from rowferry.mysql.session import Flavour, ServerFacts
 
 SPARK: Any = nullcontext()
 

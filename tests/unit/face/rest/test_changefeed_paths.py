@@ -13,10 +13,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rowferry.change.table import TableId
-from rowferry.control.lease import Holder
+from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import State, Verb
-from rowferry.control.operations import Created, Operations, Wanted
-from rowferry.control.ticdc_codes import ticdc_code
+from rowferry.control.operator.operations import Created, Operations, Wanted
+from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.errors import SinkUnavailable
 from rowferry.face.sources import Sources
 from rowferry.flow.assemble import option_tables

@@ -8,7 +8,7 @@ import pytest
 from face_page_kit import page, python_block
 
 from page_examples import table_rows
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.face import rpc
 from rowferry.face.sources import Sources
 from rowferry.face.subscription import TYPES

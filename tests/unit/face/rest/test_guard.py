@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.errors import BadOption
 from rowferry.face.gate import Gate, split_address
 from rowferry.face.rest.guard import MOST_BYTES, Guard

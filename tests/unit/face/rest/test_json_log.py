@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rowferry.control.running import current_changefeed
+from rowferry.control.feed.running import current_changefeed
 from rowferry.errors import SinkUnavailable
 from rowferry.face.json_log import log_json, redacted
 

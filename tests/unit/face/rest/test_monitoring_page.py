@@ -12,7 +12,7 @@ from face_page_kit import page, python_block
 from prometheus_client import Metric
 
 from page_examples import ROOT, blocks, table_rows
-from rowferry.control.measures import REGISTRY
+from rowferry.control.fleet.measures import REGISTRY
 
 
 def collected() -> dict[str, Metric]:

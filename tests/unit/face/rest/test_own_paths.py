@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId
-from rowferry.control.lease import Holder
+from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import State, Verb
-from rowferry.control.operations import Operations, Seen
+from rowferry.control.operator.operations import Operations, Seen
 from rowferry.control.store.contract import Hold, Sample
 from rowferry.errors import SinkUnavailable
 from rowferry.face.about import About

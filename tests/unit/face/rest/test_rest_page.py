@@ -11,7 +11,7 @@ from face_page_kit import page, python_block
 from fastapi.testclient import TestClient
 
 from page_examples import blocks, table_rows
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.pages import STATIC

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from rowferry.change.table import TableId
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.errors import BadOption
 from rowferry.face.gate import Gate, Tls
 from rowferry.face.rpc import serve

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rowferry.control.operations import Operations
+from rowferry.control.operator.operations import Operations
 from rowferry.errors import BadOption
 from rowferry.face.about import About
 from rowferry.face.gate import Tls

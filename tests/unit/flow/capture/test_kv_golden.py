@@ -285,13 +285,13 @@ def test_dropped_columns_are_passed_over() -> None:
 COMPILED_LATER = """
 import numpy as np, pyarrow as pa
 from numba.core.registry import CPUDispatcher
-from rowferry.flow.capture.range_log import kv, kv_float, kv_json, kv_locate, kv_numbers, kv_text
+from rowferry.flow.capture.range_log import kv, kv_json, kv_locate, kv_numbers, kv_text, kv_vector
 from rowferry.flow.capture.range_log import kv_time
 from rowferry.refstore import kv_encode, kv_encode_kernels
 from rowferry.change.sqltype import FACTS, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 
-MODULES = (kv_float, kv_json, kv_locate, kv_numbers, kv_text, kv_time, kv_encode_kernels)
+MODULES = (kv_vector, kv_json, kv_locate, kv_numbers, kv_text, kv_time, kv_encode_kernels)
 
 def compiled():
     found = {}

@@ -249,7 +249,7 @@ def test_a_beginning_long_ago_is_found_by_halving(store: Faulty) -> None:
     stamps.append(store.write(10, [{"id": 20, "v": "after"}]))
     feed = Feed(store, start)
     day = 86_400_000 << PHYSICAL_SHIFT
-    feed.appetite = replace(feed.appetite, same_day=lambda ts: str(ts // day))
+    feed.appetite = replace(feed.appetite, partition_label=lambda ts: str(ts // day))
     feed.catch_up()
     assert [ts for _, ts, _, _ in feed.seen] == stamps
     assert store.asked < 300

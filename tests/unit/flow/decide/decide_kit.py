@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableSchema
 from rowferry.flow.decide.decisions import Decisions
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from page_examples import ROOT, all_blocks, commands, table_rows
 from rowferry.change.chunk import Op
-from rowferry.change.feed_mark import MARK_SQL_MODE, MARK_TABLE
 from rowferry.face.cli.main import app
 from rowferry.flow.assemble import option_tables
+from rowferry.mysql.feed_mark import MARK_SQL_MODE, MARK_TABLE
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.build import build_spec
 

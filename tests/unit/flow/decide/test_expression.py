@@ -3,10 +3,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rowferry.change.ddl import parse_create
 from rowferry.errors import BadEventFilter
 from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.expression_values import Images
+from rowferry.mysql.ddl.statement import parse_create
 
 TABLE = parse_create(
     "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), price DECIMAL(10,2), "

@@ -10,9 +10,9 @@ import pytest
 from decide_kit import decisions, made
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import create_sql, parse_create
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadFilterRule, BadOption, OptionsConflict, TableNotActiveActive
+from rowferry.mysql.ddl.statement import create_sql, parse_create
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.build import build_spec
 

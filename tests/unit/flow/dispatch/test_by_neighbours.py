@@ -6,9 +6,9 @@ import numpy as np
 from dispatch_kit import chunk, inserts, outputs_of, segment_of, topic
 
 from rowferry.change.chunk import Op, Rows
-from rowferry.change.ddl import parse_create
 from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.dispatch.by_topic import ByKey
+from rowferry.mysql.ddl.statement import parse_create
 
 SIGNED = parse_create("CREATE TABLE test.t (a bigint PRIMARY KEY, b int)").at(1)
 UNSIGNED = parse_create("CREATE TABLE test.u (a bigint unsigned PRIMARY KEY, b int)").at(1)

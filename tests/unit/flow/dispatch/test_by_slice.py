@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from rowferry.change.chunk import Rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.errors import TableVersionUnknown
 from rowferry.flow.dispatch.by_slice import place_of
+from rowferry.mysql.ddl.statement import parse_create
 
 TABLES = [
     replace(parse_create(f"CREATE TABLE d.t{n} (id int PRIMARY KEY)"), table_id=n).at(10)

@@ -11,10 +11,10 @@ import pytest
 from dispatch_kit import chunk, inserts, outputs_of, plain_hashes, rules, segment_of, topic
 
 from rowferry.change.chunk import Op, Rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadDispatchRule, TableVersionUnknown
 from rowferry.flow.dispatch.by_topic import ByKey, ByTopic
+from rowferry.mysql.ddl.statement import parse_create
 
 TABLE = parse_create("CREATE TABLE test.t1 (a int PRIMARY KEY, b int, UNIQUE KEY Two (b, a))").at(1)
 KEYLESS = replace(parse_create("CREATE TABLE test.log (a int, b int)").at(1), table_id=9)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from dispatch_kit import rules, spec
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableId
 from rowferry.errors import BadDispatchRule, BadFilterRule, BadInput, OptionsConflict, UnknownOption
 from rowferry.flow.dispatch.partition_rule import (
@@ -20,6 +19,7 @@ from rowferry.flow.dispatch.partition_rule import (
     hashed_columns,
 )
 from rowferry.flow.dispatch.rules import DispatchRules
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
 from rowferry.spec.dispatch_rules import dispatch_rules
 

@@ -14,10 +14,10 @@ from rowferry.change.chunk import Cut, Op, Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import EncodeError
-from rowferry.flow.encode.alike import encoded_rows
-from rowferry.flow.encode.canal_json import CanalJson
-from rowferry.flow.encode.csv import Csv
-from rowferry.flow.encode.open_protocol import OpenProtocol
+from rowferry.flow.encode.canal_json.codec import CanalJson
+from rowferry.flow.encode.csv.codec import Csv
+from rowferry.flow.encode.open_protocol.codec import OpenProtocol
+from rowferry.flow.encode.same_layout import encoded_rows
 
 SHAPE = table(
     SqlType("int"),

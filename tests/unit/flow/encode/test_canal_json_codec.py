@@ -9,12 +9,12 @@ import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, table, text
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
-from rowferry.change.ddl import parse_create
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, DecodeError, EncodeError
-from rowferry.flow.encode import canal_json_reader
-from rowferry.flow.encode.canal_json import CanalJson, mysql_type, sql_type
+from rowferry.flow.encode.canal_json import reader as canal_json_reader
+from rowferry.flow.encode.canal_json.codec import CanalJson, mysql_type, sql_type
+from rowferry.mysql.ddl.statement import parse_create
 
 OLD, NEW = {"a": 1, "b": "old"}, {"a": 1, "b": "new"}
 KAFKA = "kafka://broker/topic"

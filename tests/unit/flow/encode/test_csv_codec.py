@@ -11,8 +11,8 @@ from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, DecodeError, EncodeError
-from rowferry.flow.encode import csv_reader
-from rowferry.flow.encode.csv import Csv
+from rowferry.flow.encode.csv import reader as csv_reader
+from rowferry.flow.encode.csv.codec import Csv
 
 OLD, NEW = {"a": 1, "b": "old"}, {"a": 1, "b": "new"}
 HEAD = '"I","t","test",'

@@ -5,7 +5,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from rowferry.flow.encode.kernels_float import GENERAL, PLAIN, float_text
+from rowferry.columnar.float_text import GENERAL, PLAIN, float_text
 
 
 def plain(value: float) -> str:

@@ -25,11 +25,11 @@ from rowferry.errors import (
     SinkUnwritable,
 )
 from rowferry.flow.encode import claim_check
-from rowferry.flow.encode.canal_json import CanalJson
+from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.flow.encode.claim_check import FolderStore
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.encode.large_message import LARGE, check_large_messages
-from rowferry.flow.encode.open_protocol import OpenProtocol
+from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.spec.option import read_options
 
 KAFKA = "kafka://broker/topic?enable-tidb-extension=true"

@@ -12,14 +12,14 @@ import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, table
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.encode.contract import Encoded
-from rowferry.flow.encode.open_protocol import OpenProtocol, framed
-from rowferry.flow.encode.open_protocol_column import flags_of
+from rowferry.flow.encode.open_protocol.codec import OpenProtocol, framed
+from rowferry.flow.encode.open_protocol.column import flags_of
+from rowferry.mysql.ddl.statement import parse_create
 
 KAFKA = "kafka://broker/topic"
 TOPIC = Topic("topic", 4, 1 << 20)

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import DecodeError, MessageTooLarge
-from rowferry.flow.encode.plain_json import PlainJson
+from rowferry.flow.encode.plain_json.codec import PlainJson
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

@@ -13,8 +13,8 @@ from rowferry.change.chunk import Op, Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId
 from rowferry.flow.encode import layout
-from rowferry.flow.encode.canal_json import CanalJson
-from rowferry.flow.encode.csv import Csv
+from rowferry.flow.encode.canal_json.codec import CanalJson
+from rowferry.flow.encode.csv.codec import Csv
 
 WIDE = table(SqlType("int"), SqlType("varchar", length=20), SqlType("double"), SqlType("bit"))
 OTHER = replace(WIDE, id=TableId("test", "another"))

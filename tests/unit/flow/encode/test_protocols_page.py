@@ -8,7 +8,7 @@ import tomllib
 from typing import Any
 
 from page_examples import Block, all_blocks
-from rowferry.flow.encode.canal_json import CanalJson
+from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.spec.build import build_spec
 
 

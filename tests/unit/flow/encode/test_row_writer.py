@@ -10,11 +10,12 @@ import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, text
 
 from rowferry.change.chunk import Op, Rows
+from rowferry.columnar import render as kernels_render
 from rowferry.errors import DecodeError, EncodeError
-from rowferry.flow.encode import kernels, kernels_render
-from rowferry.flow.encode.canal_json import CanalJson, json_text
+from rowferry.flow.encode.canal_json.codec import CanalJson, json_text
 from rowferry.flow.encode.contract import Codec
-from rowferry.flow.encode.csv import Csv
+from rowferry.flow.encode.csv.codec import Csv
+from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.layout import Cell, Layout
 
 CODECS = [Csv, CanalJson]

@@ -6,21 +6,19 @@ from encode_cases import inserts, spec, table
 
 from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import SqlType
-from rowferry.flow.encode import (
-    canal_json,
-    csv,
-    kernels,
-    kernels_csv,
-    kernels_float,
-    kernels_json,
-    kernels_plain_json,
-    kernels_render,
-    kernels_spans,
-    plain_json,
-)
-from rowferry.flow.encode.canal_json import CanalJson
-from rowferry.flow.encode.csv import Csv
-from rowferry.flow.encode.plain_json import PlainJson
+from rowferry.columnar import float_text as kernels_float
+from rowferry.columnar import render as kernels_render
+from rowferry.flow.encode.canal_json import codec as canal_json
+from rowferry.flow.encode.canal_json import tokenizer as kernels_json
+from rowferry.flow.encode.canal_json.codec import CanalJson
+from rowferry.flow.encode.csv import codec as csv
+from rowferry.flow.encode.csv import tokenizer as kernels_csv
+from rowferry.flow.encode.csv.codec import Csv
+from rowferry.flow.encode.kernels import row_writer as kernels
+from rowferry.flow.encode.kernels import spans as kernels_spans
+from rowferry.flow.encode.plain_json import codec as plain_json
+from rowferry.flow.encode.plain_json import tokenizer as kernels_plain_json
+from rowferry.flow.encode.plain_json.codec import PlainJson
 
 MODULES = (
     kernels,

@@ -28,5 +28,5 @@ def test_everything_is_counted_and_nothing_kept() -> None:
     sink.publish(plan, receipts, {})
     sink.discard(plan)
     sink.close()
-    assert sink.same_day(1) == sink.same_day(1 << 60)
+    assert sink.partition_label(1) == sink.partition_label(1 << 60)
     assert sink.segment_bytes(EMPLOYEE.id) > 0

@@ -126,7 +126,7 @@ def test_a_uri_without_a_whole_path_is_refused_with_the_cure(uri: str, cure: str
     ],
 )
 def test_the_date_of_a_commit(query: str, moment: str, date: str) -> None:
-    assert storage(Path("/x"), query=query).same_day(ts(moment)) == date
+    assert storage(Path("/x"), query=query).partition_label(ts(moment)) == date
 
 
 @pytest.mark.parametrize(

@@ -14,22 +14,22 @@ from rowferry.change.plan import Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption
-from rowferry.flow.capture.binlog.begin import Beginning
-from rowferry.flow.capture.binlog.book import Book
-from rowferry.flow.capture.binlog.gtid import parse_gtids
-from rowferry.flow.capture.binlog.joining import Joining
-from rowferry.flow.capture.binlog.position import LogPosition
-from rowferry.flow.capture.binlog.probe import check_server_id
-from rowferry.flow.capture.binlog.read_ahead import ReadAhead
-from rowferry.flow.capture.binlog.retention import (
+from rowferry.flow.capture.binlog.client.gtid import parse_gtids
+from rowferry.flow.capture.binlog.client.probe import check_server_id
+from rowferry.flow.capture.binlog.client.retention import (
     check_reachable,
     retention_left,
     retention_notice,
 )
-from rowferry.flow.capture.binlog.scanner import Scanner
-from rowferry.flow.capture.binlog.server import Server, is_at, passed
-from rowferry.flow.capture.binlog.session import Login
-from rowferry.flow.capture.binlog.snapshot import (
+from rowferry.flow.capture.binlog.client.server import Server, is_at, passed
+from rowferry.flow.capture.binlog.client.stream import FAR, LogStream, StartAt
+from rowferry.flow.capture.binlog.ddl.captured_tables import Book
+from rowferry.flow.capture.binlog.frame.read_ahead import ReadAhead
+from rowferry.flow.capture.binlog.frame.scanner import Scanner
+from rowferry.flow.capture.binlog.position import LogPosition
+from rowferry.flow.capture.binlog.snapshot.begin import Beginning
+from rowferry.flow.capture.binlog.snapshot.joining import Joining
+from rowferry.flow.capture.binlog.snapshot.snapshots import (
     cut_snapshots,
     find_hold,
     restart_altered,
@@ -37,9 +37,9 @@ from rowferry.flow.capture.binlog.snapshot import (
     snapshot_shares,
 )
 from rowferry.flow.capture.binlog.state import State
-from rowferry.flow.capture.binlog.stream import FAR, LogStream, StartAt
 from rowferry.flow.capture.contract import Appetite, SnapshotShare, Standing
 from rowferry.flow.decide.contract import Decision
+from rowferry.mysql.session import Login
 
 ENOUGH_BYTES: Final = 64 << 20  # of log: a stretch this long is worth a job
 WAIT_S: Final = 0.3

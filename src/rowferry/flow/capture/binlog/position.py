@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rowferry.flow.capture.binlog.gtid import GtidPosition, GtidSet, parse_gtids
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet, parse_gtids
+from rowferry.mysql.session import Flavour
 
 Gtids = GtidSet | GtidPosition
 

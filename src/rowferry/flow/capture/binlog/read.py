@@ -11,18 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from rowferry.change.chunk import Cut, Rows
-from rowferry.change.feed_mark import MARK_TABLE
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable, TableVersionUnknown
-from rowferry.flow.capture.binlog import events as ev
-from rowferry.flow.capture.binlog import scan_kernels as k
-from rowferry.flow.capture.binlog.compressed import inflate_payload
-from rowferry.flow.capture.binlog.decode import COMPRESSED, RowEvents, RowsDecoder
-from rowferry.flow.capture.binlog.decoders import Decoders
-from rowferry.flow.capture.binlog.scan import Found, Maps, Pairs, run_walk
-from rowferry.flow.capture.binlog.session import Flavour, Login
-from rowferry.flow.capture.binlog.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.decode.decoders import Decoders
+from rowferry.flow.capture.binlog.decode.rows_events import COMPRESSED, RowEvents, RowsDecoder
+from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame import scan_kernels as k
+from rowferry.flow.capture.binlog.frame.compressed import inflate_payload
+from rowferry.flow.capture.binlog.frame.scan import Found, Maps, Pairs, run_walk
+from rowferry.mysql.feed_mark import MARK_TABLE
+from rowferry.mysql.session import Flavour, Login
 
 BLOCK_BYTES: Final = 8 << 20  # log bytes that are decoded together
 # With many tables they are more, so that a chunk has rows enough to be worth its making.

@@ -10,24 +10,24 @@ from typing import Any, ClassVar, Final
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
-from rowferry.change.stamps import cure, stamping_clusters, triggers_question
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import TableNotActiveActive
 from rowferry.flow.capture.binlog import options as opt
-from rowferry.flow.capture.binlog.begin import Beginning
-from rowferry.flow.capture.binlog.chunk_read import read_chunk, read_exact
-from rowferry.flow.capture.binlog.chunks import Chunk
+from rowferry.flow.capture.binlog.client.privileges import check_select
+from rowferry.flow.capture.binlog.client.probe import cascade_notices, preflight
+from rowferry.flow.capture.binlog.client.server import Server
 from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
-from rowferry.flow.capture.binlog.privileges import check_select
-from rowferry.flow.capture.binlog.probe import cascade_notices, preflight
 from rowferry.flow.capture.binlog.read import read_log
-from rowferry.flow.capture.binlog.server import Server
-from rowferry.flow.capture.binlog.session import Flavour, Login, connected, facts, rows
+from rowferry.flow.capture.binlog.snapshot.begin import Beginning
 from rowferry.flow.capture.binlog.state import State
 from rowferry.flow.capture.contract import SourceTraits, filter_text
 from rowferry.flow.decide.contract import Decision
 from rowferry.moment import moment
+from rowferry.mysql.key_ranges import Chunk
+from rowferry.mysql.range_read import read_chunk, read_exact
+from rowferry.mysql.session import Flavour, Login, connected, facts, rows
+from rowferry.mysql.stamps import cure, stamping_clusters, triggers_question
 from rowferry.spec.active_active import ACTIVE_ACTIVE, BDR_MODE, CLUSTER_INDEX, ENABLE
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable

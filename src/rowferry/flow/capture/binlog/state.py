@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
 
-from rowferry.change.ddl import create_sql
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog.position import LogPosition
-from rowferry.flow.capture.binlog.snapshot_position import Place
+from rowferry.mysql.ddl.statement import create_sql
+from rowferry.mysql.snapshot_position import Place
 
 # In the place of the key that a snapshot has reached, where it has reached none yet: readers have
 # been told of the table. No key looks like this.

@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.flow.capture.range_log.client import Head
-
-
-def day_end(first: int, ceiling: int, same_day: Callable[[int], str]) -> int:
-    """Return the last commit-ts up to `ceiling` that falls on the same day as `first`."""
-    if first >= ceiling or same_day(first) == same_day(ceiling):
-        return ceiling
-    today = same_day(first)
-    low, high = first >> PHYSICAL_SHIFT, ceiling >> PHYSICAL_SHIFT  # days end at a millisecond
-    while high - low > 1:
-        middle = (low + high) // 2
-        if same_day(middle << PHYSICAL_SHIFT) == today:
-            low = middle
-        else:
-            high = middle
-    return (high << PHYSICAL_SHIFT) - 1
 
 
 def stretch_end(heads: Sequence[Head], most_bytes: int, ceiling: int) -> int:

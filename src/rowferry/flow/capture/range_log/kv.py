@@ -17,14 +17,15 @@ import pyarrow.compute as pc
 
 from rowferry.change.sqltype import FACTS, Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.columnar.packed import Bytes, Longs, Words, frozen
 from rowferry.errors import BadInput, CorruptLog
 from rowferry.flow.capture.range_log import (
-    kv_float,
     kv_json,
     kv_locate,
     kv_numbers,
     kv_text,
     kv_time,
+    kv_vector,
 )
 from rowferry.flow.capture.range_log.kv_bytes import (
     ABSENT,
@@ -35,10 +36,6 @@ from rowferry.flow.capture.range_log.kv_bytes import (
     INT_FLAG,
     UINT_FLAG,
     WORDS,
-    Bytes,
-    Longs,
-    Words,
-    frozen,
 )
 from rowferry.flow.capture.range_log.kv_default import default_of
 
@@ -303,7 +300,7 @@ def _texts(column: Column, found: _Found) -> tuple[Longs, Bytes]:
             fault, out = kv_json.json_texts(raw, at, size, form, offsets)
             _check(fault)
         case Kind.VECTOR:
-            fault, out = kv_float.vector_texts(raw, at, size, form, offsets)
+            fault, out = kv_vector.vector_texts(raw, at, size, form, offsets)
             _check(fault)
         case _:
             kv_text.string_offsets(raw, at, size, form, offsets)

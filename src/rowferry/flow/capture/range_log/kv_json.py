@@ -15,22 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rowferry.flow.capture.range_log.kv_bytes import (
-    BAD_JSON,
-    JSON_TOO_DEEP,
-    VALUE,
-    Bytes,
-    Longs,
-    compiled,
-    fault,
-    frozen,
-    i64,
-    le16,
-    le32,
-    le64,
-    u64,
-)
-from rowferry.flow.capture.range_log.kv_float import DOUBLE_ROOM, put_float, put_integer, shortest
+from rowferry.columnar.number_text import DOUBLE_ROOM, fill_holes, put_integer, shortest
+from rowferry.columnar.packed import Bytes, Longs, compiled, frozen, i64, le16, le32, le64, u64
+from rowferry.flow.capture.range_log.kv_bytes import BAD_JSON, JSON_TOO_DEEP, VALUE, fault
 from rowferry.flow.capture.range_log.kv_time import put_clock, put_date, put_duration
 
 OBJECT: Final = 0x01
@@ -288,31 +275,6 @@ def _documents(
     return 0, row, k
 
 
-@compiled
-def _fill_holes(
-    text: Bytes,
-    holes: Longs,
-    digits: Bytes,
-    digits_at: Longs,
-    offsets: Longs,
-    out: Bytes,
-    tenths: bool,
-) -> None:
-    """Copy the documents, with the doubles' digits in their places; moves `offsets` along."""
-    p, q, row = i64(0), i64(0), 0
-    for k in range(len(holes) + 1):
-        stop = holes[k] if k < len(holes) else i64(len(text))
-        while row < len(offsets) and offsets[row] <= stop:
-            offsets[row] += q - p
-            row += 1
-        for i in range(stop - p):
-            out[q + i] = text[p + i]
-        q += stop - p
-        if k < len(holes):
-            q = put_float(digits, digits_at[k], digits_at[k + 1], True, out, q, tenths)
-            p = stop + 1
-
-
 def json_texts(
     raw: Bytes, at: Longs, size: Longs, form: Bytes, offsets: Longs
 ) -> tuple[int, Bytes]:
@@ -335,7 +297,7 @@ def json_texts(
         return 0, out
     text = out[: offsets[-1]]
     out = np.empty(len(text) + DOUBLE_ROOM * count, np.uint8)
-    _fill_holes(text, holes[:count], *shortest(numbers[:count]), offsets, out, False)
+    fill_holes(text, holes[:count], *shortest(numbers[:count]), offsets, out, False)
     return 0, out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rowferry.columnar.packed import Bytes, Longs, compiled, decimal_bytes, i64, le16, le32
 from rowferry.flow.capture.range_log.kv_bytes import (
     ABSENT,
     BAD_HANDLE,
@@ -22,14 +23,7 @@ from rowferry.flow.capture.range_log.kv_bytes import (
     ROW_V2,
     TRAILING_BYTES,
     VALUE,
-    Bytes,
-    Longs,
-    compiled,
-    decimal_bytes,
     fault,
-    i64,
-    le16,
-    le32,
 )
 
 

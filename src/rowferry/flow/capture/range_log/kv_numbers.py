@@ -5,6 +5,19 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from rowferry.columnar.packed import (
+    Bytes,
+    Longs,
+    Words,
+    be64,
+    compiled,
+    decimal_bytes,
+    i64,
+    le16,
+    le32,
+    le64,
+    u64,
+)
 from rowferry.flow.capture.range_log.kv_bytes import (
     BAD_DECIMAL,
     BAD_FLOAT,
@@ -12,18 +25,7 @@ from rowferry.flow.capture.range_log.kv_bytes import (
     KEY,
     MAX_DECIMAL_DIGITS,
     VALUE,
-    Bytes,
-    Longs,
-    Words,
-    be64,
-    compiled,
-    decimal_bytes,
     fault,
-    i64,
-    le16,
-    le32,
-    le64,
-    u64,
 )
 
 SIGN = u64(1 << 63)

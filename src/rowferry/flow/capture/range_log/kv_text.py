@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rowferry.flow.capture.range_log.kv_bytes import (
-    ABSENT,
-    GROUP,
-    KEY,
-    VALUE,
-    Bytes,
-    Longs,
-    compiled,
-    i64,
-)
+from rowferry.columnar.packed import Bytes, Longs, compiled, i64
+from rowferry.flow.capture.range_log.kv_bytes import ABSENT, GROUP, KEY, VALUE
 
 
 @compiled

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from rowferry.columnar.packed import Bytes, Longs, Words, compiled, i64, u64
 from rowferry.flow.capture.range_log.kv_bytes import (
     BAD_TIME,
     KEY,
     MAX_TIME_SECONDS,
     NANOS,
     VALUE,
-    Bytes,
-    Longs,
-    Words,
-    compiled,
     fault,
-    i64,
-    u64,
 )
 
 

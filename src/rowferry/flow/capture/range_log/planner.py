@@ -13,20 +13,21 @@ from itertools import count
 from typing import Any
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import create_sql
 from rowferry.change.plan import Segment, Stretch
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption, LogLost, SnapshotGone, SourceMismatch
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
+from rowferry.flow.capture.label_end import label_end
 from rowferry.flow.capture.range_log.begin import new_range, state_at
 from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
 from rowferry.flow.capture.range_log.client import Head, RangeClient, Rerouted, Route
-from rowferry.flow.capture.range_log.cut import day_end, index_window, size_cuts, stretch_end
+from rowferry.flow.capture.range_log.cut import index_window, size_cuts, stretch_end
 from rowferry.flow.capture.range_log.reroute import FIRST_WAIT_S, PATIENCE_S, patiently
 from rowferry.flow.capture.range_log.snapshot import cut_snapshots, shares, slice_of
 from rowferry.flow.capture.range_log.state import Captured, State
 from rowferry.flow.decide.contract import Decision
+from rowferry.mysql.ddl.statement import create_sql
 
 MARK_BYTES = 4 << 20
 FEW_DAYS = 3
@@ -489,7 +490,7 @@ class RangePlanner:
             return [], first, ceiling
         asked = [(r, p.last_log_index) for p, r in behind]
         for empty_days in count():
-            today = min(ceiling, day_end(first, ceiling, appetite.same_day))
+            today = min(ceiling, label_end(first, ceiling, appetite.partition_label))
             heads = self._client.heads(asked, at_ts=today, mark_bytes=MARK_BYTES)
             end = stretch_end(heads, appetite.stretch_bytes, today)
             if end < today:

@@ -11,8 +11,9 @@ import pyarrow as pa
 from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableId, TableSchema
+from rowferry.columnar import render as kernels_render
+from rowferry.columnar.fields import Field, Images, fields
 from rowferry.errors import DecodeError, EncodeError, MessageTooLarge
-from rowferry.flow.encode import kernels_render
 from rowferry.flow.encode.avro import kernels, kernels_decimal, messages
 from rowferry.flow.encode.avro.options import CODEC, KAFKA, SINK, Settings
 from rowferry.flow.encode.avro.reader import (
@@ -31,7 +32,6 @@ from rowferry.flow.encode.avro.schema import (
     value_schema,
 )
 from rowferry.flow.encode.avro.writer import Cell, Part, cell_of, write_rows
-from rowferry.flow.encode.columns import Field, Images, fields
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.encode.large_message import LARGE, message_lengths
 from rowferry.spec.changefeed import ChangefeedSpec

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rowferry.flow.encode.kernels_memory import (
+from rowferry.columnar.memory import (
     Bytes,
     Ints,
     compiled,

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rowferry.columnar.memory import Bytes, Ints, compiled, frozen
+from rowferry.columnar.render import text_buffers
 from rowferry.errors import EncodeError
-from rowferry.flow.encode.kernels_memory import Bytes, Ints, compiled, frozen
-from rowferry.flow.encode.kernels_render import text_buffers
 
 _LIMBS = 8  # of 32 bits
 _MOST_DIGITS = 76  # that certainly fit into them

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
+from rowferry.columnar.fields import Field, element_text
+from rowferry.columnar.memory import frozen
 from rowferry.errors import EncodeError
 from rowferry.flow.encode.avro import kernels
 from rowferry.flow.encode.avro.kernels_decimal import decimal_bytes
 from rowferry.flow.encode.avro.schema import Modes, bit_bytes, has_default
-from rowferry.flow.encode.columns import Field, element_text
-from rowferry.flow.encode.kernels_memory import frozen
 
 _FIRST, _SECOND = 0, 2  # the bytes of a union's branches
 

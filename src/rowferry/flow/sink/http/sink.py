@@ -16,8 +16,8 @@ from rowferry.flow.encode.contract import Codec, Encoded, TextBody
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.http.body import bodies
 from rowferry.flow.sink.http.client import Receiver
-from rowferry.flow.sink.http.lanes import in_lanes
 from rowferry.flow.sink.http.options import HTTP_TABLE, read_settings
+from rowferry.flow.sink.lanes import in_lanes
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -73,7 +73,7 @@ class Http:
         """Return the size at which reading is fastest."""
         return _SEGMENT_BYTES
 
-    def same_day(self, commit_ts: int) -> str:
+    def partition_label(self, commit_ts: int) -> str:
         """Let all commits share a segment."""
         return ""
 

@@ -79,7 +79,7 @@ class Kafka:
         """Return a size that gives every core something to do without flooding small packets."""
         return _SEGMENT_BYTES
 
-    def same_day(self, commit_ts: int) -> str:
+    def partition_label(self, commit_ts: int) -> str:
         """Let all commits share a segment."""
         return ""
 

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from rowferry.change.table import TableId
 from rowferry.errors import RowferryError, Verdict
-from rowferry.flow.encode.sql_rows_frame import RowFrame
+from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.mysql.statements import (
     Limits,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rowferry.change.feed_mark import SESSION_VARIABLE
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.change.stamps import cure, naming, stamping_clusters, triggers_question
 from rowferry.change.table import TableId
 from rowferry.errors import TargetUnfit
-from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
+from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.session import Session
 from rowferry.moment import moment
+from rowferry.mysql.feed_mark import SESSION_VARIABLE
+from rowferry.mysql.stamps import cure, naming, stamping_clusters, triggers_question
 from rowferry.spec.active_active import CLUSTER_INDEX_BITS
 
 _LOW_BITS: Final = (1 << CLUSTER_INDEX_BITS) - 1

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from rowferry.change.plan import Segment
-from rowferry.flow.encode.sql_rows_frame import RowFrame
+from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
-from rowferry.flow.sink.http.lanes import in_lanes
+from rowferry.flow.sink.lanes import in_lanes
 from rowferry.flow.sink.mysql.apply import frames_of, one_transaction
 from rowferry.flow.sink.mysql.ledger import Ledger, Place
 from rowferry.flow.sink.mysql.options import Settings

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rowferry.change.feed_mark import MARK_TABLE
 from rowferry.errors import Fenced, RowferryError, TargetLost, TargetWentBack
-from rowferry.flow.encode.sql_rows_frame import quoted
+from rowferry.flow.encode.sql_rows.frame import quoted
 from rowferry.flow.sink.contract import RESTORE, Owner
 from rowferry.flow.sink.mysql.session import Refused, Session
 from rowferry.moment import moment
+from rowferry.mysql.feed_mark import MARK_TABLE
 
 FENCE: Final = "rowferry_fence"
 DELIVERED: Final = "rowferry_delivered"

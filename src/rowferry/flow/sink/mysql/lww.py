@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from rowferry.change.feed_mark import SESSION_VARIABLE
 from rowferry.change.table import TableSchema
-from rowferry.flow.encode.sql_rows_frame import ROW_END, quoted, quoted_table, written_columns
+from rowferry.flow.encode.sql_rows.frame import ROW_END, quoted, quoted_table, written_columns
 from rowferry.flow.sink.mysql.session import Flavour, ServerFacts
 from rowferry.flow.sink.mysql.statements import Around
+from rowferry.mysql.feed_mark import SESSION_VARIABLE
 
 ORIGIN_TS: Final = "_tidb_origin_ts"
 COMMIT_TS: Final = "_tidb_commit_ts"

@@ -8,18 +8,18 @@ from collections.abc import Collection
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.feed_mark import MARK_SQL_MODE
 from rowferry.change.plan import Plan
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableId
 from rowferry.errors import SchemaChangeRefused, Verdict
-from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table
+from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MYSQL_TABLE, REPLACE_DDL, SKIP_DDL, Settings
 from rowferry.flow.sink.mysql.session import GONE, Flavour, Refused, Session, connect
 from rowferry.flow.sink.mysql.target_tables import gone_tables
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
+from rowferry.mysql.feed_mark import MARK_SQL_MODE
 
 BEGUN, DONE, REFUSED = "begun", "done", "refused"
 # The downstream is as the statement wants it already: there, or gone.

@@ -202,7 +202,7 @@ class MySql:
         """Return the size at which reading is fastest; with atomicity, what a lane can hold."""
         return _HELD_SEGMENT_BYTES if self.whole_transactions else _SEGMENT_BYTES
 
-    def same_day(self, commit_ts: int) -> str:
+    def partition_label(self, commit_ts: int) -> str:
         """Let all commits share a segment."""
         return ""
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from rowferry.change.chunk import Op
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
-from rowferry.flow.encode.sql_rows_frame import (
+from rowferry.flow.encode.sql_rows.frame import (
     ROW_END,
     RowFrame,
     key_end,

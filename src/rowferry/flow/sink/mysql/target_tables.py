@@ -6,15 +6,15 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rowferry.change.ddl_type import has_charset
 from rowferry.change.sqltype import FACTS, Kind, SqlType, keeps_case
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadInput, TargetLost, TargetUnfit
-from rowferry.flow.encode.sql_rows_frame import quoted, quoted_table, written_columns
+from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table, written_columns
 from rowferry.flow.sink.mysql.delivered import lost
 from rowferry.flow.sink.mysql.session import Flavour, Refused, Session
 from rowferry.flow.sink.mysql.tidb_tables import ACTIVE_ACTIVE_OPTIONS, HIDDEN, check_types
 from rowferry.moment import moment
+from rowferry.mysql.ddl.type import has_charset
 
 # What may hold a value of another kind without bending it.
 _TAKES: Final = frozenset(

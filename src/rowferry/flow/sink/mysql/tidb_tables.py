@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from rowferry.change.ddl_cursor import Cursor
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkUnwritable, TargetUnfit
-from rowferry.flow.encode.sql_rows_frame import quoted_table
+from rowferry.flow.encode.sql_rows.frame import quoted_table
 from rowferry.flow.sink.mysql.session import Refused, Session
 from rowferry.moment import moment
+from rowferry.mysql.ddl.cursor import Cursor
 
 ACTIVE_ACTIVE_OPTIONS: Final = " SOFTDELETE RETENTION 7 DAY ACTIVE_ACTIVE='ON'"
 _ANEW: Final = f"make the table anew there, with CREATE TABLE …{ACTIVE_ACTIVE_OPTIONS}"

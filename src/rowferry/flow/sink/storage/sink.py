@@ -163,7 +163,7 @@ class Storage:
         wanted = self.settings.file_size_bytes / self._expansion.get(table, 1.0)
         return max(_LEAST_SEGMENT, round(wanted))
 
-    def same_day(self, commit_ts: int) -> str:
+    def partition_label(self, commit_ts: int) -> str:
         """Return the date directory of a commit-ts; empty without date directories."""
         return date_text(commit_ts, self.settings.date_separator, self.settings.time_zone)
 
@@ -199,11 +199,11 @@ class Storage:
         return Directory(*table.written_as, piece.version, physical_id, date).path
 
     def _date_of(self, segment: Segment) -> str:
-        date = self.same_day(segment.first_commit_ts)
-        if date != self.same_day(segment.last_commit_ts):
+        date = self.partition_label(segment.first_commit_ts)
+        if date != self.partition_label(segment.last_commit_ts):
             raise SinkError(
                 f"segment {segment.ordinal} holds commits of {date} and of "
-                f"{self.same_day(segment.last_commit_ts)}; one file has one date"
+                f"{self.partition_label(segment.last_commit_ts)}; one file has one date"
             )
         return date
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rowferry.change.table import TableId
-from rowferry.flow.capture.binlog.decode import RowEvents
-from rowferry.flow.capture.binlog.table_map import MappedColumn, MappedTable
+from rowferry.flow.capture.binlog.decode.rows_events import RowEvents
+from rowferry.flow.capture.binlog.decode.table_map import MappedColumn, MappedTable
 from rowferry.testing.slow_binlog import packed
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from binlog_event_kit import mapped, row_events
 
-from rowferry.flow.capture.binlog import (
-    compressed,
-    decode_kernels,
-    decode_kernels_address,
-    decode_kernels_charset,
-    decode_kernels_columns,
-    decode_kernels_text,
-    json_binary,
-)
-from rowferry.flow.capture.binlog.charsets import decoded
-from rowferry.flow.capture.binlog.decode import RowsDecoder
-from rowferry.flow.capture.binlog.session import Flavour
-from rowferry.flow.capture.binlog.table_map import MappedColumn, infer_schema
+from rowferry.flow.capture.binlog.decode import json_binary
+from rowferry.flow.capture.binlog.decode import kernels_columns as decode_kernels_columns
+from rowferry.flow.capture.binlog.decode import kernels_find as decode_kernels
+from rowferry.flow.capture.binlog.decode import kernels_text as decode_kernels_text
+from rowferry.flow.capture.binlog.decode.rows_events import RowsDecoder
+from rowferry.flow.capture.binlog.decode.table_map import MappedColumn, infer_schema
+from rowferry.flow.capture.binlog.frame import compressed
+from rowferry.mysql import address_text as decode_kernels_address
+from rowferry.mysql import charset_kernels as decode_kernels_charset
+from rowferry.mysql.charsets import decoded
+from rowferry.mysql.session import Flavour
 from rowferry.testing.slow_binlog import rows_body
 
 WARM = (

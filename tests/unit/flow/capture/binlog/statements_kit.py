@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.capture.binlog.server_form import Settings, server_form
-from rowferry.flow.capture.binlog.session import Flavour, ServerFacts
-from rowferry.flow.capture.binlog.statements import Effects, effects
+from rowferry.flow.capture.binlog.ddl.statements import Effects, effects
+from rowferry.mysql.ddl.statement import parse_create
+from rowferry.mysql.server_form import Settings, server_form
+from rowferry.mysql.session import Flavour, ServerFacts
 
 MYSQL = ServerFacts(Flavour.MYSQL, (9, 7, 4), "9.7.4", 1, "uuid")
 MARIADB = ServerFacts(Flavour.MARIADB, (10, 11, 6), "10.11.6-MariaDB", 1, "server-id 1")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadOption
-from rowferry.flow.capture.binlog.begin import Beginning
 from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
+from rowferry.flow.capture.binlog.snapshot.begin import Beginning
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

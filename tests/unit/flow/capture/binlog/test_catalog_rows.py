@@ -10,8 +10,8 @@ from statements_kit import MARIADB, MYSQL
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import SourceUnsupported
-from rowferry.flow.capture.binlog import catalog
-from rowferry.flow.capture.binlog.session import Login, ServerFacts
+from rowferry.mysql import catalog
+from rowferry.mysql.session import Login, ServerFacts
 
 LOGIN = Login("h", 1, "u", "")
 T = TableId("d", "t")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rowferry.errors import SourceUnsupported
-from rowferry.flow.capture.binlog.charsets import (
+from rowferry.mysql.charsets import (
     _COLLATIONS,
     charset_of,
     decoded,

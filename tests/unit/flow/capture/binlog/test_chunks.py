@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadInput
-from rowferry.flow.capture.binlog import chunks, session
-from rowferry.flow.capture.binlog.chunks import Chunk, condition, next_chunks
-from rowferry.flow.capture.binlog.session import Login
+from rowferry.mysql import key_ranges as chunks
+from rowferry.mysql import session
+from rowferry.mysql.key_ranges import Chunk, condition, next_chunks
+from rowferry.mysql.session import Login
 
 LOGIN = Login("h", 1, "u", "")
 

@@ -8,8 +8,12 @@ import pyarrow as pa
 import pytest
 
 from rowferry.errors import CorruptLog, EventUnknown
-from rowferry.flow.capture.binlog import compressed
-from rowferry.flow.capture.binlog.compressed import inflate_part, inflate_payload, inflate_query
+from rowferry.flow.capture.binlog.frame import compressed
+from rowferry.flow.capture.binlog.frame.compressed import (
+    inflate_part,
+    inflate_payload,
+    inflate_query,
+)
 from rowferry.testing.slow_binlog import packed
 
 

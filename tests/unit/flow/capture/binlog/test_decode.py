@@ -16,10 +16,10 @@ from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnsupported, TableVersionUnknown
-from rowferry.flow.capture.binlog import decode
-from rowferry.flow.capture.binlog.decode import RowEvents, RowsDecoder, partition_of
-from rowferry.flow.capture.binlog.session import Flavour
-from rowferry.flow.capture.binlog.table_map import MappedColumn, MappedTable, infer_schema
+from rowferry.flow.capture.binlog.decode import rows_events as decode
+from rowferry.flow.capture.binlog.decode.rows_events import RowEvents, RowsDecoder, partition_of
+from rowferry.flow.capture.binlog.decode.table_map import MappedColumn, MappedTable, infer_schema
+from rowferry.mysql.session import Flavour
 from rowferry.testing.slow_binlog import rows_body
 
 INT = MappedColumn("", 3, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.flow.capture.binlog.events import Query, parse_query
+from rowferry.flow.capture.binlog.frame.events import Query, parse_query
 
 LATIN1, GBK, SJIS, UTF8, BINARY, UNHEARD_OF = 8, 28, 13, 45, 63, 60_000
 FLAGS = b"\0\0\0\0\0"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadOption
-from rowferry.flow.capture.binlog.gtid import GtidPosition, parse_gtids
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.flow.capture.binlog.client.gtid import GtidPosition, parse_gtids
+from rowferry.mysql.session import Flavour
 
 
 @pytest.mark.parametrize(

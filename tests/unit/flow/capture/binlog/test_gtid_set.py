@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadOption
-from rowferry.flow.capture.binlog.gtid import GtidPosition, GtidSet, parse_gtids
-from rowferry.flow.capture.binlog.session import Flavour
+from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet, parse_gtids
+from rowferry.mysql.session import Flavour
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4f22fb58-82db-22f2-af44-d91bba530673"

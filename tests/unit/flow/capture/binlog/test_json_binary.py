@@ -5,9 +5,9 @@ import struct
 import numpy as np
 import pytest
 
-from rowferry.flow.capture.binlog.decode_kernels_memory import BAD_DIFF, BAD_JSON, JSON_TOO_DEEP
-from rowferry.flow.capture.binlog.json_binary import json_texts
-from rowferry.flow.capture.binlog.json_binary_changes import apply_changes
+from rowferry.columnar.addresses import BAD_DIFF, BAD_JSON, JSON_TOO_DEEP
+from rowferry.flow.capture.binlog.decode.json_binary import json_texts
+from rowferry.flow.capture.binlog.decode.json_changes import apply_changes
 from rowferry.testing.slow_binlog import packed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rowferry.change.table import TableId
-from rowferry.flow.capture.binlog.online_copies import is_online_copy
+from rowferry.flow.capture.binlog.ddl.online_copies import is_online_copy
 
 LONG = "t" * 62
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId
 from rowferry.flow.capture.binlog.position import LogPosition
-from rowferry.flow.capture.binlog.session import Flavour
 from rowferry.flow.capture.binlog.state import State
+from rowferry.mysql.ddl.statement import parse_create
+from rowferry.mysql.session import Flavour
 
 
 def test_names_follow_the_tables() -> None:

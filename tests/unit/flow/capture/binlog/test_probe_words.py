@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import LoginRefused, ReplicaIdTaken, SourceUnsupported
-from rowferry.flow.capture.binlog import probe
-from rowferry.flow.capture.binlog.privileges import Grants
-from rowferry.flow.capture.binlog.session import Flavour, Login, ServerFacts, version_numbers
+from rowferry.flow.capture.binlog.client import probe
+from rowferry.flow.capture.binlog.client.privileges import Grants
+from rowferry.mysql.session import Flavour, Login, ServerFacts, version_numbers
 
 LOGIN = Login("db", 3306, "u", "hidden-word")
 

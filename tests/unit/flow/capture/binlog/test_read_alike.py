@@ -16,11 +16,11 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import CorruptLog
 from rowferry.flow.capture.binlog import read as reading
-from rowferry.flow.capture.binlog import segment_join
-from rowferry.flow.capture.binlog.decoders import Decoders
+from rowferry.flow.capture.binlog.decode.decoders import Decoders
+from rowferry.flow.capture.binlog.decode.table_map import parse_table_map
+from rowferry.flow.capture.binlog.frame import segment_join
 from rowferry.flow.capture.binlog.read import _Reader, read_log
-from rowferry.flow.capture.binlog.session import Flavour, Login
-from rowferry.flow.capture.binlog.table_map import parse_table_map
+from rowferry.mysql.session import Flavour, Login
 from rowferry.testing.slow_binlog import packed
 
 NOWHERE = Login("nowhere", 1, "u", "")

@@ -21,9 +21,9 @@ from rowferry.errors import (
     SnapshotOutdated,
     SourceUnavailable,
 )
-from rowferry.flow.capture.binlog import resultset_kernels as kernels
-from rowferry.flow.capture.binlog.resultset import ResultSet, row_images
-from rowferry.flow.capture.binlog.session import Login
+from rowferry.mysql import resultset_kernels as kernels
+from rowferry.mysql.resultset import ResultSet, row_images
+from rowferry.mysql.session import Login
 
 LOGIN = Login("h", 1, "u", "", read_timeout_s=20)
 FULL = 0xFFFFFF

@@ -11,15 +11,15 @@ from binlog_event_kit import names, table_map
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable
-from rowferry.flow.capture.binlog import events as ev
-from rowferry.flow.capture.binlog.gtid import GtidSet
+from rowferry.flow.capture.binlog.client.gtid import GtidSet
+from rowferry.flow.capture.binlog.ddl.statements import Effects
+from rowferry.flow.capture.binlog.decode.table_map import MappedTable, infer_schema, parse_table_map
+from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame.scanner import Scanner
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.read import read_log
-from rowferry.flow.capture.binlog.scanner import Scanner
-from rowferry.flow.capture.binlog.session import Flavour, Login
-from rowferry.flow.capture.binlog.statements import Effects
-from rowferry.flow.capture.binlog.table_map import MappedTable, infer_schema, parse_table_map
 from rowferry.flow.capture.contract import Appetite
+from rowferry.mysql.session import Flavour, Login
 from rowferry.testing.slow_binlog import rows_body
 
 CODES = {"anonymous": 34, "query": 2, "xid": 16, "begin load": 17, "block": 9, "delete file": 11}
@@ -29,7 +29,9 @@ UUID = bytes(range(1, 17))
 MAP = table_map([(3, b"")], {4: names("id")}, database="d")
 TABLE = infer_schema(parse_table_map(MAP, Flavour.MYSQL), None).at(1)
 ANONYMOUS = (CODES["anonymous"], b"\1" + bytes(24))
-WHOLE = Appetite(segment_bytes=lambda _: 1 << 20, stretch_bytes=1 << 30, same_day=lambda _: "")
+WHOLE = Appetite(
+    segment_bytes=lambda _: 1 << 20, stretch_bytes=1 << 30, partition_label=lambda _: ""
+)
 
 
 class Log:

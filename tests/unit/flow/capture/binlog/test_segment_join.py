@@ -9,15 +9,15 @@ import pytest
 
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableId
-from rowferry.flow.capture.binlog import segment_join
-from rowferry.flow.capture.binlog.segment_join import SliceBytes, join_segments
+from rowferry.flow.capture.binlog.frame import segment_join
+from rowferry.flow.capture.binlog.frame.segment_join import SliceBytes, join_segments
 from rowferry.flow.capture.contract import Appetite
 
 MB = 1 << 20
 APPETITE = Appetite(
     segment_bytes=lambda table: 64 * MB,
     stretch_bytes=512 * MB,
-    same_day=lambda ts: str(ts // 1000),
+    partition_label=lambda ts: str(ts // 1000),
     fewer_slices=True,
 )
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rowferry.errors import SourceUnsupported
-from rowferry.flow.capture.binlog import session
-from rowferry.flow.capture.binlog import snapshot_position as positions
-from rowferry.flow.capture.binlog.session import Flavour, Login
+from rowferry.mysql import session
+from rowferry.mysql import snapshot_position as positions
+from rowferry.mysql.session import Flavour, Login
 
 LOGIN = Login("h", 1, "u", "")
 NOBODY: Any = None

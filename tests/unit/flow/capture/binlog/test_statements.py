@@ -10,8 +10,8 @@ from statements_kit import MARIADB, MYSQL, TOLD, captured, keeps, run, words
 from rowferry.change.chunk import DdlKind
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.capture.binlog.server_form import Settings
-from rowferry.flow.capture.binlog.statements import Effects, effects
+from rowferry.flow.capture.binlog.ddl.statements import Effects, effects
+from rowferry.mysql.server_form import Settings
 
 T = TableId("d", "t")
 

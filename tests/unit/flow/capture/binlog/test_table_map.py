@@ -9,14 +9,14 @@ from binlog_event_kit import names, table_map
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnsupported
-from rowferry.flow.capture.binlog.session import Flavour
-from rowferry.flow.capture.binlog.table_map import (
+from rowferry.flow.capture.binlog.decode.table_map import (
     MappedTable,
     column_types,
     infer_schema,
     mismatch,
     parse_table_map,
 )
+from rowferry.mysql.session import Flavour
 from rowferry.testing.slow_binlog import packed
 
 INT, VARCHAR, STRING, YEAR, GEOMETRY, VECTOR = 3, 15, 254, 13, 255, 242

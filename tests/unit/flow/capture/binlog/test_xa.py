@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from rowferry.change.plan import Segment
-from rowferry.flow.capture.binlog.xa import PreparedRows, statement_xid
+from rowferry.flow.capture.binlog.frame.xa import PreparedRows, statement_xid
 
 COMMIT = "XA COMMIT X'61',X'',1"
 

@@ -10,10 +10,10 @@ import fastavro
 import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows, make_rows
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableSchema
 from rowferry.flow.encode.avro.codec import Avro
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

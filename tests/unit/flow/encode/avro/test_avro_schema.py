@@ -8,7 +8,6 @@ import fastavro
 import pytest
 from avro_cases import table
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableId
 from rowferry.errors import SchemaRefused, TableIneligible
 from rowferry.flow.encode.avro.schema import (
@@ -21,6 +20,7 @@ from rowferry.flow.encode.avro.schema import (
     namespace_of,
     value_schema,
 )
+from rowferry.mysql.ddl.statement import parse_create
 
 PRECISE = Modes()
 TEXTS = Modes(decimal_text=True, bigint_text=True)

@@ -10,7 +10,7 @@ from http_kit import sink_of, spec_of
 
 from rowferry.errors import BadOption, BadUri, OptionsConflict, RowferryError
 from rowferry.flow.assemble import option_tables
-from rowferry.flow.encode.canal_json import CanalJson
+from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.flow.sink.http.options import Settings, read_settings
 from rowferry.spec.build import build_spec
 

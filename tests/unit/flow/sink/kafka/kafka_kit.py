@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Segment, Stretch, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import codec_name
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.kafka import sink
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.registry import CODECS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri

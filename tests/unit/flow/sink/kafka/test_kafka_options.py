@@ -11,7 +11,7 @@ import pytest
 
 from rowferry.errors import BadInput, BadOption, BadUri, OptionsConflict
 from rowferry.flow.assemble import option_tables
-from rowferry.flow.encode.open_protocol import OpenProtocol
+from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.flow.sink.kafka.options import Settings, read_settings
 from rowferry.flow.sink.kafka.sink import Kafka
 from rowferry.spec.build import build_spec

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId
@@ -16,6 +15,7 @@ from rowferry.flow.sink.mysql.emulation import check_triggers, triggers
 from rowferry.flow.sink.mysql.lww import newest_wins
 from rowferry.flow.sink.mysql.progress_table import ProgressTable
 from rowferry.flow.sink.mysql.session import Flavour, Refused, ServerFacts, Session
+from rowferry.mysql.ddl.statement import parse_create
 
 A, B = TableId("shop", "a"), TableId("shop", "b")
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rowferry.change.ddl import parse_create
 from rowferry.errors import (
     BadInput,
     BadOption,
@@ -25,6 +24,7 @@ from rowferry.flow.sink.mysql.ledger import Ledger, Place
 from rowferry.flow.sink.mysql.options import Settings, read_settings
 from rowferry.flow.sink.mysql.session import Refused
 from rowferry.flow.sink.mysql.sink import MySql
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri

@@ -15,9 +15,9 @@ from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import DecodeError, EncodeError
-from rowferry.flow.encode.sql_rows import SqlRows
-from rowferry.flow.encode.sql_rows_frame import RowFrame
-from rowferry.flow.encode.sql_rows_reader import read_frame
+from rowferry.flow.encode.sql_rows.codec import SqlRows
+from rowferry.flow.encode.sql_rows.frame import RowFrame
+from rowferry.flow.encode.sql_rows.reader import read_frame
 from rowferry.flow.sink.mysql.apply import one_transaction
 from rowferry.flow.sink.mysql.lanes import _by_commits
 from rowferry.flow.sink.mysql.statements import (

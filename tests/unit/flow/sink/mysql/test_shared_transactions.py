@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from rowferry.change.ddl import parse_create
 from rowferry.change.plan import Segment, Stretch, TableSlice, Topic
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.mysql.lanes import last_of_shared
 from rowferry.flow.sink.mysql.sink import MySql
+from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

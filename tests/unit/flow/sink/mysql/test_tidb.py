@@ -8,17 +8,18 @@ import pytest
 from tidb_stand_in import Cluster, Table
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.ddl import parse_create
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkUnwritable, TargetUnfit
 from rowferry.flow.assemble import assemble
-from rowferry.flow.capture.binlog import chunks, snapshot_position
-from rowferry.flow.capture.binlog.session import Flavour as SourceFlavour
 from rowferry.flow.sink.mysql import session as sessions
 from rowferry.flow.sink.mysql.lww import newest_wins
 from rowferry.flow.sink.mysql.session import Flavour, Refused, Session
 from rowferry.flow.sink.mysql.statements import Around, upserting, upserting_on_tidb
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
+from rowferry.mysql import key_ranges as chunks
+from rowferry.mysql import snapshot_position
+from rowferry.mysql.ddl.statement import parse_create
+from rowferry.mysql.session import Flavour as SourceFlavour
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

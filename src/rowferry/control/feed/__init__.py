@@ -1,0 +1,1 @@
+"""One changefeed: its loop, its lease, what happens after an error."""

@@ -1,0 +1,387 @@
+"""The loop of one changefeed: plan → record → one job → publish.
+
+A step either carries out the plan that is pending in the meta database, exactly as it was recorded,
+or makes and records the next one and carries that out. Whatever is killed at whatever moment, the
+next step of the next process continues from what was recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
+
+from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice, Volume
+from rowferry.change.table import TableSchema
+from rowferry.control.feed.lease import Claim
+from rowferry.control.store.contract import Hold, MetaStore
+from rowferry.flow.assemble import Flow, tables_of
+from rowferry.flow.capture.contract import (
+    Appetite,
+    Halting,
+    Keeping,
+    Listening,
+    Planner,
+    SnapshotShare,
+    Standing,
+)
+from rowferry.flow.sink.contract import Owner, Remembering
+from rowferry.moment import moment
+from rowferry.spec.changefeed import ChangefeedSpec
+
+STRETCH_BYTES = 512 << 20
+
+
+class Runner(Protocol):
+    """Runs the segments of a plan somewhere; see `rowferry.spark.job`."""
+
+    def run(
+        self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+    ) -> list[Receipt]:
+        """Run all segments and return their receipts; on raise, the plan can be run again."""
+
+    def close(self) -> None:
+        """Let go of what was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did.
+
+    Attributes:
+        published: a micro-batch was published (also one that only moved the watermark).
+        replayed: it was recorded by an earlier run.
+        caught_up: the source had nothing more when it was planned.
+        finished: nothing will follow.
+        captured: what tasks read.
+        decided: what was left of that when filters and row policy had decided.
+        seconds: how long carrying out the plan took.
+        retention_ms: for how long the source keeps what was not read yet; None: not known.
+        resolved: what the source has told up to now, though it may not be delivered yet.
+    """
+
+    published: bool
+    replayed: bool = False
+    caught_up: bool = False
+    finished: bool = False
+    micro_batch: int = 0
+    rows: int = 0
+    bytes: int = 0
+    source_bytes: int = 0
+    captured: Volume = Volume()
+    decided: Volume = Volume()
+    schema_changes: int = 0
+    seconds: float = 0.0
+    watermark: int = 0
+    resolved: int = 0
+    lag_ms: int | None = None
+    retention_ms: int | None = None
+    snapshots: tuple[SnapshotShare, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def discard(store: MetaStore, claim: Claim, flow: Flow, pending: Plan, why: str) -> None:
+    """Take a recorded, unfinished plan back; what readers have seen of it is kept in mind."""
+    position = None
+    if flow.sink.discard(pending):
+        known = store.state(claim.changefeed).position
+        position = flow.capture.after_discard(known, pending.stretch)
+    store.discard(claim, pending.micro_batch, why, position)
+
+
+class Loop:
+    """One changefeed under one claim. Not for use from several threads."""
+
+    def __init__(
+        self,
+        changefeed: str,
+        flow: Flow,
+        store: MetaStore,
+        claim: Claim,
+        runner: Runner,
+        now_ms: Callable[[], int],
+        until_ts: int | None = None,
+        stretch_bytes: int = STRETCH_BYTES,
+        spec_version: int | None = None,
+        hold: Callable[[], Hold | None] = lambda: None,
+    ) -> None:
+        """Make a loop; `spec_version` is the flow's, without it the newest that is stored.
+
+        `hold` is asked before each step whether to stand still.
+        """
+        self._id = changefeed
+        self._flow = flow
+        self._store = store
+        self._claim = claim
+        self._runner = runner
+        self._now_ms = now_ms
+        self._appetite = Appetite(
+            segment_bytes=flow.sink.segment_bytes,
+            stretch_bytes=stretch_bytes,
+            partition_label=flow.sink.partition_label,
+            until_ts=until_ts,
+            whole_transactions=flow.sink.whole_transactions,
+            fewer_slices=flow.sink.TRAITS.takes_files,
+        )
+        self._planner: Planner | None = None
+        self._hears = False  # whether it is a `Listening` one: asked once, it costs
+        self._versions: dict[tuple[int, int], TableSchema] = {}
+        self._specs: dict[int, ChangefeedSpec] = {}  # of the plan that was run last
+        self._fresh_versions: list[TableSchema] = []  # met, but not yet stored
+        self._opened = False
+        self._published = 0  # number of the last published micro-batch
+        self._flow_version = spec_version
+        self._hold = hold
+        self._told = ("", "")  # the last hold that was obeyed, and what was said about it
+        self._spec_version = 0
+        self.watermark = 0
+
+    def step(self, publish_idle: bool = True) -> Step:
+        """Do the next thing: the pending plan, or the next stretch.
+
+        With `publish_idle` false, a stretch that only moves the watermark is planned but not
+        published: time alone need not write to the meta database many times a second.
+
+        Raises:
+            RowferryError: by its verdict the caller repeats `step`, calls `replan`, or stops.
+        """
+        try:
+            return self._next(publish_idle)
+        except BaseException:
+            # What was planned may not be recorded, and what was published may not be known here
+            # (only the answer was lost): the next step asks the meta database.
+            self._close_planner()
+            raise
+
+    def _next(self, publish_idle: bool) -> Step:
+        if not self._opened:
+            self._open()
+        # While a planner is open, all that was recorded has been published, and by this loop.
+        pending = self._store.pending(self._id) if self._planner is None else None
+        if pending is not None:
+            if any(s.again is Again.NEVER for s in pending.stretch.segments):
+                self.replan("a part of it can be read only once")
+                return Step(published=False, watermark=self.watermark)
+            if self._has_moved(pending):
+                self.replan("the source has another address or login now")
+                return Step(published=False, watermark=self.watermark)
+            done = self._carry_out(pending, replayed=True)
+            self._close_planner()  # it must start from what was just published
+            return done
+        hold = self._hold()
+        if hold is not None and hold.place is None:
+            return self._stand(hold, Standing.AT)
+        planner = self._planner or self._open_planner()
+        if hold is not None and hold.place is not None and isinstance(planner, Halting):
+            standing = planner.standing(hold.place)
+            if standing is not Standing.BEFORE:
+                return self._stand(hold, standing)
+        if not publish_idle and self._hears and not cast(Listening, planner).has_news():
+            return Step(published=False, caught_up=True, watermark=self.watermark)
+        appetite = self._appetite
+        if hold is not None:
+            appetite = replace(appetite, until_place=hold.place)
+        stretch = planner.plan(appetite)
+        met = planner.table_versions()
+        self._fresh_versions += met
+        self._versions.update({(v.table_id, v.version): v for v in met})
+        if self._is_idle(stretch, publish_idle):
+            return Step(
+                published=False,
+                caught_up=stretch.caught_up,
+                watermark=self.watermark,
+                resolved=max(self.watermark, stretch.watermark or 0),
+                lag_ms=planner.lag_ms(),
+                warnings=planner.warnings(),
+            )
+        try:
+            plan = self._make_plan(stretch)
+            self._store.record(self._claim, plan, tuple(self._fresh_versions))
+        except Exception:
+            self._close_planner()  # it has moved on past a stretch that nobody recorded
+            raise
+        self._fresh_versions.clear()
+        return self._carry_out(plan, replayed=False)
+
+    def _stand(self, hold: Hold, standing: Standing) -> Step:
+        """Do nothing, and say so where the hold is stored; everything planned was published."""
+        if self._told != (hold.id, standing.value):
+            self._store.stand(self._claim, hold.id, standing.value)
+            self._told = (hold.id, standing.value)
+        return Step(published=False, watermark=self.watermark, resolved=self.watermark)
+
+    def replan(self, why: str) -> None:
+        """Discard the pending plan, which can never run again, and plan from what was published."""
+        pending = self._store.pending(self._id)
+        if pending is not None:
+            discard(self._store, self._claim, self._flow, pending, why)
+        self._close_planner()
+
+    def close(self) -> None:
+        """Let connections go."""
+        self._close_planner()
+        if self._opened:
+            self._flow.sink.close()
+
+    # --- pieces ----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        state = self._store.state(self._id)
+        decide = self._flow.decide
+        captured = (decide.seen_as(v) for v in state.versions if decide.captures(v))
+        owner = Owner(
+            changefeed=self._id,
+            epoch=self._claim.epoch,
+            delivered=state.watermark,
+            micro_batch=state.micro_batch,
+            continues=state.continues,
+            captured=frozenset(v.written_as for v in captured),
+        )
+        self._flow.sink.open(owner, state.sink_state)
+        self._spec_version = self._flow_version or state.spec_version
+        self.watermark = state.watermark
+        self._opened = True
+
+    def _has_moved(self, pending: Plan) -> bool:
+        """Return whether a plan would be read with a source URI that was replaced since."""
+        if pending.spec_version == self._spec_version or not pending.stretch.segments:
+            return False
+        versions = (pending.spec_version, self._spec_version)
+        then, now = (self._store.spec(self._id, version).source for version in versions)
+        return then != now
+
+    def _open_planner(self) -> Planner:
+        state = self._store.state(self._id)
+        self._published, self.watermark = state.micro_batch, state.watermark
+        self._versions = {(v.table_id, v.version): v for v in state.versions}
+        self._fresh_versions.clear()
+        self._planner = self._flow.capture.planner(
+            self._flow.decide, state.position, state.ranges, state.versions
+        )
+        self._hears = isinstance(self._planner, Listening)
+        return self._planner
+
+    def _close_planner(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    def _is_idle(self, stretch: Stretch, publish_idle: bool) -> bool:
+        """Return whether a stretch can wait: the next one will cover all that it says."""
+        if stretch.segments or stretch.schema_changes or self._fresh_versions:
+            return False
+        if stretch.finished:
+            return False
+        if stretch.ranges or stretch.gone_ranges:
+            return False
+        if stretch.watermark is None or stretch.watermark <= self.watermark:
+            return True
+        end = self._appetite.until_ts
+        return not publish_idle and (end is None or stretch.watermark < end)
+
+    def _make_plan(self, stretch: Stretch) -> Plan:
+        bare = Plan(
+            micro_batch=self._published + 1,
+            spec_version=self._spec_version,
+            planned_at_ms=self._now_ms(),
+            stretch=stretch,
+        )
+        seen = self._seen(bare)
+        outputs, sink_state = self._flow.sink.allocate(
+            seen.stretch, self._seen_tables(tables_of(bare, self._versions))
+        )
+        return bare.with_(outputs=outputs, sink_state=sink_state)
+
+    def _carry_out(self, plan: Plan, replayed: bool) -> Step:
+        if replayed:
+            state = self._store.state(self._id)
+            self._versions = {(v.table_id, v.version): v for v in state.versions}
+        began = time.monotonic()
+        tables = tables_of(plan, self._versions)
+        receipts: Sequence[Receipt] = ()
+        if not (replayed and self._has_rows_of(plan)):
+            receipts = self._run(plan, tables)
+        self._flow.sink.publish(self._seen(plan), receipts, self._seen_tables(tables))
+        position = self._flow.capture.settle(plan.stretch, receipts)
+        self._store.publish(self._claim, plan, position)
+        if position != plan.stretch.position:
+            self._close_planner()  # it must start from what was just published
+        self._published = plan.micro_batch
+        if plan.stretch.watermark is not None:
+            self.watermark = max(self.watermark, plan.stretch.watermark)
+        if plan.stretch.schema_changes:
+            self._forget_versions({c.dropped_table_id for c in plan.stretch.schema_changes})
+        return self._step(plan, receipts, replayed, time.monotonic() - began)
+
+    def _forget_versions(self, dropped: Collection[int]) -> None:
+        """Let go of versions that rows after the watermark cannot have; the store does the same."""
+        in_force: dict[int, int] = {}
+        for table_id, version in self._versions:
+            if version <= self.watermark:
+                in_force[table_id] = max(version, in_force.get(table_id, 0))
+        self._versions = {
+            (table_id, version): table
+            for (table_id, version), table in self._versions.items()
+            if version >= in_force.get(table_id, 0) and (not table_id or table_id not in dropped)
+        }
+
+    def _has_rows_of(self, plan: Plan) -> bool:
+        """Return whether an earlier run came so far that rows must not be written again."""
+        sink = self._flow.sink
+        return isinstance(sink, Remembering) and sink.has_rows_of(self._seen(plan))
+
+    def _seen(self, plan: Plan) -> Plan:
+        """Return the plan with its schema changes as readers of the sink see them."""
+        changes = tuple(self._flow.decide.change_seen_as(c) for c in plan.stretch.schema_changes)
+        return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
+
+    def _seen_tables(
+        self, tables: Mapping[TableSlice, TableSchema]
+    ) -> dict[TableSlice, TableSchema]:
+        return {one: self._flow.decide.seen_as(table) for one, table in tables.items()}
+
+    def _run(self, plan: Plan, tables: Mapping[TableSlice, TableSchema]) -> Sequence[Receipt]:
+        if not plan.stretch.segments:
+            return ()
+        version = plan.spec_version
+        if version not in self._specs:
+            self._specs = {version: self._store.spec(self._id, version)}
+        spec = self._specs[version]
+        moment("run job")
+        receipts = self._runner.run(spec, plan.with_(epoch=self._claim.epoch), tables)
+        moment("job done")
+        return receipts
+
+    def _step(
+        self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float
+    ) -> Step:
+        return Step(
+            published=True,
+            replayed=replayed,
+            caught_up=plan.stretch.caught_up and not replayed,
+            finished=plan.stretch.finished,
+            micro_batch=plan.micro_batch,
+            rows=sum(r.rows for r in receipts),
+            bytes=sum(r.bytes for r in receipts),
+            source_bytes=sum(s.log_bytes for s in plan.stretch.segments),
+            captured=_sum(r.captured for r in receipts),
+            decided=_sum(r.decided for r in receipts),
+            schema_changes=len(plan.stretch.schema_changes),
+            seconds=seconds,
+            watermark=self.watermark,
+            resolved=self.watermark,
+            lag_ms=self._planner.lag_ms() if self._planner else None,
+            retention_ms=_kept_for(self._planner),
+            snapshots=self._planner.snapshot_shares() if self._planner else (),
+            warnings=self._planner.warnings() if self._planner else (),
+        )
+
+
+def _sum(volumes: Iterable[Volume]) -> Volume:
+    some = list(volumes)
+    return Volume(sum(v.rows for v in some), sum(v.bytes for v in some))
+
+
+def _kept_for(planner: Planner | None) -> int | None:
+    return planner.retention_ms() if isinstance(planner, Keeping) else None

@@ -1,0 +1,194 @@
+"""Use cases of the control plane, one call each; faces parse, call one of these, and render."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rowferry.control.feed.lease import Claim, Heartbeat, Holder
+from rowferry.control.feed.leaving import leave_sink
+from rowferry.control.feed.loop import STRETCH_BYTES, Loop, Step
+from rowferry.control.feed.supervise import Supervisor, Until
+from rowferry.control.lifecycle import State, Verb
+from rowferry.control.operator.prepare import Prepared, check_alterable, prepare, stored_spec
+from rowferry.control.store.contract import Feed, MetaStore
+from rowferry.control.store.sql_store import open_store
+from rowferry.errors import Fenced, RowferryError
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.feed_options import ERROR_STUCK, TOP
+
+__all__ = ["Listener", "Prepared", "RunSettings", "prepare", "run", "stored_spec"]
+
+LOG = logging.getLogger(__name__)
+LEASE_S = 10.0
+
+
+@dataclass(slots=True)
+class Listener:
+    """Where a run reports to; every call comes from the run's own thread."""
+
+    on_step: Callable[[Step], None] = lambda step: None
+    on_fault: Callable[[RowferryError, float], None] = lambda error, wait_s: None
+    on_phase: Callable[[str], None] = lambda words: None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How one process runs a changefeed; nothing here changes what is written."""
+
+    meta_url: str
+    work_dir: Path
+    spark_master: str = "local[*]"
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
+    stretch_bytes: int = STRETCH_BYTES
+
+
+def run(
+    prepared: Prepared,
+    settings: RunSettings,
+    until: Until,
+    stop: threading.Event,
+    listener: Listener,
+) -> None:
+    """Run one changefeed in this process until its end, `stop`, or an error.
+
+    On return: everything published so far is durable; the next run goes on after it.
+
+    Raises:
+        LeaseHeld: another live process runs it.
+        SpecChanged: the stored changefeed was made with settings that cannot be changed.
+        RowferryError: what ended the run; the changefeed's state says so too.
+    """
+    store = open_store(settings.meta_url)
+    try:
+        spec = prepared.spec
+        feed = store.feed(spec.changefeed_id) or store.create_changefeed(
+            spec, prepared.flow.capture.cluster_id()
+        )
+        check_alterable(feed.spec, spec, prepared.flow)
+        claim = store.claim(spec.changefeed_id, Holder.here(), time.time(), LEASE_S)
+        try:
+            _bring_up_to_date(store, feed, spec)
+            with Heartbeat(store.renew, claim) as heartbeat:
+                again = feed.state is State.WARNING
+                _run_claimed(
+                    prepared, settings, until, stop, listener, store, claim, heartbeat, again
+                )
+        finally:
+            store.release(claim)
+    finally:
+        store.close()
+
+
+def _bring_up_to_date(store: MetaStore, feed: Feed, spec: ChangefeedSpec) -> None:
+    """Store changed settings, and let a changefeed run that was stopped or had failed."""
+    if feed.spec.to_json() != spec.to_json():
+        store.update_spec(spec.changefeed_id, spec)
+    if not feed.state.runs:
+        store.move(spec.changefeed_id, Verb.START if feed.state is State.PENDING else Verb.RESUME)
+
+
+def _run_claimed(
+    prepared: Prepared,
+    settings: RunSettings,
+    until: Until,
+    stop: threading.Event,
+    listener: Listener,
+    store: MetaStore,
+    claim: Claim,
+    heartbeat: Heartbeat,
+    recovering: bool,
+) -> None:
+    # Imported here: a wrong word on the command line should not wait for Spark's libraries.
+    from rowferry.spark.job import SparkRunner
+    from rowferry.spark.session import open_session
+
+    listener.on_phase("starting Spark")
+    session = open_session(
+        f"rowferry {claim.changefeed}",
+        settings.work_dir / "logs",
+        settings.spark_master,
+        settings.spark_settings,
+    )
+    runner = SparkRunner(session)
+    loop = Loop(
+        claim.changefeed,
+        prepared.flow,
+        store,
+        claim,
+        runner,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        until_ts=until.commit_ts,
+        stretch_bytes=settings.stretch_bytes,
+    )
+    cancel = _CancelWatch(store, claim.changefeed, stop)
+
+    def tell_step(step: Step) -> None:
+        listener.on_step(step)
+        cancel.look()
+
+    def tell_fault(error: RowferryError, wait_s: float) -> None:
+        listener.on_fault(error, wait_s)
+        cancel.look()
+
+    supervisor = Supervisor(
+        loop,
+        move=lambda verb, error: _move(store, claim, verb, error),
+        tell_step=tell_step,
+        tell_fault=tell_fault,
+        flush_interval_s=prepared.flow.sink.flush_interval_s,
+        give_up_after_s=prepared.spec.options(TOP)[ERROR_STUCK].total_seconds(),
+        recovering=recovering,
+    )
+    listener.on_phase("running")
+    try:
+        supervisor.run(until, stop, heartbeat.lost)
+        if heartbeat.lost.is_set():
+            why = heartbeat.error
+            raise why if isinstance(why, RowferryError) else Fenced(f"the lease was lost: {why}")
+        if cancel.asked:
+            leave_sink(prepared.spec)
+            store.remove(claim)
+            listener.on_phase("removed")
+        elif supervisor.finished or _at_end(until, loop):
+            _move(store, claim, Verb.REACH_TARGET, None)
+    finally:
+        listener.on_phase("stopping")
+        loop.close()
+        runner.close()
+
+
+def _at_end(until: Until, loop: Loop) -> bool:
+    return until.commit_ts is not None and loop.watermark >= until.commit_ts
+
+
+class _CancelWatch:
+    """Sees that removal was asked for, also by `cancel = 1` set by hand, and stops the run."""
+
+    EVERY_S = 1.0
+
+    def __init__(self, store: MetaStore, changefeed: str, stop: threading.Event) -> None:
+        self._store, self._id, self._stop = store, changefeed, stop
+        self._looked_at = time.monotonic()
+        self.asked = False
+
+    def look(self) -> None:
+        """Ask the meta database, at most once in a while."""
+        now = time.monotonic()
+        if now - self._looked_at >= self.EVERY_S:
+            self._looked_at = now
+            self.asked = self._store.cancel_requested(self._id)
+            if self.asked:
+                self._stop.set()
+
+
+def _move(store: MetaStore, claim: Claim, verb: Verb, error: Exception | None) -> None:
+    """Note a change of state; failing to note it must not hide what is being noted."""
+    try:
+        store.move(claim, verb, error)
+    except RowferryError as err:
+        LOG.warning("state not stored", extra={"verb": str(verb), "error": str(err)})

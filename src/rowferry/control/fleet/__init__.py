@@ -1,0 +1,1 @@
+"""Servers together: which of them runs which changefeeds, and what is measured."""

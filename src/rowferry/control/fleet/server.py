@@ -1,0 +1,255 @@
+"""A member of the fleet: announces itself, claims changefeeds, runs them, hands over, drains.
+
+Servers are equal and know of each other only through the meta database. Once a second each of them
+reads all changefeeds with one query, and acts on what changed. Meanwhile a thread of its own renews
+the leases and says that the server is alive: what a look leads to, such as the claims of all that a
+dead server ran, may take longer than a lease lasts. Without the meta database a server does
+nothing: its changefeeds go on until their leases have run out, and are claimed again, by whoever
+comes first, when the database is back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.running import Conditions, HeldLease, Running, wants_to_run
+from rowferry.control.fleet import measures
+from rowferry.control.fleet.assignment import to_claim, to_hand_over
+from rowferry.control.lifecycle import State, Verb
+from rowferry.control.store.contract import Feed, MetaStore, Server
+from rowferry.errors import IllegalMove, LeaseHeld, NoSuchChangefeed, RowferryError
+from rowferry.spark import cores
+
+LOG = logging.getLogger(__name__)
+LEASE_S: Final = 6.0  # who is killed on another machine is replaced within this and a second
+RENEW_S: Final = 1.4
+EVERY_S: Final = 1.0
+SAMPLE_EVERY_S: Final = 5.0
+REST_S: Final = 0.02  # for each changefeed here: together they make 50 micro-batches a second
+MOST_REST_S: Final = 1.0
+FORGOTTEN_S: Final = 3600.0  # a server that was not seen for so long is not listed any more
+OTHERS_COME_S: Final = 2.5  # a changefeed free for longer is taken whatever the share
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a member looks, and how long its leases last."""
+
+    lease_s: float = LEASE_S
+    renew_s: float = RENEW_S
+    every_s: float = EVERY_S
+    sample_every_s: float = SAMPLE_EVERY_S
+    others_come_s: float = OTHERS_COME_S
+
+
+class Member:
+    """One server. `run` in one thread; `stop` is how it is told to drain."""
+
+    def __init__(
+        self,
+        store: MetaStore,
+        address: str,
+        conditions: Conditions,
+        pace: Pace | None = None,
+    ) -> None:
+        self.holder = Holder.here()
+        self.address = address
+        self._store, self._pace = store, pace or Pace()
+        self._conditions = replace(conditions, rest_s=self._rest_s)
+        self._running: dict[str, Running] = {}
+        self._processors = cores.allowed()
+        self._free_since: dict[str, float] = {}
+        self._handed_over: dict[str, float] = {}
+        self._lock = threading.Lock()  # held while saying that this server is there, or is not
+        self._retired = False
+        self._ended = threading.Event()
+        self._sampled_at = time.monotonic()
+        self._meta_up = True
+
+    @property
+    def changefeeds(self) -> tuple[str, ...]:
+        """The ids of the changefeeds that run here."""
+        return tuple(sorted(self._running))
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop`, then drain: on return all leases are released, as far as possible."""
+        self._guarded(self._announce)  # before others are looked at
+        keeper = threading.Thread(target=self._keep_leases, name="leases", daemon=True)
+        keeper.start()
+        try:
+            while not stop.is_set():
+                began = time.monotonic()
+                self._guarded(self.tick)
+                stop.wait(max(0.0, self._pace.every_s - (time.monotonic() - began)))
+            self._drain()
+        finally:
+            self._ended.set()
+            keeper.join()
+
+    def _drain(self) -> None:
+        """Leave the fleet: every changefeed stops at its border and is free for the others."""
+        LOG.info("draining %d changefeeds", len(self._running))
+        self._guarded(self._retire)
+        for one in self._running.values():
+            one.leave()
+        while self._running:
+            self._reap()
+            time.sleep(0.02)
+
+    def _keep_leases(self) -> None:
+        while not self._ended.wait(self._pace.renew_s):
+            self._guarded(self._renew)
+            self._guarded(self._announce)
+
+    def _announce(self) -> None:
+        with self._lock:
+            if not self._retired:
+                self._store.announce(self.holder, self.address, time.time())
+
+    def _retire(self) -> None:
+        with self._lock:
+            self._retired = True
+            self._store.retire(self.holder)
+
+    def tick(self) -> None:
+        """Look once, and act on what is seen.
+
+        Raises:
+            RowferryError: the meta database does not answer; the next tick tries again.
+        """
+        self._reap()
+        now = time.time()
+        feeds = {feed.id: feed for feed in self._store.feeds()}
+        alive = self._alive(now)
+        self._watch(feeds)
+        self._balance(feeds, alive, now)
+        cores.settle(self._processors, len(self._running))
+        self._tell(now)
+
+    def _rest_s(self) -> float:
+        """Return how far apart small micro-batches of one changefeed must be."""
+        return min(MOST_REST_S, REST_S * len(self._running))
+
+    # --- what a tick does ------------------------------------------------------------------------
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except RowferryError as err:
+            if self._meta_up:
+                LOG.warning("the meta database does not answer: %s", err)
+            self._meta_up = False
+        else:
+            if not self._meta_up:
+                LOG.info("the meta database answers again")
+            self._meta_up = True
+        measures.META_UP.set(self._meta_up)
+
+    def _reap(self) -> None:
+        for name in [name for name, one in self._running.items() if one.ended]:
+            measures.forget(name)
+            del self._running[name]
+        measures.OWNED.set(len(self._running))
+
+    def _renew(self) -> None:
+        # The other thread may add and remove changefeeds meanwhile: a copy is made at one go.
+        held = [one for one in list(self._running.values()) if not one.lease.is_gone]
+        asked_at = time.monotonic()
+        lost = set(self._store.renew_all([one.claim for one in held], time.time()))
+        for one in held:
+            if one.claim in lost and not one.ended:
+                one.lease.lose()
+                one.leave()
+            else:
+                one.lease.renewed(asked_at)
+
+    def _alive(self, now: float) -> Sequence[Server]:
+        found = self._store.servers(now - self._pace.lease_s)
+        return [s for s in found if not s.holder.is_dead(seen_by=self.holder)]
+
+    def _watch(self, feeds: Mapping[str, Feed]) -> None:
+        """Let changefeeds that run here follow what operators asked for."""
+        for name, one in self._running.items():
+            feed = feeds.get(name)
+            one.hold = feed.hold if feed is not None else None
+            if feed is None or feed.epoch != one.claim.epoch:
+                one.lease.lose()
+                one.leave()
+            elif feed.cancel:
+                one.leave(remove=True)
+            elif not wants_to_run(feed):
+                one.leave()
+            elif feed.spec_version > one.spec_version:
+                one.reload()
+
+    def _balance(self, feeds: Mapping[str, Feed], alive: Sequence[Server], now: float) -> None:
+        me = self.holder.instance
+        wanted = [feed for feed in feeds.values() if wants_to_run(feed)]
+        held_by = Counter(self._holder_of(f, now) for f in wanted)
+        counts = {s.holder.instance: held_by[s.holder.instance] for s in alive}
+        counts[me] = len(self._running)
+        free = {f.id: f for f in wanted if self._is_free(f, now)}
+        clock = time.monotonic()
+        self._free_since = {name: self._free_since.get(name, clock) for name in free}
+        waited = {name: clock - since for name, since in self._free_since.items()}
+        wait_s = self._pace.others_come_s
+        for name in to_claim(waited, counts, me, wait_s):
+            if clock - self._handed_over.get(name, -wait_s) >= wait_s:
+                self._claim(free[name], now)
+        if not free:
+            stays = [name for name, one in self._running.items() if not one.is_leaving]
+            counts[me] = len(stays)
+            chosen = to_hand_over(stays, counts, me)
+            if chosen is not None:
+                LOG.info("handing changefeed %s over to a server that has fewer", chosen)
+                self._handed_over[chosen] = clock
+                self._running[chosen].leave()
+
+    def _holder_of(self, feed: Feed, now: float) -> str:
+        """Return the server that has a changefeed; empty: nobody who lives."""
+        lease = feed.lease
+        if lease is None or now >= lease.expires_at or lease.holder.is_dead(self.holder):
+            return ""
+        return lease.holder.instance
+
+    def _is_free(self, feed: Feed, now: float) -> bool:
+        """Return whether nobody runs it; a lease of ours that we do not use counts as free."""
+        if feed.id in self._running:
+            return False
+        return self._holder_of(feed, now) in ("", self.holder.instance)
+
+    def _claim(self, feed: Feed, now: float) -> None:
+        asked_at = time.monotonic()
+        try:
+            claim = self._store.claim(feed.id, self.holder, now, self._pace.lease_s)
+            if feed.state is State.PENDING:
+                self._store.move(claim, Verb.START)
+        except (LeaseHeld, NoSuchChangefeed, IllegalMove):
+            return  # someone was faster
+        lease = HeldLease(claim, asked_at)
+        one = Running(feed, lease, self._store, self._conditions)
+        if feed.cancel:
+            one.leave(remove=True)
+        self._running[feed.id] = one
+        one.start()
+
+    def _tell(self, now: float) -> None:
+        """Show how far everything is, and store it now and then."""
+        for name, one in self._running.items():
+            measures.note_lag(name, one.watermark, now)
+        if time.monotonic() - self._sampled_at >= self._pace.sample_every_s:
+            self._sampled_at = time.monotonic()
+            samples = {n: one.sample(now) for n, one in self._running.items() if one.has_begun}
+            self._store.write_samples(samples)
+            for server in self._store.servers():
+                if now - server.seen_at > FORGOTTEN_S:
+                    self._store.retire(server.holder)

@@ -1,0 +1,52 @@
+"""Stored changefeeds with new settings: checked as at creation, before anything is stored."""
+
+from __future__ import annotations
+
+from rowferry.control import lifecycle
+from rowferry.control.lifecycle import Verb
+from rowferry.control.operator import start_place as beginning
+from rowferry.control.operator.operation_forms import Changed
+from rowferry.control.operator.prepare import Prepared, check_added_rules, examine
+from rowferry.control.operator.redaction import restored, restored_uri
+from rowferry.control.operator.table_rules import refuse_rule_files
+from rowferry.control.store.contract import Feed
+from rowferry.errors import IllegalMove
+from rowferry.flow.assemble import option_tables
+from rowferry.spec.build import build_spec, check_target_ts
+
+
+def altered(feed: Feed, changed: Changed) -> Prepared:
+    """Return a changefeed with new settings; its sink is open, and nothing was written.
+
+    Raises:
+        IllegalMove: it is neither stopped nor failed.
+        SpecChanged: something that can never be changed.
+        RowferryError: one line that says what else is wrong.
+    """
+    if Verb.UPDATE not in lifecycle.possible(feed.state):
+        raise IllegalMove(
+            "can only update changefeed config when it is stopped or failed; "
+            f"{feed.id} is {feed.state}: pause it first"
+        )
+    old = feed.spec
+    if changed.config is not None:
+        refuse_rule_files(changed.config)
+    target = old.target_ts if changed.target_ts is None else changed.target_ts
+    if target != old.target_ts:
+        check_target_ts(target, feed.watermark)
+    config = old.config if changed.config is None else restored(changed.config, old.config)
+    spec, notices = build_spec(
+        beginning.with_old_start(restored_uri(changed.source_uri, old.source), old),
+        restored_uri(changed.sink_uri, old.sink),
+        config,
+        feed.id,
+        tables=option_tables,
+        target_ts=target,
+    )
+    prepared = examine(spec, old, notices)
+    try:
+        check_added_rules(old, prepared)
+    except BaseException:
+        prepared.flow.sink.close()
+        raise
+    return prepared

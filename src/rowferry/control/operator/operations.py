@@ -1,0 +1,453 @@
+"""What an operator can do with changefeeds: one method for each, whatever face asked for it.
+
+Every method works on the meta database (and, to check something new, on source and sink): any
+server takes any request, and the owner of the changefeed sees the change within a second or two.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from rowferry.change.position import physical_ms
+from rowferry.change.table import TableId
+from rowferry.control import lifecycle
+from rowferry.control.feed.lease import Claim, Holder
+from rowferry.control.feed.leaving import leave_sink
+from rowferry.control.feed.loop import discard
+from rowferry.control.lifecycle import State, Verb
+from rowferry.control.operator import explain
+from rowferry.control.operator import hold as holding
+from rowferry.control.operator import start_place as beginning
+from rowferry.control.operator.new_settings import altered
+from rowferry.control.operator.operation_forms import Changed, Created, Held, Seen, Synced, Wanted
+from rowferry.control.operator.prepare import Prepared, check_rules, examine
+from rowferry.control.operator.table_rules import (
+    filter_rules,
+    refuse_rule_files,
+    with_rules,
+    with_tables,
+    without_tables,
+)
+from rowferry.control.store.contract import Feed, MetaStore, Server, Subscribing
+from rowferry.control.store.publishing import nothing_delivered
+from rowferry.errors import BadInput, ChangefeedExists, IllegalMove, NoSuchChangefeed, cure_of
+from rowferry.flow.assemble import Flow, option_tables
+from rowferry.flow.sink.contract import Owner
+from rowferry.spec.build import build_spec
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.feed_options import (
+    CASE_SENSITIVE,
+    SYNCED_CHECK,
+    SYNCED_CHECKPOINT,
+    SYNCED_STATUS,
+    TOP,
+)
+
+__all__ = ["Changed", "Created", "Held", "Operations", "Seen", "Synced", "Wanted"]
+
+ALIVE_S: Final = 10.0  # a server that was silent for longer is gone
+LEASE_S: Final = 30.0
+PATIENCE_S: Final = 5.0  # how long an operator waits for an owner to come to its border
+LISTED: Final = (State.NORMAL, State.STOPPED, State.FAILED, State.WARNING, State.PENDING)
+SYNCED: Final = "The data syncing is finished"
+NOT_SYNCED: Final = "The data syncing is not finished, please wait"
+MAYBE_SYNCED: Final = (
+    "All that was read has arrived, but the source has told nothing new for a while: look whether "
+    "the source and the changefeed run. If they do, the data syncing is not finished, please wait"
+)
+ChangeRules: TypeAlias = Callable[[Sequence[str], Sequence[str], bool], tuple[str, ...]]
+
+
+class Operations:
+    """The operator's verbs, on one meta database. Safe for use from several threads.
+
+    All methods that name a changefeed raise NoSuchChangefeed where there is none of that id, and
+    BadInput (or a StateError) with one line for everything that cannot be done; nothing was then
+    changed. Errors of source and sink come as they are.
+    """
+
+    def __init__(self, store: MetaStore, now: Callable[[], float] = time.time) -> None:
+        self.store = store
+        self._now = now
+        self._locks: dict[str, threading.Lock] = {}
+
+    # --- create, list, see -----------------------------------------------------------------------
+
+    def create(self, wanted: Wanted, dry_run: bool = False) -> Created:
+        """Check a new changefeed, ask source and sink whether it can run, and store it.
+
+        With `dry_run` everything is checked and nothing stored: what `EXPLAIN` shows.
+
+        Raises:
+            ChangefeedExists: the id is taken.
+        """
+        refuse_rule_files(wanted.config)
+        spec, notices = build_spec(
+            beginning.source_with_start_ts(wanted.source_uri, wanted.start_ts),
+            wanted.sink_uri,
+            wanted.config,
+            wanted.changefeed_id,
+            tables=option_tables,
+            target_ts=wanted.target_ts or 0,
+        )
+        if self.store.feed(spec.changefeed_id) is not None:
+            raise ChangefeedExists(
+                f"changefeed {spec.changefeed_id} exists already; use another id"
+            )
+        with _closing(examine(spec, None, notices)) as prepared:
+            spec = prepared.spec
+            if dry_run:
+                feed = _only_foreseen(spec, self._now())
+            else:
+                cluster_id = prepared.flow.capture.cluster_id() or wanted.cluster_id
+                subscribing = _with_table_id(wanted.subscribing, prepared)
+                feed = self.store.create_changefeed(spec, cluster_id, subscribing)
+            return _described(prepared, feed, dry_run)
+
+    def feeds(self, states: Sequence[State] = ()) -> tuple[Feed, ...]:
+        """Return changefeeds in these states, by id; no states: all that TiCDC's list shows.
+
+        That is: normal, stopped, failed, warning, pending; the finished ones must be asked for.
+        """
+        wanted = states or LISTED
+        return tuple(feed for feed in self.store.feeds() if feed.state in wanted)
+
+    def see(self, changefeed: str, samples_s: float = 900.0) -> Seen:
+        """Return one changefeed with its progress and the samples of the last seconds."""
+        feed = self._feed(changefeed)
+        ranges = self.store.ranges(changefeed)
+        return Seen(
+            feed=feed,
+            ranges=ranges,
+            tables=tuple(sorted({TableId(r.database, r.table) for r in ranges})),
+            samples=self.store.samples(changefeed, self._now() - samples_s),
+            history=self.store.history(changefeed),
+            server=self._server_of(feed),
+            cure=cure_of(feed.error_code) if feed.error_code else "",
+        )
+
+    def _server_of(self, feed: Feed) -> Server | None:
+        if feed.lease is None:
+            return None
+        mine, found = feed.lease.holder, self.store.servers()
+        same = [s for s in found if s.holder.instance == mine.instance]
+        same += [s for s in found if (s.holder.host, s.holder.pid) == (mine.host, mine.pid)]
+        return same[0] if same else None
+
+    # --- the lifecycle ---------------------------------------------------------------------------
+
+    def pause(self, changefeed: str) -> Feed:
+        """Stop it at the next border. Paused already: nothing changes."""
+        return self._moved(changefeed, Verb.PAUSE, lambda state: state is State.STOPPED)
+
+    def resume(self, changefeed: str, overwrite_checkpoint_ts: int | None = None) -> Feed:
+        """Let it run again, on the server that claims it first.
+
+        With `overwrite_checkpoint_ts` it goes on from there, as after `reset`. Running already:
+        nothing changes, and an overwrite is refused.
+        """
+        feed = self._feed(changefeed)
+        if _wants_to_run(feed.state):
+            if overwrite_checkpoint_ts is not None:
+                raise IllegalMove(
+                    f"changefeed {changefeed} is {feed.state}: pause it before its checkpoint is "
+                    "overwritten"
+                )
+            return feed
+        if overwrite_checkpoint_ts is not None:
+            self.reset(changefeed, commit_ts=overwrite_checkpoint_ts)
+        return self._moved(changefeed, Verb.RESUME, _wants_to_run)
+
+    def _moved(self, changefeed: str, verb: Verb, done: Callable[[State], bool]) -> Feed:
+        """Change the state by a verb, unless that was done already."""
+        try:
+            if not done(self._feed(changefeed).state):
+                self.store.move(changefeed, verb)
+        except IllegalMove:
+            if not done(self._feed(changefeed).state):  # else somebody else was faster
+                raise
+        return self._feed(changefeed)
+
+    def remove(self, changefeed: str) -> Feed | None:
+        """Stop it at the next border and forget it; None: there was none.
+
+        Where a server is in the middle of a long micro-batch, the changefeed is still listed on
+        return, and goes when that ends.
+        """
+        feed = self.store.feed(changefeed)
+        if feed is None:
+            return None
+        try:
+            self.store.request_cancel(changefeed)
+            left = self._when(changefeed, lambda now: now is None or not self._held(now))
+            if left is not None and not (self._held(left) and left.state.runs):
+                leave_sink(left.spec)
+                self.store.remove(changefeed)
+        except NoSuchChangefeed:
+            pass  # its owner was faster
+        return feed
+
+    # --- settings --------------------------------------------------------------------------------
+
+    def update(self, changefeed: str, changed: Changed) -> Feed:
+        """Store new settings of a stopped or failed changefeed, checked as at creation.
+
+        A value `***`, as answers show secrets, keeps what is stored. A plan that was recorded and
+        not finished would still go to the old sink: where that changes, the plan is discarded, and
+        rows of it that arrived come again.
+
+        Raises:
+            IllegalMove: it is neither stopped nor failed.
+            SpecChanged: something that can never be changed.
+        """
+        with self._altering(changefeed):
+            feed = self._feed(changefeed)
+            with _closing(altered(feed, changed)) as prepared:
+                spec, old = prepared.spec, feed.spec
+                if (spec.sink, spec.section("sink")) != (old.sink, old.section("sink")):
+                    self._discard_pending(feed, prepared.flow, "the sink was changed")
+                self.store.move(changefeed, Verb.UPDATE)  # nobody has resumed it meanwhile
+                return self.store.update_spec(changefeed, spec, feed.spec_version)
+
+    def foresee_update(self, changefeed: str, changed: Changed) -> Created:
+        """Return what `update` would do; raises as that does. Nothing is changed."""
+        feed = self._feed(changefeed)
+        with _closing(altered(feed, changed)) as prepared:
+            return _described(prepared, replace(feed, spec=prepared.spec), dry_run=True)
+
+    def add_tables(self, changefeed: str, patterns: Sequence[str]) -> Feed:
+        """Capture further tables, also while it runs; those that exist are snapshotted.
+
+        With `snapshot = never` only their changes are captured, from the next border on.
+
+        Raises:
+            BadFilterRule: a pattern that is not `DATABASE.TABLE`.
+            NoSuchTable, TableIneligible: as at creation.
+        """
+        return self._change_rules(changefeed, patterns, with_tables, "tables added")
+
+    def drop_tables(self, changefeed: str, patterns: Sequence[str]) -> Feed:
+        """Capture these no more, also while it runs, from the next border on.
+
+        Raises:
+            BadFilterRule: a pattern that is not `DATABASE.TABLE`.
+            OptionsConflict: nothing would be left.
+        """
+        return self._change_rules(changefeed, patterns, without_tables, "tables dropped")
+
+    def _change_rules(
+        self, changefeed: str, patterns: Sequence[str], change: ChangeRules, what: str
+    ) -> Feed:
+        with self._altering(changefeed):
+            feed = self._feed(changefeed)
+            if not _wants_to_run(feed.state):
+                lifecycle.move(feed.state, Verb.UPDATE)
+            old = feed.spec
+            rules = change(filter_rules(old), patterns, old.options(TOP)[CASE_SENSITIVE])
+            if rules == filter_rules(old):
+                return feed
+            spec = with_rules(old, rules)
+            check_rules(old, spec)
+            found = self.store.update_spec(changefeed, spec, feed.spec_version)
+            self.store.note(changefeed, what, {"tables": list(patterns), "rules": list(rules)})
+            return found
+
+    # --- progress --------------------------------------------------------------------------------
+
+    def reset(
+        self,
+        changefeed: str,
+        commit_ts: int | None = None,
+        position: str | None = None,
+        snapshot: bool = False,
+    ) -> Feed:
+        """Begin anew: behind a commit-ts, at a position (FILE:OFFSET or GTIDs), or with a snapshot.
+
+        Exactly one must be given, of a changefeed that does not run. Rows may come again, and the
+        watermark may go back: what reads the target must bear that. A plan that was recorded and
+        not finished is discarded.
+
+        Raises:
+            IllegalMove: it runs.
+            LeaseHeld: it was paused, and a server has not come to the end of its micro-batch yet.
+            BadOption, LogLost, SourceMismatch: the source has no such place, or no longer.
+        """
+        if [commit_ts is not None, position is not None, snapshot].count(True) != 1:
+            raise BadInput("reset to one of: a commit-ts, a position, a new snapshot")
+        with self._altering(changefeed):
+            feed = self._feed(changefeed)
+            if _wants_to_run(feed.state):
+                raise IllegalMove(
+                    f"cannot reset changefeed {changefeed} while it is {feed.state}; pause it first"
+                )
+            spec, words = beginning.moved(feed.spec, commit_ts, position)
+            with _closing(examine(spec, spec, anew=True)) as prepared:
+                self._discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
+            return self.store.reset(changefeed, spec, words, snapshot)
+
+    def _discard_pending(self, feed: Feed, flow: Flow, why: str, anew: bool = False) -> None:
+        """Take a recorded, unfinished plan back, also what its tasks have left at the sink.
+
+        `anew`: all will be delivered again, and what was need not be there any more.
+        """
+        if self.store.pending(feed.id) is None:
+            return
+        claim = self._claimed(feed.id)
+        try:
+            pending = self.store.pending(feed.id)
+            if pending is not None:
+                state = self.store.state(feed.id).sink_state
+                if anew and state is not None:
+                    state = nothing_delivered(state)
+                flow.sink.open(Owner(feed.id, claim.epoch), state)
+                discard(self.store, claim, flow, pending, f"{why}: rows may come again")
+        finally:
+            self.store.release(claim)
+
+    def _claimed(self, changefeed: str) -> Claim:
+        """Take the changefeed from nobody: waits for an owner that is coming to its end."""
+        self._when(changefeed, lambda feed: feed is None or not self._held(feed))
+        return self.store.claim(changefeed, Holder.here(), self._now(), LEASE_S)
+
+    def synced(self, changefeed: str) -> Synced:
+        """Return whether it has caught up and stays so."""
+        feed = self._feed(changefeed)
+        options = feed.spec.options(SYNCED_STATUS)
+        now = round(self._now() * 1000)
+        samples = self.store.samples(changefeed)
+        checkpoint = physical_ms(feed.watermark)
+        resolved = max([checkpoint, *(physical_ms(s.watermark) for s in samples)])
+        last = max((round(s.at * 1000) for s in samples if s.rows), default=0)
+        quiet = now - last > options[SYNCED_CHECK] * 1000
+        near = options[SYNCED_CHECKPOINT] * 1000
+        synced = quiet and now - checkpoint < near
+        words = NOT_SYNCED
+        if synced:
+            words = SYNCED
+        elif quiet and resolved - checkpoint < near:
+            words = MAYBE_SYNCED
+        return Synced(synced, checkpoint, resolved, last, now, words)
+
+    # --- standing still --------------------------------------------------------------------------
+
+    def hold(
+        self,
+        changefeed: str,
+        place: Mapping[str, Any] | None = None,
+        seconds: int = 60,
+        instead_of: str = "",
+    ) -> Held:
+        """Let it stand still for some seconds at most, at a place of the log or the next border.
+
+        `instead_of` is the id of the caller's own hold until now. The owner sees it a little later,
+        and tells by `held` where it stands.
+
+        Raises:
+            IllegalMove: it does not run, or somebody else holds it.
+            NotSupported: no server runs it, or its source knows no places.
+        """
+        feed = self._feed(changefeed)
+        holding.ask(
+            self.store, feed, self._server_of(feed), place, seconds, instead_of, self._now()
+        )
+        return self.held(changefeed)
+
+    def held(self, changefeed: str) -> Held:
+        """Return where it stands."""
+        return holding.look(self.store, self._feed(changefeed), self._now())
+
+    def end_hold(self, changefeed: str, hold: str) -> Held:
+        """Let it go on, if it is this hold that is in force."""
+        self._feed(changefeed)
+        self.store.end_hold(changefeed, hold)
+        return self.held(changefeed)
+
+    # --- servers ---------------------------------------------------------------------------------
+
+    def servers(self) -> tuple[Server, ...]:
+        """Return the servers that are alive, by address; the first of them is called the owner."""
+        found = self.store.servers(self._now() - ALIVE_S)
+        return tuple(sorted(found, key=lambda s: (s.address, s.holder.instance)))
+
+    # --- pieces ----------------------------------------------------------------------------------
+
+    def _altering(self, changefeed: str) -> threading.Lock:
+        """Return what keeps others out while settings are read, changed and written back."""
+        return self._locks.setdefault(changefeed, threading.Lock())
+
+    def _feed(self, changefeed: str) -> Feed:
+        feed = self.store.feed(changefeed)
+        if feed is None:
+            raise NoSuchChangefeed(f"there is no changefeed {changefeed!r}")
+        return feed
+
+    def _held(self, feed: Feed) -> bool:
+        """Return whether somebody may still be at work on it."""
+        lease = feed.lease
+        if lease is None or lease.expires_at <= self._now():
+            return False
+        return not lease.holder.is_dead(Holder.here())
+
+    def _when(self, changefeed: str, done: Callable[[Feed | None], bool]) -> Feed | None:
+        """Wait, not for long, until a changefeed is as wanted; returns it as it then is."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            feed = self.store.feed(changefeed)
+            if done(feed) or time.monotonic() >= until:
+                return feed
+            time.sleep(0.05)
+
+
+def _wants_to_run(state: State) -> bool:
+    return state.runs or state is State.PENDING
+
+
+def _described(prepared: Prepared, feed: Feed, dry_run: bool) -> Created:
+    return Created(
+        feed=feed,
+        eligible=tuple(sorted(t.id for t in prepared.tables)),
+        ineligible=tuple(sorted(t.id for t in prepared.ineligible)),
+        outputs=explain.outputs(prepared),
+        rules=explain.rules(prepared),
+        notices=prepared.notices,
+        dry_run=dry_run,
+    )
+
+
+def _with_table_id(subscribing: Subscribing | None, prepared: Prepared) -> Subscribing | None:
+    """Return a subscription with the id that its source has for the table."""
+    if subscribing is None:
+        return None
+    ids = (t.table_id for t in prepared.tables if t.id == subscribing.table)
+    return replace(subscribing, table_id=next(ids, 0))
+
+
+def _only_foreseen(spec: ChangefeedSpec, now: float) -> Feed:
+    """Return a changefeed as it would be, had it been stored."""
+    return Feed(
+        id=spec.changefeed_id,
+        state=lifecycle.INITIAL,
+        spec=spec,
+        spec_version=0,
+        created_at=now,
+        epoch=0,
+        micro_batch=0,
+        watermark=0,
+        error="",
+        error_code="",
+        cancel=False,
+        lease=None,
+    )
+
+
+@contextmanager
+def _closing(prepared: Prepared) -> Iterator[Prepared]:
+    try:
+        yield prepared
+    finally:
+        prepared.flow.sink.close()

@@ -1,0 +1,336 @@
+"""Carries out SQL statements about changefeeds: one statement, one call of an operation, a table.
+
+Nothing in an answer holds a secret: URIs and settings are shown redacted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, assert_never
+
+from rowferry.change.position import RangeProgress, Stage, physical_ms
+from rowferry.control.lifecycle import State
+from rowferry.control.operator.operations import Changed, Created, Operations, Seen, Wanted
+from rowferry.control.operator.redaction import redacted_config
+from rowferry.control.operator.statement_syntax import (
+    AddTables,
+    CreateChangefeed,
+    Drop,
+    DropTables,
+    Pause,
+    Reset,
+    Resume,
+    SetOptions,
+    Setting,
+    ShowChangefeed,
+    ShowChangefeeds,
+    parse,
+)
+from rowferry.control.store.contract import Feed
+from rowferry.errors import BadStatement, NoSuchChangefeed
+
+_LISTED: Final = ("id", "state", "checkpoint_ts", "checkpoint_time", "lag_ms", "owner")
+_PLANNED: Final = ("what", "name", "details")
+_PROGRESS: Final = ("table", "range", "stage", "position", "snapshot")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a statement gave: a table, which may be empty, and a line of words.
+
+    Cells are texts, whole numbers or None.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    message: str
+
+
+def execute(operations: Operations, text: str) -> Answer:
+    """Carry out the one statement that `text` holds.
+
+    Raises:
+        BadStatement: it cannot be understood; the text names the word, its place, and what was
+            expected. Nothing was changed.
+        RowferryError: as the operation says.
+    """
+    asked = parse(text)
+    match asked:
+        case CreateChangefeed():
+            return _created(operations.create(_wanted(asked), dry_run=asked.explain))
+        case SetOptions():
+            feed = operations.update(asked.name, _changed(operations, asked))
+            return _done(feed, "updated")
+        case AddTables():
+            return _done(operations.add_tables(asked.name, asked.tables), "captures more tables")
+        case DropTables():
+            return _done(operations.drop_tables(asked.name, asked.tables), "captures fewer tables")
+        case Reset():
+            feed = operations.reset(asked.name, asked.commit_ts, asked.position, asked.snapshot)
+            return _done(feed, "begins anew when it is resumed")
+        case Pause():
+            return _done(operations.pause(asked.name), "paused")
+        case Resume():
+            return _done(operations.resume(asked.name, asked.commit_ts), "resumed")
+        case Drop():
+            return _dropped(operations, asked)
+        case ShowChangefeeds():
+            return _listed(operations.feeds(tuple(State) if asked.every else ()))
+        case ShowChangefeed():
+            seen = operations.see(asked.name)
+            return _progress(seen) if asked.progress else _details(seen)
+    assert_never(asked)
+
+
+# --- what is asked for ---------------------------------------------------------------------------
+
+
+def _wanted(asked: CreateChangefeed) -> Wanted:
+    own, settings = _own_keys(asked.settings, ("start_ts", "target_ts"))
+    config = _merged({}, settings)
+    if asked.tables:
+        rules = config.setdefault("filter", {})
+        if not isinstance(rules, dict):
+            raise BadStatement("filter is a section: write filter.rules = [...]")
+        if "rules" in rules:
+            raise BadStatement("FOR TABLE and filter.rules both say which tables: keep one of them")
+        rules["rules"] = list(asked.tables)
+    return Wanted(
+        asked.source,
+        asked.sink,
+        asked.name,
+        config,
+        start_ts=_commit_ts(own, "start_ts"),
+        target_ts=_commit_ts(own, "target_ts"),
+    )
+
+
+def _changed(operations: Operations, asked: SetOptions) -> Changed:
+    own, settings = _own_keys(
+        asked.settings, ("start_ts", "target_ts", "source_uri", "sink_uri", "changefeed_id")
+    )
+    for key, cure in (
+        ("start_ts", "use ALTER CHANGEFEED … RESET TO TS"),
+        ("changefeed_id", "create another changefeed"),
+    ):
+        if key in own:
+            raise BadStatement(f"{key} can not be updated: {cure}")
+    for key in ("source_uri", "sink_uri"):
+        if key in own and not isinstance(own[key], str):
+            raise BadStatement(f"{key}: expected a URI in quotes")
+    stored = operations.see(asked.name).feed.spec.config
+    return Changed(
+        own.get("source_uri"),
+        own.get("sink_uri"),
+        _merged(stored, settings) if settings else None,
+        _commit_ts(own, "target_ts", none=0),
+    )
+
+
+def _own_keys(
+    settings: Iterable[Setting], names: Sequence[str]
+) -> tuple[dict[str, Any], list[Setting]]:
+    """Part the keys that are no part of the configuration from those that are."""
+    own: dict[str, Any] = {}
+    rest: list[Setting] = []
+    for path, value in settings:
+        name = path[0].replace("-", "_")
+        if len(path) == 1 and name in names:
+            if name in own:
+                raise BadStatement(f"{name} is given twice")
+            own[name] = value
+        else:
+            rest.append((path, value))
+    return own, rest
+
+
+def _commit_ts(own: Mapping[str, Any], key: str, none: int | None = None) -> int | None:
+    if key not in own:
+        return None
+    value = own[key]
+    if value is None:
+        return none
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 63:
+        shown = key if isinstance(value, str) else f"{key} = {value!r}"
+        raise BadStatement(f"{shown}: expected a commit-ts, a positive whole number")
+    return value
+
+
+def _merged(config: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
+    """Return the configuration with these settings; None removes one."""
+    paths = [path for path, _ in settings]
+    for path in paths:
+        if inside := next((p for p in paths if len(p) > len(path) and p[: len(path)] == path), ()):
+            raise BadStatement(f"{'.'.join(path)} and {'.'.join(inside)} overlap: keep one of them")
+    found = deepcopy(dict(config))
+    for path, value in settings:
+        here = found
+        for part in path[:-1]:
+            here = here.setdefault(part, {})
+            if not isinstance(here, dict):
+                raise BadStatement(f"{'.'.join(path)}: {part} is a value, not a section")
+        if value is None:
+            here.pop(path[-1], None)
+        else:
+            here[path[-1]] = value
+    return found
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def _done(feed: Feed, what: str) -> Answer:
+    return Answer((), (), f"changefeed {feed.id} {what}")
+
+
+def _dropped(operations: Operations, asked: Drop) -> Answer:
+    feed = operations.remove(asked.name)
+    if feed is not None:
+        return _done(feed, "dropped")
+    if not asked.if_exists:
+        raise NoSuchChangefeed(f"there is no changefeed {asked.name!r}")
+    return Answer((), (), f"there is no changefeed {asked.name!r}: nothing to drop")
+
+
+def _created(made: Created) -> Answer:
+    rows: list[tuple[str, str, str]] = [
+        ("captured", str(table), made.outputs.get(table, "")) for table in made.eligible
+    ]
+    rows += [("left out", str(table), "it has no usable key") for table in made.ineligible]
+    rows += [("rule", "", words) for words in made.rules]
+    rows += [("note", "", words) for words in made.notices]
+    count = f"{len(made.eligible)} table{'' if len(made.eligible) == 1 else 's'}"
+    name = made.feed.id
+    message = f"changefeed {name} created: {count} captured"
+    if made.dry_run:
+        message = f"changefeed {name} can be created: {count} would be captured; nothing was stored"
+    return Answer(_PLANNED, tuple(rows), message)
+
+
+def _listed(feeds: Sequence[Feed]) -> Answer:
+    rows = tuple(
+        (*_where(feed), str(feed.spec.source), str(feed.spec.sink), _error(feed)) for feed in feeds
+    )
+    count = f"{len(feeds)} changefeed{'' if len(feeds) == 1 else 's'}"
+    return Answer((*_LISTED, "source", "sink", "error"), rows, count)
+
+
+def _details(seen: Seen) -> Answer:
+    feed = seen.feed
+    rows: list[tuple[str, Any]] = list(zip(_LISTED, _where(feed), strict=True))
+    rows += [
+        ("created", _time(feed.created_at * 1000)),
+        ("source_uri", str(feed.spec.source)),
+        ("sink_uri", str(feed.spec.sink)),
+        ("target_ts", feed.spec.target_ts or None),
+        ("tables", ", ".join(str(table) for table in seen.tables)),
+        ("error", _error(feed)),
+        ("cure", seen.cure or None),
+    ]
+    rows += [(key, _value(value)) for key, value in _flat(redacted_config(feed.spec))]
+    return Answer(("key", "value"), tuple(rows), _words(seen))
+
+
+def _progress(seen: Seen) -> Answer:
+    under_way = {t: f"{done}/{all_}" for t, done, all_ in _snapshots(seen)}
+    rows: list[tuple[Any, ...]] = []
+    shown: set[str] = set()
+    for one in seen.ranges:
+        table = f"{one.database}.{one.table}"
+        shown.add(table)
+        stage = one.stage.name.lower()
+        rows.append((table, one.range_id, stage, _position(one), under_way.get(table)))
+    rows += [
+        (str(table), None, None, None, under_way.get(str(table)))
+        for table in seen.tables
+        if str(table) not in shown
+    ]
+    return Answer(_PROGRESS, tuple(rows), _words(seen))
+
+
+def _snapshots(seen: Seen) -> tuple[tuple[str, int, int], ...]:
+    return seen.samples[-1].snapshots if seen.samples else ()
+
+
+def _position(one: RangeProgress) -> str:
+    match one.stage:
+        case Stage.REGISTERED:
+            return ""
+        case Stage.SNAPSHOT:
+            return f"key {one.last_snapshot_key}" if one.last_snapshot_key else ""
+        case Stage.LOG:
+            return f"log {one.last_log_index}" if one.last_log_index else ""
+    assert_never(one.stage)
+
+
+def _words(seen: Seen) -> str:
+    feed = seen.feed
+    words = [f"changefeed {feed.id} is {feed.state}"]
+    if feed.watermark:
+        words.append(f"checkpoint {feed.watermark} ({_time(physical_ms(feed.watermark))})")
+        words.append(f"lag {(_lag_ms(feed) or 0) / 1000:.1f} s")
+    if rate := _rows_per_s(seen):
+        words.append(f"{rate:,.0f} rows/s")
+    if feed.error:
+        words.append(_error(feed) or "")
+    return "; ".join(words)
+
+
+def _rows_per_s(seen: Seen) -> float:
+    if len(seen.samples) < 2:
+        return 0.0
+    before, newest = seen.samples[-2:]
+    seconds = newest.at - before.at
+    return newest.rows / seconds if seconds > 0 else 0.0
+
+
+def _where(feed: Feed) -> tuple[Any, ...]:
+    """Return the cells of `_LISTED`."""
+    held = feed.lease is not None and feed.lease.expires_at > time.time()
+    holder = feed.lease.holder if feed.lease and held else None
+    return (
+        feed.id,
+        str(feed.state),
+        feed.watermark or None,
+        _time(physical_ms(feed.watermark)) if feed.watermark else None,
+        _lag_ms(feed),
+        f"{holder.host}:{holder.pid}" if holder else None,
+    )
+
+
+def _lag_ms(feed: Feed) -> int | None:
+    if not feed.watermark:
+        return None
+    return max(0, time.time_ns() // 1_000_000 - physical_ms(feed.watermark))
+
+
+def _error(feed: Feed) -> str | None:
+    return f"[{feed.error_code}] {feed.error}" if feed.error else None
+
+
+def _time(ms: float) -> str:
+    """Return a moment as TiCDC writes it: local time with milliseconds."""
+    return datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
+
+
+def _flat(config: Mapping[str, Any], lead: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in config.items():
+        path = f"{lead}{key}"
+        found += _flat(value, f"{path}.") if isinstance(value, Mapping) else [(path, value)]
+    return found
+
+
+def _value(value: Any) -> Any:
+    """Return a setting's value as a cell: as one would write it in a statement."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(str(_value(v)) for v in value) + "]"
+    return value if isinstance(value, int | str) else str(value)

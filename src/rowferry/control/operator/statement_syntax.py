@@ -1,0 +1,414 @@
+"""SQL statements about changefeeds: text in, one frozen value for each statement out. Pure.
+
+    CREATE CHANGEFEED x FOR TABLE a.b, c.* FROM 'source' INTO 'sink' WITH (key = value, …)
+    EXPLAIN CREATE CHANGEFEED …
+    ALTER CHANGEFEED x SET (key = value, …) | ADD TABLE … | DROP TABLE …
+    ALTER CHANGEFEED x RESET TO SNAPSHOT | TS n | POSITION '…'
+    PAUSE CHANGEFEED x        RESUME CHANGEFEED x [FROM TS n]      DROP CHANGEFEED [IF EXISTS] x
+    SHOW [ALL] CHANGEFEEDS    SHOW CHANGEFEED x                    SHOW CHANGEFEED x PROGRESS
+
+Words count in any case. 'Text' is taken as it stands ('' is one quote); "text" is a JSON string
+with its escapes. A value is a text, a number, TRUE, FALSE, NULL (or DEFAULT), a bare word such as
+csv, 5s or 64MiB, or a JSON list or object of such values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn, TypeAlias
+
+from rowferry.control.operator.statement_tokens import Kind, Token, tokens
+from rowferry.errors import BadStatement
+
+# --- statements ----------------------------------------------------------------------------------
+
+Setting: TypeAlias = tuple[tuple[str, ...], Any]  # where in the configuration, and what
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChangefeed:
+    """A new changefeed; with `explain` only what it would do.
+
+    Attributes:
+        name: None: made from source and sink.
+        tables: table filter rules; empty: as the settings say, else all tables.
+    """
+
+    name: str | None
+    tables: tuple[str, ...]
+    source: str
+    sink: str
+    settings: tuple[Setting, ...] = ()
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    """Settings to change; None takes one back to its default."""
+
+    name: str
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddTables:
+    """Table filter rules of further tables."""
+
+    name: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropTables:
+    """Table filter rules of tables to capture no more."""
+
+    name: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Where to begin anew; exactly one is given."""
+
+    name: str
+    commit_ts: int | None = None
+    position: str | None = None
+    snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop one."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let one run again, behind `commit_ts` where that is given."""
+
+    name: str
+    commit_ts: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove one."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowChangefeeds:
+    """List them; without `every` the finished ones are left out."""
+
+    every: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowChangefeed:
+    """Tell what is known about one: its settings or, with `progress`, how far it is."""
+
+    name: str
+    progress: bool = False
+
+
+Statement: TypeAlias = (
+    CreateChangefeed
+    | SetOptions
+    | AddTables
+    | DropTables
+    | Reset
+    | Pause
+    | Resume
+    | Drop
+    | ShowChangefeeds
+    | ShowChangefeed
+)
+
+# --- grammar --------------------------------------------------------------------------------------
+
+_DEEPEST: Final = 32  # lists and objects inside one another
+
+
+def parse(text: str) -> Statement:
+    """Return the one statement that `text` holds; a semicolon may end it.
+
+    Raises:
+        BadStatement: one line that names the word, its place, and what was expected there.
+    """
+    return _Parser(text).statement()
+
+
+@dataclass(slots=True)
+class _Parser:
+    text: str
+    _tokens: list[Token] = field(init=False)
+    _at: int = 0
+
+    def __post_init__(self) -> None:
+        self._tokens = list(tokens(self.text))
+
+    def statement(self) -> Statement:
+        verbs: dict[str, Callable[[], Statement]] = {
+            "CREATE": self._create,
+            "EXPLAIN": self._explain,
+            "ALTER": self._alter,
+            "PAUSE": lambda: Pause(self._changefeed()),
+            "RESUME": self._resume,
+            "DROP": self._drop,
+            "SHOW": self._show,
+        }
+        found = verbs[self._word(*verbs)]()
+        self._symbol_if(";")
+        if self._now.kind is not Kind.END:
+            more = "" if self._before.text != ";" else "; one statement is carried out at a time"
+            self._refuse(f"expected the end, found {self._now.shown}{more}")
+        return found
+
+    def _create(self) -> CreateChangefeed:
+        self._word("CHANGEFEED")
+        begins_clause = self._is_word("FOR", "FROM") and not self._is_word_at(1, "FOR", "FROM")
+        name = None if begins_clause else self._name()
+        tables = self._patterns() if self._word("FOR", "FROM") == "FOR" else ()
+        if tables:
+            self._word("FROM")
+        source = self._string("the source's URI in quotes")
+        self._word("INTO")
+        sink = self._string("the sink's URI in quotes")
+        settings = self._settings() if self._word_if("WITH") else ()
+        return CreateChangefeed(name, tables, source, sink, settings)
+
+    def _explain(self) -> CreateChangefeed:
+        self._word("CREATE")
+        made = self._create()
+        return CreateChangefeed(
+            made.name, made.tables, made.source, made.sink, made.settings, explain=True
+        )
+
+    def _alter(self) -> Statement:
+        name = self._changefeed()
+        match self._word("SET", "ADD", "DROP", "RESET"):
+            case "SET":
+                return SetOptions(name, self._settings())
+            case "ADD":
+                return AddTables(name, self._patterns())
+            case "DROP":
+                return DropTables(name, self._patterns())
+        self._word("TO")
+        match self._word("SNAPSHOT", "TS", "POSITION"):
+            case "SNAPSHOT":
+                return Reset(name, snapshot=True)
+            case "TS":
+                return Reset(name, commit_ts=self._commit_ts())
+        return Reset(name, position=self._string("FILE:OFFSET or GTIDs in quotes"))
+
+    def _resume(self) -> Resume:
+        name = self._changefeed()
+        if not self._word_if("FROM"):
+            return Resume(name)
+        self._word("TS")
+        return Resume(name, self._commit_ts())
+
+    def _drop(self) -> Drop:
+        self._word("CHANGEFEED")
+        # `IF` may also be the name of one.
+        if_exists = self._is_word("IF") and self._is_word_at(1, "EXISTS")
+        if if_exists:
+            self._at += 2
+        return Drop(self._name(), if_exists)
+
+    def _show(self) -> Statement:
+        match self._word("ALL", "CHANGEFEEDS", "CHANGEFEED"):
+            case "ALL":
+                self._word("CHANGEFEEDS")
+                return ShowChangefeeds(every=True)
+            case "CHANGEFEEDS":
+                return ShowChangefeeds()
+        return ShowChangefeed(self._name(), progress=self._word_if("PROGRESS"))
+
+    # --- parts of statements ---------------------------------------------------------------------
+
+    def _changefeed(self) -> str:
+        self._word("CHANGEFEED")
+        return self._name()
+
+    def _name(self) -> str:
+        token = self._now
+        if token.kind not in (Kind.WORD, Kind.NUMBER, Kind.QUOTED):
+            self._expected("the changefeed's name")
+        self._at += 1
+        return token.text[1:-1].replace("``", "`") if token.kind is Kind.QUOTED else token.text
+
+    def _patterns(self) -> tuple[str, ...]:
+        """Read `TABLE a.b, c.*, !c.d, '/regex/.*'`: table filter rules, those in quotes as is."""
+        self._word("TABLE", "TABLES")
+        found = [self._pattern()]
+        while self._symbol_if(","):
+            found.append(self._pattern())
+        return tuple(found)
+
+    def _pattern(self) -> str:
+        first = self._now
+        if first.kind is Kind.TEXT and not self._dotted(first):
+            return self._string("a table")
+        last = None
+        while (token := self._now).kind is not Kind.END and not (
+            token.kind is Kind.SYMBOL and token.text in ",;()"
+        ):
+            if token.kind is Kind.UNFINISHED or (last and token.start != last.end):
+                break
+            last = token
+            self._at += 1
+        if last is None:
+            self._expected("a table such as db.name or db.*")
+        return self.text[first.start : last.end]
+
+    def _dotted(self, token: Token) -> bool:
+        """Return whether a quoted text is the first half of `"db"."table"`."""
+        return self.text[token.end : token.end + 1] == "."
+
+    def _settings(self) -> tuple[Setting, ...]:
+        self._symbol("(")
+        found: dict[tuple[str, ...], Any] = {}
+        while True:
+            place = self._now
+            path = self._key()
+            if path in found:
+                self._refuse(f"{'.'.join(path)} is given twice", place)
+            self._symbol("=")
+            found[path] = self._value(0)
+            if not self._symbol_if(","):
+                break
+        self._symbol(")", "or a comma")
+        return tuple(found.items())
+
+    def _key(self) -> tuple[str, ...]:
+        """Read `sink.csv.delimiter`, the whole in quotes or not."""
+        if self._now.kind is Kind.TEXT:
+            path = tuple(self._string("a key").split("."))
+            if not all(path):
+                self._refuse("expected a key such as 'sink.protocol'", self._before)
+            return path
+        parts = [self._key_part()]
+        while self._symbol_if("."):
+            parts.append(self._key_part())
+        return tuple(parts)
+
+    def _key_part(self) -> str:
+        if self._now.kind is not Kind.WORD:
+            self._expected("a key such as sink.protocol")
+        self._at += 1
+        return self._before.text
+
+    def _value(self, depth: int) -> Any:
+        token = self._now
+        if depth > _DEEPEST:
+            self._refuse(f"lists and objects stand in one another more than {_DEEPEST} deep")
+        match token.kind:
+            case Kind.TEXT:
+                return self._string("a value")
+            case Kind.NUMBER:
+                self._at += 1
+                return float(token.text) if "." in token.text else int(token.text)
+            case Kind.WORD:
+                self._at += 1
+                plain = {"TRUE": True, "FALSE": False, "NULL": None, "DEFAULT": None}
+                return plain.get(token.text.upper(), token.text)
+        if self._symbol_if("["):
+            return self._items("]", lambda: self._value(depth + 1))
+        if self._symbol_if("{"):
+            return self._object(depth)
+        self._expected("a value")
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        def pair() -> tuple[str, Any]:
+            key = self._string("a key in quotes")
+            self._symbol(":")
+            return key, self._value(depth + 1)
+
+        place = self._before
+        pairs = self._items("}", pair)
+        if len(dict(pairs)) < len(pairs):
+            self._refuse("a key of this object is given twice", place)
+        return dict(pairs)
+
+    def _items(self, end: str, item: Callable[[], Any]) -> list[Any]:
+        found: list[Any] = []
+        if self._symbol_if(end):
+            return found
+        while True:
+            found.append(item())
+            if not self._symbol_if(","):
+                self._symbol(end, "or a comma")
+                return found
+
+    def _string(self, what: str) -> str:
+        token = self._now
+        if token.kind is not Kind.TEXT:
+            self._expected(what)
+        self._at += 1
+        if token.text[0] == "'":
+            return token.text[1:-1].replace("''", "'")
+        try:
+            return str(json.loads(token.text, strict=False))
+        except ValueError:
+            self._refuse("a text in double quotes has an escape that JSON does not know", token)
+
+    def _commit_ts(self) -> int:
+        token = self._now
+        if token.kind is not Kind.NUMBER or not token.text.isdecimal() or not int(token.text):
+            self._expected("a commit-ts, a positive whole number")
+        self._at += 1
+        return int(token.text)
+
+    # --- tokens ----------------------------------------------------------------------------------
+
+    @property
+    def _now(self) -> Token:
+        return self._tokens[self._at]
+
+    @property
+    def _before(self) -> Token:
+        return self._tokens[self._at - 1]
+
+    def _is_word_at(self, ahead: int, *words: str) -> bool:
+        token = self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
+        return token.kind is Kind.WORD and token.text.upper() in words
+
+    def _is_word(self, *words: str) -> bool:
+        return self._is_word_at(0, *words)
+
+    def _word(self, *words: str) -> str:
+        if not self._is_word(*words):
+            self._expected(" or ".join(filter(None, [", ".join(words[:-1]), words[-1]])))
+        self._at += 1
+        return self._before.text.upper()
+
+    def _word_if(self, word: str) -> bool:
+        if not self._is_word(word):
+            return False
+        self._at += 1
+        return True
+
+    def _symbol_if(self, symbol: str) -> bool:
+        if self._now.kind is not Kind.SYMBOL or self._now.text != symbol:
+            return False
+        self._at += 1
+        return True
+
+    def _symbol(self, symbol: str, more: str = "") -> None:
+        if not self._symbol_if(symbol):
+            self._expected(f"{symbol!r} {more}".strip())
+
+    def _expected(self, what: str) -> NoReturn:
+        self._refuse(f"expected {what}, found {self._now.shown}")
+
+    def _refuse(self, words: str, token: Token | None = None) -> NoReturn:
+        start = (token or self._now).start
+        line = self.text.count("\n", 0, start) + 1
+        column = start - (self.text.rfind("\n", 0, start) + 1) + 1
+        raise BadStatement(f"line {line}, column {column}: {words}")

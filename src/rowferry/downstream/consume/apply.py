@@ -1,0 +1,250 @@
+"""Applying changes to a MySQL-compatible database, in plain statements.
+
+Rows of a table with a key are replaced or deleted by key, so that repeats do no harm. Between two
+schema changes only the last change of each key is carried out, all in one transaction. Tables
+without a key are followed change by change, and a repeat is a row more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final
+
+from rowferry.change.chunk import DdlKind, Op
+from rowferry.change.sqltype import Kind, SqlType
+from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.downstream.consume.arrival import Arrival, Image, Key, RowChange, Statement, key_of
+from rowferry.downstream.consume.checks import Findings
+from rowferry.downstream.consume.mysql_target import MySqlTarget, quoted, quoted_table
+
+_DELETES_AT_ONCE: Final = 500
+_KEY_TEXT: Final = 255  # characters of a text in a key, where nothing tells its length
+_OF_DATABASE: Final = (DdlKind.CREATE_DATABASE, DdlKind.DROP_DATABASE, DdlKind.DATABASE_CHARSET)
+_WORDS_OF_DATABASE: Final = ("DATABASE", "SCHEMA")
+
+
+@dataclass(slots=True)
+class _Target:
+    """A table of the database: lower-case names of its columns, and of those that may be set."""
+
+    columns: set[str]
+    settable: set[str]
+
+
+class Applier:
+    """Carries out what is handed over; on return of `take` it is committed."""
+
+    def __init__(self, target: MySqlTarget, findings: Findings) -> None:
+        self._target = target
+        self._findings = findings
+        self._tables: dict[TableId, _Target] = {}
+        self._databases: set[str] = set()
+
+    def take(self, changes: Iterable[Arrival]) -> None:
+        """Apply changes in their order.
+
+        Raises:
+            RowRejected: the database refuses one; what came before it is applied.
+            SinkUnavailable: the connection is lost.
+        """
+        for kind, group in groupby(changes, type):
+            if kind is Statement:
+                for one in group:
+                    assert isinstance(one, Statement)
+                    self._change_schema(one)
+            else:
+                self._apply([one for one in group if isinstance(one, RowChange)])
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._target.close()
+
+    # --- schema changes --------------------------------------------------------------------------
+
+    def _change_schema(self, statement: Statement) -> None:
+        change = statement.change
+        table = change.written_as
+        of_database = change.kind in _OF_DATABASE or _is_of_database(change.query)
+        if of_database:
+            self._target.change_schema("", change.query)
+            self._databases.discard(table.database)
+        elif change.query:
+            self._have_database(table.database)
+            self._target.change_schema(table.database, change.query)
+        elif change.schema is not None:  # a storage directory describes a table that was there
+            self._have_table(change.schema)
+        self._target.commit()
+        self._tables.clear()
+
+    def _have_database(self, name: str) -> None:
+        if name not in self._databases:
+            self._target.execute(f"CREATE DATABASE IF NOT EXISTS {quoted(name)}")
+            self._databases.add(name)
+
+    def _have_table(self, schema: TableSchema) -> _Target:
+        """Return the table; make it, or columns of it, where they are not there.
+
+        Not every format carries schema changes, and some carry them beside the rows.
+        """
+        name = schema.written_as
+        there = self._tables.get(name)
+        if there is None:
+            self._have_database(name.database)
+            there = self._look(name)
+            if not there.columns:
+                self._target.execute(create_statement(schema))
+                there = self._look(name)
+            self._tables[name] = there
+        missing = [c for c in schema.visible if c.name.lower() not in there.columns]
+        if missing:
+            added = ", ".join(f"ADD COLUMN {_column(c, False)}" for c in missing)
+            self._target.execute(f"ALTER TABLE {quoted_table(name)} {added}")
+            there = self._tables[name] = self._look(name)
+        return there
+
+    def _look(self, table: TableId) -> _Target:
+        """Return a table as it is; one without columns is not there."""
+        found = self._target.execute(
+            "SELECT column_name, extra FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = %s",
+            table,
+        )
+        # MySQL says DEFAULT_GENERATED of a default that is computed; such a column may be set.
+        computed = {n.lower() for n, extra in found if "GENERATED" in extra.split()}
+        names = {n.lower() for n, _ in found}
+        return _Target(names, names - computed)
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _apply(self, rows: Sequence[RowChange]) -> None:
+        by_table: dict[TableId, list[RowChange]] = {}
+        for row in rows:
+            if row.key_only and row.op is not Op.DELETE:
+                self._findings.fault(f"{row}: cannot be applied, the message holds its key only")
+                continue
+            by_table.setdefault(row.table.written_as, []).append(row)
+        for found in by_table.values():
+            if found[-1].table.handle_key:
+                self._apply_keyed(found)
+            else:
+                for row in found:
+                    self._apply_keyless(row)
+        self._target.commit()
+
+    def _apply_keyed(self, rows: list[RowChange]) -> None:
+        last: dict[Key, tuple[TableSchema, Image | None, Image]] = {}
+        for row in rows:
+            gone = row.left_key
+            if gone is not None:
+                last.pop(gone, None)
+                last[gone] = (row.table, None, {**(row.after or {}), **(row.before or {})})
+            last.pop(row.key, None)  # so that keys are in the order of their last change
+            image = row.after if row.after is not None else row.before or {}
+            last[row.key] = (row.table, row.after, image)
+        doomed = [(table, image) for table, after, image in last.values() if after is None]
+        for table, some in groupby(doomed, lambda one: one[0]):
+            self._delete(table, [image for _, image in some])
+        kept = [(table, after) for table, after, _ in last.values() if after is not None]
+        # Neighbours with the same columns share a statement.
+        for (table, _), same in groupby(kept, lambda one: (one[0], tuple(one[1]))):
+            self._write("REPLACE", table, [after for _, after in same])
+
+    def _apply_keyless(self, row: RowChange) -> None:
+        if row.op is not Op.INSERT and row.before is not None:
+            there = self._have_table(row.table)
+            names = [
+                n
+                for n in row.before
+                # A JSON document never equals a text in SQL.
+                if n.lower() in there.settable and row.table.column(n).type.kind is not Kind.JSON
+            ]
+            fits = " AND ".join(f"{_name(n)} <=> %s" for n in names)
+            values = [row.before[n] for n in names]
+            self._target.execute(f"DELETE FROM {_table(row.table)} WHERE {fits} LIMIT 1", values)
+        if row.after is not None:
+            self._write("INSERT", row.table, [row.after])
+
+    def _write(self, verb: str, table: TableSchema, images: Sequence[Image]) -> None:
+        there = self._have_table(table)
+        names = [n for n in images[0] if n.lower() in there.settable]
+        columns = ", ".join(map(_name, names))
+        places = ", ".join(["%s"] * len(names))
+        self._target.execute_many(
+            f"{verb} INTO {_table(table)} ({columns}) VALUES ({places})",
+            [[image[n] for n in names] for image in images],
+        )
+
+    def _delete(self, table: TableSchema, images: Sequence[Image]) -> None:
+        self._have_table(table)
+        key = table.handle_key
+        place = f"({', '.join(['%s'] * len(key))})"
+        start = f"DELETE FROM {_table(table)} WHERE ({', '.join(map(_name, key))})"
+        for first in range(0, len(images), _DELETES_AT_ONCE):
+            some = images[first : first + _DELETES_AT_ONCE]
+            values: list[Any] = [v for image in some for v in key_of(table, image)]
+            places = ", ".join([place] * len(some))
+            self._target.execute(f"{start} IN ({places})", values)
+
+
+def _name(name: str) -> str:
+    """Return a name for a statement with values, where the client reads % as a place for one."""
+    return quoted(name).replace("%", "%%")
+
+
+def _table(table: TableSchema) -> str:
+    return quoted_table(table.written_as).replace("%", "%%")
+
+
+def create_statement(table: TableSchema) -> str:
+    """Return a statement that makes a table with these columns and its key.
+
+    Messages do not always tell lengths: such columns get a type that holds any value.
+    """
+    key = {name.lower() for name in table.handle_key}
+    lines = [_column(c, c.name.lower() in key) for c in table.visible]
+    if table.handle_key:
+        lines.append(f"PRIMARY KEY ({', '.join(_key_part(table, n) for n in table.handle_key)})")
+    return f"CREATE TABLE {quoted_table(table.written_as)} ({', '.join(lines)})"
+
+
+def _column(column: Column, in_key: bool) -> str:
+    ending = " NOT NULL" if in_key or not column.nullable else " NULL"
+    return f"{quoted(column.name)} {_type(column.type, in_key)}{ending}"
+
+
+def _type(type_: SqlType, in_key: bool) -> str:
+    """Return a type that is complete, and can be part of a key if it must."""
+    named = type_.length is not None
+    match type_.kind:
+        case Kind.DECIMAL if not named:
+            return "decimal(65,30)"
+        case Kind.FLOAT | Kind.DOUBLE if type_.scale is None:
+            return replace(type_, length=None).sql  # DOUBLE(22) is no SQL
+        case Kind.BIT if not named:
+            return "bit(64)"
+        case Kind.ENUM | Kind.SET if not type_.elements:
+            return "bigint unsigned"  # values come as numbers
+        case Kind.TEXT if type_.name in ("varchar", "char") and not named:
+            return f"varchar({_KEY_TEXT})" if in_key else "longtext"
+        case Kind.BINARY if type_.name in ("varbinary", "binary") and not named:
+            return f"varbinary({_KEY_TEXT})" if in_key else "longblob"
+        case Kind.TEXT | Kind.BINARY if type_.name.endswith(("text", "blob")):
+            return type_.name
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME if type_.scale is None:
+            return f"{type_.name}(6)"
+        case Kind.TEXT if type_.name in ("inet4", "inet6", "uuid"):
+            return "varchar(64)"  # MariaDB's own
+        case _:
+            return type_.sql
+
+
+def _key_part(table: TableSchema, name: str) -> str:
+    long = table.column(name).type.name.endswith(("text", "blob"))
+    return f"{quoted(name)}({_KEY_TEXT})" if long else quoted(name)
+
+
+def _is_of_database(query: str) -> bool:
+    words = query.upper().split(None, 2)
+    return len(words) > 1 and words[1] in _WORDS_OF_DATABASE

@@ -1,0 +1,116 @@
+"""What a storage sink wrote, as a feed: its schema files, data files and checkpoint as changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from rowferry.change.chunk import Change, DdlKind, Rows, SchemaChange, Watermark
+from rowferry.change.table import TableId
+from rowferry.downstream.consume.arrival import Where
+from rowferry.errors import BadInput, BadUri
+from rowferry.flow.encode.contract import Codec
+from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.options import read_settings
+from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
+from rowferry.flow.sink.storage.sink import Storage
+from rowferry.registry import SINKS
+from rowferry.spec.changefeed import ChangefeedSpec
+
+_WORD = r"(?:`(?:[^`]|``)+`|[^\s`.,;]+)"
+_TABLE = rf"({_WORD}(?:\s*\.\s*{_WORD})?)"
+_RENAME_TABLE = re.compile(rf"{_TABLE}\s+TO\s+{_TABLE}", re.IGNORECASE)
+_ALTER_RENAME = re.compile(
+    rf"ALTER\s+TABLE\s+{_TABLE}\s(?:.*?\W)??RENAME\s+(?!COLUMN\s|INDEX\s|KEY\s)"
+    rf"(?:TO\s+|AS\s+|=\s*)?{_TABLE}",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def is_storage(scheme: str) -> bool:
+    """Return whether sinks of such a URI write files."""
+    return scheme in SINKS.names() and issubclass(SINKS.load(scheme), Storage)
+
+
+def stored_files(spec: ChangefeedSpec) -> Files:
+    """Return the files that a changefeed wrote, to read them; asks no object store.
+
+    Raises:
+        BadUri: no storage has such a scheme, or there is no such directory.
+        BadOption, OptionsConflict: an option of the storage cannot be used.
+    """
+    sink = SINKS.load(spec.sink.scheme)
+    if not issubclass(sink, Storage):
+        known = ", ".join(n for n in SINKS.names() if is_storage(n))
+        raise BadUri(f"{spec.sink.scheme}:// is no storage; known: {known}")
+    if spec.sink.scheme == "file" and not Path(spec.sink.path).is_dir():
+        raise BadUri(f"{spec.sink.path} is not there; check the storage URI")
+    return sink.files_of(spec, read_settings(spec))
+
+
+def storage_changes(root: Path | Files, codec: Codec) -> Iterator[Change]:
+    """Yield a storage's changes in replay order: by version, then date, then number.
+
+    A schema file comes before its version's rows; one that only describes a version has the kind
+    NONE and no query. The checkpoint, if there is one, is the last watermark.
+    """
+    for _, change in placed_changes(root, codec):
+        yield change
+
+
+def placed_changes(root: Path | Files, codec: Codec) -> Iterator[tuple[Where, Change]]:
+    """Yield what `storage_changes` does, with the file and line of each."""
+    for step in read_storage(root):
+        match step:
+            case StoredSchema():
+                yield Where(step.path), _schema_change(step)
+            case StoredData():
+                line = 1
+                for change in codec.decode(step.content, step.schema):
+                    yield Where(step.path, line), change
+                    line += len(change) if isinstance(change, Rows) else 1
+            case Watermark():
+                yield Where("metadata"), step
+
+
+def renamed_from(query: str, to: TableId) -> TableId:
+    """Return the name that a table had before the RENAME in a DDL text.
+
+    A table may be renamed more than once in it: `RENAME TABLE a TO c, b TO a, c TO b`.
+
+    Raises:
+        BadInput: the text does not rename anything to that name.
+    """
+    pairs = _RENAME_TABLE.findall(query) if not query.upper().lstrip().startswith("ALTER") else []
+    name = to
+    for old, new in reversed(pairs + _ALTER_RENAME.findall(query)):
+        if _name(new, to.database) == name:
+            name = _name(old, to.database)
+    if name == to:
+        raise BadInput(f"the rename to {to} cannot be followed: {query}")
+    return name
+
+
+def _schema_change(step: StoredSchema) -> SchemaChange:
+    document = step.document
+    table = TableId(document.database, document.table)
+    try:
+        kind = DdlKind(document.kind)
+    except ValueError:
+        kind = DdlKind.NONE  # one that our sources have not; its statement says what it does
+    renames = kind is DdlKind.RENAME_TABLE and document.query
+    return SchemaChange(
+        document.table_version,
+        kind,
+        document.query,
+        table,
+        step.schema,
+        previous=renamed_from(document.query, table) if renames else None,
+    )
+
+
+def _name(text: str, database: str) -> TableId:
+    """Read `db`.`table` or a bare table name, which is taken to be in `database`."""
+    parts = [p[1:-1].replace("``", "`") if p[0] == "`" else p for p in re.findall(_WORD, text)]
+    return TableId(*parts) if len(parts) == 2 else TableId(database, parts[0])

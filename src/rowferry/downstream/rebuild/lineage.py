@@ -1,0 +1,194 @@
+"""Which files make a table: its versions since it was last empty, and their visible data files.
+
+Schema files are followed in the order of versions. DROP and TRUNCATE end what was before, RENAME
+takes it along, every other schema change makes the next step of the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from rowferry.change.chunk import DdlKind
+from rowferry.change.table import TableId, TableSchema
+from rowferry.downstream.consume.storage import renamed_from
+from rowferry.errors import BadInput, NoSuchTable, SinkDamaged
+from rowferry.flow.sink.storage.files import Files, each
+from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
+from rowferry.flow.sink.storage.paths import (
+    METADATA,
+    Directory,
+    IndexFile,
+    SchemaFile,
+    parse_data_name,
+)
+from rowferry.flow.sink.storage.schema_file import SchemaDocument, read_document
+from rowferry.flow.sink.storage.walk import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One version in a table's life, under the name that it had then; `query` led to it."""
+
+    schema: TableSchema
+    query: str = ""
+    kind: DdlKind = DdlKind.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A visible data file; files apply by `ordinal`, `step` is the version that wrote it."""
+
+    path: str
+    step: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """All that makes one table."""
+
+    table: TableId
+    steps: tuple[Step, ...]
+    files: tuple[SourceFile, ...]
+
+    @property
+    def schema(self) -> TableSchema:
+        """The last version."""
+        return self.steps[-1].schema
+
+
+@dataclass(slots=True)
+class Catalog:
+    """What a storage directory holds, up to some commit-ts: tables, and where their data is."""
+
+    tables: dict[TableId, list[Step]] = field(default_factory=dict)
+    indexes: dict[tuple[TableId, int], list[tuple[str, Directory]]] = field(default_factory=dict)
+
+    def lineage(self, files: Files, table: TableId) -> Lineage:
+        """Return what makes a table.
+
+        Raises:
+            NoSuchTable: there is none of that name; the text lists those that are.
+            SinkDamaged: a file that an index counts is missing.
+        """
+        steps = self.tables.get(table)
+        if steps is None:
+            known = ", ".join(str(t) for t in sorted(self.tables)) or "none"
+            raise NoSuchTable(f"{table} is not in the storage; tables there: {known}")
+        found: list[SourceFile] = []
+        for place, step in enumerate(steps):
+            name = (step.schema.id, step.schema.version)
+            # By date, then partition: a key never leaves its partition.
+            for path, _ in sorted(
+                self.indexes.get(name, ()), key=lambda i: (i[1].date, i[1].physical_id or 0)
+            ):
+                for file in _visible(files, path):
+                    found.append(SourceFile(file, place, len(found)))
+        return Lineage(table, tuple(steps), tuple(found))
+
+
+def read_checkpoint(files: Files) -> int | None:
+    """Return up to where all is stored; None: the feed has not come to its first checkpoint.
+
+    Read it before the catalog: what it promises is visible from then on.
+
+    Raises:
+        SinkDamaged: `metadata` cannot be read.
+    """
+    stored = files.get(METADATA)
+    return read_metadata(stored.data, files.shown(METADATA)) if stored else None
+
+
+def read_catalog(files: Files, as_of: int | None = None, date_separator: str = "") -> Catalog:
+    """Read every schema file, and list the index files.
+
+    Args:
+        files: the storage.
+        as_of: leave out what was defined later.
+        date_separator: the changefeed's; "" where it is not known.
+
+    Raises:
+        SinkDamaged: a schema file cannot be read.
+        BadInput: a schema change cannot be followed.
+    """
+    found = Catalog()
+    documents: list[tuple[SchemaFile, str]] = []
+    for path, kind in walk(files, date_separator):
+        if isinstance(kind, SchemaFile) and (as_of is None or kind.version <= as_of):
+            documents.append((kind, path))
+        elif isinstance(kind, IndexFile):
+            where = kind.directory
+            name = (TableId(where.database, where.table), where.version)
+            found.indexes.setdefault(name, []).append((path, where))
+    documents.sort(key=lambda d: (d[0].version, bool(d[0].table), d[0].database, d[0].table, d[1]))
+    read = each(files, lambda found: _document(files, *found), documents)
+    for _, group in groupby(read, lambda document: document.table_version):
+        _follow(found.tables, group)
+    return found
+
+
+def _document(files: Files, file: SchemaFile, path: str) -> SchemaDocument:
+    content = files.get(path)
+    if content is None:
+        raise SinkDamaged(f"{files.shown(path)} vanished while it was read")
+    return read_document(content.data, file, files.shown(path))
+
+
+def _follow(tables: dict[TableId, list[Step]], documents: Iterable[SchemaDocument]) -> None:
+    """Apply the schema files of one version: first all that goes, then all that comes."""
+    coming: list[tuple[TableId, list[Step]]] = []
+    for document in _whole(list(documents)):
+        table, kind = TableId(document.database, document.table), _kind(document)
+        schema = document.table_schema()
+        if kind is DdlKind.DROP_DATABASE:
+            for name in [t for t in tables if t.database == document.database]:
+                del tables[name]
+        elif kind in (DdlKind.DROP_TABLE, DdlKind.TRUNCATE_TABLE, DdlKind.CREATE_TABLE):
+            tables.pop(table, None)
+        before: list[Step] = []
+        if kind is DdlKind.RENAME_TABLE and document.query:
+            before = tables.pop(renamed_from(document.query, table), [])
+        elif schema is not None:
+            before = tables.get(table, [])
+        if schema is not None and kind is not DdlKind.DROP_TABLE:
+            coming.append((table, [*before, Step(schema, document.query, kind)]))
+    tables.update(coming)
+
+
+def _whole(documents: list[SchemaDocument]) -> list[SchemaDocument]:
+    """Give both tables of an exchange of partitions its statement: only one file has it."""
+    exchange = next((d for d in documents if d.kind == DdlKind.EXCHANGE_PARTITION), None)
+    if exchange is None:
+        return documents
+    query, kind = exchange.query, exchange.kind
+    return [d if d.query else replace(d, query=query, kind=kind) for d in documents]
+
+
+def _kind(document: SchemaDocument) -> DdlKind:
+    try:
+        return DdlKind(document.kind)
+    except ValueError:
+        raise BadInput(f"{document.path} has the unknown DDL type {document.kind}") from None
+
+
+def _visible(files: Files, index: str) -> list[str]:
+    """Return the paths of the data files that an index counts, in order."""
+    stored = files.get(index)
+    if stored is None:  # expired meanwhile
+        return []
+    last, extension = read_any_index(stored.data, files.shown(index))
+    home = index.rsplit("/", 2)[0]
+    paths: dict[int, str] = {}
+    for entry in files.entries(home):
+        named = parse_data_name(entry.name)
+        if named is not None and named[1] == extension:
+            paths[named[0]] = f"{home}/{entry.name}"
+    missing = next((n for n in range(1, last + 1) if n not in paths), None)
+    if missing is not None:
+        raise SinkDamaged(
+            f"{files.shown(home)} has no data file of number {missing}, but {files.shown(index)} "
+            f"counts {last}; restore it from a copy"
+        )
+    return [paths[n] for n in range(1, last + 1)]

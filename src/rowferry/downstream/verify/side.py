@@ -1,0 +1,230 @@
+"""The two sides of a comparison: a database server, or a storage that a changefeed wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from rowferry.change.chunk import Rows
+from rowferry.change.table import TableId, TableSchema
+from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.table import TablePlan, plan_tables
+from rowferry.downstream.verify.views import Views
+from rowferry.errors import BadUri
+from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
+from rowferry.flow.decide.table_filter import is_system_database
+from rowferry.mysql import session
+from rowferry.mysql.catalog import read_tables
+from rowferry.mysql.key_ranges import Chunk, next_chunks, split_chunk
+from rowferry.mysql.range_read import prepare, read_chunk, read_view
+from rowferry.mysql.session import Connection, Flavour, Login
+from rowferry.registry import SINKS
+from rowferry.spec.option import read_options
+from rowferry.spec.uri import Uri
+
+DATABASES: Final = ("mysql", "mariadb", "tidb")
+_STORAGES: Final = ("file", "s3", "gcs", "gs", "azblob", "azure")
+_CHUNKS_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True)
+class DatabaseTable:
+    """A table on a server, cut into key ranges; small enough to be sent to tasks.
+
+    Attributes:
+        chunks: its ranges; (None,): it has no usable key and is read in one piece; (): not cut.
+        views: connections that show an earlier moment; None: it is read as it is now.
+    """
+
+    login: Login
+    flavour: Flavour
+    schema: TableSchema
+    chunks: tuple[Chunk | None, ...]
+    views: Views | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that name a row."""
+        return self.schema.handle_key
+
+    def read(self, numbers: Sequence[int], wanted: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield the rows of some ranges, these columns of them, in blocks of some MB."""
+        columns = tuple(c for c in self.schema.columns if c.name in wanted)
+        narrow = replace(self.schema, columns=columns)
+        for number in numbers:
+            for rows in self._read(narrow, self.chunks[number]):
+                yield pa.Table.from_struct_array(rows.after)
+
+    def _read(self, schema: TableSchema, chunk: Chunk | None) -> Iterator[Rows]:
+        if self.views is None:
+            yield from read_chunk(self.login, schema, chunk, 0, 0, self.flavour)
+            return
+        with self.views.lent(self.login, self.flavour) as connection:
+            yield from read_view(connection, self.login, schema, chunk)
+
+    @contextmanager
+    def connected(self) -> Iterator[Connection[Any]]:
+        """Connect for questions about rows."""
+        if self.views is not None:
+            with self.views.lent(self.login, self.flavour) as connection:
+                yield connection
+            return
+        with session.connected(self.login) as connection:
+            prepare(connection, self.login, self.flavour)
+            yield connection
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A table that is rebuilt from a storage's files."""
+
+    plan: TablePlan
+
+    @property
+    def schema(self) -> TableSchema:
+        """Its last version."""
+        return self.plan.schema
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that name a row."""
+        return self.plan.key
+
+
+SideTable: TypeAlias = DatabaseTable | StoredTable
+
+
+class DatabaseSide:
+    """A MySQL, MariaDB or TiDB server, as it is now; or as its `views` show it, where it has some.
+
+    Which tables there are, and how they are cut, is always told as of now.
+    """
+
+    is_database = True
+
+    def __init__(self, uri: Uri, chunk_rows: int) -> None:
+        """Connect once, to know whose server it is.
+
+        Raises:
+            BadUri: no host or user, or the URI names a database.
+            UnknownOption, BadOption: a parameter is not known, or has a wrong value.
+            LoginRefused, SourceUnavailable: the server does not let us in, or does not answer.
+        """
+        self._chunk_rows = chunk_rows
+        self.views: Views | None = None
+        self.login = Login.of(uri, read_options(BINLOG_OPTIONS, dict(uri.parameters)))
+        with session.connected(self.login) as connection:
+            self.facts = session.facts(connection, self.login)
+
+    def schemas(self, keeps: Callable[[TableId], bool]) -> dict[TableId, TableSchema]:
+        """Return the tables that are kept, by name; those of system databases never."""
+        with session.connected(self.login) as connection:
+            found = read_tables(
+                connection,
+                self.login,
+                self.facts,
+                lambda name: not is_system_database(name.database) and keeps(name),
+                lambda: 0,
+            )
+        return {schema.id: schema for schema in found}
+
+    def table(self, schema: TableSchema) -> DatabaseTable:
+        """Return a table, not cut yet; one without a usable key is read in one piece."""
+        flavour = self.facts.flavour
+        cuts = () if schema.handle_index else (None,)
+        return DatabaseTable(self.login, flavour, schema, cuts, self.views)
+
+    def cut(self, table: SideTable) -> SideTable:
+        """Cut a table into key ranges, as many as it needs; once is enough."""
+        if not isinstance(table, DatabaseTable) or table.chunks:
+            return table
+        with session.connected(self.login) as connection:
+            prepare(connection, self.login, self.facts.flavour)
+            return replace(table, chunks=tuple(self._cut(connection, table.schema)))
+
+    def _cut(self, connection: Connection[Any], schema: TableSchema) -> Iterator[Chunk]:
+        login, rows = self.login, self._chunk_rows
+        if self.is_tidb:
+            # TiDB's estimates have another form: it is cut by counting keys.
+            rest = Chunk(None, None, 0)
+            while halves := split_chunk(connection, login, schema, rest, rows):
+                yield replace(halves[0], rows=rows)
+                rest = halves[1]
+            yield replace(rest, rows=rows)
+            return
+        last: Chunk | None = None
+        while last is None or last.upper is not None:
+            after = last.upper if last else None
+            found = next_chunks(connection, login, schema, after, rows, _CHUNKS_AT_ONCE)
+            yield from found
+            last = found[-1]
+
+    @property
+    def is_tidb(self) -> bool:
+        """Whether it keeps the past of its rows."""
+        return self.facts.flavour is Flavour.TIDB
+
+    def __str__(self) -> str:
+        return str(self.login)
+
+
+class StorageSide:
+    """What a changefeed wrote to files or an object store, as of some commit-ts."""
+
+    is_database = False
+
+    def __init__(self, uri: str, as_of: int | None, config: Path | None) -> None:
+        """Open the storage.
+
+        Raises:
+            BadInput: the URI or the configuration cannot be understood, or nothing is there.
+        """
+        self._uri, self._config = uri, config
+        self._as_of = as_of
+        self._shown = str(Uri.parse(uri, "storage"))
+        open_storage(uri, config)
+
+    def schemas(self, keeps: Callable[[TableId], bool]) -> dict[TableId, TableSchema]:
+        """Return the tables that are kept, by name."""
+        return {p.schema.id: p.schema for p in self._plans() if keeps(p.schema.id)}
+
+    def table(self, schema: TableSchema) -> StoredTable:
+        """Find out what makes a table; what was written meanwhile counts, too."""
+        return StoredTable(self._plans(schema.id)[0])
+
+    def cut(self, table: SideTable) -> SideTable:
+        """Return the table as it is: its rows are spread by the hash of their keys."""
+        return table
+
+    def _plans(self, *names: TableId) -> list[TablePlan]:
+        return plan_tables(open_storage(self._uri, self._config), names, self._as_of)
+
+    def __str__(self) -> str:
+        return self._shown
+
+
+Side: TypeAlias = DatabaseSide | StorageSide
+
+
+def open_side(
+    text: str, chunk_rows: int, as_of: int | None = None, config: Path | None = None
+) -> Side:
+    """Return the side at a URI.
+
+    `as_of` and `config` are for storages; a database is always read as it is now.
+
+    Raises:
+        BadInput: it is no side that could be compared.
+    """
+    uri = Uri.parse(text, "compared side's")
+    if uri.scheme in DATABASES:
+        return DatabaseSide(uri, chunk_rows)
+    if uri.scheme not in _STORAGES or uri.scheme not in SINKS.names():
+        known = [*DATABASES, *(s for s in _STORAGES if s in SINKS.names())]
+        raise BadUri(f"{uri}: cannot be compared; known: {', '.join(f'{k}://' for k in known)}")
+    return StorageSide(text, as_of, config)

@@ -1,0 +1,1 @@
+"""What logged statements do to the captured tables."""

@@ -1,0 +1,214 @@
+"""ALTER TABLE in the log: columns, keys, partitions, names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from rowferry.change.chunk import DdlKind
+from rowferry.change.sqltype import Kind, SqlType
+from rowferry.change.table import TableId
+from rowferry.flow.capture.binlog.ddl.reader import Reader
+from rowferry.mysql.charsets import longest_character
+from rowferry.mysql.ddl.alter import Draft, read_alterations
+from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.table import quoted_table
+from rowferry.mysql.server_form import Untold
+
+_OF_PARTITIONS: Final = {
+    "ADD": DdlKind.ADD_PARTITION,
+    "DROP": DdlKind.DROP_PARTITION,
+    "TRUNCATE": DdlKind.TRUNCATE_PARTITION,
+    "EXCHANGE": DdlKind.EXCHANGE_PARTITION,
+    "REORGANIZE": DdlKind.REORGANIZE_PARTITION,
+    "COALESCE": DdlKind.REORGANIZE_PARTITION,
+}
+_CARE_OF_PARTITIONS: Final = frozenset({"REBUILD", "OPTIMIZE", "ANALYZE", "CHECK", "REPAIR"})
+# Keys may be over the beginning of these kinds' values.
+_WITH_PREFIXES: Final = frozenset({Kind.TEXT, Kind.BINARY})
+_LONG: Final = 1 << 32
+# Types that become the next longer one where a character set needs more bytes.
+_GROWING: Final = frozenset({"tinytext", "text", "mediumtext"})
+
+
+def alter(reader: Reader) -> None:
+    """Read what follows ALTER."""
+    cursor = reader.cursor
+    if cursor.accept_any("DATABASE", "SCHEMA"):
+        unnamed = cursor.at_any("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT")
+        name = reader.database if unnamed else cursor.name()
+        reader.of_database(DdlKind.DATABASE_CHARSET, name)
+        return
+    while cursor.accept_any("ONLINE", "OFFLINE", "IGNORE"):
+        pass
+    cursor.expect("TABLE")
+    cursor.accept("IF", "EXISTS")
+    _alter_table(reader, reader.table_name())
+
+
+def _alter_table(reader: Reader, name: TableId) -> None:
+    if _of_partitions(reader, name):
+        return
+    new, rest = _new_name(reader, name)
+    if rest and name in reader.scope.known:
+        _rename(reader, name, new, rest)
+        name = new
+        if not reader.scope.keeps(new):
+            return
+    if name in reader.scope.known:
+        reader.redefine(
+            name,
+            lambda draft: _read_into(reader, draft, new),
+            DdlKind.MULTI_SCHEMA_CHANGE,
+            new,
+        )
+    elif reader.scope.keeps(new):
+        if new == name:
+            reader.untold(DdlKind.MULTI_SCHEMA_CHANGE, name)
+        else:
+            reader.arrived(new)
+
+
+def _rename(reader: Reader, name: TableId, new: TableId, rest: str) -> None:
+    """Note a rename beside which the statement does more, as a change before all that.
+
+    Consumers find a rename in a statement of its own only.
+    """
+    known = dict(reader.scope.known)
+    known[new] = moved = replace(known.pop(name), id=new, version=0)
+    reader.change(DdlKind.RENAME_TABLE, new, moved, previous=name)
+    reader.scope = replace(reader.scope, known=known)
+    reader.query = f"ALTER TABLE {quoted_table(new)} {rest}"
+
+
+def _read_into(reader: Reader, draft: Draft, new: TableId) -> None:
+    cursor = reader.cursor
+    begin = reader.partitions_start()
+    partitions = cursor.tokens[begin:]
+    del cursor.tokens[begin:]
+    converts = ("CONVERT", "TO") in [
+        (first.word, second.word)
+        for first, second in zip(cursor.tokens, cursor.tokens[1:], strict=False)
+    ]
+    read_alterations(cursor, draft)
+    draft.name = new
+    if draft.table.id == new:  # it was renamed before
+        draft.kinds = [kind for kind in draft.kinds if kind is not DdlKind.RENAME_TABLE]
+    if partitions:
+        by = partitions[0].word == "PARTITION"
+        draft.kinds.append(DdlKind.ALTER_PARTITIONING if by else DdlKind.REMOVE_PARTITIONING)
+    if _may_count_now(draft):
+        raise Untold
+    if DdlKind.TABLE_CHARSET in draft.kinds:
+        if {DdlKind.ADD_COLUMN, DdlKind.MODIFY_COLUMN} & set(draft.kinds):
+            raise Untold  # columns of the same statement may have the old one or the new one
+        if converts and any(c.type.name in _GROWING for c in draft.table.columns):
+            raise Untold
+
+
+def _may_count_now(draft: Draft) -> bool:
+    """Return whether a key that counted as not unique, for a prefix in it, may have none now.
+
+    Definitions do not tell such keys from those that are not unique.
+    """
+    now = {slot.was: slot.column.type for slot in draft.slots}
+    lost = set()
+    for column in draft.table.columns:
+        name, was = column.name.lower(), column.type
+        if was.kind in _WITH_PREFIXES:
+            new = now.get(name)
+            if new is None or new.kind not in _WITH_PREFIXES or _bytes(new) < _bytes(was):
+                lost.add(name)
+    for index in draft.indexes:
+        names = {c.lower() for c in index.columns}
+        if not index.unique and not names.isdisjoint(lost) and not names.isdisjoint(now):
+            return True
+    return False
+
+
+def _bytes(kind: SqlType) -> int:
+    """Return how long values may be; of types without a width, longer than any."""
+    return (kind.width or _LONG) * longest_character(kind.charset)
+
+
+def _new_name(reader: Reader, name: TableId) -> tuple[TableId, str]:
+    """Return the name that the table has after the statement; nothing is consumed.
+
+    Also returns what else a statement that renames the table does to it, as text.
+    """
+    tokens, here = reader.cursor.tokens, reader.cursor.place
+    for place in range(here, len(tokens)):
+        starts = place == here or tokens[place - 1].word == ","
+        if not starts or tokens[place].word != "RENAME":
+            continue
+        ahead = Cursor("")
+        ahead.tokens, ahead.place = tokens, place + 1
+        if ahead.at_any("COLUMN", "INDEX", "KEY"):
+            continue
+        ahead.accept_any("TO", "AS", "=")
+        database, table = ahead.qualified_name()
+        new = reader.scope.name(TableId(database or reader.database or name.database, table))
+        first, last = place, ahead.place
+        if first > here:
+            first -= 1  # the comma before it
+        elif ahead.at(","):
+            last += 1
+        parts = (_text(reader.cursor, here, first), _text(reader.cursor, last, len(tokens)))
+        return new, "" if new == name else "".join(parts).strip(" ;")
+    return name, ""
+
+
+def _text(cursor: Cursor, first: int, last: int) -> str:
+    """Return the text from one token to before another."""
+    begin, end = (
+        cursor.tokens[place].start if place < len(cursor.tokens) else len(cursor.sql)
+        for place in (first, last)
+    )
+    return cursor.sql[begin:end]
+
+
+# --- partitions ----------------------------------------------------------------------------------
+
+
+def _of_partitions(reader: Reader, name: TableId) -> bool:
+    """Read what is done to single partitions; return whether that is what the statement does.
+
+    Definitions stay, but rows may come and go without a trace in the log.
+    """
+    cursor = reader.cursor
+    verb = cursor.peek().word
+    if cursor.accept("CONVERT", "TABLE"):
+        other = reader.table_name()
+        _same(reader, name, DdlKind.EXCHANGE_PARTITION)
+        # Whoever runs the statement needs the table for it, and has it no more then.
+        reader.dropped(other, f"DROP TABLE IF EXISTS {quoted_table(other)}")
+    elif cursor.peek(1).word != "PARTITION" or cursor.at("PARTITION"):
+        return False
+    elif verb == "CONVERT":
+        _same(reader, name, DdlKind.DROP_PARTITION)
+        made = _other_table(reader)
+        if reader.scope.keeps(made):
+            reader.arrived(made)
+    elif verb in _OF_PARTITIONS:
+        _same(reader, name, _OF_PARTITIONS[verb])
+        if verb == "EXCHANGE":
+            told = name in reader.scope.known
+            # The statement stands once: run a second time it would change them back.
+            text = "" if told else None
+            _same(reader, _other_table(reader), DdlKind.EXCHANGE_PARTITION, text)
+    else:
+        return verb in _CARE_OF_PARTITIONS
+    return True
+
+
+def _other_table(reader: Reader) -> TableId:
+    """Consume up to the word TABLE, and the name after it."""
+    while not reader.cursor.accept("TABLE"):
+        reader.cursor.take()
+    return reader.table_name()
+
+
+def _same(reader: Reader, name: TableId, kind: DdlKind, query: str | None = None) -> None:
+    """Note a change that leaves a captured table's definition as it is."""
+    if (table := reader.scope.known.get(name)) is not None:
+        reader.change(kind, name, replace(table, version=0), query=query)

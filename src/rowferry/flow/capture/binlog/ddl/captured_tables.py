@@ -1,0 +1,488 @@
+"""The captured tables while the log is framed: which version a TABLE_MAP has, what DDL changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Final
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.position import Stage
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import BadStatement, SourceUnsupported, TableContradicted
+from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.ddl.announcements import dropped
+from rowferry.flow.capture.binlog.ddl.online_copies import is_online_copy
+from rowferry.flow.capture.binlog.ddl.reader import ANSI_QUOTES
+from rowferry.flow.capture.binlog.ddl.statements import Effects, effects
+from rowferry.flow.capture.binlog.ddl.text import mentioned, plain_text
+from rowferry.flow.capture.binlog.decode.table_map import (
+    MappedTable,
+    infer_schema,
+    is_sequence,
+    mismatch,
+)
+from rowferry.flow.capture.binlog.frame.events import Query
+from rowferry.flow.capture.binlog.frame.look_ahead import altered_since
+from rowferry.flow.capture.binlog.frame.scanner import Statement
+from rowferry.flow.capture.binlog.snapshot.snapshots import take_back
+from rowferry.flow.capture.binlog.state import Captured, State
+from rowferry.flow.decide.contract import Decision
+from rowferry.mysql.ddl.statement import create_sql, parse_create
+from rowferry.mysql.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
+from rowferry.mysql.server_form import in_order
+
+LOG = logging.getLogger(__name__)
+
+# Rows get another table, or another partition: what was read by the old names may be anybody's.
+_MOVES: Final = frozenset(
+    {
+        DdlKind.RENAME_TABLE,
+        DdlKind.EXCHANGE_PARTITION,
+        DdlKind.ADD_PARTITION,
+        DdlKind.REORGANIZE_PARTITION,
+        DdlKind.ALTER_PARTITIONING,
+        DdlKind.REMOVE_PARTITIONING,
+    }
+)
+
+
+class Book:
+    """Answers a scanner's questions from the state, and changes the state by statements."""
+
+    def __init__(
+        self,
+        state: State,
+        server: Server,
+        decision: Decision,
+        snapshots: bool,
+        follow_swaps: bool,
+        drop_marked: bool = False,
+        warn: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self._state = state
+        self._server = server
+        self._decision = decision
+        self._snapshots = snapshots
+        self._follow_swaps = follow_swaps
+        self._drop_marked = drop_marked
+        self._warn = warn
+        self._made: list[TableSchema] = []
+        # Versions that rows have replaced, with the commit-ts of these rows.
+        self._ahead: list[tuple[int, TableSchema]] = []
+
+    def made(self) -> tuple[TableSchema, ...]:
+        """Return the versions that rows, not statements, have made since the last call."""
+        found, self._made = tuple(self._made), []
+        return found
+
+    # --- what a scanner asks ---------------------------------------------------------------------
+
+    def is_mark(self, table: TableId) -> bool:
+        """Return whether rows of this table say that a changefeed wrote their transaction."""
+        return self._drop_marked and table.table.lower() == MARK_TABLE
+
+    def source_ms(self) -> int:
+        """Ask the source's clock."""
+        return self._server.clock_ms()
+
+    def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
+        """Return the version that the rows after a TABLE_MAP have; None: not captured.
+
+        A table whose columns are not those of its version gets a new version with this commit-ts:
+        read from the server where it is like that now, else made from the log's own description,
+        where the server's is newer, or was not certain before.
+
+        Raises:
+            SourceUnsupported: the log does not describe the table's columns.
+            TableContradicted: the server says otherwise, and no statement tells why.
+        """
+        name = self._name(mapped.table)
+        table = self._state.by_name().get(name)
+        if table is None:
+            if not self._decision.keeps_table(name) or is_sequence(mapped):
+                return None
+            return self._met_without_statement(mapped, name, commit_ts)
+        if table.progress.stage is Stage.REGISTERED:
+            return None
+        self._require_metadata(mapped, table.schema)
+        words = mismatch(mapped, table.schema)
+        if not words:
+            return table.schema
+        found = self._now_or_inferred(mapped, name, table.schema).at(commit_ts)
+        self._warn(
+            f"the columns of {name} changed without a statement that says so: {words}"
+            + ("; the log's own description is followed" if found.inferred else "")
+        )
+        if not self._decision.captures(found):
+            self._state.let_go(table.schema.table_id)
+            return None
+        self._ahead.append((commit_ts, table.schema))
+        self._state.put(found, table.progress.stage)
+        self._made.append(found)
+        return found
+
+    def effects(self, query: Query) -> Effects | None:
+        """Return what a statement does to captured tables; None: nothing."""
+        found = effects(
+            query.sql,
+            query.database,
+            {name: t.schema for name, t in self._state.by_name().items()},
+            self._decision.keeps_table,
+            self._state.take_id,
+            self._server.facts,
+            self._server.settings,
+            query.sql_mode,
+        )
+        if found is None or not self._concerns(found):
+            return None
+        return found
+
+    def _unsettled_by(self, found: Effects) -> list[Captured]:
+        """Return the tables whose snapshot cannot be trusted any more behind a statement.
+
+        Parts of a snapshot are read at their own moments, by the table's name and partition. The
+        log has not passed these moments yet: nobody knows which parts were read before rows got
+        another name, and which after that. A table that was read at one exact place, which the log
+        has not passed, has seen the statement already.
+        """
+        moved: dict[int, Captured] = {}
+        both = []
+        for change in found.changes:
+            for known in self._touched(change):
+                both.append(known)
+                if known.schema.table_id in self._state.lows:
+                    moved[known.schema.table_id] = known
+                elif change.kind in _MOVES and self._state.is_unsettled(known):
+                    moved[known.schema.table_id] = known
+        if any(c.kind is DdlKind.EXCHANGE_PARTITION for c in found.changes):
+            waits = any(t.progress.stage is Stage.REGISTERED for t in both)
+            if moved or waits:  # readers cannot exchange what they do not have
+                moved.update({t.schema.table_id: t for t in both})
+        return [t for t in moved.values() if t.progress.stage is not Stage.REGISTERED]
+
+    def _touched(self, change: SchemaChange) -> list[Captured]:
+        """Return the captured tables that a change is about."""
+        tables = self._state.tables
+        ids = {change.dropped_table_id, change.schema.table_id if change.schema else 0}
+        if change.schema is None and (named := self._state.by_name().get(change.table)):
+            ids.add(named.schema.table_id)
+        return [tables[i] for i in sorted(ids) if i in tables]
+
+    def named(self, query: Query) -> str:
+        """Return the captured table that a statement names, for an error; empty: none."""
+        known = self._state.by_name()
+        plain = plain_text(query.sql, self._server.facts, bool(query.sql_mode & ANSI_QUOTES))
+        for written, _ in mentioned(plain, query.database):
+            name = self._name(written)
+            if name in known:
+                return str(name)
+        return ""
+
+    def _concerns(self, found: Effects) -> bool:
+        """Return whether something of the effects reaches the feed."""
+        if found.unread or found.swapped:
+            return True
+        return any(self._reaches(change) for change in found.changes)
+
+    def _reaches(self, change: SchemaChange) -> bool:
+        tables = self._state.tables
+        if change.dropped_table_id in tables or self._decision.keeps_schema_change(change):
+            return True
+        schema = change.schema
+        if schema is None:
+            return False
+        return schema.table_id in tables or self._decision.captures(schema)
+
+    def _name(self, written: TableId) -> TableId:
+        """Return the name under which a table is captured, whatever case the log writes it in."""
+        known = self._state.by_name()
+        if not self._server.settings.lower_case or written in known:
+            return written
+        small = (written.database.lower(), written.table.lower())
+        for name in known:
+            if (name.database.lower(), name.table.lower()) == small:
+                return name
+        return self._server.settings.kept(written)
+
+    def _met_without_statement(
+        self, mapped: MappedTable, name: TableId, commit_ts: int
+    ) -> TableSchema | None:
+        """Take up a table that no statement has announced; its rows of before are not in the log.
+
+        Where the feed has snapshots it joins with one, else its rows are taken from here on.
+        """
+        table_id = self._state.take_id()
+        now = self._server.table(name, table_id)
+        if now is not None and not self._decision.captures(now):
+            return None
+        self._require_metadata(mapped)
+        if now is None or mismatch(mapped, now):
+            now = replace(infer_schema(mapped, now), id=name, table_id=table_id)
+        found = now.at(commit_ts)
+        if not self._decision.captures(found):
+            return None
+        if self._snapshots:
+            self._warn(f"no statement in the log tells where {name} came from: it is read anew")
+            self._state.put(found, Stage.REGISTERED)
+            return None
+        self._warn(
+            f"no statement in the log tells where {name} came from: its rows are delivered from "
+            "here on, those that it had before are not"
+        )
+        self._state.put(found, Stage.LOG)
+        self._made.append(found)
+        return found
+
+    def rewind(self) -> None:
+        """Forget the versions that rows have made behind the position: they are framed anew."""
+        for commit_ts, before in reversed(self._ahead):
+            if commit_ts > self._state.log.last_ts and before.table_id in self._state.tables:
+                self._state.put(before, Stage.LOG)
+        self._ahead.clear()
+
+    def _now_or_inferred(
+        self, mapped: MappedTable, name: TableId, before: TableSchema
+    ) -> TableSchema:
+        now = self._server.table(name, before.table_id)
+        words = mismatch(mapped, now) if now is not None else ""
+        if now is not None and not words:
+            return now
+        if words and not before.inferred:
+            if not altered_since(self._server, self._state.log, name):
+                raise TableContradicted(
+                    f"{name}: {words}, as the server's catalog has it, and no statement in the log "
+                    "explains that; make a new changefeed, or begin behind this place, or leave "
+                    "the table out with filter.rules"
+                )
+        return replace(infer_schema(mapped, before), id=name, table_id=before.table_id)
+
+    def _require_metadata(self, mapped: MappedTable, known: TableSchema | None = None) -> None:
+        """Refuse rows whose columns the log does not describe.
+
+        Once the server describes columns again, rows that it wrote without that are read by the
+        version in force, if that is certain and fits what the log does tell.
+        """
+        if mapped.has_metadata:
+            return
+        if not self._server.describes_columns():
+            raise SourceUnsupported(
+                f"the log does not name the columns of {mapped.table}; run: "
+                "SET GLOBAL binlog_row_metadata = FULL, and start the changefeed again"
+            )
+        if known is None or known.inferred or mismatch(mapped, known):
+            raise SourceUnsupported(
+                f"the log does not name the columns of {mapped.table}, and what they were is not "
+                "known; make a new changefeed"
+            )
+
+    # --- statements ------------------------------------------------------------------------------
+
+    def apply(self, statement: Statement) -> tuple[SchemaChange, ...]:
+        """Change the state by a statement; returns what goes downstream, in order.
+
+        Each change has a commit-ts of its own, counted up from the statement's: where a RENAME
+        swaps tables, their order decides which rows go where. (Only a table that is made and filled
+        by one transaction has the commit-ts of its rows; and both tables of an exchange of
+        partitions have one, as they have one statement.)
+        """
+        self._server.renew_settings()
+        told: list[SchemaChange] = []
+
+        def stamp() -> int:
+            return statement.commit_ts + (0 if self._state.log.txn_ts else len(told))
+
+        if unsettled := self._unsettled_by(statement.effects):
+            for table in unsettled:
+                told += take_back(self._state, table, self._decision, stamp())
+            found = self.effects(statement.query) or Effects()
+            statement = replace(statement, effects=found)
+        ours = tuple(told)
+        swapped = dict(statement.effects.swapped)
+        passing = self._passing(statement.effects)
+        for change in statement.effects.changes:
+            whole = self._completed(change, statement)
+            if whole is not None:
+                shared = not whole.query and bool(told)
+                at = told[-1].commit_ts if shared else stamp()
+                told += self._apply_one(whole, at, passing)
+        for name, copy in swapped.items():
+            told += self._swap(name, copy, statement, stamp())
+        listed = {c.table for c in statement.effects.changes} | swapped.keys()
+        for name in statement.effects.unread:
+            if name not in listed:
+                change = SchemaChange(0, DdlKind.NONE, statement.query.sql.strip(), name)
+                whole = self._completed(change, statement)
+                if whole is not None:
+                    told += self._apply_one(whole, stamp())
+        if self._drop_marked and statement.query.sql_mode == MARK_SQL_MODE_BITS:
+            return ours  # a changefeed ran it: it is followed, and not sent back
+        return tuple(told)
+
+    def _passing(self, found: Effects) -> set[int]:
+        """Return the captured tables that are captured behind a statement as well.
+
+        Some may have a name on the way that the filter does not keep. Readers are told of it, as
+        two tables cannot trade their names without a third one.
+        """
+        ends = {c.schema.table_id: c.schema for c in found.changes if c.schema is not None}
+        return {i for i, schema in ends.items() if self._decision.captures(schema)}
+
+    def _completed(self, change: SchemaChange, statement: Statement) -> SchemaChange | None:
+        """Return a change with the definition that its text did not tell; None: no table is left.
+
+        What the server says now holds if nothing altered the table since; else the old facts are
+        carried over and the log's own description corrects them with the next row.
+        """
+        if change.table not in statement.effects.unread or change.schema is not None:
+            return change
+        name = change.table
+        old = self._state.by_name().get(change.previous or name)
+        table_id = old.schema.table_id if old else self._state.take_id()
+        now = self._server.table(name, table_id)
+        fresh = now is not None and not altered_since(self._server, self._state.log, name)
+        if old is not None and not fresh:
+            now = replace(old.schema, id=name, inferred=True)
+        elif now is not None and not fresh:
+            now = replace(now, inferred=True)
+        if now is None:
+            LOG.warning("a table is gone before its definition could be read", extra={"t": name})
+            now = _as_written(change, table_id)
+        if now is None:
+            return None
+        kind = change.kind if change.kind is not DdlKind.NONE else DdlKind.MULTI_SCHEMA_CHANGE
+        if old is None and (kind is DdlKind.MULTI_SCHEMA_CHANGE or not change.query):
+            kind = DdlKind.RENAME_TABLE  # whatever it was, its rows may be there already
+        query = change.query or create_sql(now)
+        return replace(change, kind=kind, query=query, schema=now)
+
+    def _apply_one(
+        self, change: SchemaChange, commit_ts: int, passing: Collection[int] = ()
+    ) -> list[SchemaChange]:
+        """Change the state by one change of a statement, which brings `passing` tables back."""
+        told = self._cleared(change, commit_ts)
+        if told and not self._state.log.txn_ts:
+            commit_ts += 1
+        schema = change.schema.at(commit_ts) if change.schema is not None else None
+        change = replace(change, commit_ts=commit_ts, schema=schema)
+        if change.kind is DdlKind.DROP_TABLE and change.dropped_table_id in self._state.tables:
+            last = self._state.tables[change.dropped_table_id].schema
+            change = replace(change, last_schema=last)
+        seen = self._as_seen(change)
+        hidden = self._is_hidden(seen)
+        if not hidden and self._is_told(seen):
+            told.append(seen)
+        if change.dropped_table_id:
+            self._state.forget(change.dropped_table_id)
+        if schema is None:
+            return told
+        if not self._decision.captures(schema):
+            if told and schema.table_id in self._state.tables:
+                self._state.put(schema, Stage.LOG)  # readers know it by this name
+            if schema.table_id not in passing:
+                self._state.let_go(schema.table_id)
+        elif hidden:
+            self._state.put(schema, Stage.REGISTERED)
+        elif schema.table_id in self._state.tables or change.kind in (
+            DdlKind.CREATE_TABLE,
+            DdlKind.TRUNCATE_TABLE,
+        ):
+            now = self._state.put(schema, Stage.LOG)
+            if change.kind is DdlKind.CREATE_TABLE:
+                now.tell()
+        else:
+            stage = Stage.REGISTERED if self._snapshots else Stage.LOG
+            self._state.put(schema, stage).tell()
+        return told
+
+    def _cleared(self, change: SchemaChange, commit_ts: int) -> list[SchemaChange]:
+        """Return the DROP of what readers have kept under the name that a table gets."""
+        left = self._state.left
+        if change.kind is DdlKind.DROP_DATABASE and self._decision.keeps_schema_change(change):
+            for name in [n for n in left if n.database == change.table.database]:
+                del left[name]
+        if change.schema is None or change.table not in left:
+            return []
+        seen = self._as_seen(change)
+        if self._is_hidden(seen) or not self._is_told(seen):
+            return []
+        if seen.kind is not DdlKind.CREATE_TABLE and seen.previous is None:
+            return []
+        drop = dropped(change.table, left.pop(change.table).table_id, commit_ts)
+        return [drop]
+
+    def _is_told(self, change: SchemaChange) -> bool:
+        """Return whether readers are told: also where a table comes back from a name outside."""
+        if change.previous is not None and change.schema is not None:
+            if change.schema.table_id in self._state.tables:
+                if not self._decision.keeps_table(change.previous):
+                    change = replace(change, previous=None)
+        return self._decision.keeps_schema_change(change)
+
+    def _is_hidden(self, change: SchemaChange) -> bool:
+        """Return whether a change of a table that waits is nothing for readers.
+
+        Where they do not know the table, nobody knows what it was like at this place, until it
+        joins. And those who have none of its rows have none to exchange.
+        """
+        waiting = [t for t in self._touched(change) if t.progress.stage is Stage.REGISTERED]
+        if not waiting or change.kind is DdlKind.CREATE_TABLE:
+            return False
+        return not waiting[0].told or change.kind is DdlKind.EXCHANGE_PARTITION
+
+    def _let_go(self, schema: TableSchema, commit_ts: int) -> list[SchemaChange]:
+        """Let a table go; returns the DROP that clears what was delivered of it."""
+        return self._apply_one(dropped(schema.id, schema.table_id, commit_ts), commit_ts)
+
+    def _as_seen(self, change: SchemaChange) -> SchemaChange:
+        """Return a change as the feed sees it: a table renamed into it is a new table."""
+        schema = change.schema
+        if schema is None or schema.table_id in self._state.tables:
+            return change
+        if change.kind is DdlKind.CREATE_TABLE or not self._decision.captures(schema):
+            return change
+        if change.kind is DdlKind.TRUNCATE_TABLE:
+            return change
+        query = create_sql(schema)
+        return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
+
+    def _swap(
+        self, name: TableId, copy: TableId, statement: Statement, commit_ts: int
+    ) -> list[SchemaChange]:
+        """Let a captured table go on as the one that took its name.
+
+        Only the copy that a tool made is known to have the same rows; others are read.
+        """
+        old = self._state.by_name().get(name)
+        table_id = old.schema.table_id if old else self._state.take_id()
+        now = self._server.table(name, table_id)
+        if now is None:
+            return []
+        if altered_since(self._server, self._state.log, name):
+            now = replace(now, inferred=True)
+        told: list[SchemaChange] = []
+        kind = DdlKind.MULTI_SCHEMA_CHANGE if old is not None else DdlKind.RENAME_TABLE
+        if old is not None and not (self._follow_swaps and is_online_copy(name, copy)):
+            told = self._let_go(old.schema, commit_ts)
+            now = replace(now, table_id=self._state.take_id())
+            kind = DdlKind.RENAME_TABLE
+        query = statement.query.sql.strip()
+        change = SchemaChange(0, kind, query, name, now)
+        return told + self._apply_one(change, commit_ts + len(told))
+
+
+def _as_written(change: SchemaChange, table_id: int) -> TableSchema | None:
+    """Return the table that a statement's text makes, as far as that tells it; None: not at all.
+
+    Rows may follow before it is dropped: whoever takes them must have been told of the table.
+    """
+    if change.kind is not DdlKind.CREATE_TABLE or not change.query:
+        return None
+    try:
+        found = parse_create(change.query, change.table.database)
+    except BadStatement:
+        return None
+    indexes = in_order(found.indexes)
+    table = replace(found, id=change.table, table_id=table_id, indexes=indexes)
+    return replace(table, partitioning=None, inferred=True)

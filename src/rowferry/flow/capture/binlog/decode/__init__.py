@@ -1,0 +1,1 @@
+"""Decodes rows events into columns, in the task."""

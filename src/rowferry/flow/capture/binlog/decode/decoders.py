@@ -1,0 +1,73 @@
+"""Decoders of a worker process, kept from segment to segment.
+
+Tables that differ in nothing but their names share all of a decoder that costs time to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import count
+from typing import Final
+
+from rowferry.change.table import TableSchema
+from rowferry.flow.capture.binlog.decode.rows_events import RowsDecoder
+from rowferry.flow.capture.binlog.decode.table_map import MappedTable, parse_table_map
+from rowferry.mysql.session import Flavour
+
+_KEPT: Final = 8192
+
+
+class Decoders:
+    """Decoders by TABLE_MAP and table version, kept from segment to segment."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, Flavour, bool, int], RowsDecoder] = {}
+        self._mapped: dict[tuple[bytes, Flavour], MappedTable] = {}
+        self._of_form: dict[tuple[int, Flavour, bool], RowsDecoder] = {}
+        self._forms: dict[Hashable, int] = {}
+        self._numbers = count()
+        self._form_of: dict[tuple[bytes, Flavour, int], tuple[TableSchema, int]] = {}
+
+    def mapped(self, body: bytes, flavour: Flavour) -> MappedTable:
+        """Return what a TABLE_MAP says."""
+        found = self._mapped.get((body, flavour))
+        if found is None:
+            if len(self._mapped) >= _KEPT:
+                self._mapped.clear()
+            found = self._mapped[body, flavour] = parse_table_map(body, flavour)
+        return found
+
+    def of(
+        self, body: bytes, schema: TableSchema, flavour: Flavour, allow_partial: bool
+    ) -> RowsDecoder:
+        """Return the decoder for rows of a TABLE_MAP, which are of this table version."""
+        key = (body, flavour, allow_partial, id(schema))
+        found = self._known.get(key)
+        if found is None or found.schema is not schema:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+                self._of_form.clear()
+            form = (self.form(body, schema, flavour), flavour, allow_partial)
+            alike = self._of_form.get(form)
+            if alike is None:
+                alike = RowsDecoder(self.mapped(body, flavour), schema, flavour, allow_partial)
+                self._of_form[form] = alike
+            self._known[key] = found = alike.of_table(schema)
+        return found
+
+    def form(self, body: bytes, schema: TableSchema, flavour: Flavour) -> int:
+        """Return a number that is the same for tables that differ in nothing but their names."""
+        key = (body, flavour, id(schema))
+        kept = self._form_of.get(key)
+        if kept is not None and kept[0] is schema:
+            return kept[1]
+        mapped = self.mapped(body, flavour)
+        alike = (mapped.columns, mapped.has_metadata, schema.columns, schema.indexes)
+        if len(self._form_of) >= _KEPT:
+            self._form_of.clear()
+            self._forms.clear()
+        number = self._forms.get(alike)
+        if number is None:  # one that was forgotten is never given again
+            number = self._forms[alike] = next(self._numbers)
+        self._form_of[key] = (schema, number)
+        return number

@@ -1,0 +1,249 @@
+"""TABLE_MAP events: what the log itself says of a table's columns.
+
+With `binlog_row_metadata=FULL` that is enough to decode rows. Facts that only the server's catalog
+has (which unique key is PRIMARY, defaults, comments, generated columns) come from table versions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from rowferry.change.sqltype import Kind, SqlType
+from rowferry.change.table import Column, Index, TableSchema
+from rowferry.errors import SourceUnsupported
+from rowferry.flow.capture.binlog.decode.table_map_reader import (
+    BIT,
+    BLOBS,
+    DATE,
+    DATETIME,
+    DATETIME2,
+    DOUBLE,
+    ENUM,
+    FLOAT,
+    GEOMETRY,
+    INTEGERS,
+    JSON,
+    NEWDATE,
+    NEWDECIMAL,
+    SET,
+    STRING,
+    STRINGS,
+    TIME,
+    TIME2,
+    TIMESTAMP,
+    TIMESTAMP2,
+    VARCHAR_COMPRESSED,
+    VECTOR,
+    YEAR,
+    MappedColumn,
+    MappedTable,
+    parse_table_map,
+)
+from rowferry.mysql.charsets import charset_of, longest_character, plain_name
+
+__all__ = [
+    "MappedColumn",
+    "MappedTable",
+    "column_types",
+    "infer_schema",
+    "is_sequence",
+    "mismatch",
+    "parse_table_map",
+]
+
+_TIMES: Final = {
+    TIMESTAMP: "timestamp",
+    TIMESTAMP2: "timestamp",
+    DATETIME: "datetime",
+    DATETIME2: "datetime",
+    TIME: "time",
+    TIME2: "time",
+}
+_BINARY_COLLATION: Final = 63
+_OF_SEQUENCES: Final = (
+    "next_not_cached_value",
+    "minimum_value",
+    "maximum_value",
+    "start_value",
+    "increment",
+    "cache_size",
+    "cycle_option",
+    "cycle_count",
+)
+_BLOB_NAMES: Final = ("tiny", "", "medium", "long")
+
+
+def column_types(mapped: MappedTable) -> tuple[SqlType, ...]:
+    """Return the columns' types as far as the log alone tells them.
+
+    It does not tell display widths, ZEROFILL, nor MariaDB's INET4, INET6 and UUID (which look like
+    BINARY) and JSON (LONGTEXT).
+    """
+    return tuple(_type(c) for c in mapped.columns)
+
+
+def _type(column: MappedColumn) -> SqlType:
+    code, meta = column.code, column.meta
+    if code in INTEGERS:
+        return SqlType(INTEGERS[code], unsigned=column.unsigned)
+    if code in (FLOAT, DOUBLE):
+        return SqlType("float" if code == FLOAT else "double", unsigned=column.unsigned)
+    if code == NEWDECIMAL:
+        return SqlType("decimal", unsigned=column.unsigned, length=meta >> 8, scale=meta & 255)
+    if code in _TIMES:
+        return SqlType(_TIMES[code], scale=meta or None)
+    if code in STRINGS or code in BLOBS:
+        return _string_type(column)
+    if code in (ENUM, SET):
+        charset = charset_of(column.collation) or "utf8mb4"
+        name = "enum" if code == ENUM else "set"
+        return SqlType(name, elements=column.elements, charset=charset)
+    if code == BIT:
+        return SqlType("bit", length=meta)
+    if code == VECTOR:
+        return SqlType("vector", length=column.vector_dimensions or None)
+    names = {DATE: "date", NEWDATE: "date", YEAR: "year", JSON: "json", GEOMETRY: "geometry"}
+    return SqlType(names[code])
+
+
+def _string_type(column: MappedColumn) -> SqlType:
+    charset = charset_of(column.collation) or "utf8mb4"
+    binary = column.collation == _BINARY_COLLATION
+    if column.code in BLOBS:
+        name = _BLOB_NAMES[column.meta - 1] + ("blob" if binary else "text")
+        return SqlType(name, charset=charset)
+    stem = "char" if column.code == STRING else "varchar"
+    name = stem.replace("char", "binary") if binary else stem
+    size = column.meta - (column.code == VARCHAR_COMPRESSED)  # one byte says how it is compressed
+    return SqlType(name, length=size // longest_character(charset), charset=charset)
+
+
+def mismatch(mapped: MappedTable, schema: TableSchema) -> str:
+    """Return words for the first difference between the log's columns and a version's; "": none.
+
+    Compares what the log tells: number, names and types of the columns; without metadata only what
+    rows look like.
+    """
+    if len(mapped.columns) != len(schema.columns):
+        return f"the log has {len(mapped.columns)} columns, the version {len(schema.columns)}"
+    for found, column in zip(mapped.columns, schema.columns, strict=True):
+        if mapped.has_metadata and found.name.lower() != column.name.lower():
+            return f"the log has column {found.name!r} in the place of {column.name!r}"
+        if not _fits(found, column.type, mapped.has_metadata):
+            return f"column {column.name!r} is {_type(found).sql} in the log, not {column.type.sql}"
+    return ""
+
+
+def _fits(found: MappedColumn, known: SqlType, has_metadata: bool) -> bool:
+    """Return whether a version's type can be what the log says."""
+    told, is_string = _type(found), found.code in STRINGS or found.code in BLOBS
+    if known.name in ("inet4", "inet6", "uuid"):
+        return found.code == STRING and found.meta == {"inet4": 4}.get(known.name, 16)
+    if known.kind is Kind.VECTOR and found.code in STRINGS:  # MariaDB's
+        return known.length is None or found.meta == 4 * known.length
+    if is_string and not (has_metadata and charset_of(found.collation)):
+        return _same_bytes(found, known)
+    if told.name != known.name or (has_metadata and told.unsigned != known.unsigned):
+        return False
+    if is_string:
+        same_length = found.code in BLOBS or told.length == known.width
+        return same_length and _same_charset(told, known)
+    match told.kind:
+        case Kind.ENUM | Kind.SET:
+            same = told.elements == known.elements and _same_charset(told, known)
+            return same or not has_metadata
+        case Kind.DECIMAL | Kind.BIT:
+            return told.length == known.width and told.fraction_digits == known.fraction_digits
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            is_old = found.code in (TIMESTAMP, DATETIME, TIME)  # these do not tell the fraction
+            return is_old or told.fraction_digits == known.fraction_digits
+        case Kind.VECTOR:
+            return None in (told.length, known.length) or told.length == known.length
+    return True
+
+
+def _same_bytes(found: MappedColumn, known: SqlType) -> bool:
+    """Compare strings without metadata: their length in bytes says enough."""
+    if found.code in BLOBS:
+        return known.name in (_BLOB_NAMES[found.meta - 1] + end for end in ("blob", "text"))
+    stems = ("char", "binary") if found.code == STRING else ("varchar", "varbinary")
+    longest = longest_character(known.charset)
+    return known.name in stems and found.meta == (known.width or 0) * longest
+
+
+def _same_charset(told: SqlType, known: SqlType) -> bool:
+    return plain_name(told.charset) == plain_name(known.charset)
+
+
+def is_sequence(mapped: MappedTable) -> bool:
+    """Return whether this is one of MariaDB's sequences: their state is logged like rows."""
+    return tuple(c.name for c in mapped.columns) == _OF_SEQUENCES
+
+
+def infer_schema(mapped: MappedTable, previous: TableSchema | None) -> TableSchema:
+    """Return a version made from what the log says, marked `inferred`, with version 0.
+
+    Columns that survive (by name) keep their ids and all facts that the log does not contradict;
+    new ones get ids above all that were ever used. Indexes survive with their columns.
+
+    Raises:
+        SourceUnsupported: the log has no metadata to infer from.
+    """
+    if not mapped.has_metadata:
+        raise SourceUnsupported(
+            f"{mapped.table}: the log has no column names; SET GLOBAL binlog_row_metadata = FULL"
+        )
+    known = previous.by_name if previous else {}
+    used = [c.id for c in previous.columns] if previous else []
+    dropped = previous.dropped_column_id if previous else 0
+    next_id = max([dropped, *used], default=0)
+    columns = []
+    for found in mapped.columns:
+        column = known.get(found.name.lower())
+        if column is None:
+            next_id += 1
+            column = Column(next_id, found.name, _type(found))
+        elif not _fits(found, column.type, True):
+            column = replace(column, type=_type(found))
+        columns.append(
+            replace(
+                column,
+                name=found.name,
+                nullable=found.nullable,
+                invisible=column.invisible or not found.visible,
+            )
+        )
+    kept = {c.id for c in columns}
+    return TableSchema(
+        id=mapped.table,
+        table_id=previous.table_id if previous else 0,
+        version=0,
+        columns=tuple(columns),
+        indexes=_indexes(mapped, previous, {c.name.lower() for c in columns}),
+        charset=previous.charset if previous else "utf8mb4",
+        comment=previous.comment if previous else "",
+        inferred=True,
+        dropped_column_id=max([dropped, *(i for i in used if i not in kept)], default=0),
+    )
+
+
+def _indexes(
+    mapped: MappedTable, previous: TableSchema | None, names: set[str]
+) -> tuple[Index, ...]:
+    """Return the indexes that survive, and the key that the log names if none of them is it."""
+    kept = [
+        i
+        for i in (previous.indexes if previous else ())
+        if all(c.lower() in names for c in i.columns)
+    ]
+    key = tuple(mapped.columns[place].name for place in mapped.primary_key)
+    lower = tuple(c.lower() for c in key)
+    for index in kept:
+        if index.unique and tuple(c.lower() for c in index.columns) == lower:
+            return tuple(kept)
+    kept = [i for i in kept if not i.primary]
+    if not key:
+        return tuple(kept)
+    number = max((i.id for i in kept), default=0) + 1
+    return (Index(number, "PRIMARY", key, unique=True, primary=True), *kept)

@@ -1,0 +1,1 @@
+"""Frames the log on the driver: transactions, commit timestamps, segments, statements."""

@@ -1,0 +1,170 @@
+"""The tables that a walk over the log knows, and the walk itself with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rowferry.flow.capture.binlog.frame import scan_kernels as k
+from rowferry.flow.capture.binlog.frame.carry_kernels import keep_needed
+
+_UNSEEN = np.iinfo(np.int64).max
+_NO_OUT = np.zeros((0, 4), np.int64)
+_NO_TS = np.zeros(0, np.int64)
+
+
+class Maps:
+    """TABLE_MAPs by the log's table number: their bytes, and whether their rows are captured."""
+
+    def __init__(self) -> None:
+        self.keys = np.zeros(64, np.int64)
+        self.slots = np.zeros(64, np.int32)
+        self.start = np.zeros(16, np.int64)
+        self.size = np.zeros(16, np.int64)
+        self.captured = np.zeros(16, np.int8)
+        self.bytes = np.zeros(4096, np.uint8)
+        self._filled = 0
+        self.bodies: list[bytes] = []
+
+    def put(self, body: bytes, captured: bool, mark: bool = False) -> int:
+        """Remember a TABLE_MAP (for its number, instead of an earlier one); returns its slot.
+
+        A `mark` keeps all rows behind it in its transaction from being captured.
+        """
+        number = int.from_bytes(body[:6], "little")
+        slot = len(self.bodies)
+        self.bodies.append(body)
+        self.start, self.size = _grown(self.start, slot + 1), _grown(self.size, slot + 1)
+        self.captured = _grown(self.captured, slot + 1)
+        self.bytes = _grown(self.bytes, self._filled + len(body))
+        self.start[slot], self.size[slot] = self._filled, len(body)
+        self.captured[slot] = k.MARK if mark else k.CAPTURED if captured else 0
+        self.bytes[self._filled : self._filled + len(body)] = np.frombuffer(body, np.uint8)
+        self._filled += len(body)
+        if slot * 2 >= len(self.keys):
+            self._rehash()
+        place = k._find_map(self.keys, number)
+        self.keys[place], self.slots[place] = number + 1, slot
+        return slot
+
+    def slot_of(self, number: int) -> int:
+        """Return the slot of a table number; -1: it has none."""
+        place = k._find_map(self.keys, number)
+        return int(self.slots[place]) if self.keys[place] else -1
+
+    def needed(self, data: npt.NDArray[np.uint8], begin: int, behind: int, tail: int) -> memoryview:
+        """Return the packets of data[begin:behind] that a reader of captured rows needs."""
+        out = np.empty(behind - begin, np.uint8)
+        where = (np.int64(begin), np.int64(behind), np.int64(tail))
+        size = keep_needed(data, *where, self.keys, self.slots, self.captured, out)
+        return out[: int(size)].data
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    def _rehash(self) -> None:
+        keys, slots = self.keys, self.slots
+        self.keys = np.zeros(len(keys) * 4, np.int64)
+        self.slots = np.zeros(len(keys) * 4, np.int32)
+        for key, slot in zip(keys[keys != 0], slots[keys != 0], strict=True):
+            place = k._find_map(self.keys, key - 1)
+            self.keys[place], self.slots[place] = key, slot
+
+
+class Pairs:
+    """The (slot, partition) pairs of one segment; each has a place, its slice."""
+
+    def __init__(self) -> None:
+        self.keys = np.full(64, -1, np.int64)
+        self.place = np.zeros(64, np.int32)
+        self.first_seen = np.full(16, _UNSEEN, np.int64)
+        self.seen_bytes = np.zeros(16, np.int64)
+        self._known = 0
+
+    def put(self, slot: int, partition: int, place: int) -> None:
+        """Give a pair its place; several pairs may share one."""
+        self._known += 1
+        if self._known * 2 > len(self.keys):
+            keys, places = self.keys, self.place
+            self.keys = np.full(len(keys) * 4, -1, np.int64)
+            self.place = np.zeros(len(keys) * 4, np.int32)
+            for key, old in zip(keys[keys != -1], places[keys != -1], strict=True):
+                found = k._find_pair(self.keys, key)
+                self.keys[found], self.place[found] = key, old
+        key = slot * 65537 + partition
+        found = k._find_pair(self.keys, np.int64(key))
+        self.keys[found], self.place[found] = key, place
+        if place >= len(self.first_seen):
+            more = np.full(max(place + 1, 2 * len(self.first_seen)), _UNSEEN, np.int64)
+            more[: len(self.first_seen)] = self.first_seen
+            self.first_seen = more
+            self.seen_bytes = _grown(self.seen_bytes, len(more))
+
+    def seen(self, count: int) -> list[int]:
+        """Return the places that occurred up to the `count`-th captured rows event."""
+        return [int(p) for p in np.flatnonzero(self.first_seen <= count)]
+
+
+class Found:
+    """Room for the rows events that a collecting walk finds."""
+
+    def __init__(self, room: int) -> None:
+        self.spans = np.zeros((room, 4), np.int64)
+        self.commit_ts = np.zeros(room, np.int64)
+        self.place = np.zeros(room, np.int32)
+
+
+_NONE = Found(0)
+
+
+def run_walk(
+    data: npt.NDArray[np.uint8],
+    filled: int,
+    prefix: int,
+    tail: int,
+    maria: bool,
+    stop_at: int,
+    state: npt.NDArray[np.int64],
+    border: npt.NDArray[np.int64],
+    maps: Maps,
+    pairs: Pairs,
+    collect: bool,
+    found: Found = _NONE,
+) -> int:
+    """Walk on from `state[AT]`; see `scan_kernels.walk`."""
+    reason: Any = k.walk(
+        data,
+        np.int64(filled),
+        np.int64(prefix),
+        np.int64(tail),
+        maria,
+        np.int64(stop_at),
+        state,
+        border,
+        maps.keys,
+        maps.slots,
+        maps.start,
+        maps.size,
+        maps.captured,
+        maps.bytes,
+        pairs.keys,
+        pairs.place,
+        pairs.first_seen,
+        pairs.seen_bytes,
+        collect,
+        found.spans,
+        found.commit_ts,
+        found.place,
+        k.CRC_TABLES,
+    )
+    return int(reason)
+
+
+def _grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    if size <= len(array):
+        return array
+    more = np.zeros(max(size, 2 * len(array)), array.dtype)
+    more[: len(array)] = array
+    return more

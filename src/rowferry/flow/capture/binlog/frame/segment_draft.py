@@ -1,0 +1,108 @@
+"""A segment while it is framed: where it begins, which tables occur, the bytes to take along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from rowferry.change.plan import Segment, TableSlice
+from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.capture.binlog.frame.scan import Maps, Pairs
+
+
+@dataclass(slots=True)
+class SegmentDraft:
+    """An open segment.
+
+    Attributes:
+        server, file, start: where it is read.
+        last_ts: the clock before its first transaction.
+        txn_ts: commit-ts of the transaction inside which it begins; 0: it begins with one.
+        clamp_ms: with which the clock ticks in it.
+        carried_from: index in the stream's buffer of the first byte that is not in `payload` yet.
+        xa: its rows belong to an XA transaction that is being prepared.
+        maps: TABLE_MAPs in force where it begins.
+        names: (database, table, partition) as the log writes them, to the place of their slice.
+        payload: its bytes, without rows that nobody reads; None: too many to take along.
+    """
+
+    server: str
+    file: str
+    start: int
+    last_ts: int
+    txn_ts: int
+    clamp_ms: int
+    first_ts: int
+    carried_from: int
+    xa: bool
+    maps: list[str] = field(default_factory=list)
+    names: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    slices: dict[TableSlice, int] = field(default_factory=dict)
+    pairs: Pairs = field(default_factory=Pairs)
+    payload: bytearray | None = field(default_factory=bytearray)
+
+    def add(self, slot: int, name: TableId, schema: TableSchema, partition: int) -> bool:
+        """Add what the log's table map `slot` names (`partition` + 1; 0: none); was it new?"""
+        physical = partition - 1 if partition else None
+        one = TableSlice(schema.id, schema.table_id, schema.version, physical)
+        new = one not in self.slices
+        place = self.slices.setdefault(one, len(self.slices))
+        self.names[(*name, partition)] = place
+        self.pairs.put(slot, partition, place)
+        return new
+
+    def version_of(self, table_id: int) -> int | None:
+        """Return the version with which a table occurs so far."""
+        return next((s.version for s in self.slices if s.table_id == table_id), None)
+
+    def bytes_of(self, seen: list[int]) -> dict[TableSlice, int]:
+        """Return how much log each slice has that occurred; at least that, never less."""
+        ordered = list(self.slices)
+        return {ordered[p]: int(self.pairs.seen_bytes[p]) for p in seen}
+
+    def carry(
+        self, data: npt.NDArray[np.uint8], start: int, behind: int, tail: int, maps: Maps, most: int
+    ) -> None:
+        """Take along what a reader needs of a buffer, from `start` at the earliest to `behind`.
+
+        `maps` tells which tables are captured; `tail` is the size of a checksum.
+        """
+        if self.payload is None:
+            return
+        begin = max(start, self.carried_from)
+        if behind > begin:
+            self.payload += maps.needed(data, begin, behind, tail)
+            self.carried_from = behind
+        if len(self.payload) > most:
+            self.payload = None
+
+    def finished(self, seen: list[int], end: int, last_ts: int, maria: bool, tail: int) -> Segment:
+        """Return the segment up to a log offset, with the slices that occurred."""
+        places = {old: new for new, old in enumerate(seen)}
+        ordered = list(self.slices)
+        read = {
+            "kind": "log",
+            "server": self.server,
+            "file": self.file,
+            "from": self.start,
+            "to": end,
+            "last_ts": self.last_ts,
+            "txn_ts": self.txn_ts,
+            "clamp_ms": self.clamp_ms,
+            "fixed_ts": 0,
+            "maria": maria,
+            "tail": tail,
+            "maps": self.maps,
+            "names": [[*n, places[p]] for n, p in self.names.items() if p in places],
+        }
+        return Segment(
+            ordinal=0,
+            read=read,
+            slices=tuple(ordered[p] for p in seen),
+            first_commit_ts=self.first_ts,
+            last_commit_ts=max(self.first_ts, last_ts),
+            log_bytes=end - self.start,
+            payload=bytes(self.payload or b""),
+        )

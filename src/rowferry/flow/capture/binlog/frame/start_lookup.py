@@ -1,0 +1,164 @@
+"""Finds the state of the log at a place that the user gave: its GTIDs and its clock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rowferry.change.position import physical_ms
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import BadOption, LogLost
+from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet
+from rowferry.flow.capture.binlog.client.retention import binary_logs, check_reachable, log_begun
+from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.ddl.statements import Effects
+from rowferry.flow.capture.binlog.decode.table_map import MappedTable
+from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame.scanner import Scanner
+from rowferry.flow.capture.binlog.position import LogPosition
+from rowferry.flow.capture.contract import Appetite
+from rowferry.moment import moment
+from rowferry.mysql.session import Flavour
+
+_FOREVER: Final = 1 << 62
+
+
+class _NoTables:
+    """A scanner's table book in which no table is captured."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
+        return None
+
+    def effects(self, query: ev.Query) -> Effects | None:
+        return None
+
+    def named(self, query: ev.Query) -> str:
+        return ""
+
+    def is_mark(self, table: TableId) -> bool:
+        return False
+
+    def source_ms(self) -> int:
+        return self._server.clock_ms()
+
+
+def position_at(server: Server, file: str, offset: int) -> LogPosition:
+    """Return the position at a place of the log, which must be a border between transactions.
+
+    Raises:
+        BadOption: no transaction ends there.
+        LogLost: the file is not there any more.
+    """
+    check_reachable(server.connection, server.login, server.facts, file, offset, "")
+    if offset <= 4:
+        return _first(server, file)
+    found = _frame(server, file, offset, None)
+    if found.offset != offset:
+        raise BadOption(
+            f"start-position: no transaction ends at {file}:{offset}; the nearest border before it "
+            f"is {file}:{found.offset}"
+        )
+    return found
+
+
+def position_before(server: Server, start_ts: int) -> LogPosition:
+    """Return the position behind the last transaction at or below a commit-ts.
+
+    Raises:
+        LogLost: the log no longer reaches back that far.
+    """
+    wanted = physical_ms(start_ts) / 1000
+    logs = [name for name, _ in binary_logs(server.connection, server.login)]
+    low, high = 0, len(logs) - 1
+    while low < high:  # the last file that was begun before
+        middle = (low + high + 1) // 2
+        begun = log_begun(server.login, server.flavour, logs[middle]).timestamp()
+        low, high = (middle, high) if begun <= wanted else (low, middle - 1)
+    first = log_begun(server.login, server.flavour, logs[low])
+    if first.timestamp() > wanted + 1:
+        raise LogLost(
+            f"start-ts {start_ts} lies before the oldest log file {logs[low]}, begun at {first}; "
+            "choose a later start-ts, or make the changefeed with a snapshot"
+        )
+    return _frame(server, logs[low], _FOREVER, start_ts)
+
+
+def _first(server: Server, file: str) -> LogPosition:
+    return LogPosition(
+        server.flavour, server.facts.identity, file, 4, str(_gtids_before(server, file))
+    )
+
+
+def _frame(server: Server, file: str, stop: int, until_ts: int | None) -> LogPosition:
+    """Frame a file from its beginning up to an offset or a commit-ts; nothing is captured."""
+    moment("frame log to start")
+    begin = _first(server, file)
+    stream = LogStream(server.login, server.flavour, StartAt(file, 4))
+    appetite = Appetite(lambda table: 1 << 20, 1 << 40, lambda ts: "", until_ts)
+    scanner = Scanner(stream, begin, _NoTables(server), appetite)
+    try:
+        return scanner.frame_to(stop)
+    finally:
+        stream.close()
+
+
+def _gtids_before(server: Server, file: str) -> GtidSet | GtidPosition:
+    """Return the transactions before a file, as its own head lists them."""
+    moment("read gtids of head")
+    stream = LogStream(server.login, server.flavour, StartAt(file, 4))
+    maria = server.flavour is Flavour.MARIADB
+    none: GtidSet | GtidPosition = GtidPosition() if maria else GtidSet()
+    tail = stream.tail
+    try:
+        while True:
+            event = stream.next_event()
+            if event is None:
+                return none
+            code = event[4]
+            body = event[ev.HEADER : len(event) - tail]
+            if code == ev.FORMAT:
+                tail = 4 if ev.has_checksums(event[ev.HEADER :]) else 0
+            elif code == ev.PREVIOUS_GTIDS:
+                return _previous_set(body)
+            elif code == ev.MARIA_GTID_LIST:
+                return _maria_list(body)
+            elif code in (ev.GTID, ev.ANONYMOUS_GTID, ev.GTID_TAGGED, ev.MARIA_GTID, ev.QUERY):
+                return none
+    finally:
+        stream.close()
+
+
+def _previous_set(body: bytes) -> GtidSet:
+    """Read PREVIOUS_GTIDS: uuids, each with its intervals (end exclusive)."""
+    count = int.from_bytes(body[:8], "little")
+    found, at = GtidSet(), 8
+    tagged = bool(count >> 56)
+    if tagged:  # the form with tags: its count is in the middle bytes
+        count = (count >> 8) & 0xFFFFFFFFFFFF
+    for _ in range(count):
+        uuid, at = body[at : at + 16], at + 16
+        tag = ""
+        if tagged:
+            size = body[at] >> 1
+            tag, at = body[at + 1 : at + 1 + size].decode("ascii", "replace"), at + 1 + size
+        ranges, at = int.from_bytes(body[at : at + 8], "little"), at + 8
+        for pair in np.frombuffer(body[at : at + 16 * ranges], np.int64).reshape(-1, 2):
+            found = found.add_range(uuid, int(pair[0]), int(pair[1]) - 1, tag)
+        at += 16 * ranges
+    return found
+
+
+def _maria_list(body: bytes) -> GtidPosition:
+    """Read GTID_LIST: (domain, server, number) of the last transactions of each domain."""
+    count = int.from_bytes(body[:4], "little") & 0x0FFFFFFF
+    found = GtidPosition()
+    for place in range(4, 4 + 16 * count, 16):
+        domain = int.from_bytes(body[place : place + 4], "little")
+        server = int.from_bytes(body[place + 4 : place + 8], "little")
+        found = found.add(domain, server, int.from_bytes(body[place + 8 : place + 16], "little"))
+    return found

@@ -1,0 +1,218 @@
+"""Snapshots without locks: how they are cut into segments, and what makes them begin anew.
+
+A table that joins has a place in the log, `low`, where the feed's log stands at that moment.
+Parts of a table are read at later moments, each at its own, and all of the table's log behind `low`
+follows. So a row may come twice, until the log has passed the place where the last part was read.
+A table without a usable key is read at once, at an exact place of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from rowferry.change.chunk import SchemaChange
+from rowferry.change.plan import Again, Segment, TableSlice
+from rowferry.change.position import RangeProgress, Stage
+from rowferry.change.table import TableSchema
+from rowferry.errors import SnapshotOutdated
+from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.ddl.announcements import dropped, truncated
+from rowferry.flow.capture.binlog.state import TOLD, Captured, State
+from rowferry.flow.capture.contract import Appetite, SnapshotShare
+from rowferry.flow.decide.contract import Decision
+from rowferry.mysql.ddl.statement import create_sql
+from rowferry.mysql.key_ranges import Chunk, estimate_rows, next_chunks, row_bytes
+from rowferry.mysql.snapshot_position import high_position
+
+MOST_SEGMENTS: Final = 64
+_LEAST_ROWS, _MOST_ROWS = 1_000, 2_000_000
+
+
+def cut_snapshots(state: State, server: Server, appetite: Appetite) -> list[Segment]:
+    """Return segments for the next parts of the snapshots, and move the state behind them.
+
+    A table without a usable key is a stretch of its own.
+    """
+    segments: list[Segment] = []
+    left = appetite.stretch_bytes
+    for table in state.in_stage(Stage.SNAPSHOT):
+        keyless = table.schema.handle_index is None
+        if keyless and segments:
+            break
+        if keyless:
+            segments.append(_segment(0, table, {"kind": "exact"}, Again.NEVER, 1))
+            table.progress = table.progress.with_(stage=Stage.LOG, last_snapshot_key="")
+            break
+        while left > 0 and len(segments) < MOST_SEGMENTS:
+            left -= _cut_table(segments, table, server, appetite)
+            if table.progress.stage is Stage.LOG:
+                break
+        if left <= 0 or len(segments) >= MOST_SEGMENTS:
+            break
+    if not state.in_stage(Stage.SNAPSHOT):
+        state.hold = {}
+    return segments
+
+
+def find_hold(state: State, server: Server) -> None:
+    """Find the place behind what the parts show, once all of them have been read."""
+    if state.hold == {}:
+        state.hold = high_position(server.connection, server.login, server.flavour)
+
+
+def _cut_table(segments: list[Segment], table: Captured, server: Server, appetite: Appetite) -> int:
+    """Add the next part of a table; returns its estimated bytes."""
+    schema, progress = table.schema, table.progress
+    each = max(1, row_bytes(server.connection, server.login, schema))
+    wish = max(_LEAST_ROWS, min(_MOST_ROWS, appetite.segment_bytes(schema.id) // each))
+    parts, digest = server.partitions(schema.id)
+    part, after, before = _reached(progress)
+    if before is not None and before != digest:
+        raise SnapshotOutdated(f"{schema.id} has other partitions than when its snapshot began")
+    name = parts[part] if parts else ""
+    count = min(8, MOST_SEGMENTS - len(segments))
+    size = 0
+    for chunk in next_chunks(server.connection, server.login, schema, after, wish, count, name):
+        read = {"kind": "snapshot", "chunk": chunk.to_json()}
+        estimated = max(1, chunk.rows) * each
+        one = _segment(len(segments), table, read, Again.AS_GOOD, estimated)
+        if parts:
+            one = replace(one, slices=(replace(one.slices[0], physical_id=part),))
+        segments.append(one)
+        size += estimated
+        last = part + 1 >= len(parts)
+        table.progress = _behind(table, chunk, part, digest, last_part=last)
+    return size
+
+
+def _reached(progress: RangeProgress) -> tuple[int, tuple[str, ...] | None, str | None]:
+    """Return the partition being read, the bound that was reached in it, and how all were made."""
+    if progress.last_snapshot_key in ("", TOLD):
+        return 0, None, None
+    part, bound, digest = json.loads(bytes.fromhex(progress.last_snapshot_key))
+    return part, tuple(bound) if bound is not None else None, digest
+
+
+def _behind(
+    table: Captured, chunk: Chunk, part: int, digest: str, last_part: bool
+) -> RangeProgress:
+    """Return a table's progress behind a part; behind the last one its log follows."""
+    done = table.progress.last_log_index + max(1, chunk.rows)
+    if chunk.upper is None and last_part:
+        return table.progress.with_(stage=Stage.LOG, last_snapshot_key="", last_log_index=0)
+    next_part = part + 1 if chunk.upper is None else part
+    reached = json.dumps([next_part, chunk.upper, digest]).encode().hex()
+    return table.progress.with_(last_snapshot_key=reached, last_log_index=done)
+
+
+def _segment(
+    ordinal: int, table: Captured, read: dict[str, Any], again: Again, size: int
+) -> Segment:
+    schema = table.schema
+    one = TableSlice(schema.id, schema.table_id, schema.version)
+    low = table.low_ts
+    read["commit_ts"] = low
+    return Segment(ordinal, read, (one,), low, low, size, snapshot=True, again=again)
+
+
+def restart_shown(
+    state: State, shown: Iterable[TableSchema], decision: Decision
+) -> list[SchemaChange]:
+    """Take back what a discarded beginning has shown; returns what readers are told.
+
+    The feed begins at another place, and nothing tells what happened to these tables until then.
+    """
+    told: list[SchemaChange] = []
+    for old in shown:
+        state.log.last_ts += 1
+        clock, now = state.log.last_ts, state.by_name().get(old.id)
+        if now is not None and create_sql(now.schema) == create_sql(old):
+            now.tell()
+        else:
+            gone = replace(dropped(old.id, old.table_id, clock), last_schema=old)
+            told += [gone] if decision.keeps_schema_change(gone) else []
+        if now is not None:
+            told += take_back(state, now, decision, clock)
+    if not state.in_stage(Stage.SNAPSHOT):
+        state.unsettled_from = 0
+    return told
+
+
+def restart_altered(
+    state: State, server: Server, decision: Decision, shown: Collection[int] = ()
+) -> list[SchemaChange]:
+    """Take tables back that were altered under their snapshots; returns what readers are told.
+
+    A column that was only added does no harm: the log adds it to the rows. A table that was changed
+    in another way, or is gone from its name, is registered anew, as it was at the log's place: the
+    log tells what became of it, and it joins again when that has been followed.
+
+    `shown` are ids of tables of which readers have seen rows by a plan that was discarded. Those
+    without a usable key are taken back in any case: their rows would come a second time.
+    """
+    told: list[SchemaChange] = []
+    begun = state.in_stage(Stage.SNAPSHOT)
+    for table in list(state.tables.values()):
+        if table.schema.table_id in shown and table.schema.handle_index is None:
+            state.log.last_ts += 1
+            told += take_back(state, table, decision, state.log.last_ts)
+    for table in state.in_stage(Stage.SNAPSHOT):
+        now = server.table(table.schema.id, table.schema.table_id)
+        if now is None or not _holds(now, table, server):
+            state.log.last_ts += 1
+            told += take_back(state, table, decision, state.log.last_ts)
+    if begun and not state.in_stage(Stage.SNAPSHOT):
+        state.hold = {}  # others were read to their end, and nobody has looked where that is
+    return told
+
+
+def take_back(
+    state: State, table: Captured, decision: Decision, commit_ts: int
+) -> list[SchemaChange]:
+    """Register a table anew, as it is known; returns the TRUNCATE of what was delivered of it."""
+    old = table.schema
+    state.forget(old.table_id)
+    new = replace(old, table_id=state.take_id()).at(commit_ts)
+    again = state.put(new, Stage.REGISTERED)
+    if not table.told:
+        return []
+    again.tell()
+    change = truncated(new, old.table_id)
+    return [change] if decision.keeps_schema_change(change) else []
+
+
+def _holds(now: TableSchema, table: Captured, server: Server) -> bool:
+    """Return whether a table can be read on as it was begun."""
+    old = table.schema
+    same = all(
+        (mine := now.by_name.get(c.name.lower())) is not None and mine.type == c.type
+        for c in old.columns
+    )
+    if not same or not _same_key(now, old):
+        return False
+    if old.handle_index is None:
+        return len(now.columns) == len(old.columns)
+    _, _, digest = _reached(table.progress)
+    return digest is None or server.partitions(old.id)[1] == digest
+
+
+def _same_key(now: TableSchema, old: TableSchema) -> bool:
+    """Return whether the key through which the parts are read has its name and its columns."""
+    mine, other = now.handle_index, old.handle_index
+    if mine is None or other is None:
+        return mine is other
+    return mine.name == other.name and now.handle_key == old.handle_key
+
+
+def snapshot_shares(state: State, server: Server) -> tuple[SnapshotShare, ...]:
+    """Return the tables whose snapshot is under way, in rows, as far as they can be estimated."""
+    found = []
+    for table in state.in_stage(Stage.SNAPSHOT):
+        done = table.progress.last_log_index
+        if done:
+            rows = estimate_rows(server.connection, server.login, table.schema)
+            found.append(SnapshotShare(table.schema.id, done, max(done, rows)))
+    return tuple(found)

@@ -1,0 +1,317 @@
+"""The csv codec: one line for each row change, for files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
+from rowferry.change.plan import Topic
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import TableSchema
+from rowferry.columnar import float_text as kernels_float
+from rowferry.columnar import render as kernels_render
+from rowferry.columnar.fields import Field, Images, element_text, fields, float_text
+from rowferry.errors import BadOption, DecodeError, EncodeError
+from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.encode.csv import tokenizer as kernels_csv
+from rowferry.flow.encode.csv.reader import Dialect, read_lines
+from rowferry.flow.encode.kernels import row_writer as kernels
+from rowferry.flow.encode.kernels import spans as kernels_spans
+from rowferry.flow.encode.layout import Cell, Layout, Part, ProgramMemory
+from rowferry.flow.encode.options import DELETE_ONLY_HANDLE_KEY, SINK, TERMINATOR, writes_lines
+from rowferry.flow.encode.same_layout import repeated
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import Option, OptionTable, Shape, flag, text
+
+
+def _quote() -> Shape[str]:
+    def parse(value: Any) -> str:
+        quote = text().parse(value)
+        if len(quote.encode()) > 1:
+            raise ValueError("csv config quote contains more than one character")
+        if quote in ("\r", "\n"):
+            raise ValueError("csv config quote cannot be line break character")
+        return quote
+
+    return Shape("one character of one byte, or empty for no quotes", parse)
+
+
+def _delimiter() -> Shape[str]:
+    def parse(value: Any) -> str:
+        delimiter = text().parse(value)
+        if not delimiter:
+            raise ValueError("csv config delimiter cannot be empty")
+        if len(delimiter.encode()) > 3:
+            raise ValueError(
+                "csv config delimiter contains more than three characters, note that escape "
+                "sequences can only be used in double quotes in toml configuration items."
+            )
+        if "\r" in delimiter or "\n" in delimiter:
+            raise ValueError("csv config delimiter contains line break characters")
+        return delimiter
+
+    return Shape("one to three bytes without line breaks", parse)
+
+
+QUOTE = Option(
+    "quote", _quote(), '"', "What stands around strings; empty: none, and backslashes escape."
+)
+DELIMITER = Option("delimiter", _delimiter(), ",", "What stands between columns.")
+NULL = Option(
+    "null",
+    text(),
+    "\\N",
+    "What stands for NULL, without quotes. Where `quote` is empty, a "
+    "text that is written like it is NULL for readers; none is written like the default.",
+)
+INCLUDE_COMMIT_TS = Option("include-commit-ts", flag(), False, "Write each row's commit-ts.")
+# Its words are checked after the delimiter and quote together, whose fault is the worse one.
+_PACKINGS: Final = ("base64", "hex")
+BINARY_ENCODING = Option(
+    "binary-encoding-method",
+    replace(text(), words=" | ".join(_PACKINGS)),
+    "base64",
+    "How binary values become text.",
+)
+OUTPUT_OLD_VALUE = Option(
+    "output-old-value",
+    flag(),
+    False,
+    "Write an update as a delete of the old and an insert of the new row, marked as an update.",
+)
+OUTPUT_HANDLE_KEY = Option(
+    "output-handle-key", flag(), False, "Accepted for compatibility; it has no effect."
+)
+FIELD_HEADER = Option("output-field-header", flag(), False, "Begin each file with column names.")
+CSV = OptionTable(
+    "sink.csv",
+    (
+        QUOTE,
+        DELIMITER,
+        NULL,
+        INCLUDE_COMMIT_TS,
+        BINARY_ENCODING,
+        OUTPUT_OLD_VALUE,
+        OUTPUT_HANDLE_KEY,
+        FIELD_HEADER,
+    ),
+)
+_BARE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
+
+
+class Csv:
+    """Row changes as CSV lines; schema changes and watermarks have no form here."""
+
+    TRAITS: ClassVar = CodecTraits(
+        file_suffix=".csv",
+        schema_change_goes_to="nowhere",
+        carries_before_image=False,
+        can_omit_columns=False,
+        needs_old_rows=True,
+    )
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CSV)
+
+    def __init__(self, spec: ChangefeedSpec) -> None:
+        options, shared = spec.options(CSV), spec.options(SINK)
+        self._quote = options[QUOTE].encode()
+        self._delimiter = options[DELIMITER].encode()
+        self._null = options[NULL].encode()
+        self._commit_ts = options[INCLUDE_COMMIT_TS]
+        self._packing = options[BINARY_ENCODING]
+        self._old_value = options[OUTPUT_OLD_VALUE]
+        self._header = options[FIELD_HEADER]
+        self._lines = writes_lines(spec)
+        self._terminator = shared[TERMINATOR].encode()
+        self._memory = ProgramMemory()
+        path = CSV.path(DELIMITER.key)
+        if self._quote and self._quote in self._delimiter:
+            raise BadOption(
+                f"{path}: csv config quote and delimiter has common characters which is not allowed"
+            )
+        if self._packing not in _PACKINGS:
+            raise BadOption(
+                f"{CSV.path(BINARY_ENCODING.key)} = {self._packing!r}: csv config "
+                "binary-encoding-method can only be hex or base64"
+            )
+        if not self._quote and set(self._delimiter) & set(b"\\rn"):
+            raise BadOption(f"{path} may not hold a backslash, r or n when quote is empty")
+        if shared[DELETE_ONLY_HANDLE_KEY]:
+            raise BadOption(
+                f"{SINK.path(DELETE_ONLY_HANDLE_KEY.key)}: CSV protocol always output all columns "
+                "for the delete event, set it to false"
+            )
+
+    def probe(self) -> None:
+        """Ask nothing: this format needs nobody."""
+
+    def advice(self, tables: Sequence[TableSchema]) -> list[str]:
+        """Say where a text may be taken for NULL: without quotes only escapes tell them apart."""
+        escapes = b"\\rn" + self._delimiter  # what may stand behind the backslash of a text
+        no_text = self._null.startswith(b"\\") and self._null[1:2] not in escapes
+        if self._quote or no_text or self._null == b"\\":
+            return []
+        return [
+            f"{CSV.path(QUOTE.key)} is empty, so that readers take a text that is written "
+            f"{self._null.decode()!r} for NULL; set {CSV.path(NULL.key)} = '\\N', or set a quote"
+        ]
+
+    def file_head(self, table: TableSchema) -> bytes:
+        """Return the line of column names, or nothing."""
+        if not self._header:
+            return b""
+        names = ["operation", "table", "schema"]
+        names += ["commit-ts"] if self._commit_ts else []
+        names += ["is-update"] if self._old_value else []
+        heads = [f"ticdc-meta${name}" for name in names] + [c.name for c in table.visible]
+        return self._delimiter.join(h.encode() for h in heads) + self._terminator
+
+    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
+        """Each row is a message of its own."""
+        return messages
+
+    def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
+        """Encode a chunk: one value for each row change (two lines for an update with its old row).
+
+        Raises:
+            EncodeError: a column is absent, or an old row is wanted that the source does not give.
+        """
+        return self._encode(rows)
+
+    def encode_alike(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
+        """Encode chunks of tables that differ in their names only; raises as `encode_rows`."""
+        return self._encode(whole, repeated([self._names(p.table) for p in parts], parts))
+
+    def _encode(self, rows: Rows, names: pa.LargeBinaryArray | None = None) -> Encoded:
+        """Encode rows, with their table's name or with one for each row."""
+        images = Images.of(rows)
+        deletes, updates = images.op == Op.DELETE, images.op == Op.UPDATE
+        if self._old_value and (updates & ~images.has_before).any():
+            key = CSV.path(OUTPUT_OLD_VALUE.key)
+            raise EncodeError(f"{rows.table.id}: {key} needs old rows, which this source lacks")
+        used = tuple(np.bincount(images.op, minlength=3) > 0)
+        facts = (names is None, *used) if Images.is_whole(rows) else ()
+        known = self._memory.recall(rows.table, facts) if facts else None
+        layout = Layout(self._delimiter, known)
+        stamp = Cell(layout.slot(rows.batch.column("commit_ts"), kernels.RAW))
+        name: Part = self._names(rows.table)
+        if names is not None:
+            name = Cell(layout.slot(names, kernels.RAW))
+        with_before = deletes | updates if self._old_value else deletes
+        before = self._cells(layout, rows.table, rows.before, bool(with_before.any()))
+        after = self._cells(layout, rows.table, rows.after, not bool(deletes.all()))
+
+        def line(op: str, cells: list[Part], is_update: bool = False) -> list[Part]:
+            return self._line(name, op, stamp, cells, is_update)
+
+        if known is None:
+            update = line("U", after)
+            if self._old_value:
+                update = line("D", before, True) + line("I", after, True)
+            for lines in (line("I", after), update, line("D", before)):
+                layout.program(lines if self._lines else lines[:-1])
+            if facts:
+                self._memory.keep(rows.table, facts, layout.programs)
+        return Encoded(layout.run(images.op))
+
+    def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
+        """Return None: schema changes are not written as CSV."""
+        return None
+
+    def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
+        """Return None: watermarks are not written as CSV."""
+        return None
+
+    def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
+        """Read lines back as chunks, `seq` being the number of the row change.
+
+        Without `include-commit-ts` commit-ts is 0. An update has its old row only with
+        `output-old-value`. The header is passed over where there is one.
+        """
+        dialect = Dialect(
+            delimiter=self._delimiter,
+            terminator=self._terminator,
+            quote=self._quote,
+            null=self._null,
+            packing=self._packing,
+            commit_ts=self._commit_ts,
+            is_update=self._old_value,
+            needs_end=self._lines,
+        )
+        head = self.file_head(table)
+        skip = len(head) if head and data.startswith(head) else 0
+        return read_lines(data, skip, table, dialect)
+
+    def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
+        """Refuse: lines do not say what their columns are."""
+        raise DecodeError("csv is a format of files; its lines cannot be read as messages")
+
+    def _names(self, table: TableSchema) -> bytes:
+        """Return the fields of table and schema."""
+        name = table.written_as
+        return self._string(name.table) + self._delimiter + self._string(name.database)
+
+    def _line(
+        self, name: Part, op: str, stamp: Part, cells: list[Part], is_update: bool
+    ) -> list[Part]:
+        join = self._delimiter
+        parts: list[Part] = [self._string(op) + join, name]
+        if self._commit_ts:
+            parts += [join, stamp]
+        if self._old_value:
+            parts += [join, b"true" if is_update else b"false"]
+        for cell in cells:
+            parts += [join, cell]
+        return [*parts, self._terminator]
+
+    def _string(self, value: str) -> bytes:
+        """Return a name as a string field."""
+        encoded = value.encode()
+        if self._quote:
+            return self._quote + encoded.replace(self._quote, self._quote * 2) + self._quote
+        encoded = encoded.replace(b"\\", b"\\\\").replace(b"\r", b"\\r").replace(b"\n", b"\\n")
+        escaped = b"".join(b"\\%c" % byte for byte in self._delimiter)
+        return encoded.replace(self._delimiter, escaped)
+
+    def _cells(
+        self, layout: Layout, table: TableSchema, image: pa.StructArray, needed: bool
+    ) -> list[Part]:
+        if not needed:
+            return []
+        found = fields(table, image)
+        missing = [c.name for c in table.visible if c.name not in {f.column.name for f in found}]
+        if missing or not found:
+            lost = ", ".join(missing) or "all"
+            raise EncodeError(f"{table.id}: csv cannot leave columns out; missing: {lost}")
+        return [Cell(self._slot(layout, table, field)) for field in found]
+
+    def _slot(self, layout: Layout, table: TableSchema, field: Field) -> int:
+        kind, values = field.column.type.kind, field.values
+        if kind in _BARE:
+            return layout.slot(values, kernels.RAW, null=self._null)
+        if kind in (Kind.FLOAT, Kind.DOUBLE):
+            words = float_text(values, kernels_float.GENERAL)
+            return layout.slot(words, kernels.RAW, null=self._null, valid=values)
+        words = values
+        if kind in (Kind.ENUM, Kind.SET):
+            words = element_text(table, field)
+        elif kind is Kind.BINARY:
+            pack = (
+                kernels_render.base64_text if self._packing == "base64" else kernels_render.hex_text
+            )
+            words = pack(values)
+        elif kind in (Kind.DATETIME, Kind.TIMESTAMP):
+            words = kernels_render.six_digit_text(values)
+        mode = kernels.DOUBLED if self._quote else kernels.ESCAPED
+        wrap = self._quote[0] if self._quote else 0
+        return layout.slot(words, mode, wrap, self._null, valid=values)
+
+
+def warm() -> None:
+    """Compile every kernel that this codec uses."""
+    for module in (kernels, kernels_float, kernels_render, kernels_spans, kernels_csv):
+        module.warm()

@@ -1,0 +1,1 @@
+"""Compiled writers and readers that text codecs share."""

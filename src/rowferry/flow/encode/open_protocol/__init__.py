@@ -1,0 +1,1 @@
+"""The open-protocol codec."""

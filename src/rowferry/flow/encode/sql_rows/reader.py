@@ -1,0 +1,125 @@
+"""Reads frames of SQL texts back into rows: for tests and for people, not on the way of a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import Column, TableSchema
+from rowferry.errors import DecodeError
+from rowferry.flow.encode.kernels.spans import DOUBLED, NULL
+from rowferry.flow.encode.read_back import Spans, Style, read_column
+from rowferry.flow.encode.sql_rows.frame import ROW_END, RowFrame, key_end, quoted, written_columns
+
+_LITERAL: Final = re.compile(rb"(NULL)|x'([0-9a-f]*)'|'((?:[^']|'')*)'|([^,()' ]+)")
+_STYLE: Final = Style(text=DOUBLED, binary=DOUBLED, mark=ord("'"), names=True, packed="hex")
+_Places = list[tuple[int, int]]
+
+
+def read_frame(frame: RowFrame) -> Rows:
+    """Return a frame's changes.
+
+    A delete's `before` has the handle key's columns; an update has no `before`.
+
+    Raises:
+        DecodeError: a text is not what the codec writes.
+    """
+    table, deletes = frame.table, frame.op == Op.DELETE
+    if not table.handle_key:
+        raise DecodeError(f"{table.written_as} has no key: its old rows cannot be read back")
+    written = [table.column(name) for name in written_columns(table)]
+    keyed = [table.column(name) for name in table.handle_key]
+    after = _images(frame.rows.filter(pa.array(~deletes)), written, _row_leads(len(written)))
+    before = _images(frame.keys.filter(pa.array(deletes)), keyed, _key_leads(table))
+    return make_rows(
+        table,
+        pa.array(frame.op),
+        pa.array(frame.commit_ts),
+        pa.array(np.arange(len(frame))),
+        _spread(before, deletes),
+        _spread(after, ~deletes),
+    )
+
+
+def _spread(found: pa.StructArray, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
+    """Return images at the rows that have one; null at the others."""
+    places = np.cumsum(there) - 1
+    return found.take(pa.array(places, mask=~there))
+
+
+def _row_leads(columns: int) -> list[bytes]:
+    return [b"(", *[b","] * (columns - 1), b")" + ROW_END]
+
+
+def _key_leads(table: TableSchema) -> list[bytes]:
+    """Return what stands before each value of a key, and after the last."""
+    names = [quoted(name).encode() + b"=" for name in table.handle_key]
+    if len(names) == 1:
+        return [b"", key_end(table)]
+    return [
+        b"(" + names[0],
+        *(b" AND " + n for n in names[1:]),
+        b")" + key_end(table),
+    ]
+
+
+def _images(
+    texts: pa.LargeBinaryArray, columns: Sequence[Column], leads: list[bytes]
+) -> pa.StructArray:
+    data = bytearray()
+    places: list[_Places] = [[] for _ in columns]
+    for row, text in enumerate(texts.to_pylist()):
+        begin = len(data)
+        data += text
+        for at, span in zip(places, _literals(text, leads, row), strict=True):
+            at.append((begin + span[0], begin + span[1]) if span[0] >= 0 else span)
+    view = np.frombuffer(bytes(data) or b"\0", np.uint8)
+    arrays = []
+    for column, spans in zip(columns, places, strict=True):
+        bounds = np.array(spans, np.int64).reshape(-1, 2)
+        where = Spans(view, bounds[:, 0].copy(), bounds[:, 1].copy(), 1)
+        arrays.append(
+            _elements(where, column)
+            if column.type.kind is Kind.ENUM
+            else read_column(where, column, _STYLE)
+        )
+    kinds = [pa.field(c.name, c.type.arrow) for c in columns]
+    return pa.StructArray.from_arrays(arrays, fields=kinds)
+
+
+def _elements(spans: Spans, column: Column) -> pa.UInt64Array:
+    """Return an ENUM's values: an element's name is in quotes, the error value is a bare 0."""
+    there = spans.starts >= 0
+    bare = there & (spans.data[np.maximum(spans.starts, 1) - 1] != ord("'"))
+    zero = (spans.data[np.maximum(spans.starts, 0)] == ord("0")) & (spans.ends - spans.starts == 1)
+    if (wrong := np.flatnonzero(bare & ~zero)).size:
+        raise spans.wrong(int(wrong[0]), column, "is neither an element in quotes nor 0")
+    named = Spans(
+        spans.data,
+        np.where(bare, NULL, spans.starts),
+        np.where(bare, NULL, spans.ends),
+        spans.first_row,
+    )
+    zeros = pa.array(np.zeros(len(bare), np.uint64))
+    return pc.if_else(pa.array(bare), zeros, read_column(named, column, _STYLE))
+
+
+def _literals(text: bytes, leads: list[bytes], row: int) -> _Places:
+    found: _Places = []
+    here = 0
+    for lead in leads[:-1]:
+        match = _LITERAL.match(text, here + len(lead)) if text.startswith(lead, here) else None
+        if match is None or match.lastindex is None:
+            raise DecodeError(f"row {row + 1}: {text[here : here + 40]!r} is no SQL literal")
+        found.append((NULL, NULL) if match.lastindex == 1 else match.span(match.lastindex))
+        here = match.end()
+    if text[here:] != leads[-1]:
+        raise DecodeError(f"row {row + 1}: {text[here : here + 40]!r} follows the last value")
+    return found

@@ -1,0 +1,1 @@
+"""MySQL's DDL: text to definitions, and definitions to text."""
