@@ -273,3 +273,20 @@ def test_exit_codes_are_those_of_the_page(
     assert list(tmp_path.iterdir()) == []
     rows = table_rows(read("running.md"), "exit code|meaning")
     assert [row[0] for row in rows] == ["0", "2", "1"]
+
+
+def test_the_picture_of_the_tree_has_every_folder() -> None:
+    """Folders with modules of ours, to the depth that the picture draws; none that is gone."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    drawing = page.split("```text\nsrc/rowferry/\n")[1].split("```")[0]
+    drawn, path = set(), [""] * 8
+    for line in drawing.splitlines():
+        name = re.search(r"[├└]── (\w+)/", line)
+        assert name is not None, line
+        depth = (name.start()) // 4
+        path[depth] = name[1]
+        drawn.add("/".join(path[: depth + 1]))
+    root = ROOT / "src/rowferry"
+    there = {p.parent.relative_to(root).as_posix() for p in root.rglob("*.py")} - {"."}
+    rooms = {"testing", "control/store"}  # what is inside them is not drawn
+    assert drawn == {f for f in there if not any(f.startswith(f"{r}/") for r in rooms)}
