@@ -163,7 +163,7 @@ chaos: setup services ## compare random histories with what feeds deliver; MINUT
 	@$(BIN)/python -m rowferry.testing.histories --minutes $(MINUTES) --dice $(SEED) $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --quiet \
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --quiet \
 		--generate-hashes --no-header --no-annotate --no-emit-index-url -o requirements.lock
 
 wheel: $(VENV)/.installed ## build dist/rowferry-*.whl

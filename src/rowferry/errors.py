@@ -233,6 +233,13 @@ class NotSupported(BadInput):
     cure = "Leave it: there is nothing here that it could do."
 
 
+class MissingLibrary(BadInput):
+    """A library of a source, a sink or the server that comes with an extra is not installed."""
+
+    code = "RF-1029"
+    cure = "Run the `pip install` line of the text, wherever Rowferry and its Spark workers run."
+
+
 # --- RF-2xxx: the meta database ------------------------------------------------------------------
 
 

@@ -5,10 +5,12 @@ A new one is its module, one line here, its vectors and a harness in the contrac
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
-from rowferry.errors import UnknownName
+from rowferry.errors import MissingLibrary, UnknownName
 
 if TYPE_CHECKING:
     from rowferry.flow.capture.contract import Source
@@ -16,6 +18,36 @@ if TYPE_CHECKING:
     from rowferry.flow.sink.contract import Sink
 
 T = TypeVar("T")
+
+# Libraries that come with an extra: the name under which each is imported, and the extra.
+EXTRAS: Final = {
+    "confluent_kafka": "kafka",
+    "fastapi": "server",
+    "obstore": "object-storage",
+    "prometheus_client": "server",
+    "psycopg": "postgres",
+    "pymysql": "mysql",
+    "uvicorn": "server",
+}
+
+
+@contextmanager
+def extras_named(what: str) -> Iterator[None]:
+    """Run a block that imports; a library of an extra that is missing is told by that extra.
+
+    Raises:
+        MissingLibrary: with the line that installs it; `what` is the part that needs it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as err:
+        library = (err.name or "").partition(".")[0]
+        if library not in EXTRAS:
+            raise
+        raise MissingLibrary(
+            f"{what} needs the library {library}, which is not installed here; run: "
+            f"pip install 'rowferry[{EXTRAS[library]}]'"
+        ) from err
 
 
 class Registry(Generic[T]):
@@ -34,13 +66,15 @@ class Registry(Generic[T]):
 
         Raises:
             UnknownName: nothing of that name; the text lists the known ones.
+            MissingLibrary: its library comes with an extra and is not installed.
         """
         place = self._places.get(name)
         if place is None:
             known = ", ".join(self.names())
             raise UnknownName(f"unknown {self.what} {name!r}; known: {known}")
         module, _, attribute = place.partition(":")
-        return cast("type[T]", getattr(import_module(module), attribute))
+        with extras_named(f"{self.what} {name}"):
+            return cast("type[T]", getattr(import_module(module), attribute))
 
 
 # URI schemes of sources.

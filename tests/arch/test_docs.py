@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from rowferry.testing import validators
 
 LANGUAGES = {"sh", "python", "toml", "yaml", "json", "sql", "text"}
 CONFIGS = ("toml", "yaml", "json")
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
 def read(name: str) -> str:
@@ -156,6 +158,8 @@ def refusal(words: list[str]) -> str:
     while True:
         try:
             context = command.make_context(name, list(arguments), parent=context)
+        except typer.Exit:  # it has told its version
+            return ""
         except typer.exceptions.TyperException as err:
             return str(err)
         inner = getattr(command, "commands", None)
@@ -178,6 +182,8 @@ def test_shell_commands_exist(block: Block) -> None:
                 assert refusal(words) == "", words
             case "make":
                 assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), words
+            case "pip":
+                assert set(re.findall(r"[\w-]+", words[2])) <= {"rowferry", *EXTRAS}, words
             case other:
                 assert other in (".",), f"{words}: nothing checks this command"
 

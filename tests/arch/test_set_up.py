@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -156,6 +157,7 @@ def test_help_names_every_target() -> None:
         "fmt",
         "bench",
         "docs",
+        "wheel",
         "clean",
     ):
         assert re.search(rf"^make {target} +\w", shown.stdout, re.MULTILINE), target
@@ -189,14 +191,20 @@ def stale(lock: str, project: str) -> set[str]:
     """Return the project's dependencies that a lock file lacks or pins outside their bounds."""
     asked = tomllib.loads(project)
     pinned = dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock, re.MULTILINE))
-    wanted = asked["project"]["dependencies"] + asked["dependency-groups"]["dev"]
     found = set()
-    for text in wanted:
+    for text in [*asked["dependency-groups"]["dev"], *_of_product(asked)]:
         name, bounds = _split(text)
         version = pinned.get(name)
         if version is None or not SpecifierSet(bounds).contains(version):
             found.add(name)
     return found
+
+
+def _of_product(project: dict[str, Any]) -> list[str]:
+    """Return what the package asks for, with all of its extras."""
+    extras = project["project"]["optional-dependencies"].values()
+    wanted = [*project["project"]["dependencies"], *(d for extra in extras for d in extra)]
+    return [text for text in wanted if not text.startswith("rowferry[")]
 
 
 def _split(requirement: str) -> tuple[str, str]:
@@ -228,11 +236,11 @@ def test_wrong_lock_files_are_found() -> None:
     more = PROJECT.replace("dependencies = [", 'dependencies = [\n    "left-pad>=1",', 1)
     assert stale(LOCK, more) == {"left-pad"}
     assert stale(LOCK, PROJECT.replace('"pytest>=8.4"', '"pytest>=99"')) == {"pytest"}
+    assert stale(LOCK, PROJECT.replace('"obstore>=0.8"', '"obstore>=99"')) == {"obstore"}
 
 
 def test_every_dependency_is_explained() -> None:
     asked = tomllib.loads(PROJECT)
     page = (ROOT / "docs" / "dependencies.md").read_text()
-    names = {_split(d)[0] for d in asked["project"]["dependencies"]}
-    for name in names:
+    for name in {_split(d)[0] for d in _of_product(asked)}:
         assert re.search(rf"^\| [^|]*\b{re.escape(name)}\b", page, re.MULTILINE), name

@@ -6,28 +6,31 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
 from rowferry.downstream.consume.arrival import Arrival, RowChange, Statement, Where, row_changes
 from rowferry.downstream.consume.checks import Checks, Findings
-from rowferry.downstream.consume.kafka_topics import Message, TopicReader
 from rowferry.downstream.consume.partitions import PartitionCheck
 from rowferry.downstream.consume.replay import Replay
-from rowferry.downstream.consume.storage import is_storage, placed_changes, stored_files
+from rowferry.downstream.consume.storage import (
+    is_storage,
+    placed_changes,
+    stored_files,
+    written_spec,
+)
 from rowferry.errors import BadOption, BadUri, DecodeError
 from rowferry.flow.assemble import codec_name
-from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.kafka.options import read_settings
-from rowferry.registry import CODECS, SINKS, SOURCES
-from rowferry.spec.build import build_spec
+from rowferry.registry import CODECS, SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
-from rowferry.spec.option import OptionTable
 
-_NO_SOURCE: Final = "mysql://none@none/"  # what was written does not depend on it
+if TYPE_CHECKING:
+    from rowferry.downstream.consume.kafka_topics import Message, TopicReader
+
 _QUEUES: Final = ("kafka", "kafka+ssl")
 
 
@@ -94,7 +97,7 @@ def consume(
         SinkError: what is to be read or written cannot be reached.
         DecodeError: something there is not of the format; names the place.
     """
-    spec, notices = build_spec(_NO_SOURCE, request.sink_uri, request.config, tables=_tables)
+    spec, notices = written_spec(request.sink_uri, request.config)
     codec = CODECS.load(codec_name(spec))(spec)
     scheme = spec.sink.scheme
     if scheme not in _QUEUES and not is_storage(scheme):
@@ -164,6 +167,9 @@ class _Run:
         rules = DispatchRules(spec, named[0] if named else "", codec.TRAITS.one_table_per_topic)
         check = PartitionCheck(spec, rules, self._outcome.findings)
         wanted = _wanted(spec, rules, named)
+        # Imported here: its library comes with an extra, which readers of files need not have.
+        from rowferry.downstream.consume.kafka_topics import TopicReader
+
         reader = TopicReader(read_settings(spec), wanted, named, self._request.at_end)
         try:
             found = reader.partitions.items()
@@ -221,18 +227,6 @@ class _Run:
         if kept:
             for taker in self._takers:
                 taker.take(kept)
-
-
-def _tables(spec: ChangefeedSpec) -> list[OptionTable]:
-    """Return the tables of all that a configuration may speak of, whatever the source was."""
-    told = [table for name in SOURCES.names() for table in SOURCES.load(name).TABLES]
-    told += [*Decisions.TABLES, *CODECS.load(codec_name(spec)).TABLES]
-    told += SINKS.load(spec.sink.scheme).TABLES
-    found: list[OptionTable] = []
-    for table in told:
-        if table not in found:
-            found.append(table)
-    return found
 
 
 def _wanted(spec: ChangefeedSpec, rules: DispatchRules, named: list[str]) -> Callable[[str], bool]:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from rowferry.change.chunk import Change, DdlKind, Rows, SchemaChange, Watermark
 from rowferry.change.table import TableId
 from rowferry.downstream.consume.arrival import Where
-from rowferry.errors import BadInput, BadUri
+from rowferry.errors import BadInput, BadUri, MissingLibrary, UnknownOption
+from rowferry.flow.assemble import codec_name
+from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
 from rowferry.flow.sink.storage.sink import Storage
-from rowferry.registry import SINKS
+from rowferry.registry import CODECS, SINKS, SOURCES
+from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_family import family_of
 
+_NO_SOURCE: Final = "mysql://none@none/"
 _WORD = r"(?:`(?:[^`]|``)+`|[^\s`.,;]+)"
 _TABLE = rf"({_WORD}(?:\s*\.\s*{_WORD})?)"
 _RENAME_TABLE = re.compile(rf"{_TABLE}\s+TO\s+{_TABLE}", re.IGNORECASE)
@@ -28,9 +36,37 @@ _ALTER_RENAME = re.compile(
 )
 
 
+def written_spec(sink_uri: str, config: Path | None) -> tuple[ChangefeedSpec, list[str]]:
+    """Return the settings by which a changefeed wrote, whatever its source was, and notices.
+
+    Sources whose library is not installed are left out: what was written does not depend on them.
+
+    Raises:
+        BadInput: the URI or the configuration cannot be understood.
+        MissingLibrary: of the sink, or of a source that may know what nobody else knows.
+    """
+    try:
+        return build_spec(_NO_SOURCE, sink_uri, config, tables=_tables)
+    except UnknownOption:
+        for name in SOURCES.names():  # the key may be one of a source that was left out
+            SOURCES.load(name)
+        raise
+
+
+def _tables(spec: ChangefeedSpec) -> list[OptionTable]:
+    """Return the tables of all that a configuration may speak of."""
+    told: list[OptionTable] = []
+    for name in SOURCES.names():
+        with suppress(MissingLibrary):
+            told += SOURCES.load(name).TABLES
+    told += [*Decisions.TABLES, *CODECS.load(codec_name(spec)).TABLES]
+    told += SINKS.load(spec.sink.scheme).TABLES
+    return list(dict.fromkeys(told))
+
+
 def is_storage(scheme: str) -> bool:
     """Return whether sinks of such a URI write files."""
-    return scheme in SINKS.names() and issubclass(SINKS.load(scheme), Storage)
+    return scheme in SINKS.names() and family_of(scheme).name == "storage"
 
 
 def stored_files(spec: ChangefeedSpec) -> Files:

@@ -6,21 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rowferry.downstream.consume.storage import is_storage, stored_files
+from rowferry.downstream.consume.storage import is_storage, stored_files, written_spec
 from rowferry.errors import BadOption, BadUri
 from rowferry.flow.assemble import codec_name
-from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.paths import parse_data_name
-from rowferry.registry import CODECS, SINKS, SOURCES
-from rowferry.spec.build import build_spec
+from rowferry.registry import CODECS, SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.config_file import read_config
-from rowferry.spec.option import OptionTable
 from rowferry.spec.uri import Uri
 
-_NO_SOURCE: Final = "mysql://none@none/"  # what was written does not depend on it
 _PROTOCOLS: Final = {"csv": "csv", "json": "canal-json"}
 _DEEPEST: Final = 6  # directories above a data file
 
@@ -77,7 +73,7 @@ def reopen(spec: ChangefeedSpec) -> StoredFeed:
 def _opened(uri: str, config: Path | None, protocol: str) -> StoredFeed:
     joined = "&" if "?" in uri else "?"
     whole = f"{uri}{joined}protocol={protocol}" if protocol else uri
-    return reopen(build_spec(_NO_SOURCE, whole, config, tables=_tables)[0])
+    return reopen(written_spec(whole, config)[0])
 
 
 def _in_config(config: Path | None) -> str:
@@ -92,11 +88,3 @@ def _guessed(files: Files) -> str:
         if named is not None:
             return _PROTOCOLS.get(named[1].split(".")[0], "csv")
     return "csv"
-
-
-def _tables(spec: ChangefeedSpec) -> list[OptionTable]:
-    """Return the tables of all that a configuration may speak of, whatever the source was."""
-    told = [table for name in SOURCES.names() for table in SOURCES.load(name).TABLES]
-    told += [*Decisions.TABLES, *CODECS.load(codec_name(spec)).TABLES]
-    told += SINKS.load(spec.sink.scheme).TABLES
-    return list(dict.fromkeys(told))

@@ -8,22 +8,23 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from rowferry.change.chunk import Op
-from rowferry.downstream.consume.apply import Applier
 from rowferry.downstream.consume.arrival import Arrival, Image, RowChange, Statement
 from rowferry.downstream.consume.checks import Findings
 from rowferry.downstream.consume.consumer import Outcome, Request, Taker, consume
-from rowferry.downstream.consume.mysql_target import MySqlTarget
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import PLAIN_EVERY_S, consoles
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.spec.uri import Uri
+
+if TYPE_CHECKING:
+    from rowferry.downstream.consume.apply import Applier
 
 _COLOURS = {Op.INSERT: "green", Op.UPDATE: "yellow", Op.DELETE: "red"}
 
@@ -79,8 +80,7 @@ def consume_command(
             if prints:
                 yield _Printer(out)
             if apply is not None:
-                target = MySqlTarget(Uri.parse(apply, "--apply"))
-                yield held.enter_context(closing(Applier(target, findings)))
+                yield held.enter_context(closing(_applier(apply, findings)))
 
         outcome = consume(request, takers, stop, _Progress(err).tell)
     for note in outcome.notes:
@@ -90,6 +90,14 @@ def consume_command(
     err.print(_summary(outcome), markup=False, soft_wrap=True)
     if outcome.findings.violations:
         raise typer.Exit(1)
+
+
+def _applier(uri: str, findings: Findings) -> Applier:
+    # Imported here: its library comes with an extra, which who only reads need not have.
+    from rowferry.downstream.consume.apply import Applier
+    from rowferry.downstream.consume.mysql_target import MySqlTarget
+
+    return Applier(MySqlTarget(Uri.parse(uri, "--apply")), findings)
 
 
 def _commit_ts(option: str, text: str | None, words: tuple[str, ...]) -> int | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
+from rowferry import __version__
 from rowferry.errors import BadInput, RowferryError
 from rowferry.face.cli.client import remember_flags
 from rowferry.face.cli.output import consoles, show_error
+from rowferry.registry import extras_named
 
 # Where TiCDC's `cdc cli` has them too: everything that talks to a server.
 _OF_SERVERS: Final = {
@@ -82,15 +84,27 @@ cli_app = typer.Typer(
 cli_app.callback()(remember_flags())
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rowferry {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def rowferry() -> None:
+def rowferry(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version"),
+    ] = False,
+) -> None:
     """Change data capture on Apache Spark: every committed row change, in order, without loss."""
 
 
 def main() -> None:
     """Run the command line; an error of ours becomes one line and an exit code."""
     try:
-        app()
+        with extras_named("this command"):
+            app()
     except BadInput as err:
         show_error(consoles()[1], err)
         sys.exit(2)
