@@ -355,8 +355,9 @@ def _sql(packet: Packet) -> Encoded:
         pa.array(keys, pa.large_binary()),
         pa.array(rows, pa.large_binary()),
     )
-    key, value = frame.to_message()
-    return Encoded(pa.array([value], pa.large_binary()), pa.array([key], pa.large_binary()))
+    size, body = frame.to_parts()
+    value = size + body.to_pybytes()
+    return Encoded(pa.array([value], pa.large_binary()), pa.array([frame.head], pa.large_binary()))
 
 
 class MySqlTlsHarness(MySqlHarness):

@@ -44,7 +44,6 @@ def test_wishes_are_usable(lane_sink: LaneHarness) -> None:
     assert sink.flush_interval_s >= 0
     assert sink.partition_label(NOON) == sink.partition_label(NOON + 1)
     assert sink.TRAITS.needs_shuffle
-    assert sink.TRAITS.shows_rows_on_write
 
 
 def test_a_partition_keeps_its_order_over_packets_and_segments(lane_sink: LaneHarness) -> None:

@@ -77,7 +77,7 @@ def test_nothing_is_visible_before_publish(sink: SinkHarness) -> None:
     one = sink.opened()
     plan = sink.plan(one, 1, segment(0, ORDERS))
     sink.write(one, plan, ROWS)
-    if SINKS.load(sink.scheme).TRAITS.shows_rows_on_write:
+    if SINKS.load(sink.scheme).TRAITS.needs_shuffle:
         assert sink.visible_rows() == values(ROWS)  # the weaker promise of queues
     else:
         assert sink.visible_rows() == []

@@ -26,7 +26,7 @@ from store_material import (
     sqlite_url,
 )
 
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import Verb
 from rowferry.control.store.backup import EPOCH_STEP, back_up, restore
 from rowferry.control.store.checking import check
 from rowferry.control.store.connection import Database
@@ -48,8 +48,7 @@ def _fill(store: MetaStore) -> Any:
     first = make_plan(1, table=make_table(), ranges=ranges, watermark=2**62, sink_state={"n": 1})
     run_plan(store, claim, first, make_table(), make_table(ITEMS, 8))
     store.record(claim, make_plan(2, watermark=2**62 + 1), ())
-    store.move("feed-2", Verb.PAUSE)
-    store.set_state("feed-2", State.FAILED, RowRejected("‘é’ is too long"))
+    store.move("feed-2", Verb.GIVE_UP, RowRejected("‘é’ is too long"))
     store.update_spec("feed-2", make_spec("feed-2"))
     store.announce(someone_else(), "h:1", NOW)
     store.write_samples({"feed-1": Sample(NOW, 1, 2, 3, 4, 5, 6.0)})

@@ -170,7 +170,6 @@ def test_what_is_not_stored_is_said_by_name(store: MetaStore) -> None:
         lambda: store.update_spec("nobody", make_spec("nobody")),
         lambda: store.remove("nobody"),
         lambda: store.move("nobody", Verb.PAUSE),
-        lambda: store.set_state("nobody", State.FAILED),
         lambda: store.request_cancel("nobody"),
         lambda: store.reset("nobody", make_spec("nobody"), ""),
         lambda: store.claim("nobody", Holder.here(), NOW, TTL_S),
@@ -220,7 +219,7 @@ def test_states_follow_the_lifecycle(store: MetaStore, claim: Claim, feed: str) 
     assert store.move(feed, Verb.RESUME) is State.NORMAL
     found = store.feed(feed)
     assert found is not None and (found.error_code, found.error) == ("", "")
-    store.set_state(claim, State.FAILED, ValueError("of unknown\nkind"))
+    store.move(claim, Verb.GIVE_UP, ValueError("of unknown\nkind"))
     found = store.feed(feed)
     assert found is not None and found.state is State.FAILED
     assert (found.error_code, found.error) == ("RF-0000", "ValueError: of unknown kind")
@@ -755,7 +754,6 @@ FENCED: dict[str, Callable[[MetaStore, Claim], Any]] = {
     "publish-again": lambda store, claim: store.publish(claim, make_plan(1)),
     "discard": lambda store, claim: store.discard(claim, 2, "why"),
     "renew": lambda store, claim: store.renew(claim, NOW),
-    "set-state": lambda store, claim: store.set_state(claim, State.FAILED),
     "move": lambda store, claim: store.move(claim, Verb.FAULT),
     "remove": lambda store, claim: store.remove(claim),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -211,12 +211,3 @@ class Watermark:
 
 
 Change: TypeAlias = Rows | SchemaChange | Watermark
-
-
-@dataclass(slots=True)
-class Counts:
-    """How much flowed; added up over chunks, segments and micro-batches."""
-
-    rows: int = 0
-    bytes: int = 0
-    by_table: dict[str, int] = field(default_factory=dict)

@@ -92,7 +92,7 @@ def test_a_good_server_passes(server: Server) -> None:
     found = ask(server.login)
     assert found.facts.flavour is server.flavour
     assert found.facts.server_id == 7
-    assert (found.checksum, found.gtid, found.lower_case_table_names) == (True, True, 0)
+    assert (found.checksum, found.gtid) == (True, True)
     assert found.notices == ()
 
 
@@ -157,11 +157,6 @@ def test_databases_that_are_not_logged(kind: str, tmp_path: Path) -> None:
         some, others = ask(server.login).notices
     assert "binlog_do_db is shop" in some
     assert "binlog_ignore_db is scrap" in others
-
-
-def test_names_in_lower_case(tmp_path: Path) -> None:
-    with MariaDb.start(tmp_path, 8, ["--lower-case-table-names=1"]) as server:
-        assert ask(server.login).lower_case_table_names == 1
 
 
 # --- GTIDs ---------------------------------------------------------------------------------------

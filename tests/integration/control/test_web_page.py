@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from web_kit import PATIENCE_MS, SECRET, SERVERS, Fleet, filled, started_browser
 
-from rowferry.control.lifecycle import State
+from rowferry.control.lifecycle import State, Verb
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable
@@ -159,7 +159,7 @@ def test_the_list_shows_every_state_and_follows_changes(desk: Desk) -> None:
 
     page.get_by_role("button", name="State", exact=True).click()
     row(page, "inventory-topic").locator("a.open").focus()
-    desk.operations.store.set_state("inventory-topic", State.WARNING, SinkUnavailable("it is away"))
+    desk.operations.store.move("inventory-topic", Verb.FAULT, SinkUnavailable("it is away"))
     expect(row(page, "inventory-topic").locator(".badge")).to_have_text("warning")
     assert "it is away" in row(page, "inventory-topic").inner_text()
     assert names(page)[1] == "inventory-topic"  # its row has moved, and has the focus still
@@ -392,7 +392,7 @@ def test_a_server_that_does_not_answer(desk: Desk) -> None:
     expect(page.locator("#banner")).to_contain_text("has not answered since")
     assert page.title().startswith("(no answer)")
     assert page.locator("tr.feed").count() == 7  # what is known stays
-    desk.operations.store.set_state("orders-search", State.STOPPED)
+    desk.operations.store.move("orders-search", Verb.PAUSE)
     page.context.set_offline(False)
     expect(page.locator("#banner")).to_be_hidden()
     expect(row(page, "orders-search").locator(".badge")).to_have_text("stopped")

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.control.feed.lease import Holder
-from rowferry.control.lifecycle import State
+from rowferry.control.lifecycle import Verb
 from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.errors import RowferryError, SinkUnavailable, SourceUnavailable
 from rowferry.flow.assemble import option_tables
@@ -111,9 +111,9 @@ class Fleet:
             self.store.write_samples(row)
         self._samples.clear()
 
-    def fault(self, name: str, state: State, error: RowferryError | None) -> None:
-        """Set a state."""
-        self.store.set_state(name, state, error)
+    def move(self, name: str, verb: Verb, error: RowferryError | None = None) -> None:
+        """Change a state."""
+        self.store.move(name, verb, error)
 
 
 def _parts(rules: tuple[str, ...], snapshot: bool) -> list[RangeProgress]:
@@ -158,15 +158,15 @@ def filled(store: MetaStore, now: float | None = None) -> Fleet:
     away = (
         f"replica.internal:3306: connection refused (tried mysql://app:{SECRET}@replica.internal)"
     )
-    fleet.fault("payments-replica", State.WARNING, SinkUnavailable(away))
+    fleet.move("payments-replica", Verb.FAULT, SinkUnavailable(away))
     fleet.add("audit-hooks", "https://hooks.example/audit?protocol=canal-json", ("audit.*",))
     words = "orders-db.internal:3306 closed the connection 40 times in 30 minutes"
-    fleet.fault("audit-hooks", State.FAILED, SourceUnavailable(words))
+    fleet.move("audit-hooks", Verb.GIVE_UP, SourceUnavailable(words))
     fleet.add("sessions-cache", KAFKA.format("sessions"), ("web.*",), lag_ms=7_200_000)
-    fleet.fault("sessions-cache", State.STOPPED, None)
+    fleet.move("sessions-cache", Verb.PAUSE)
     fleet.add("inventory-topic", KAFKA.format("inventory"), ("stock.*",), owner=1)
     fleet.sample("inventory-topic", 420, 880)
     fleet.add("year-end-copy", "file:///exports/2025?protocol=csv", ("shop.orders",))
-    fleet.fault("year-end-copy", State.FINISHED, None)
+    fleet.move("year-end-copy", Verb.REACH_TARGET)
     fleet.write()
     return fleet

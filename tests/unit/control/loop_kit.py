@@ -87,7 +87,7 @@ class ScriptedSource:
         self.script = SCRIPTS[spec.source.address]
 
     def traits(self) -> SourceTraits:
-        return SourceTraits(True, True, False)
+        return SourceTraits(True, True)
 
     def probe(self, decision: Decision) -> tuple[TableSchema, ...]:
         return (self.script.versions[-1],)

@@ -41,7 +41,7 @@ class ListedSource:
         self._tables = TABLES[spec.source.address]
 
     def traits(self) -> SourceTraits:
-        return SourceTraits(True, True, True, movable=True)
+        return SourceTraits(True, True, movable=True)
 
     def probe(self, decision: Decision) -> tuple[TableSchema, ...]:
         return tuple(t for t in self._tables if decision.keeps_table(t.id))

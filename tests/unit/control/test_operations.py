@@ -382,7 +382,7 @@ def test_tables_that_cannot_be_added_change_nothing(desk: Desk) -> None:
     with pytest.raises(OptionsConflict, match="nothing would be captured"):
         desk.operations.drop_tables("feed", ["shop.*"])
     assert desk.snapshot() == before
-    desk.store.set_state("feed", State.FINISHED)
+    desk.store.move("feed", Verb.REACH_TARGET)
     with pytest.raises(IllegalMove):
         desk.operations.add_tables("feed", ["crm.people"])
 
@@ -466,7 +466,7 @@ def test_one_place_is_needed_to_begin_anew(desk: Desk) -> None:
 def test_finished_ones_are_listed_only_on_request(desk: Desk) -> None:
     for name in ("b", "a", "c"):
         desk.create(changefeed_id=name, sink_uri=f"file://{desk.folder}/{name}?protocol=csv")
-    desk.store.set_state("c", State.FINISHED)
+    desk.store.move("c", Verb.REACH_TARGET)
     desk.operations.pause("b")
     assert [f.id for f in desk.operations.feeds()] == ["a", "b"]
     assert [f.id for f in desk.operations.feeds([State.FINISHED, State.STOPPED])] == ["b", "c"]

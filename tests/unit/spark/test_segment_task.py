@@ -58,7 +58,7 @@ TOPIC = Topic("shop.naïve", 2, 1000)
 class Recorder:
     """Stands for a flow and its sink: notes what it is given, gives a receipt for each output."""
 
-    TRAITS = SinkTraits(takes_files=True, shows_rows_on_write=False, needs_shuffle=False)
+    TRAITS = SinkTraits(takes_files=True, needs_shuffle=False)
 
     def __init__(self) -> None:
         self.given: list[Any] = []
@@ -87,7 +87,7 @@ class Recorder:
 class Laned(Recorder):
     """The same with a sink that keeps the order of lanes."""
 
-    TRAITS = SinkTraits(takes_files=False, shows_rows_on_write=True, needs_shuffle=True)
+    TRAITS = SinkTraits(takes_files=False, needs_shuffle=True)
 
 
 @pytest.fixture(params=[Recorder])

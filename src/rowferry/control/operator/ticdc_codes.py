@@ -75,42 +75,8 @@ _CODES: Final[dict[type[e.RowferryError], tuple[int, str]]] = {
     e.DecodeError: (FAILED, "ErrDecodeFailed"),
 }
 
-# Codes with which TiCDC gives a changefeed up at once, without trying again.
-FAST_FAIL: Final = frozenset(
-    {
-        "CDC:ErrExpressionColumnNotFound",
-        "CDC:ErrInvalidFilterExpression",  # its constant is called ErrExpressionParseFailed
-        "CDC:ErrSchemaSnapshotNotFound",
-        "CDC:ErrSyncRenameTableFailed",
-        "CDC:ErrChangefeedUnretryable",
-        "CDC:ErrCorruptedDataMutation",
-        "CDC:ErrDispatcherFailed",
-        "CDC:ErrColumnSelectorFailed",
-        "CDC:ErrSinkURIInvalid",
-        "CDC:ErrKafkaInvalidConfig",
-        "CDC:ErrMySQLInvalidConfig",
-        "CDC:ErrStorageSinkInvalidConfig",
-        "CDC:ErrInvalidTableRoutingRule",
-        "CDC:ErrTableRoutingFailed",
-        "CDC:ErrTableRouteConflict",
-        "CDC:ErrGCTTLExceeded",
-        "CDC:ErrSnapshotLostByGC",
-        "CDC:ErrStartTsBeforeGC",
-        "CDC:ErrTableAfterNotSplitable",
-    }
-)
-
 
 def ticdc_code(error: e.RowferryError) -> tuple[int, str]:
     """Return the HTTP status of an error, and TiCDC's name for it (`CDC:Err…`)."""
-    return _of(type(error))
-
-
-def ticdc_code_of(code: str) -> str:
-    """Return TiCDC's name for the error that one of our codes (`RF-4001`) stands for."""
-    return _of(e.BY_CODE.get(code, e.RowferryError))[1]
-
-
-def _of(kind: type[e.RowferryError]) -> tuple[int, str]:
-    status, name = next(_CODES[k] for k in kind.__mro__ if k in _CODES)
+    status, name = next(_CODES[k] for k in type(error).__mro__ if k in _CODES)
     return status, f"CDC:{name}"

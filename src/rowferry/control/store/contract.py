@@ -231,9 +231,6 @@ class MetaStore(Protocol):
             IllegalMove: the present state does not allow it (an operator may have been faster).
         """
 
-    def set_state(self, who: str | Claim, state: State, error: Exception | None = None) -> None:
-        """Set the state, whatever it was. `move` is the way that respects the lifecycle."""
-
     def reset(
         self, changefeed: str, spec: ChangefeedSpec, why: str, snapshot: bool = False
     ) -> Feed:

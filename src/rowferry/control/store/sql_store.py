@@ -245,13 +245,6 @@ class SqlStore:
             self._enter(session, row, state, error)
             return state
 
-    @undone_again
-    def set_state(self, who: str | Claim, state: State, error: Exception | None = None) -> None:
-        """Set the state, whatever it was."""
-        moment("set state")
-        with self.database.writing(f"set changefeed {_id(who)} to {state}") as session:
-            self._enter(session, fence.locked(session, who), state, error)
-
     def _enter(self, session: Session, row: FeedRow, state: State, error: Exception | None) -> None:
         was = row.state
         row.state = state

@@ -24,7 +24,6 @@ class SourceTraits:
 
     carries_before_image: bool
     has_closed_timestamps: bool
-    has_partition_ids: bool
     movable: bool = False  # positions hold at another address too (a replica that was promoted)
     has_places: bool = False  # planners can stand still at a place of the log: see `Halting`
     omits_columns: bool = False  # row images may lack columns

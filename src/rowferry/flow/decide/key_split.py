@@ -16,20 +16,15 @@ from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.table import TableSchema
 
 
-def split_key_changes(rows: Rows) -> Rows:
-    """Return the chunk with each key-changing update as a delete and, next to it, an insert.
-
-    An update changes a key when any column of a primary or unique index differs (NULL equals NULL,
-    texts differ by bytes). Both halves keep the update's commit-ts and `seq`, so the order of the
-    chunk is the order of the rows. Without such an update the chunk itself is returned. An update
-    without its before-image, or a key column that is absent from the images, cannot be compared and
-    stays as it is.
-    """
-    return split_in_halves(rows)[0]
-
-
 def split_in_halves(rows: Rows) -> tuple[Rows, npt.NDArray[np.bool_] | None]:
-    """Return what `split_key_changes` does, and which rows came from an update; None: no row."""
+    """Return the chunk with its key-changing updates split, and which rows came from one; None: no.
+
+    Each such update becomes a delete and, next to it, an insert. An update changes a key when any
+    column of a primary or unique index differs (NULL equals NULL, texts differ by bytes). Both
+    halves keep the update's commit-ts and `seq`, so the order of the chunk is the order of the
+    rows. Without such an update the chunk itself is returned. An update without its before-image,
+    or a key column that is absent from the images, cannot be compared and stays as it is.
+    """
     changed = key_changes(rows)
     if changed is None:
         return rows, None

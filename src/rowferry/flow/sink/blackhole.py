@@ -19,9 +19,7 @@ _SEGMENT_BYTES = 32 << 20
 class Blackhole:
     """Counts rows and bytes, and lets them go. Any number of changefeeds may share it."""
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False, shows_rows_on_write=False, needs_shuffle=False
-    )
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=False)
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
     flush_interval_s: ClassVar[float] = 0.2
     dispatch: ClassVar[BySlice] = BySlice()

@@ -24,7 +24,6 @@ class SinkTraits:
     """What other stages may ask about a sink."""
 
     takes_files: bool  # writes whole files: codecs end each value with the terminator
-    shows_rows_on_write: bool  # rows are visible before publish (queues); else only after it
     needs_shuffle: bool  # all changes of one lane must meet in one task: a LaneSink
     movable: bool = False  # the same target may get another address: what it keeps moves along
 

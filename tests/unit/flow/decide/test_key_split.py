@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.flow.decide.key_split import split_key_changes
+from rowferry.flow.decide.key_split import split_in_halves
 
 TABLE = TableSchema(
     TableId("shop", "orders"),
@@ -64,9 +64,13 @@ def listed(rows: Rows) -> list[tuple[int, int, int, Image, Image]]:
 A = (1, "a", b"x", 1.5, "n")
 
 
+def split(rows: Rows) -> Rows:
+    return split_in_halves(rows)[0]
+
+
 def test_key_change_becomes_delete_then_insert_in_place() -> None:
     b = (2, *A[1:])
-    rows = split_key_changes(chunk([(None, A), (A, b), (b, None)]))
+    rows = split(chunk([(None, A), (A, b), (b, None)]))
     assert listed(rows) == [
         (Op.INSERT, 100, 7, None, A),
         (Op.DELETE, 101, 8, A, None),
@@ -90,8 +94,8 @@ def test_key_change_becomes_delete_then_insert_in_place() -> None:
     ],
 )
 def test_any_column_of_any_key_counts_in_both_directions(after: Image) -> None:
-    assert [r[0] for r in listed(split_key_changes(chunk([(A, after)])))] == [Op.DELETE, Op.INSERT]
-    assert [r[0] for r in listed(split_key_changes(chunk([(after, A)])))] == [Op.DELETE, Op.INSERT]
+    assert [r[0] for r in listed(split(chunk([(A, after)])))] == [Op.DELETE, Op.INSERT]
+    assert [r[0] for r in listed(split(chunk([(after, A)])))] == [Op.DELETE, Op.INSERT]
 
 
 @pytest.mark.parametrize(
@@ -104,21 +108,21 @@ def test_any_column_of_any_key_counts_in_both_directions(after: Image) -> None:
 )
 def test_chunk_without_key_change_is_the_same_object(before: Image, after: Image) -> None:
     rows = chunk([(None, A), (before, after), (A, None)])
-    assert split_key_changes(rows) is rows
+    assert split(rows) is rows
 
 
 def test_no_updates_no_rows_no_keys() -> None:
     for rows in (chunk([]), chunk([(None, A), (A, None)])):
-        assert split_key_changes(rows) is rows
+        assert split(rows) is rows
     keyless = TableSchema(TABLE.id, 1, 1, TABLE.columns, TABLE.indexes[3:])
     rows = chunk([(A, (9, *A[1:]))], keyless)
-    assert split_key_changes(rows) is rows
+    assert split(rows) is rows
 
 
 def test_update_without_before_image_is_left_alone() -> None:
     rows = chunk([(None, (2, *A[1:])), (A, (3, *A[1:]))])
     batch = rows.batch.set_column(0, "op", pa.array([Op.UPDATE, Op.UPDATE], pa.int8()))
-    assert [r[0] for r in listed(split_key_changes(Rows(TABLE, batch)))] == [
+    assert [r[0] for r in listed(split(Rows(TABLE, batch)))] == [
         Op.UPDATE,
         Op.DELETE,
         Op.INSERT,
@@ -135,14 +139,14 @@ def test_absent_key_column_is_not_compared() -> None:
         )
     cols = [rows.batch.column(n) for n in ("op", "commit_ts", "seq")]
     partial = make_rows(TABLE, *cols, *images)
-    assert split_key_changes(partial) is partial
+    assert split(partial) is partial
 
 
 def test_slice_of_a_larger_batch() -> None:
     b = (2, *A[1:])
     rows = chunk([(A, b), (None, A), (A, A), (b, A)])
     part = Rows(TABLE, rows.batch.slice(1, 3))
-    assert [r[:3] for r in listed(split_key_changes(part))] == [
+    assert [r[:3] for r in listed(split(part))] == [
         (Op.INSERT, 101, 8),
         (Op.UPDATE, 102, 9),
         (Op.DELETE, 103, 10),
@@ -172,4 +176,4 @@ def test_against_row_by_row(changes: list[tuple[Image, Image]]) -> None:
             wanted += [(Op.DELETE, ts, seq, before, None), (Op.INSERT, ts, seq, None, after)]
         else:
             wanted.append((kind, ts, seq, before, after))
-    assert listed(split_key_changes(rows)) == wanted
+    assert listed(split(rows)) == wanted

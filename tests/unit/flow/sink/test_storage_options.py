@@ -29,7 +29,7 @@ def test_defaults() -> None:
     assert (found.flush_interval_s, found.file_size_bytes) == (5.0, 67108864)
     assert (found.date_separator, found.partition_separator) == ("day", True)
     assert (found.index_digits, found.atomicity, found.time_zone.key) == (20, "none", "UTC")
-    assert (found.output_column_id, found.expiration_days, found.raw_change) == (False, 0, False)
+    assert (found.output_column_id, found.expiration_days) == (False, 0)
 
 
 def test_a_uri_parameter_wins_over_the_file() -> None:

@@ -57,7 +57,6 @@ class BinlogSource:
         return SourceTraits(
             carries_before_image=True,
             has_closed_timestamps=True,
-            has_partition_ids=True,
             movable=True,
             has_places=True,
             omits_columns=self._options[opt.PARTIAL_ROW_IMAGE] == "allow",

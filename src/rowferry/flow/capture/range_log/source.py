@@ -73,7 +73,6 @@ class RangeSource:
         return SourceTraits(
             carries_before_image=self._gives_old_rows,
             has_closed_timestamps=self._options[FEED_LEVEL] == "transaction",
-            has_partition_ids=True,
         )
 
     def probe(self, decision: Decision) -> tuple[TableSchema, ...]:

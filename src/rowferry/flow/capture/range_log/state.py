@@ -119,8 +119,3 @@ class State:
         """Return the ranges whose snapshot is not complete, by key."""
         found = [r for r in self.ranges.values() if r.stage is not Stage.LOG]
         return sorted(found, key=lambda r: (r.table_id, r.physical_id, r.start_key))
-
-    def ranges_of(self, physical_id: int) -> list[RangeProgress]:
-        """Return a physical table's ranges, by key."""
-        found = [r for r in self.ranges.values() if r.physical_id == physical_id]
-        return sorted(found, key=lambda r: r.start_key)

@@ -84,14 +84,9 @@ class RowFrame:
         body = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA).serialize()
         return body.size.to_bytes(_SIZE, "little"), body
 
-    def to_message(self) -> tuple[bytes, bytes]:
-        """Return its key and its value; `from_message` reads them."""
-        size, body = self.to_parts()
-        return self.head, size + body.to_pybytes()
-
     @classmethod
     def from_message(cls, key: bytes | None, value: bytes | pa.Buffer | None) -> RowFrame:
-        """Read what `to_message` wrote, without a copy.
+        """Read what `head` and `to_parts` wrote, without a copy.
 
         Raises:
             DecodeError: the bytes are something else, or not all of it.

@@ -16,7 +16,7 @@ from rowferry.flow.encode.contract import Codec, Encoded, TextBody
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.http.body import bodies
 from rowferry.flow.sink.http.client import Receiver
-from rowferry.flow.sink.http.options import HTTP_TABLE, read_settings
+from rowferry.flow.sink.http.options import HttpOptions, read_settings
 from rowferry.flow.sink.lanes import in_lanes
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -31,10 +31,8 @@ class Http:
     request has a key that is the same every time, so that the receiver can tell.
     """
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False, shows_rows_on_write=True, needs_shuffle=True, movable=True
-    )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (HTTP_TABLE,)
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (HttpOptions.TABLE,)
     flush_interval_s: ClassVar[float] = 0.2
     whole_transactions = False
     separates_partitions = False
@@ -81,18 +79,18 @@ class Http:
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
     ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
         """Give each slice a topic named as its table is written, with a partition for each lane."""
-        settings = self._settings
+        options = self._settings.options
         outputs = []
         for segment in stretch.segments:
             for place, one in enumerate(segment.slices):
                 name = str(tables[one].written_as)
-                topic = Topic(name, settings.lanes, settings.max_bytes)
+                topic = Topic(name, options.worker_count, options.max_batch_bytes)
                 outputs.append(Output(segment.ordinal, place, topic.to_json()))
         return tuple(outputs), None
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Post packets, those of one lane one after the other; on return all are taken."""
-        in_lanes(packets, self._lane_of, self._settings.lanes, self._send_packet)
+        in_lanes(packets, self._lane_of, self._settings.options.worker_count, self._send_packet)
 
     def publish(
         self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
@@ -123,7 +121,8 @@ class Http:
 
     def _send_packet(self, packet: Packet, stop: threading.Event) -> None:
         where = f"{packet.topic.name} {packet.partition} {packet.segment} {packet.number}"
-        limits = self._settings.max_rows, self._settings.max_bytes
+        options = self._settings.options
+        limits = options.max_batch_rows, options.max_batch_bytes
         for number, body in enumerate(bodies(packet.messages.values, self._body, *limits)):
             if stop.is_set():
                 return
@@ -133,7 +132,7 @@ class Http:
     def _note(self, plan: Plan, place: str, encoded: Encoded | None) -> None:
         if encoded is None:
             return
-        for body in bodies(encoded.values, self._body, 1, self._settings.max_bytes):
+        for body in bodies(encoded.values, self._body, 1, self._settings.options.max_batch_bytes):
             self._receiver.send(body, self._headers(plan.micro_batch, self._epoch, place, body))
 
     def _headers(self, micro_batch: int, epoch: int, place: str, body: bytes) -> dict[str, str]:

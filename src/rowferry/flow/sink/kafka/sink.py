@@ -35,9 +35,7 @@ _LOOK_S: Final = 10.0  # between two looks at the topics' ids
 class Kafka:
     """Messages in topics; the partition of each row is the dispatch rules' answer."""
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False, shows_rows_on_write=True, needs_shuffle=True, movable=True
-    )
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
     TABLES: ClassVar[tuple[OptionTable, ...]] = (KAFKA,)
     flush_interval_s: ClassVar[float] = 0.2
     whole_transactions: ClassVar[bool] = False

@@ -70,9 +70,7 @@ class MySql:
     Rows are visible as soon as they are written; a replay writes them again, with the same result.
     """
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False, shows_rows_on_write=True, needs_shuffle=True, movable=True
-    )
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK_TABLE, MYSQL_TABLE)
     flush_interval_s: ClassVar[float] = 0.2
     separates_partitions = False

@@ -249,7 +249,6 @@ class Settings:
     flush_interval_s: float
     file_size_bytes: int
     output_column_id: bool
-    raw_change: bool
     fsync: bool
     compression: str
     expiration_days: int
@@ -281,7 +280,6 @@ def read_settings(spec: ChangefeedSpec) -> Settings:
         flush_interval_s=storage[FLUSH_INTERVAL].total_seconds(),
         file_size_bytes=storage[FILE_SIZE],
         output_column_id=storage[OUTPUT_COLUMN_ID],
-        raw_change=storage[RAW_CHANGE],
         fsync=storage[FSYNC],
         compression=storage[COMPRESSION],
         expiration_days=storage[EXPIRATION_DAYS],

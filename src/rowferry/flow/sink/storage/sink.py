@@ -55,9 +55,7 @@ _LISTED_FOR_EACH = 8
 class Storage:
     """Files in a directory tree, numbered in the plan, visible once published."""
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=True, shows_rows_on_write=False, needs_shuffle=False
-    )
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=True, needs_shuffle=False)
     TABLES: ClassVar[tuple[OptionTable, ...]] = (STORAGE_TABLE, SINK_TABLE)
     dispatch: ClassVar[BySlice] = BySlice()
 

@@ -31,7 +31,7 @@ _NAMES: Final = {Flavour.MYSQL: "MySQL", Flavour.MARIADB: "MariaDB"}
 _VARIABLES: Final = (
     *("log_bin", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_checksum"),
     *("binlog_row_value_options", "gtid_mode", "enforce_gtid_consistency", "gtid_strict_mode"),
-    *("gtid_binlog_pos", "gtid_slave_pos", "lower_case_table_names", "server_id"),
+    *("gtid_binlog_pos", "gtid_slave_pos", "server_id"),
     *("log_replica_updates", "log_slave_updates"),
     *("replica_preserve_commit_order", "slave_preserve_commit_order"),
     *("replica_parallel_workers", "slave_parallel_workers"),
@@ -57,7 +57,6 @@ class Preflight:
     facts: ServerFacts
     checksum: bool
     gtid: bool
-    lower_case_table_names: int
     notices: tuple[str, ...]
 
 
@@ -119,7 +118,6 @@ def preflight(
         facts=known,
         checksum=server.value("binlog_checksum").upper() not in ("", "NONE"),
         gtid=not server.is_mysql or server.value("gtid_mode").upper() == "ON",
-        lower_case_table_names=int(server.value("lower_case_table_names") or 0),
         notices=tuple(finding for finding in found if isinstance(finding, str)),
     )
 

@@ -63,7 +63,6 @@ class MappedColumn:
         unsigned: of numbers; false without metadata.
         collation: number of its collation; 0: not known or none.
         elements: of ENUM and SET.
-        geometry: the kind of geometry; 0: any.
     """
 
     name: str
@@ -73,7 +72,6 @@ class MappedColumn:
     nullable: bool = True
     collation: int = 0
     elements: tuple[str, ...] = ()
-    geometry: int = 0
     visible: bool = True
     vector_dimensions: int = 0
 
@@ -260,8 +258,6 @@ class _Metadata:
                 self._set(place, name=reader.text().decode("utf-8", "replace"))
             if reader.more:
                 reader.fail("it has more names than columns")
-        for place, kind in self._numbers({GEOMETRY}, _GEOMETRY_TYPE):
-            self._set(place, geometry=kind)
         for place, count in self._numbers({VECTOR}, _VECTOR_DIMENSIONS):
             self._set(place, vector_dimensions=count)
         if _VISIBILITY in self._fields:

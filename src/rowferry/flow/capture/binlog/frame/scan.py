@@ -49,11 +49,6 @@ class Maps:
         self.keys[place], self.slots[place] = number + 1, slot
         return slot
 
-    def slot_of(self, number: int) -> int:
-        """Return the slot of a table number; -1: it has none."""
-        place = k._find_map(self.keys, number)
-        return int(self.slots[place]) if self.keys[place] else -1
-
     def needed(self, data: npt.NDArray[np.uint8], begin: int, behind: int, tail: int) -> memoryview:
         """Return the packets of data[begin:behind] that a reader of captured rows needs."""
         out = np.empty(behind - begin, np.uint8)
