@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from rowferry.spec.legacy import parse_protocol
-from rowferry.spec.option import Options, OptionTable, read_options
+from rowferry.spec.option import Options, OptionTable, Section, read_options
 from rowferry.spec.uri import Uri
+
+S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -52,17 +54,22 @@ class ChangefeedSpec:
         parameters = dict(uri.parameters)
         return parameters[key] if key in parameters else self.section(section).get(key)
 
-    def options(self, table: OptionTable, uri: Uri | None = None) -> Options:
+    @overload
+    def options(self, table: type[S], uri: Uri | None = None) -> S: ...
+    @overload
+    def options(self, table: OptionTable, uri: Uri | None = None) -> Options: ...
+    def options(self, table: OptionTable | type[Section], uri: Uri | None = None) -> Options:
         """Return one table's values: defaults, then the file, then parameters of `uri`.
 
         `uri` is the sink's unless given.
         """
-        known = {o.key: o for o in table.options}
-        raw = {k: v for k, v in self.section(table.section).items() if k in known}
+        declared = table if isinstance(table, OptionTable) else table.TABLE
+        known = {o.key: o for o in declared.options}
+        raw = {k: v for k, v in self.section(declared.section).items() if k in known}
         for key, value in (uri or self.sink).parameters:
             if key in known and known[key].uri:
                 raw[key] = value
-        return read_options(table, raw)
+        return read_options(table, raw) if isinstance(table, OptionTable) else table.read(raw)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, secrets included (it goes to the meta database and to tasks)."""

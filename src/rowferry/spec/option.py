@@ -2,7 +2,7 @@
 
 An `OptionTable` is one section of the configuration file (`sink.csv`, `filter`, or "" for the top
 level). Reading refuses unknown keys and wrong types with one line that names the key and what is
-allowed.
+allowed. A `Section` declares a table as a class: each option is an attribute, and so is its value.
 Flags, URI parameters, the reference page and redaction are all derived from these tables.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
 from rowferry.errors import BadOption, UnknownOption
 
@@ -58,6 +58,32 @@ class Option(Generic[T]):
     alterable: bool = True
     no_effect: str = ""
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        if not self.key:
+            object.__setattr__(self, "key", name.replace("_", "-"))
+
+    @overload
+    def __get__(self, values: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, values: Options, owner: type) -> T: ...
+    def __get__(self, values: Options | None, owner: type) -> Self | T:
+        return self if values is None else values[self]
+
+
+def option(
+    shape: Shape[T],
+    default: T,
+    doc: str,
+    *,
+    key: str = "",
+    uri: bool = False,
+    secret: bool = False,
+    alterable: bool = True,
+    no_effect: str = "",
+) -> Option[T]:
+    """Declare an option of a `Section`; its key is the attribute's name unless given."""
+    return Option(key, shape, default, doc, uri, secret, alterable, no_effect)
+
 
 @dataclass(frozen=True, slots=True)
 class OptionTable:
@@ -94,6 +120,34 @@ class Options:
         return f"Options({self.table.section!r}, {shown})"
 
 
+class Section(Options):
+    """A table whose options are attributes: of the class the option, of an instance its value.
+
+    class HttpOptions(Section, section="sink.http-config"):
+        timeout = option(duration(), timedelta(seconds=10), "How long to wait.", uri=True)
+
+    HttpOptions.timeout.key  # "timeout"
+    spec.options(HttpOptions).timeout  # a timedelta
+    """
+
+    TABLE: ClassVar[OptionTable]
+
+    def __init_subclass__(cls, section: str) -> None:
+        parts = [vars(part) for part in reversed(cls.__mro__)]
+        declared = {n: o for part in parts for n, o in part.items() if isinstance(o, Option)}
+        cls.TABLE = OptionTable(section, tuple(declared.values()))
+
+    @classmethod
+    def path(cls, option: Option[Any]) -> str:
+        """Return an option's key as a user would write it, with its section."""
+        return cls.TABLE.path(option.key)
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Self:
+        """Check values and fill in defaults, as `read_options` does."""
+        return cls(cls.TABLE, read_values(cls.TABLE, raw))
+
+
 def read_options(table: OptionTable, raw: Mapping[str, Any]) -> Options:
     """Check `raw` against the table and fill in defaults.
 
@@ -101,17 +155,19 @@ def read_options(table: OptionTable, raw: Mapping[str, Any]) -> Options:
         UnknownOption: a key that the table does not have; lists the known ones.
         BadOption: a value of the wrong type or outside what is allowed.
     """
+    return Options(table, read_values(table, raw))
+
+
+def read_values(table: OptionTable, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of each key of the table, as `read_options` has them."""
     known = {o.key: o for o in table.options}
     for key in raw:
         if key not in known:
             raise UnknownOption(unknown_words(table.path(str(key)), known))
-    values: dict[str, Any] = {}
-    for option in table.options:
-        if option.key not in raw:
-            values[option.key] = option.default
-            continue
-        values[option.key] = parse_value(option, raw[option.key], table.path(option.key))
-    return Options(table, values)
+    return {
+        key: parse_value(o, raw[key], table.path(key)) if key in raw else o.default
+        for key, o in known.items()
+    }
 
 
 def parse_value(option: Option[T], value: Any, path: str) -> T:

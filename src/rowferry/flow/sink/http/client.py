@@ -52,6 +52,9 @@ class Receiver:
 
     def __init__(self, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
+        self._options = settings.options
+        self._timeout_s = settings.options.timeout.total_seconds()
+        self._max_backoff_s = settings.options.max_backoff.total_seconds()
         self._now = now
         self._closed_until = 0.0  # nothing is sent before: the receiver asked for it
         self._pool: urllib3.HTTPConnectionPool | None = None
@@ -73,15 +76,15 @@ class Receiver:
         told = stop or threading.Event()
         self._refuse_if_closed()
         every = {**self._settings.headers, **headers}
-        if self._settings.gzip:
+        if self._options.compression == "gzip":
             body, every["Content-Encoding"] = gzip.compress(body, _GZIP_LEVEL, mtime=0), "gzip"
-        for tried in range(self._settings.max_retry + 1):
+        for tried in range(self._options.max_retry + 1):
             try:
                 self._post(body, every)
                 return
             except _ForNow as err:
                 last = err
-            if tried == self._settings.max_retry or self._is_long(last.wait_s):
+            if tried == self._options.max_retry or self._is_long(last.wait_s):
                 break
             if told.wait(self._pause(tried, last.wait_s)):
                 break
@@ -97,9 +100,7 @@ class Receiver:
         moment("try receiver")
         address = self._settings.address
         try:
-            with socket.create_connection(
-                (address.host, address.port), self._settings.timeout_s
-            ) as plain:
+            with socket.create_connection((address.host, address.port), self._timeout_s) as plain:
                 if address.scheme == "https":
                     self._context().wrap_socket(plain, server_hostname=address.host).close()
         except ssl.SSLCertVerificationError as err:
@@ -127,7 +128,7 @@ class Receiver:
                 retries=False,
                 redirect=False,
                 preload_content=False,
-                timeout=urllib3.Timeout(self._settings.timeout_s, self._settings.timeout_s),
+                timeout=urllib3.Timeout(self._timeout_s, self._timeout_s),
             )
             words = self._read(answer)
         except NewConnectionError as err:  # which urllib3 takes for a kind of time-out
@@ -148,7 +149,7 @@ class Receiver:
     def _read(self, answer: urllib3.BaseHTTPResponse) -> bytes:
         """Read an answer as far as it is wanted; a connection is kept only if it came whole."""
         found, size = b"", 0
-        until = self._now() + self._settings.timeout_s
+        until = self._now() + self._timeout_s
         while size <= _DRAINED and self._now() < until:
             piece = answer.read1(65536)
             if not piece:
@@ -178,13 +179,13 @@ class Receiver:
 
     def _is_long(self, wait_s: float | None) -> bool:
         """Return whether a receiver asks for more than a task should wait."""
-        return wait_s is not None and wait_s > self._settings.max_backoff_s
+        return wait_s is not None and wait_s > self._max_backoff_s
 
     def _pause(self, tried: int, wait_s: float | None) -> float:
         """Return how long to wait before the next try: as asked, or longer each time."""
         if wait_s is not None:
             return wait_s
-        pause: float = min(self._settings.backoff_s * 2**tried, self._settings.max_backoff_s)
+        pause: float = min(self._options.backoff.total_seconds() * 2**tried, self._max_backoff_s)
         return pause * (1 - _CHANCE * random.random())
 
     def _left_alone(self, last: _ForNow) -> SinkUnavailable:
@@ -204,7 +205,7 @@ class Receiver:
     def _connections(self) -> urllib3.HTTPConnectionPool:
         with self._lock:
             if self._pool is None:
-                address, lanes = self._settings.address, self._settings.lanes
+                address, lanes = self._settings.address, self._options.worker_count
                 if address.scheme == "https":
                     self._pool = urllib3.HTTPSConnectionPool(
                         address.host, address.port, maxsize=lanes, ssl_context=self._context()
@@ -216,24 +217,24 @@ class Receiver:
             return self._pool
 
     def _context(self) -> ssl.SSLContext:
-        tls = self._settings.tls
+        tls = self._options
         try:
-            context = ssl.create_default_context(cafile=tls.ca or None)
-            if tls.cert:
-                context.load_cert_chain(tls.cert, tls.key)
+            context = ssl.create_default_context(cafile=tls.ssl_ca or None)
+            if tls.ssl_cert:
+                context.load_cert_chain(tls.ssl_cert, tls.ssl_key)
         except (OSError, ssl.SSLError) as err:
-            files = " or ".join(f for f in (tls.ca, tls.cert, tls.key) if f)
+            files = " or ".join(f for f in (tls.ssl_ca, tls.ssl_cert, tls.ssl_key) if f)
             raise SinkUnwritable(
                 f"{self._settings.address.shown}: {files} cannot be used for TLS ({err})"
             ) from err
-        if tls.skip_verify:
+        if tls.insecure_skip_verify:
             urllib3.disable_warnings(InsecureRequestWarning)  # it is what the user asked for
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
 
     def _too_slow(self) -> SinkUnavailable:
-        return self._unavailable(f"no answer within {self._settings.timeout_s:g} s")
+        return self._unavailable(f"no answer within {self._timeout_s:g} s")
 
     def _unavailable(self, words: str) -> SinkUnavailable:
         return SinkUnavailable(f"{self._settings.address.shown}: {words}")

@@ -15,18 +15,20 @@ from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import (
-    Option,
     OptionTable,
+    Section,
     Shape,
     duration,
     flag,
     one_of,
+    option,
     size,
     text,
     texts,
     whole,
 )
 from rowferry.spec.sink_family import family_of
+from rowferry.spec.uri import Uri
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = frozenset(
@@ -65,111 +67,79 @@ def _headers() -> Shape[tuple[str, ...]]:
     return Shape('a list of headers, each as "Name: value"', parse)
 
 
-MAX_BATCH_ROWS = Option(
-    "max-batch-rows", whole(1, 1_000_000), 1000, "The most row changes in one request.", uri=True
-)
-MAX_BATCH_BYTES = Option(
-    "max-batch-bytes",
-    size(1024, 1 << 30),
-    1 << 20,
-    "The most bytes of row changes in one request, before compression. A row that is longer stops "
-    "the changefeed.",
-    uri=True,
-)
-WORKER_COUNT = Option(
-    "worker-count",
-    whole(1, 256),
-    4,
-    "Into how many lanes each table's keys are divided. Requests of one lane are sent one after "
-    "the other, those of different lanes side by side.",
-    uri=True,
-)
-COMPRESSION = Option(
-    "compression", one_of("none", "gzip"), "none", "How request bodies are compressed.", uri=True
-)
-TIMEOUT = Option(
-    "timeout",
-    duration(timedelta(milliseconds=10), timedelta(minutes=10)),
-    timedelta(seconds=10),
-    "How long to wait for a connection, for sending, and for the answer, each.",
-    uri=True,
-)
-MAX_RETRY = Option(
-    "max-retry",
-    whole(0, 100),
-    3,
-    "How often a request is repeated at once when the receiver refuses it for now (408, 425, 429, "
-    "5xx) or drops the connection. After that, and when it does not answer in time, the "
-    "changefeed waits by its own back-off.",
-    uri=True,
-)
-BACKOFF = Option(
-    "backoff",
-    duration(timedelta(milliseconds=1), timedelta(minutes=1)),
-    timedelta(milliseconds=200),
-    "The pause before the first repetition; it doubles with each, up to `max-backoff`, and up to a "
-    "quarter of it is left to chance.",
-    uri=True,
-)
-MAX_BACKOFF = Option(
-    "max-backoff",
-    duration(timedelta(milliseconds=1), timedelta(minutes=10)),
-    timedelta(seconds=5),
-    "The longest pause between two repetitions. A receiver that asks for a longer one "
-    "(Retry-After) gets it from the changefeed's own back-off.",
-    uri=True,
-)
-AUTHORIZATION = Option(
-    "authorization",
-    _header_value(),
-    "",
-    "The Authorization header, as it is. The URI's user and password are sent as `Basic`.",
-    secret=True,
-)
-AUTHORIZATION_ENV = Option(
-    "authorization-env",
-    text(),
-    "",
-    "The environment variable that holds the Authorization header, in every process that sends.",
-)
-BEARER_TOKEN = Option(
-    "bearer-token",
-    _header_value(),
-    "",
-    "A token that is sent as `Authorization: Bearer …`.",
-    secret=True,
-)
-HEADERS = Option(
-    "headers", _headers(), (), 'Further headers of each request, as ["Name: value"].', secret=True
-)
-SSL_CA = Option("ssl-ca", text(), "", "File with the authorities' certificates (PEM).", uri=True)
-SSL_CERT = Option("ssl-cert", text(), "", "File with our own certificate (PEM).", uri=True)
-SSL_KEY = Option("ssl-key", text(), "", "File with the key of our own certificate.", uri=True)
-SKIP_VERIFY = Option(
-    "insecure-skip-verify", flag(), False, "Trust any receiver: for tests only.", uri=True
-)
+class HttpOptions(Section, section="sink.http-config"):
+    """The options of the HTTP sink."""
 
-HTTP_TABLE = OptionTable(
-    "sink.http-config",
-    (
-        MAX_BATCH_ROWS,
-        MAX_BATCH_BYTES,
-        WORKER_COUNT,
-        COMPRESSION,
-        TIMEOUT,
-        MAX_RETRY,
-        BACKOFF,
-        MAX_BACKOFF,
-        AUTHORIZATION,
-        AUTHORIZATION_ENV,
-        BEARER_TOKEN,
-        HEADERS,
-        SSL_CA,
-        SSL_CERT,
-        SSL_KEY,
-        SKIP_VERIFY,
-    ),
-)
+    max_batch_rows = option(
+        whole(1, 1_000_000), 1000, "The most row changes in one request.", uri=True
+    )
+    max_batch_bytes = option(
+        size(1024, 1 << 30),
+        1 << 20,
+        "The most bytes of row changes in one request, before compression. A row that is longer "
+        "stops the changefeed.",
+        uri=True,
+    )
+    worker_count = option(
+        whole(1, 256),
+        4,
+        "Into how many lanes each table's keys are divided. Requests of one lane are sent one "
+        "after the other, those of different lanes side by side.",
+        uri=True,
+    )
+    compression = option(
+        one_of("none", "gzip"), "none", "How request bodies are compressed.", uri=True
+    )
+    timeout = option(
+        duration(timedelta(milliseconds=10), timedelta(minutes=10)),
+        timedelta(seconds=10),
+        "How long to wait for a connection, for sending, and for the answer, each.",
+        uri=True,
+    )
+    max_retry = option(
+        whole(0, 100),
+        3,
+        "How often a request is repeated at once when the receiver refuses it for now (408, 425, "
+        "429, 5xx) or drops the connection. After that, and when it does not answer in time, the "
+        "changefeed waits by its own back-off.",
+        uri=True,
+    )
+    backoff = option(
+        duration(timedelta(milliseconds=1), timedelta(minutes=1)),
+        timedelta(milliseconds=200),
+        "The pause before the first repetition; it doubles with each, up to `max-backoff`, and up "
+        "to a quarter of it is left to chance.",
+        uri=True,
+    )
+    max_backoff = option(
+        duration(timedelta(milliseconds=1), timedelta(minutes=10)),
+        timedelta(seconds=5),
+        "The longest pause between two repetitions. A receiver that asks for a longer one "
+        "(Retry-After) gets it from the changefeed's own back-off.",
+        uri=True,
+    )
+    authorization = option(
+        _header_value(),
+        "",
+        "The Authorization header, as it is. The URI's user and password are sent as `Basic`.",
+        secret=True,
+    )
+    authorization_env = option(
+        text(),
+        "",
+        "The environment variable that holds the Authorization header, in every process that "
+        "sends.",
+    )
+    bearer_token = option(
+        _header_value(), "", "A token that is sent as `Authorization: Bearer …`.", secret=True
+    )
+    headers = option(
+        _headers(), (), 'Further headers of each request, as ["Name: value"].', secret=True
+    )
+    ssl_ca = option(text(), "", "File with the authorities' certificates (PEM).", uri=True)
+    ssl_cert = option(text(), "", "File with our own certificate (PEM).", uri=True)
+    ssl_key = option(text(), "", "File with the key of our own certificate.", uri=True)
+    insecure_skip_verify = option(flag(), False, "Trust any receiver: for tests only.", uri=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,29 +159,11 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """How the receiver is trusted, and how we prove who we are; empty: not given."""
-
-    ca: str
-    cert: str
-    key: str
-    skip_verify: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of one changefeed, read and checked."""
+    """The options of one changefeed, and what they amount to together."""
 
+    options: HttpOptions
     address: Address
-    tls: Tls
-    max_rows: int
-    max_bytes: int
-    lanes: int
-    gzip: bool
-    timeout_s: float
-    max_retry: int
-    backoff_s: float
-    max_backoff_s: float
     headers: dict[str, str] = field(repr=False)
 
 
@@ -223,28 +175,15 @@ def read_settings(spec: ChangefeedSpec, codec_tables: Iterable[OptionTable]) -> 
         BadUri: the URI names no receiver.
         OptionsConflict: more than one Authorization, or half a client certificate.
     """
-    options = spec.options(HTTP_TABLE)
-    if bool(options[SSL_CERT]) != bool(options[SSL_KEY]):
+    options = spec.options(HttpOptions)
+    if bool(options.ssl_cert) != bool(options.ssl_key):
         raise OptionsConflict("ssl-cert and ssl-key belong together; give both or none")
-    tables = [*own_tables(family_of(spec.sink.scheme)), HTTP_TABLE, *codec_tables]
+    tables = [*own_tables(family_of(spec.sink.scheme)), HttpOptions.TABLE, *codec_tables]
     declared = {o.key for table in tables for o in table.options if o.uri}
-    return Settings(
-        address=_address(spec, declared),
-        tls=Tls(options[SSL_CA], options[SSL_CERT], options[SSL_KEY], options[SKIP_VERIFY]),
-        max_rows=options[MAX_BATCH_ROWS],
-        max_bytes=options[MAX_BATCH_BYTES],
-        lanes=options[WORKER_COUNT],
-        gzip=options[COMPRESSION] == "gzip",
-        timeout_s=options[TIMEOUT].total_seconds(),
-        max_retry=options[MAX_RETRY],
-        backoff_s=options[BACKOFF].total_seconds(),
-        max_backoff_s=options[MAX_BACKOFF].total_seconds(),
-        headers=_all_headers(spec),
-    )
+    return Settings(options, _address(spec.sink, declared), _all_headers(options, spec.sink))
 
 
-def _address(spec: ChangefeedSpec, declared: set[str]) -> Address:
-    uri = spec.sink
+def _address(uri: Uri, declared: set[str]) -> Address:
     parts = urlsplit(f"//{uri.address}")
     try:
         host, port = parts.hostname, parts.port
@@ -263,19 +202,20 @@ def _address(spec: ChangefeedSpec, declared: set[str]) -> Address:
     )
 
 
-def _all_headers(spec: ChangefeedSpec) -> dict[str, str]:
+def _all_headers(options: HttpOptions, uri: Uri) -> dict[str, str]:
     """Return the user's headers by name, Authorization among them where there is one."""
-    options, uri = spec.options(HTTP_TABLE), spec.sink
     found: dict[str, str] = {}
-    for line in options[HEADERS]:
+    for line in options.headers:
         name, _, value = line.partition(":")
         found[name.strip()] = value.strip()
     ways = {
-        HTTP_TABLE.path(AUTHORIZATION.key): options[AUTHORIZATION],
-        HTTP_TABLE.path(AUTHORIZATION_ENV.key): _from_environment(options[AUTHORIZATION_ENV]),
-        HTTP_TABLE.path(BEARER_TOKEN.key): _bearer(options[BEARER_TOKEN]),
+        HttpOptions.path(HttpOptions.authorization): options.authorization,
+        HttpOptions.path(HttpOptions.authorization_env): _from_environment(
+            options.authorization_env
+        ),
+        HttpOptions.path(HttpOptions.bearer_token): _bearer(options.bearer_token),
         "the URI's user": _basic(uri.user, uri.password),
-        HTTP_TABLE.path(HEADERS.key): next(
+        HttpOptions.path(HttpOptions.headers): next(
             (v for n, v in found.items() if n.lower() == "authorization"), ""
         ),
     }
@@ -293,7 +233,7 @@ def _from_environment(name: str) -> str:
         return ""
     value = os.environ.get(name, "")
     if not value or not _is_value(value):
-        path = HTTP_TABLE.path(AUTHORIZATION_ENV.key)
+        path = HttpOptions.path(HttpOptions.authorization_env)
         raise BadOption(
             f"{path}: the environment variable {name} is not set, or holds no header's value, in "
             "this process; set it for the driver and for every executor"

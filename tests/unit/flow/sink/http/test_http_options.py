@@ -27,7 +27,7 @@ def test_only_declared_options_leave_the_url() -> None:
         "&enable-tidb-extension=true&b=x%20y&empty="
     )
     assert found.address.target == "/in%20box/a?key=k%26y&b=x%20y&empty="
-    assert (found.max_rows, found.gzip) == (7, True)
+    assert (found.options.max_batch_rows, found.options.compression) == (7, "gzip")
 
 
 @pytest.mark.parametrize(
