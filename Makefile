@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit test-tidb fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos wheel docs clean tools
+.PHONY: help lock setup services demo test test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos wheel docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -86,6 +86,9 @@ $(SERVERS)/.fetched: $(wildcard src/rowferry/testing/servers/*.py) | $(VENV)/.in
 	@$(BIN)/python -m rowferry.testing.servers
 	@touch $@
 
+services-spark: | $(VENV)/.installed ## fetch older versions of Spark, 450 MB each
+	@$(BIN)/python -m rowferry.testing.servers spark
+
 # --- daily work ----------------------------------------------------------------------------------
 
 demo: setup ## run the demonstration: a store, a changefeed, files, a check
@@ -103,7 +106,7 @@ test: setup services ## check style and types, then run every test
 	@$(BIN)/ruff format --check .
 	@echo "== mypy (strict, as pyproject.toml says)"
 	@$(BIN)/mypy
-	@echo "== pytest: $$(ls -d tests/*/ | grep -v tidb | tr '\n' ' ')($(BESIDE) and $(SEARCH) beside the others)"
+	@echo "== pytest: $$(ls -d tests/*/ | grep -v -e tidb -e spark_versions | tr '\n' ' ')($(BESIDE) and $(SEARCH) beside the others)"
 	@mkdir -p .cache; $(BIN)/pytest $(BESIDE) > .cache/beside.log 2>&1 & beside=$$!; \
 		$(BIN)/pytest $(SEARCH) > .cache/search.log 2>&1 & search=$$!; \
 		trap "kill $$beside $$search 2> /dev/null" EXIT; \
@@ -119,6 +122,9 @@ test-unit: setup ## run the tests that need neither Spark nor services
 test-tidb: setup services ## build a TiDB, once, for up to 30 minutes; then run the tests against it
 	@$(BIN)/python -m rowferry.testing.servers tidb
 	@$(BIN)/pytest tests/tidb
+
+test-spark: setup services services-spark ## run what uses Spark with each version of Spark
+	@$(BIN)/pytest tests/spark_versions
 
 fmt: setup ## format the code and repair what ruff can repair
 	@$(BIN)/ruff check --fix .

@@ -636,6 +636,14 @@ class NoJava(EngineError):
     verdict = Verdict.STOP
 
 
+class WrongSpark(EngineError):
+    """The PySpark that Python finds is of a version that Rowferry does not know."""
+
+    code = "RF-7003"
+    cure = "Install a version that the message names; mind PYTHONPATH, which may hide it."
+    verdict = Verdict.STOP
+
+
 # --- RF-8xxx: a server, as its clients see it ----------------------------------------------------
 
 

@@ -164,6 +164,25 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pandas": (),
 }
 
+# The one module that knows Spark's versions; what of PySpark all others may use: documented modules
+# and names that all of these versions have.
+SPARK_VERSIONS = "rowferry/spark/versions.py"
+PUBLIC_SPARK = frozenset(
+    {
+        "pyspark",
+        "pyspark.sql",
+        "pyspark.sql.datasource",
+        "pyspark.sql.functions",
+        "pyspark.sql.streaming",
+        "pyspark.sql.types",
+    }
+)
+NEWER_SPARK = frozenset({"repartitionById"})
+_INSIDE_SPARK = re.compile(
+    r"_(?:gateway|j(?:vm|sc|df|c|rdd|conf|sparkSession|write|read)|sc|temp_dir|ensure_initialized"
+    r"|active_spark_context|instantiatedSession)"
+)
+
 EMPTY_WORDS = re.compile(
     r"^(Base|Abstract|Common)(?=[A-Z]|$)"
     r"|(Manager|Helper|Utils?|Impl|Processor|Engine|Handler|Info|Data|Context)$"
@@ -251,6 +270,44 @@ def wrong_owners(sources: Sources) -> list[str]:
             library = target.split(":")[0].split(".")[0]
             if library in OWNERS and not _fits(module_name(path), OWNERS[library]):
                 found.append(f"{path}:{line}: only {OWNERS[library]} may import {library}")
+    return found
+
+
+def private_spark(sources: Sources) -> list[str]:
+    """Return uses of PySpark beyond its public interface, outside the module that is made for it.
+
+    Modules of ours that hold objects of Spark use no private name of anything but themselves;
+    names that are known to be Spark's are found everywhere.
+    """
+    found = []
+    for path, text in sources.items():
+        if path == SPARK_VERSIONS:
+            continue
+        for line, target in imports(path, text):
+            module, _, name = target.partition(":")
+            if module in ("pyspark", "pyspark.sql") and name.islower():
+                module, name = f"{module}.{name}", ""  # what is written small there is a module
+            foreign = module.split(".")[0]
+            public = module in PUBLIC_SPARK and not name.startswith("_")
+            if foreign == "py4j" or (foreign == "pyspark" and not public):
+                found.append(f"{path}:{line}: {target} is not PySpark's public interface")
+        near = path.startswith("rowferry/spark/")
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                    continue
+                case ast.Attribute(attr=name):
+                    pass
+                case ast.Call(
+                    func=ast.Name(id="getattr" | "setattr" | "hasattr"),
+                    args=[_, ast.Constant(value=str(name)), *_],
+                ):
+                    pass
+                case _:
+                    continue
+            private = name.startswith("_") and not name.endswith("__") and near
+            if private or name in NEWER_SPARK or _INSIDE_SPARK.fullmatch(name):
+                found.append(f"{path}:{node.lineno}: .{name} belongs into {SPARK_VERSIONS}")
     return found
 
 

@@ -154,6 +154,7 @@ def test_help_names_every_target() -> None:
         "test",
         "test-unit",
         "test-tidb",
+        "test-spark",
         "fmt",
         "bench",
         "docs",
@@ -163,15 +164,16 @@ def test_help_names_every_target() -> None:
         assert re.search(rf"^make {target} +\w", shown.stdout, re.MULTILINE), target
 
 
-def test_every_folder_of_tests_is_run_but_tidbs(request: pytest.FixtureRequest) -> None:
-    """TiDB's tests have a target of their own, which names their folder."""
+def test_every_folder_of_tests_is_run_but_two(request: pytest.FixtureRequest) -> None:
+    """TiDB's tests and those of Spark's versions have targets of their own, which name them."""
     ask = request.config.hook.pytest_ignore_collect
     folders = {f for f in (ROOT / "tests").iterdir() if any(f.rglob("test_*.py"))}
     left = {f.name for f in folders if ask(collection_path=f, path=None, config=request.config)}
     makefile = (ROOT / "Makefile").read_text()
     beside = set(re.findall(r"tests/(\w+)", makefile.split("BESIDE :=")[1].split("\n\n")[0]))
-    assert left - beside == {"tidb"} and len(folders) > 5  # `make test` runs those beside others
-    assert "pytest tests/tidb" in makefile
+    apart = {"tidb", "spark_versions"}
+    assert left - beside == apart and len(folders) > 5  # `make test` runs those beside others
+    assert all(f"pytest tests/{name}" in makefile for name in apart)
 
 
 def test_scripts_can_be_run() -> None:

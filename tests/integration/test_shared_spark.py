@@ -18,6 +18,7 @@ from rowferry.errors import EngineError
 from rowferry.spark import job
 from rowferry.spark.session import open_session
 from rowferry.spark.shared import SharedSpark
+from rowferry.spark.versions import java_process
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import HttpReceiver
@@ -65,7 +66,8 @@ def test_several_changefeeds_share_a_session_that_may_die(
         spark.session()
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda name: deliver(spark, name), ["a", "b"]))
-    java = spark.session().sparkContext._gateway.proc  # type: ignore[union-attr]
+    java = java_process(spark.session())
+    assert java is not None
     os.kill(java.pid, signal.SIGKILL)
     java.wait()
     assert spark.session().range(3).count() == 3

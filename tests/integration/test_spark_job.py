@@ -13,9 +13,10 @@ from spark_kit import LanedTask, ObedientTask
 
 from rowferry.change.plan import Plan, Segment, Stretch
 from rowferry.errors import BY_CODE, RowferryError, SourceUnavailable, TaskFailed, Verdict
-from rowferry.spark import job
+from rowferry.spark import job, versions
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import close_session, open_session
+from rowferry.spark.versions import by_number
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import HttpReceiver
@@ -133,6 +134,18 @@ def test_lanes_keep_their_order_through_the_shuffle(
     assert sorted(r.segment for r in found) == [0, 1, 2, 3, 4]
     assert {r.headers["Rowferry-Micro-Batch"] for r in receiver.taken} == {"7"}
     assert {r.headers["Rowferry-Epoch"] for r in receiver.taken} == {"3"}
+
+
+@pytest.mark.parametrize("release", [(4, 0), versions.RELEASE])
+def test_rows_come_to_the_partition_of_their_number(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch, release: tuple[int, ...]
+) -> None:
+    """Spark 4.0 has hashes only; what stands in for them there works in all versions."""
+    monkeypatch.setattr(versions, "RELEASE", release)
+    numbers = session.range(0, 40, 1, numPartitions=3).selectExpr("int(id) AS number")
+    for parts in (1, 7):
+        placed = by_number(numbers, parts, "number").selectExpr("number", "spark_partition_id()")
+        assert sorted(map(tuple, placed.collect())) == [(n, n % parts) for n in range(40)]
 
 
 def test_spark_prints_nothing_and_logs_to_its_file(

@@ -11,9 +11,8 @@ import gc
 from contextlib import suppress
 from typing import Final
 
-from pyspark import daemon
-
 from rowferry.flow.warm import load_kernels
+from rowferry.spark.versions import serve_workers
 
 # glibc's names for its settings, and what suits buffers of some MB that come and go.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -28,7 +27,7 @@ def main() -> None:
     # Spark's workers collect garbage after every task; what all of them share is none, and to walk
     # through it each time takes longer than many tasks do.
     gc.freeze()
-    daemon.manager()
+    serve_workers()
 
 
 def _keep_buffers() -> None:

@@ -20,28 +20,33 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from rowferry.change.plan import Segment
 from rowferry.change.table import TableSchema
-from rowferry.errors import RowferryError, TableAltered, Verdict
+from rowferry.errors import BadOption, RowferryError, TableAltered, Verdict
 from rowferry.flow.capture.contract import Source
 from rowferry.registry import SOURCES
 from rowferry.spark.table_columns import as_batches, change_schema, same_columns
-from rowferry.spark.table_request import Request, read_request
+from rowferry.spark.table_request import MAX_BYTES, Request, read_request
 from rowferry.spark.table_stretches import Form, Offset, Stretches, plan_all
+from rowferry.spark.versions import (
+    LIMITS_MICRO_BATCHES,
+    Follower,
+    arrow_schema,
+    check_release,
+    spark_schema,
+)
 from rowferry.spec.changefeed import ChangefeedSpec
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `rowferry` known to a session. On repeat: nothing changes."""
+    """Make the format `rowferry` known to a session. On repeat: nothing changes.
+
+    Raises:
+        WrongSpark: this version of Spark is not known.
+    """
+    check_release()
     spark.dataSource.register(TableSource)
 
 
@@ -67,7 +72,16 @@ class TableSource(DataSource):
         return TableReader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return who reads the table on and on."""
+        """Return who reads the table on and on.
+
+        Raises:
+            BadOption: a limit is wanted that this Spark does not ask for.
+        """
+        if not LIMITS_MICRO_BATCHES and MAX_BYTES.key.lower() in map(str.lower, self.options):
+            raise BadOption(
+                f"{MAX_BYTES.key} needs Spark 4.2 or newer; leave it out: here a micro-batch takes "
+                "all there is"
+            )
         return TableStreamReader(dict(self.options), schema)
 
 
@@ -76,7 +90,7 @@ class SegmentReader:
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._options = options
-        self._wanted: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._wanted: pa.Schema = arrow_schema(schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one segment: its changes in log order, equal on every call.
@@ -138,7 +152,7 @@ class TableReader(SegmentReader, DataSourceReader):
         return self._partitions(request, planned)
 
 
-class TableStreamReader(SegmentReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TableStreamReader(SegmentReader, Follower):
     """Stretch after stretch; see `Stretches` for what an offset holds."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
@@ -151,20 +165,20 @@ class TableStreamReader(SegmentReader, DataSourceStreamReader, SupportsTriggerAv
         """Return where a new query begins: the same on every call, in every process."""
         return Offset().to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Return how much a micro-batch takes."""
-        return ReadMaxBytes(self._request(_new_name()).stretch_bytes)
+    def most_bytes(self) -> int:
+        """Return about how much a micro-batch takes."""
+        return self._request(_new_name()).stretch_bytes
 
-    def prepareForTriggerAvailableNow(self) -> None:
-        """End where the source has nothing more; what is written meanwhile may be read too."""
+    def end_when_caught_up(self) -> None:
+        """End where the source has nothing more."""
         self._bounded = True
 
-    def latestOffset(self, start: Form, limit: ReadLimit) -> Form:
+    def follow(self, start: Form, everything: bool) -> Form:
         """Plan the next stretch; `start` itself: there is nothing new."""
         _, stretches = self._planning(start)
-        return stretches.follow(start, everything=isinstance(limit, ReadAllAvailable))
+        return stretches.follow(start, everything)
 
-    def partitions(self, start: Form, end: Form) -> list[InputPartition]:
+    def planned(self, start: Form, end: Form) -> list[InputPartition]:
         """Return the segments that were planned between two offsets."""
         request, stretches = self._planning(end)
         return self._partitions(request, stretches.between(start, end))
@@ -186,11 +200,6 @@ class TableStreamReader(SegmentReader, DataSourceStreamReader, SupportsTriggerAv
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stretches": None, "_asked": None}
-
-
-def spark_schema(columns: pa.Schema) -> StructType:
-    """Return the same columns in Spark's words."""
-    return from_arrow_schema(columns, prefer_timestamp_ntz=True)
 
 
 def _new_name() -> str:

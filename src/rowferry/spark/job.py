@@ -30,6 +30,7 @@ from rowferry.spark.lanes import PACKET_DDL, DeliverTask, PackTask, packets_of
 from rowferry.spark.receipts import RECEIPT_DDL, read_receipts, receipt_batch
 from rowferry.spark.session import close_session
 from rowferry.spark.spool import clear
+from rowferry.spark.versions import by_number, scratch_folder
 from rowferry.spec.changefeed import ChangefeedSpec
 
 
@@ -114,10 +115,9 @@ class SparkRunner:
     def __init__(self, session: SparkSession, pool: str = "") -> None:
         """Use a session alone, or (`pool`) as one of several with a fair share of it each."""
         self._session, self._pool = session, pool
-        context = session.sparkContext
         # Where all tasks run on this machine, packets need not go through Java.
-        local = (context.master or "").startswith("local")
-        self._spool = tempfile.mkdtemp("-packets", dir=context._temp_dir) if local else None
+        local = (session.sparkContext.master or "").startswith("local")
+        self._spool = tempfile.mkdtemp("-packets", dir=scratch_folder(session)) if local else None
 
     @property
     def slots(self) -> int:
@@ -161,9 +161,7 @@ class SparkRunner:
 
     def _by_lane(self, task: SegmentTask, segments: DataFrame, lanes: int) -> DataFrame:
         packets = segments.mapInArrow(PackTask(task, lanes, self._spool).__call__, PACKET_DDL)
-        in_order = packets.repartitionById(lanes, packets["lane"]).sortWithinPartitions(
-            "segment", "number"
-        )
+        in_order = by_number(packets, lanes, "lane").sortWithinPartitions("segment", "number")
         return in_order.mapInArrow(DeliverTask(task).__call__, RECEIPT_DDL)
 
     def close(self) -> None:

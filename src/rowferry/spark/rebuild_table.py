@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from rowferry.change.chunk import Rows, make_rows
@@ -32,6 +31,7 @@ from rowferry.errors import BadOption
 from rowferry.spark.failure import as_error
 from rowferry.spark.session import close_session, open_session
 from rowferry.spark.table_columns import OWN, as_batches, change_schema
+from rowferry.spark.versions import by_number, spark_schema
 
 T = TypeVar("T")
 _FRAME = pa.schema([("share", pa.int32()), ("frame", pa.binary())])
@@ -79,7 +79,7 @@ def read_table(
 def table_frame(spark: SparkSession, plan: TablePlan, native_times: bool = False) -> DataFrame:
     """Return the table of a plan; nothing is read before the frame is used."""
     task = _SparkRows(plan, native_times)
-    return worked_frame(spark, plan, task, from_arrow_schema(_row_schema(plan, native_times)))
+    return worked_frame(spark, plan, task, spark_schema(_row_schema(plan, native_times)))
 
 
 class ShareWork(Protocol):
@@ -100,7 +100,7 @@ def worked_frame(
     parts = min(_MOST_SHARES, max(cores, 2 * files))
     numbers = spark.range(0, readers, 1, numPartitions=readers)
     frames = numbers.mapInArrow(_ReadTask(plan, readers, parts).__call__, _FRAME_DDL)
-    together = frames.repartitionById(min(parts, 2 * cores), frames["share"])
+    together = by_number(frames, min(parts, 2 * cores), "share")
     merge = _MergeTask(plan, work)
     return together.sortWithinPartitions("share").mapInArrow(merge.__call__, schema)
 

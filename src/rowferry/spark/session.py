@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import warnings
@@ -12,13 +11,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException, PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from rowferry.errors import EngineError, NoJava
+from rowferry.errors import EngineError
+from rowferry.spark.versions import (
+    JAVA_GONE,
+    JAVA_RAISED,
+    check_release,
+    end_java,
+    forget_session,
+    has_java,
+    start_java,
+)
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -50,8 +55,10 @@ def open_session(
 
     Raises:
         NoJava: the Java virtual machine did not start.
+        WrongSpark: this version of Spark is not known.
         EngineError: Spark does not take the settings, or does not reach the master.
     """
+    check_release()
     # Workers must run the same virtual environment, or they die at once.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -86,17 +93,17 @@ def open_session(
     for key, value in {**ours, **(settings or {})}.items():
         if value:
             conf.set(key, value)
-    if SparkContext._gateway is None:
-        _start_java(conf, log_dir / "spark-process.log")
+    if not has_java():
+        start_java(conf, log_dir / "spark-process.log")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             with _interrupts_left_alone():
                 context = SparkContext.getOrCreate(conf)
             return SparkSession(context)  # which takes seconds, in which Ctrl-C may come
-        except (Py4JJavaError, PySparkException) as err:  # which, depends on sessions before
+        except JAVA_RAISED as err:
             why = str(getattr(err, "java_exception", err)).partition("\n")[0]
-            _end_java()
+            end_java()
             raise EngineError(
                 f"Spark did not start on {master}: {why}; check --spark-master and --spark-conf; "
                 f"details are in {log_dir / 'spark.log'}"
@@ -114,39 +121,10 @@ def _interrupts_left_alone() -> Iterator[None]:
             signal.signal(signal.SIGINT, ours)
 
 
-def _start_java(conf: SparkConf, output: Path) -> None:
-    """Start Spark's Java process: output to a file, out of reach of the terminal's Ctrl-C."""
-    with open(output, "ab") as target:
-        popen = {"stdout": target, "stderr": target, "start_new_session": True}
-        try:
-            gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]
-            SparkContext._ensure_initialized(gateway=gateway)
-        except (PySparkRuntimeError, OSError) as err:
-            raise NoJava(
-                "Spark's Java process did not start; install Java 17 or newer (or set JAVA_HOME); "
-                f"details are in {output} ({type(err).__name__})"
-            ) from None
-
-
 def close_session(session: SparkSession) -> None:
     """Stop Spark and end its Java process; one that is gone already is forgotten."""
     try:
         session.stop()
-    except (OSError, Py4JError):
-        SparkContext._active_spark_context = None
-        SparkSession._instantiatedSession = None
-    _end_java()
-
-
-def _end_java() -> None:
-    gateway = SparkContext._gateway
-    SparkContext._gateway = None
-    SparkContext._jvm = None
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()  # its end tells the process to go
-        try:
-            gateway.proc.wait(10)
-        except subprocess.TimeoutExpired:
-            gateway.proc.kill()
-            gateway.proc.wait()
+    except JAVA_GONE:
+        forget_session()
+    end_java()

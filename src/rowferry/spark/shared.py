@@ -29,6 +29,7 @@ from rowferry.spark.cores import allowed, spread
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.lanes import packets_of
 from rowferry.spark.session import close_session
+from rowferry.spark.versions import java_process
 from rowferry.spec.changefeed import ChangefeedSpec
 
 TINY_BYTES: Final = 512 << 10
@@ -231,5 +232,5 @@ def with_a_spare(master: str) -> str:
 
 
 def _is_alive(session: SparkSession) -> bool:
-    gateway = session.sparkContext._gateway
-    return gateway is not None and gateway.proc.poll() is None
+    java = java_process(session)
+    return java is not None and java.poll() is None

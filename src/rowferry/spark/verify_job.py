@@ -21,6 +21,7 @@ from rowferry.mysql.key_ranges import Chunk
 from rowferry.spark.failure import as_error
 from rowferry.spark.rebuild_table import ShareWork, worked_frame
 from rowferry.spark.session import close_session, open_session
+from rowferry.spark.versions import by_number
 
 _SUMS: Final = pa.schema([("side", pa.int32()), ("frame", pa.binary())])
 _SUMS_DDL: Final = "side int, frame binary"
@@ -86,11 +87,8 @@ class SparkVerifyRunner:
             self._worked(comparison, side, table, _PickWork(comparison, side, groups), _FRAME_DDL)
             for side, table in enumerate(tables)
         )
-        both = a.union(b)
         parts = min(int(groups.max()) + 1, 4 * self._cores)
-        in_order = both.repartitionById(parts, both["number"] % parts).sortWithinPartitions(
-            "number", "side"
-        )
+        in_order = by_number(a.union(b), parts, "number").sortWithinPartitions("number", "side")
         found = in_order.mapInArrow(_CompareTask(comparison).__call__, _FOUND_DDL)
         try:
             for row in found.toLocalIterator(prefetchPartitions=True):

@@ -28,8 +28,8 @@ def test_ctrl_c_is_ours_as_soon_as_spark_has_its_context(
 
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
         monkeypatch.setenv(name, "")  # so that they are as before afterwards
-    spark = SimpleNamespace(_gateway=object(), getOrCreate=made)
-    monkeypatch.setattr(session, "SparkContext", spark)
+    monkeypatch.setattr(session, "has_java", lambda: True)
+    monkeypatch.setattr(session, "SparkContext", SimpleNamespace(getOrCreate=made))
     monkeypatch.setattr(session, "SparkSession", opened)
     try:
         assert session.open_session("test", tmp_path, "local[1]") == "session"

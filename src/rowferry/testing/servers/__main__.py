@@ -1,6 +1,7 @@
 """`python -m rowferry.testing.servers` fetches every server, so that tests find them there.
 
-All but TiDB, which takes long to build and has tests of its own: `… tidb` does that.
+All but what takes long and few tests need: `… tidb` builds TiDB, `… spark` fetches older versions
+of Spark.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from rowferry.testing.servers.kafka import Kafka
 from rowferry.testing.servers.minio import Minio
 from rowferry.testing.servers.postgres import Postgres
 from rowferry.testing.servers.registry import Registry
+from rowferry.testing.servers.spark_releases import SPARK_RELEASES
 from rowferry.testing.servers.tidb import TiDb
 
 
 def main() -> int:
     """Fetch what is missing and say where it is; return the exit code."""
     # Minio first: it is built from its sources, which takes longest.
-    kinds: tuple[type[Any], ...] = (
+    kinds: tuple[Any, ...] = (
         *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, Registry, FakeGcs, Azurite),
         Chromium,
     )
-    if sys.argv[1:] == ["tidb"]:
+    if sys.argv[1:] == ["spark"]:
+        kinds = SPARK_RELEASES
+    elif sys.argv[1:] == ["tidb"]:
         kinds = (TiDb,)
         if not TiDb.is_there():
             print("building TiDB from its sources: 10 to 30 minutes, once", flush=True)

@@ -1,6 +1,6 @@
-"""Server programs from Go's and Node's package registries, kept in the servers' cache.
+"""Programs from Go's, Node's and Python's package registries, kept in the servers' cache.
 
-Both ask the registry that the machine's own settings name, and check hashes.
+All ask the registry that the machine's own settings name, and check hashes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,26 +23,22 @@ _FALLBACK: Final = "point ROWFERRY_SERVERS at a filled folder"
 
 
 @dataclass(frozen=True, slots=True)
-class Program(ABC):
-    """A program to fetch.
+class Fetched(ABC):
+    """A folder to fetch.
 
     Attributes:
-        name: the folder in the cache.
-        package: what the registry calls it, with its version after the last `@`.
-        start: the path of the program inside the folder.
+        name: the folder's name in the cache.
     """
 
     name: str
-    package: str
-    start: str
 
     @property
     def folder(self) -> Path:
-        """Where the program is."""
+        """Where it is."""
         return cache() / self.name / "root"
 
     def ensure(self) -> Path:
-        """Return the folder with the program; fetch it if it is not there.
+        """Return the folder; fetch it if it is not there.
 
         On repeat: quick. Processes that call it at once wait for each other.
 
@@ -60,7 +57,20 @@ class Program(ABC):
 
     @abstractmethod
     def fetch(self, part: Path) -> None:
-        """Put the program into a folder."""
+        """Fill a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program(Fetched):
+    """A program to fetch.
+
+    Attributes:
+        package: what the registry calls it, with its version after the last `@`.
+        start: the path of the program inside the folder.
+    """
+
+    package: str
+    start: str
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -116,6 +126,28 @@ class NodeProgram(Program):
     def command(self) -> list[str]:
         """Return Node's path and the script's."""
         return [_tool("node", "nodejs", self.name), str(self.folder / "node_modules" / self.start)]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPackages(Fetched):
+    """Packages of Python that come before those of this process, for a process of their own.
+
+    Attributes:
+        packages: `name==version` of each; what they need besides is this process's.
+    """
+
+    packages: tuple[str, ...]
+
+    def fetch(self, part: Path) -> None:
+        """Install the packages into a folder."""
+        quiet = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
+        install = ["-m", "pip", "install", *quiet, "--no-deps", "--target", str(part)]
+        _run(sys.executable, "python3-pip", [*install, *self.packages], {}, self.name)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a process that finds these packages first."""
+        paths = [str(self.ensure()), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def _tool(tool: str, debian: str, name: str) -> str:
