@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos wheel docs clean tools
+.PHONY: help lock setup services demo test test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -175,10 +175,13 @@ lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 wheel: $(VENV)/.installed ## build dist/rowferry-*.whl
 	@$(BIN)/hatchling build -t wheel
 
+site: $(VENV)/.installed ## build the documentation as a site with search, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+
 docs: setup ## write the generated pages in docs/ anew
 	@$(BIN)/python docs/generate.py
 
 clean: ## remove .venv, generated stubs and all caches
-	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .rowferry spark-warehouse dist
+	@rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .rowferry spark-warehouse dist site
 	@rm -f src/rowferry/wire/*_pb2*
 	@find src tests bench docs proto -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null; true

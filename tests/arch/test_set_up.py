@@ -159,6 +159,7 @@ def test_help_names_every_target() -> None:
         "bench",
         "docs",
         "wheel",
+        "site",
         "clean",
     ):
         assert re.search(rf"^make {target} +\w", shown.stdout, re.MULTILINE), target
