@@ -20,9 +20,7 @@ from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.kafka import sink
 from rowferry.flow.sink.kafka.options import (
-    COMPRESSION,
-    KAFKA,
-    MAX_RETRY,
+    KafkaOptions,
     read_settings,
     uses_tls,
 )
@@ -42,10 +40,10 @@ def test_sink_uri(given: dict[str, Any], expected: dict[str, Any]) -> None:
         with pytest.raises(BadInput, match=re.escape(expected["error_contains"])):
             read_settings(spec)
         return
-    options = spec.options(KAFKA)
+    options = spec.options(KafkaOptions)
     found = {
-        "max_retry": options[MAX_RETRY],
-        "compression": options[COMPRESSION],
+        "max_retry": options.max_retry,
+        "compression": options.compression,
         "enable_tls": uses_tls(spec, options),  # with files that need not be here
     }
     assert {key: found[key] for key in expected} == expected

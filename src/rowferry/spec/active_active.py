@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from rowferry.errors import OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, text, texts, whole
+from rowferry.spec.option import Section, Shape, duration, flag, option, text, texts, whole
 from rowferry.spec.sink_family import family_of
 
 
@@ -29,95 +28,68 @@ CLUSTER_INDEX_BITS: Final = 4  # the low bits of a timestamp that say which clus
 # Sources whose commit-ts is too coarse to say which of two writes was later: triggers stamp rows.
 STAMPED_BY_ROWS: Final = frozenset({"mysql", "mariadb"})
 
-BDR_MODE: Final = Option(
-    "bdr-mode",
-    flag(),
-    False,
-    "Rows and DDLs that another changefeed with this option wrote into the source are not sent on, "
-    "so that two changefeeds may carry changes both ways.",
-)
-ENABLE: Final = Option(
-    "enable-active-active",
-    flag(),
-    False,
-    "Two clusters write the same rows: of each row the newest write wins. Needs bdr-mode, a MySQL "
-    "or TiDB sink, and tables made for it.",
-)
-EMULATION: Final = Option(
-    "active-active-emulation",
-    flag(),
-    False,
-    "Allow a downstream that is not TiDB; its tables need the triggers that "
-    "`rowferry active-active prepare` prints.",
-)
-PROGRESS_INTERVAL: Final = Option(
-    "active-active-progress-interval",
-    _interval(),
-    timedelta(minutes=30),
-    "How often the progress table of the downstream is brought up to date; the first time at once.",
-)
-PURGE_PROGRESS: Final = Option(
-    "active-active-purge-progress",
-    flag(),
-    True,
-    "On TiDB, write the progress also to `tidb_cdc.ticdc_progress_table`: TiDB looks there before "
-    "it removes rows that were marked as deleted, and else removes none.",
-)
-CLUSTER_ID: Final = Option(
-    "cluster-id",
-    text(),
-    "",
-    "The name of the source's cluster in the downstream's progress table; empty: the source's own "
-    "id, found when the changefeed is created.",
-)
-CLUSTER_INDEX: Final = Option(
-    "cluster-index",
-    whole(0, (1 << CLUSTER_INDEX_BITS) - 1),
-    0,
-    "The number of the source's cluster, in the low bits of every timestamp that it makes, so that "
-    "two clusters never make the same one. Each cluster has another.",
-)
-ACTIVE_ACTIVE_TABLES: Final = Option(
-    "active-active-tables",
-    texts(),
-    (),
-    "Which tables are active-active ones, in the syntax of filter.rules; beside those whose "
-    "comment or definition says so.",
-)
-SOFT_DELETE_TABLES: Final = Option(
-    "soft-delete-tables",
-    texts(),
-    (),
-    "Which tables have soft delete, in the syntax of filter.rules; beside those whose comment or "
-    "definition says so.",
-)
-ACTIVE_ACTIVE: Final = OptionTable(
-    "",
-    (
-        BDR_MODE,
-        ENABLE,
-        EMULATION,
-        PROGRESS_INTERVAL,
-        PURGE_PROGRESS,
-        CLUSTER_ID,
-        CLUSTER_INDEX,
-        ACTIVE_ACTIVE_TABLES,
-        SOFT_DELETE_TABLES,
-    ),
-)
 
-
-@dataclass(frozen=True, slots=True)
-class ActiveActive:
+class ActiveActive(Section, section=""):
     """What a changefeed's settings say about the mode."""
 
-    enabled: bool
-    bdr_mode: bool
-    emulated: bool
-    progress_interval: timedelta
-    purge_progress: bool
-    cluster_id: str
-    cluster_index: int
+    bdr_mode = option(
+        flag(),
+        False,
+        "Rows and DDLs that another changefeed with this option wrote into the source are not "
+        "sent on, so that two changefeeds may carry changes both ways.",
+    )
+    enabled = option(
+        flag(),
+        False,
+        "Two clusters write the same rows: of each row the newest write wins. Needs bdr-mode, a "
+        "MySQL or TiDB sink, and tables made for it.",
+        key="enable-active-active",
+    )
+    emulated = option(
+        flag(),
+        False,
+        "Allow a downstream that is not TiDB; its tables need the triggers that `rowferry "
+        "active-active prepare` prints.",
+        key="active-active-emulation",
+    )
+    progress_interval = option(
+        _interval(),
+        timedelta(minutes=30),
+        "How often the progress table of the downstream is brought up to date; the first time at "
+        "once.",
+        key="active-active-progress-interval",
+    )
+    purge_progress = option(
+        flag(),
+        True,
+        "On TiDB, write the progress also to `tidb_cdc.ticdc_progress_table`: TiDB looks there "
+        "before it removes rows that were marked as deleted, and else removes none.",
+        key="active-active-purge-progress",
+    )
+    cluster_id = option(
+        text(),
+        "",
+        "The name of the source's cluster in the downstream's progress table; empty: the source's "
+        "own id, found when the changefeed is created.",
+    )
+    cluster_index = option(
+        whole(0, (1 << CLUSTER_INDEX_BITS) - 1),
+        0,
+        "The number of the source's cluster, in the low bits of every timestamp that it makes, so "
+        "that two clusters never make the same one. Each cluster has another.",
+    )
+    active_active_tables = option(
+        texts(),
+        (),
+        "Which tables are active-active ones, in the syntax of filter.rules; beside those whose "
+        "comment or definition says so.",
+    )
+    soft_delete_tables = option(
+        texts(),
+        (),
+        "Which tables have soft delete, in the syntax of filter.rules; beside those whose comment "
+        "or definition says so.",
+    )
 
 
 def read_active_active(spec: ChangefeedSpec) -> ActiveActive:
@@ -126,16 +98,7 @@ def read_active_active(spec: ChangefeedSpec) -> ActiveActive:
     Raises:
         OptionsConflict: the mode is on, and something that it needs is missing or in its way.
     """
-    options = spec.options(ACTIVE_ACTIVE)
-    found = ActiveActive(
-        enabled=options[ENABLE],
-        bdr_mode=options[BDR_MODE],
-        emulated=options[EMULATION],
-        progress_interval=options[PROGRESS_INTERVAL],
-        purge_progress=options[PURGE_PROGRESS],
-        cluster_id=options[CLUSTER_ID],
-        cluster_index=options[CLUSTER_INDEX],
-    )
+    found = spec.options(ActiveActive)
     if found.enabled:
         _check(spec, found)
     return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from rowferry.spec.active_active import ACTIVE_ACTIVE
+from rowferry.spec.active_active import ActiveActive
 from rowferry.spec.dispatch_rules import DISPATCH_RULES
 from rowferry.spec.filter_rules import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, texts, whole
 from rowferry.spec.sink_family import Family
-from rowferry.spec.sync_point import SYNC_POINT
+from rowferry.spec.sync_point import SyncPointSettings
 
 CASE_SENSITIVE: Final = Option(
     "case-sensitive",
@@ -102,8 +102,8 @@ def own_tables(family: Family) -> tuple[OptionTable, ...]:
     raw = raw_changes_table(family)
     return (
         TOP,
-        ACTIVE_ACTIVE,
-        SYNC_POINT,
+        ActiveActive.TABLE,
+        SyncPointSettings.TABLE,
         FILTER,
         SYNCED_STATUS,
         SINK,

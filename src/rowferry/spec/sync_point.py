@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from rowferry.errors import BadOption, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, duration, flag, go_text
+from rowferry.spec.option import Section, duration, flag, go_text, option
 from rowferry.spec.sink_family import family_of
 
 _LEAST_INTERVAL: Final = timedelta(seconds=30)
 _LEAST_RETENTION: Final = timedelta(hours=1)
 
-ENABLE: Final = Option(
-    "enable-sync-point",
-    flag(),
-    False,
-    "Write now and then to `tidb_cdc.syncpoint_v1` of the downstream which of its timestamps holds "
-    "the same rows as which one of the source. Needs TiDB downstream.",
-)
-INTERVAL: Final = Option(
-    "sync-point-interval",
-    duration(),
-    timedelta(minutes=10),
-    "How often: at the first checkpoint behind each whole multiple of it since 1970; 30s at the "
-    "least.",
-)
-RETENTION: Final = Option(
-    "sync-point-retention",
-    duration(),
-    timedelta(hours=24),
-    "How long sync points are kept; 1h at the least.",
-)
-SYNC_POINT: Final = OptionTable("", (ENABLE, INTERVAL, RETENTION))
 
-
-@dataclass(frozen=True, slots=True)
-class SyncPointSettings:
+class SyncPointSettings(Section, section=""):
     """What a changefeed's settings say about sync points."""
 
-    enabled: bool
-    interval: timedelta
-    retention: timedelta
+    enabled = option(
+        flag(),
+        False,
+        "Write now and then to `tidb_cdc.syncpoint_v1` of the downstream which of its timestamps "
+        "holds the same rows as which one of the source. Needs TiDB downstream.",
+        key="enable-sync-point",
+    )
+    interval = option(
+        duration(),
+        timedelta(minutes=10),
+        "How often: at the first checkpoint behind each whole multiple of it since 1970; 30s at "
+        "the least.",
+        key="sync-point-interval",
+    )
+    retention = option(
+        duration(),
+        timedelta(hours=24),
+        "How long sync points are kept; 1h at the least.",
+        key="sync-point-retention",
+    )
 
 
 def read_sync_point(spec: ChangefeedSpec) -> SyncPointSettings:
@@ -53,21 +46,21 @@ def read_sync_point(spec: ChangefeedSpec) -> SyncPointSettings:
         OptionsConflict: they are on, and the sink is no database.
         BadOption: they are on, and come too often or are kept too short a time.
     """
-    options = spec.options(SYNC_POINT)
-    if options[ENABLE] and family_of(spec.sink.scheme).name != "mysql":
+    options = spec.options(SyncPointSettings)
+    if options.enabled and family_of(spec.sink.scheme).name != "mysql":
         raise OptionsConflict(
             "The SyncPoint must be disabled when the downstream is not tidb or mysql: leave "
             f"enable-sync-point out, or use another sink than {spec.sink.scheme}://"
         )
-    if options[ENABLE]:
-        for option, name, least in (
-            (INTERVAL, "SyncPointInterval", _LEAST_INTERVAL),
-            (RETENTION, "SyncPointRetention", _LEAST_RETENTION),
+    if options.enabled:
+        for span, name, least in (
+            (SyncPointSettings.interval, "SyncPointInterval", _LEAST_INTERVAL),
+            (SyncPointSettings.retention, "SyncPointRetention", _LEAST_RETENTION),
         ):
-            if options[option] < least:
-                given, bound = go_text(options[option]), go_text(least)
+            if options[span] < least:
+                given, bound = go_text(options[span]), go_text(least)
                 raise BadOption(
-                    f"{option.key}: The {name}:{given} must be larger than {bound}; give {bound} "
+                    f"{span.key}: The {name}:{given} must be larger than {bound}; give {bound} "
                     "or more"
                 )
-    return SyncPointSettings(options[ENABLE], options[INTERVAL], options[RETENTION])
+    return options

@@ -18,7 +18,7 @@ from rowferry.flow.capture.contract import Marking, Placing, Stamping
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.sink.contract import Advising, MarkReading, Owner
 from rowferry.registry import SINKS, SOURCES
-from rowferry.spec.active_active import CLUSTER_ID, read_active_active
+from rowferry.spec.active_active import ActiveActive, read_active_active
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -184,7 +184,7 @@ def _with_cluster_id(
         return spec, flow
     stored = read_active_active(before).cluster_id if before else ""
     found = stored or flow.capture.identity
-    spec = replace(spec, config={**spec.config, CLUSTER_ID.key: found})
+    spec = replace(spec, config={**spec.config, ActiveActive.cluster_id.key: found})
     named = assemble(spec)
     return spec, replace(flow, sink=named.sink, dispatch=named.dispatch)
 

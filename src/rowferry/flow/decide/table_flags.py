@@ -9,7 +9,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadFilterRule, TableNotActiveActive
 from rowferry.flow.decide.table_filter import TableFilter
-from rowferry.spec.active_active import ACTIVE_ACTIVE, ACTIVE_ACTIVE_TABLES, SOFT_DELETE_TABLES
+from rowferry.spec.active_active import ActiveActive
 from rowferry.spec.changefeed import ChangefeedSpec
 
 ORIGIN_TS: Final = "_tidb_origin_ts"
@@ -29,13 +29,13 @@ class TableFlags:
         Raises:
             BadFilterRule: one of them has a syntax error.
         """
-        options = spec.options(ACTIVE_ACTIVE)
+        options = spec.options(ActiveActive)
         self._enabled = enabled
         self._active_active = _matcher(
-            ACTIVE_ACTIVE_TABLES.key, options[ACTIVE_ACTIVE_TABLES], case_sensitive
+            ActiveActive.active_active_tables.key, options.active_active_tables, case_sensitive
         )
         self._soft_delete = _matcher(
-            SOFT_DELETE_TABLES.key, options[SOFT_DELETE_TABLES], case_sensitive
+            ActiveActive.soft_delete_tables.key, options.soft_delete_tables, case_sensitive
         )
 
     def flagged(self, table: TableSchema) -> TableSchema:

@@ -28,7 +28,7 @@ from rowferry.mysql.key_ranges import Chunk
 from rowferry.mysql.range_read import read_chunk, read_exact
 from rowferry.mysql.session import Flavour, Login, connected, facts, rows
 from rowferry.mysql.stamps import cure, stamping_clusters, triggers_question
-from rowferry.spec.active_active import ACTIVE_ACTIVE, BDR_MODE, CLUSTER_INDEX, ENABLE
+from rowferry.spec.active_active import ActiveActive
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -44,8 +44,8 @@ class BinlogSource:
         self._options = spec.options(BINLOG_OPTIONS, spec.source)
         self._login = Login.of(spec.source, self._options)
         self._beginning = Beginning.of(self._options, filter_text(spec))
-        self._mode = spec.options(ACTIVE_ACTIVE)
-        self._drop_marked = self._mode[BDR_MODE]
+        self._mode = spec.options(ActiveActive)
+        self._drop_marked = self._mode.bdr_mode
         self._flavour: Flavour | None = None  # of `read`: asked once in a worker
         self._exact: dict[int, dict[str, Any]] = {}
         self.notices: tuple[str, ...] = ()
@@ -101,10 +101,10 @@ class BinlogSource:
 
     def check_stamps(self, tables: Iterable[TableId]) -> None:
         """Make sure that triggers stamp what is written to these tables, in the mode."""
-        wanted = tuple(tables) if self._mode[ENABLE] else ()
+        wanted = tuple(tables) if self._mode.enabled else ()
         if not wanted:
             return
-        own = self._mode[CLUSTER_INDEX]
+        own = self._mode.cluster_index
         moment("list triggers of source")
         with connected(self._login) as connection:
             there = rows(connection, self._login, *triggers_question(wanted))

@@ -14,13 +14,12 @@ from typing import Any, Final
 from rowferry.errors import BadOption, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
-    Option,
-    Options,
-    OptionTable,
+    Section,
     Shape,
     duration,
     flag,
     one_of,
+    option,
     size,
     text,
     whole,
@@ -151,193 +150,6 @@ def _never(key: str, why: str) -> Shape[str]:
     return Shape("empty", parse)
 
 
-_TEN_S: Final = timedelta(seconds=10)
-PARTITION_NUM = Option(
-    "partition-num",
-    _number("a whole number above 0", "invalid partition num"),
-    0,
-    "How many partitions of each topic are written; absent: as many as the topic has, and "
-    f"{DEFAULT_PARTITIONS} where the topic is created. The count that a topic had when the "
-    "changefeed first wrote to it stays.",
-    uri=True,
-    alterable=False,
-)
-REPLICATION_FACTOR = Option(
-    "replication-factor",
-    _number("a whole number above 0", "invalid replication-factor"),
-    1,
-    "Replicas of topics that are created.",
-    uri=True,
-)
-KAFKA_VERSION = Option(
-    "kafka-version",
-    text(),
-    "",
-    "The broker's version.",
-    uri=True,
-    no_effect="the client asks the broker what it understands",
-)
-MAX_MESSAGE_BYTES = Option(
-    "max-message-bytes",
-    _message_bytes(),
-    10 << 20,
-    "The largest message. Where the topic (or, for a topic that is created, the broker) takes "
-    "less, that counts.",
-    uri=True,
-)
-MAX_RETRY = Option(
-    "max-retry",
-    _retries(),
-    5,
-    "How often the client library repeats a request before the micro-batch is begun anew.",
-    uri=True,
-)
-COMPRESSION = Option(
-    "compression", _compression(), "none", "How the client compresses what it sends.", uri=True
-)
-CLIENT_ID = Option(
-    "kafka-client-id",
-    _client_id(),
-    "",
-    "The name that the broker sees; absent: rowferry_ and the changefeed's id.",
-    uri=True,
-)
-AUTO_CREATE = Option("auto-create-topic", flag(), True, "Create topics that are missing.", uri=True)
-DIAL_TIMEOUT = Option(
-    "dial-timeout", _timeout("dial-timeout"), _TEN_S, "To connect to a broker.", uri=True
-)
-WRITE_TIMEOUT = Option(
-    "write-timeout",
-    _timeout("write-timeout"),
-    _TEN_S,
-    "To wait for a broker's answer to messages.",
-    uri=True,
-)
-READ_TIMEOUT = Option(
-    "read-timeout",
-    _timeout("read-timeout"),
-    _TEN_S,
-    "To wait for a broker's answer to anything else.",
-    uri=True,
-)
-ACKS = Option(
-    "required-acks",
-    _acks(),
-    -1,
-    "Who must have stored a message before it counts. Anything but -1 can lose messages, or change "
-    "their order, when a broker fails.",
-    uri=True,
-)
-SASL_USER = Option("sasl-user", text(), "", "The user's name (PLAIN, SCRAM).", uri=True)
-SASL_PASSWORD = Option(
-    "sasl-password", text(), "", "The user's password (PLAIN, SCRAM).", uri=True, secret=True
-)
-SASL_MECHANISM = Option(
-    "sasl-mechanism", _mechanism(), "", "How the client proves who it is.", uri=True
-)
-GSSAPI_SERVICE = Option(
-    "sasl-gssapi-service-name", text(), "", "Kerberos: the service's name.", uri=True
-)
-GSSAPI_AUTH = Option("sasl-gssapi-auth-type", _auth_type(), "", "Kerberos: keytab.", uri=True)
-GSSAPI_KEYTAB = Option(
-    "sasl-gssapi-keytab-path", text(), "", "Kerberos: the keytab's file.", uri=True
-)
-GSSAPI_USER = Option("sasl-gssapi-user", text(), "", "Kerberos: the principal.", uri=True)
-GSSAPI_REALM = Option("sasl-gssapi-realm", text(), "", "Kerberos: the realm.", uri=True)
-GSSAPI_PASSWORD = Option(
-    "sasl-gssapi-password",
-    _never("sasl-gssapi-password", "use a keytab"),
-    "",
-    "Not supported: use a keytab.",
-    uri=True,
-    secret=True,
-)
-GSSAPI_CONFIG = Option(
-    "sasl-gssapi-kerberos-config-path",
-    _never("sasl-gssapi-kerberos-config-path", "set KRB5_CONFIG in the environment"),
-    "",
-    "Not supported: set KRB5_CONFIG in the environment.",
-    uri=True,
-)
-GSSAPI_FAST = Option(
-    "sasl-gssapi-disable-pafxfast",
-    flag(),
-    False,
-    "Kerberos: read for compatibility.",
-    uri=True,
-    no_effect="the Kerberos library decides",
-)
-OAUTH_CLIENT = Option("sasl-oauth-client-id", text(), "", "OAuth 2: the client's id.")
-OAUTH_SECRET = Option(
-    "sasl-oauth-client-secret", text(), "", "OAuth 2: the client's secret, in base64.", secret=True
-)
-OAUTH_URL = Option("sasl-oauth-token-url", text(), "", "OAuth 2: where tokens come from.")
-OAUTH_SCOPES: Final[Option[tuple[str, ...]]] = Option(
-    "sasl-oauth-scopes", Shape("a list of texts", lambda v: _scopes(v)), (), "OAuth 2: scopes."
-)
-OAUTH_GRANT = Option(
-    "sasl-oauth-grant-type", one_of("client_credentials"), "client_credentials", "OAuth 2: grant."
-)
-OAUTH_AUDIENCE = Option(
-    "sasl-oauth-audience",
-    _never("sasl-oauth-audience", "the client library asks for tokens without one"),
-    "",
-    "Not supported: the client library asks for tokens without one.",
-)
-ENABLE_TLS = Option(
-    "enable-tls",
-    Shape("true or false", lambda v: "true" if flag().parse(v) else "false"),
-    "",
-    "Encrypt connections; absent: as the scheme (kafka+ssl) and the files below say.",
-    uri=True,
-)
-CA = Option("ca", text(), "", "File of the authorities that signed the brokers.", uri=True)
-CERT = Option("cert", text(), "", "File of this client's certificate.", uri=True)
-KEY = Option("key", text(), "", "File of the certificate's private key.", uri=True)
-SKIP_VERIFY = Option(
-    "insecure-skip-verify", flag(), False, "Trust any broker: for tests only.", uri=True
-)
-KAFKA = OptionTable(
-    "sink.kafka-config",
-    (
-        PARTITION_NUM,
-        REPLICATION_FACTOR,
-        KAFKA_VERSION,
-        MAX_MESSAGE_BYTES,
-        MAX_RETRY,
-        COMPRESSION,
-        CLIENT_ID,
-        AUTO_CREATE,
-        DIAL_TIMEOUT,
-        WRITE_TIMEOUT,
-        READ_TIMEOUT,
-        ACKS,
-        SASL_USER,
-        SASL_PASSWORD,
-        SASL_MECHANISM,
-        GSSAPI_SERVICE,
-        GSSAPI_AUTH,
-        GSSAPI_KEYTAB,
-        GSSAPI_USER,
-        GSSAPI_REALM,
-        GSSAPI_PASSWORD,
-        GSSAPI_CONFIG,
-        GSSAPI_FAST,
-        OAUTH_CLIENT,
-        OAUTH_SECRET,
-        OAUTH_URL,
-        OAUTH_SCOPES,
-        OAUTH_GRANT,
-        OAUTH_AUDIENCE,
-        ENABLE_TLS,
-        CA,
-        CERT,
-        KEY,
-        SKIP_VERIFY,
-    ),
-)
-
-
 def _scopes(value: Any) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(v, str) for v in found):
@@ -345,16 +157,135 @@ def _scopes(value: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
+_TEN_S: Final = timedelta(seconds=10)
+
+
+class KafkaOptions(Section, section="sink.kafka-config"):
+    """The options of the Kafka sink."""
+
+    partition_num = option(
+        _number("a whole number above 0", "invalid partition num"),
+        0,
+        "How many partitions of each topic are written; absent: as many as the topic has, and "
+        f"{DEFAULT_PARTITIONS} where the topic is created. The count that a topic had when the "
+        "changefeed first wrote to it stays.",
+        uri=True,
+        alterable=False,
+    )
+    replication_factor = option(
+        _number("a whole number above 0", "invalid replication-factor"),
+        1,
+        "Replicas of topics that are created.",
+        uri=True,
+    )
+    kafka_version = option(
+        text(),
+        "",
+        "The broker's version.",
+        uri=True,
+        no_effect="the client asks the broker what it understands",
+    )
+    max_message_bytes = option(
+        _message_bytes(),
+        10 << 20,
+        "The largest message. Where the topic (or, for a topic that is created, the broker) takes "
+        "less, that counts.",
+        uri=True,
+    )
+    max_retry = option(
+        _retries(),
+        5,
+        "How often the client library repeats a request before the micro-batch is begun anew.",
+        uri=True,
+    )
+    compression = option(
+        _compression(), "none", "How the client compresses what it sends.", uri=True
+    )
+    kafka_client_id = option(
+        _client_id(),
+        "",
+        "The name that the broker sees; absent: rowferry_ and the changefeed's id.",
+        uri=True,
+    )
+    auto_create_topic = option(flag(), True, "Create topics that are missing.", uri=True)
+    dial_timeout = option(_timeout("dial-timeout"), _TEN_S, "To connect to a broker.", uri=True)
+    write_timeout = option(
+        _timeout("write-timeout"), _TEN_S, "To wait for a broker's answer to messages.", uri=True
+    )
+    read_timeout = option(
+        _timeout("read-timeout"),
+        _TEN_S,
+        "To wait for a broker's answer to anything else.",
+        uri=True,
+    )
+    required_acks = option(
+        _acks(),
+        -1,
+        "Who must have stored a message before it counts. Anything but -1 can lose messages, or "
+        "change their order, when a broker fails.",
+        uri=True,
+    )
+    sasl_user = option(text(), "", "The user's name (PLAIN, SCRAM).", uri=True)
+    sasl_password = option(text(), "", "The user's password (PLAIN, SCRAM).", uri=True, secret=True)
+    sasl_mechanism = option(_mechanism(), "", "How the client proves who it is.", uri=True)
+    sasl_gssapi_service_name = option(text(), "", "Kerberos: the service's name.", uri=True)
+    sasl_gssapi_auth_type = option(_auth_type(), "", "Kerberos: keytab.", uri=True)
+    sasl_gssapi_keytab_path = option(text(), "", "Kerberos: the keytab's file.", uri=True)
+    sasl_gssapi_user = option(text(), "", "Kerberos: the principal.", uri=True)
+    sasl_gssapi_realm = option(text(), "", "Kerberos: the realm.", uri=True)
+    sasl_gssapi_password = option(
+        _never("sasl-gssapi-password", "use a keytab"),
+        "",
+        "Not supported: use a keytab.",
+        uri=True,
+        secret=True,
+    )
+    sasl_gssapi_kerberos_config_path = option(
+        _never("sasl-gssapi-kerberos-config-path", "set KRB5_CONFIG in the environment"),
+        "",
+        "Not supported: set KRB5_CONFIG in the environment.",
+        uri=True,
+    )
+    sasl_gssapi_disable_pafxfast = option(
+        flag(),
+        False,
+        "Kerberos: read for compatibility.",
+        uri=True,
+        no_effect="the Kerberos library decides",
+    )
+    sasl_oauth_client_id = option(text(), "", "OAuth 2: the client's id.")
+    sasl_oauth_client_secret = option(
+        text(), "", "OAuth 2: the client's secret, in base64.", secret=True
+    )
+    sasl_oauth_token_url = option(text(), "", "OAuth 2: where tokens come from.")
+    sasl_oauth_scopes = option(Shape("a list of texts", _scopes), (), "OAuth 2: scopes.")
+    sasl_oauth_grant_type = option(
+        one_of("client_credentials"), "client_credentials", "OAuth 2: grant."
+    )
+    sasl_oauth_audience = option(
+        _never("sasl-oauth-audience", "the client library asks for tokens without one"),
+        "",
+        "Not supported: the client library asks for tokens without one.",
+    )
+    enable_tls = option(
+        Shape("true or false", lambda v: "true" if flag().parse(v) else "false"),
+        "",
+        "Encrypt connections; absent: as the scheme (kafka+ssl) and the files below say.",
+        uri=True,
+    )
+    ca = option(text(), "", "File of the authorities that signed the brokers.", uri=True)
+    cert = option(text(), "", "File of this client's certificate.", uri=True)
+    key = option(text(), "", "File of the certificate's private key.", uri=True)
+    insecure_skip_verify = option(flag(), False, "Trust any broker: for tests only.", uri=True)
+
+
 @dataclass(frozen=True)
 class Settings:
     """The Kafka sink's options, checked."""
 
+    options: KafkaOptions
     topic: str
     partitions: int | None
-    replication_factor: int
-    auto_create: bool
-    max_message_bytes: int
-    acks: int
     timeout_s: float
     connection: Mapping[str, Any] = field(repr=False)  # for every client; holds secrets
     producing: Mapping[str, Any]  # for producers, besides
@@ -366,23 +297,23 @@ def read_settings(spec: ChangefeedSpec) -> Settings:
     Raises:
         BadOption, OptionsConflict: with the key at fault. The topic's name may be empty here.
     """
-    options = spec.options(KAFKA)
-    acks = options[ACKS]
-    client_id = options[CLIENT_ID] or "rowferry_" + re.sub(r'[?:,"]', "_", spec.changefeed_id)
+    options = spec.options(KafkaOptions)
+    acks = options.required_acks
+    client_id = options.kafka_client_id or "rowferry_" + re.sub(r'[?:,"]', "_", spec.changefeed_id)
     connection = {
         "bootstrap.servers": spec.sink.address,
         "client.id": client_id,
-        "socket.connection.setup.timeout.ms": _ms(options[DIAL_TIMEOUT]),
-        "socket.timeout.ms": max(_ms(options[READ_TIMEOUT]), 10),
+        "socket.connection.setup.timeout.ms": _ms(options.dial_timeout),
+        "socket.timeout.ms": max(_ms(options.read_timeout), 10),
         "broker.address.family": "any",
         "reconnect.backoff.max.ms": 1000,
         **_security(spec, options),
     }
     producing: dict[str, Any] = {
         "acks": "all" if acks == -1 else str(acks),
-        "compression.type": options[COMPRESSION],
-        "request.timeout.ms": _ms(options[WRITE_TIMEOUT]),
-        "retries": max(options[MAX_RETRY], 1) if acks == -1 else options[MAX_RETRY],
+        "compression.type": options.compression,
+        "request.timeout.ms": _ms(options.write_timeout),
+        "retries": max(options.max_retry, 1) if acks == -1 else options.max_retry,
         "retry.backoff.ms": 100,
         "delivery.report.only.error": True,
     }
@@ -392,26 +323,23 @@ def read_settings(spec: ChangefeedSpec) -> Settings:
     else:
         producing |= {"max.in.flight.requests.per.connection": 1}
     return Settings(
+        options=options,
         topic=spec.sink.path.strip("/"),
-        partitions=options[PARTITION_NUM] or None,
-        replication_factor=options[REPLICATION_FACTOR],
-        auto_create=options[AUTO_CREATE],
-        max_message_bytes=options[MAX_MESSAGE_BYTES],
-        acks=acks,
-        timeout_s=options[READ_TIMEOUT].total_seconds(),
+        partitions=options.partition_num or None,
+        timeout_s=options.read_timeout.total_seconds(),
         connection=connection,
         producing=producing,
     )
 
 
-def uses_tls(spec: ChangefeedSpec, options: Options) -> bool:
+def uses_tls(spec: ChangefeedSpec, options: KafkaOptions) -> bool:
     """Return whether connections are encrypted.
 
     Raises:
         OptionsConflict: files are given although it is switched off, or not all of them.
     """
-    asked = options[ENABLE_TLS]
-    files = options[CA], options[CERT], options[KEY]
+    asked = options.enable_tls
+    files = options.ca, options.cert, options.key
     if any(files) and asked == "false":
         raise OptionsConflict(
             "credential files are supplied, but 'enable-tls' is set to false; remove one"
@@ -424,19 +352,19 @@ def uses_tls(spec: ChangefeedSpec, options: Options) -> bool:
     return asked == "true" or any(files) or spec.sink.scheme == "kafka+ssl"
 
 
-def _security(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
+def _security(spec: ChangefeedSpec, options: KafkaOptions) -> dict[str, Any]:
     found: dict[str, Any] = {}
     tls = uses_tls(spec, options)
     if tls:
-        found["enable.ssl.certificate.verification"] = not options[SKIP_VERIFY]
-        for key, option in (
-            ("ssl.ca.location", CA),
-            ("ssl.certificate.location", CERT),
-            ("ssl.key.location", KEY),
+        found["enable.ssl.certificate.verification"] = not options.insecure_skip_verify
+        for key, file in (
+            ("ssl.ca.location", KafkaOptions.ca),
+            ("ssl.certificate.location", KafkaOptions.cert),
+            ("ssl.key.location", KafkaOptions.key),
         ):
-            path = options[option]
+            path = options[file]
             if path and not Path(path).is_file():
-                raise BadOption(f"sink.kafka-config.{option.key} = {path!r}: there is no such file")
+                raise BadOption(f"sink.kafka-config.{file.key} = {path!r}: there is no such file")
             if path:
                 found[key] = path
     sasl = _sasl(spec, options)
@@ -446,11 +374,15 @@ def _security(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
     return found | sasl
 
 
-def _sasl(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
-    mechanism = options[SASL_MECHANISM]
-    user = options[SASL_USER] or spec.sink.user
-    password = options[SASL_PASSWORD] or spec.sink.password
-    oauth = options[OAUTH_CLIENT], options[OAUTH_SECRET], options[OAUTH_URL]
+def _sasl(spec: ChangefeedSpec, options: KafkaOptions) -> dict[str, Any]:
+    mechanism = options.sasl_mechanism
+    user = options.sasl_user or spec.sink.user
+    password = options.sasl_password or spec.sink.password
+    oauth = (
+        options.sasl_oauth_client_id,
+        options.sasl_oauth_client_secret,
+        options.sasl_oauth_token_url,
+    )
     if any(oauth) and mechanism != "oauthbearer":
         raise OptionsConflict(
             "OAuth2 is only supported with SASL mechanism type OAUTHBEARER: sasl-oauth-… needs "
@@ -475,8 +407,12 @@ def _sasl(spec: ChangefeedSpec, options: Options) -> dict[str, Any]:
     }
 
 
-def _oauth(options: Options) -> dict[str, Any]:
-    client, secret, url = options[OAUTH_CLIENT], options[OAUTH_SECRET], options[OAUTH_URL]
+def _oauth(options: KafkaOptions) -> dict[str, Any]:
+    client, secret, url = (
+        options.sasl_oauth_client_id,
+        options.sasl_oauth_client_secret,
+        options.sasl_oauth_token_url,
+    )
     for what, given in (("client id", client), ("client secret", secret), ("token url", url)):
         if not given:
             raise OptionsConflict(
@@ -496,26 +432,26 @@ def _oauth(options: Options) -> dict[str, Any]:
         "sasl.oauthbearer.client.secret": revealed,
         "sasl.oauthbearer.token.endpoint.url": url,
     }
-    scopes = options[OAUTH_SCOPES]
+    scopes = options.sasl_oauth_scopes
     if scopes:
         found["sasl.oauthbearer.scope"] = " ".join(scopes)
     return found
 
 
-def _kerberos(options: Options) -> dict[str, Any]:
-    if options[GSSAPI_AUTH] == "user":
+def _kerberos(options: KafkaOptions) -> dict[str, Any]:
+    if options.sasl_gssapi_auth_type == "user":
         raise BadOption("sasl-gssapi-auth-type = user is not supported: use keytab")
-    principal = options[GSSAPI_USER]
-    if not (options[GSSAPI_SERVICE] and options[GSSAPI_KEYTAB] and principal):
+    principal = options.sasl_gssapi_user
+    if not (options.sasl_gssapi_service_name and options.sasl_gssapi_keytab_path and principal):
         raise OptionsConflict(
             "sasl-mechanism=gssapi needs sasl-gssapi-service-name, sasl-gssapi-keytab-path and "
             "sasl-gssapi-user"
         )
-    realm = options[GSSAPI_REALM]
+    realm = options.sasl_gssapi_realm
     return {
         "sasl.mechanism": "GSSAPI",
-        "sasl.kerberos.service.name": options[GSSAPI_SERVICE],
-        "sasl.kerberos.keytab": options[GSSAPI_KEYTAB],
+        "sasl.kerberos.service.name": options.sasl_gssapi_service_name,
+        "sasl.kerberos.keytab": options.sasl_gssapi_keytab_path,
         "sasl.kerberos.principal": f"{principal}@{realm}" if realm else principal,
     }
 

@@ -22,7 +22,7 @@ from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.kafka.delivered import ANEW, KEY, DeliveredTopics, gone
-from rowferry.flow.sink.kafka.options import DEFAULT_PARTITIONS, KAFKA, read_settings
+from rowferry.flow.sink.kafka.options import DEFAULT_PARTITIONS, KafkaOptions, read_settings
 from rowferry.flow.sink.kafka.sender import Sender
 from rowferry.flow.sink.kafka.topics import Topics
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -36,7 +36,7 @@ class Kafka:
     """Messages in topics; the partition of each row is the dispatch rules' answer."""
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (KAFKA,)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (KafkaOptions.TABLE,)
     flush_interval_s: ClassVar[float] = 0.2
     whole_transactions: ClassVar[bool] = False
     separates_partitions: ClassVar[bool] = False
@@ -240,7 +240,7 @@ class Kafka:
         """
         asked = self._settings.partitions
         if there is None:
-            if not self._settings.auto_create:
+            if not self._settings.options.auto_create_topic:
                 raise TopicRefused(
                     f"`auto-create-topic` is false, and {name} not found; create it, or allow it"
                 )
@@ -259,10 +259,10 @@ class Kafka:
             TopicRefused: they may not be made, or could never be written.
         """
         missing = {name: count for name, count in wanted.items() if name not in counts}
-        factor = self._settings.replication_factor
+        factor = self._settings.options.replication_factor
         for name in missing:
             self._partitions(name, None)
-        if missing and self._settings.acks == -1:
+        if missing and self._settings.options.required_acks == -1:
             least = self._asked().least_in_sync()
             if factor < least:
                 raise TopicRefused(

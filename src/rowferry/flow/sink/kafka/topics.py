@@ -85,7 +85,7 @@ class Topics:
 
     def largest_messages(self, topics: Iterable[str]) -> dict[str, int]:
         """Return how long a message may be in each of these topics."""
-        configured = self._settings.max_message_bytes
+        configured = self._settings.options.max_message_bytes
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
         limits = {}
         for some in _parts(asked):
@@ -180,7 +180,7 @@ class Topics:
     ) -> Iterator[tuple[str, KafkaError]]:
         """Yield the topics that are not made by this request, each with its error."""
         moment("create topics")
-        factor = self._settings.replication_factor
+        factor = self._settings.options.replication_factor
         futures = self._admin.create_topics(
             [NewTopic(name, partitions, factor) for name, partitions in some],
             request_timeout=self._timeout_s,

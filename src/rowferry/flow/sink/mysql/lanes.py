@@ -87,7 +87,7 @@ class Lanes:
 
     def _done(self, packet: Packet, known: dict[int, dict[str, Place]]) -> Place | None:
         """Return how far a lane came before; None: nowhere, or nobody noted it."""
-        if not self._settings.exactly_once or not packet.topic.exact:
+        if not self._settings.options.exactly_once or not packet.topic.exact:
             return None
         number = packet.micro_batch
         if number not in known:
@@ -128,7 +128,7 @@ class _Lane:
     def take(self, packet: Packet, stop: threading.Event) -> None:
         """Take a packet in; what is complete becomes durable."""
         self._epoch = packet.epoch
-        if self._settings.atomicity == "none":
+        if self._settings.shared.transaction_atomicity == "none":
             self._at_once(packet, stop)
             return
         if self._at is not None and _end_of(self._at) != _end_of(packet):
@@ -234,12 +234,14 @@ class _Lane:
     # --- both -------------------------------------------------------------------------------------
 
     def _noted(self, place: Place) -> tuple[bytes, ...]:
-        if not self._settings.exactly_once:
+        if not self._settings.options.exactly_once:
             return ()
         return (self._ledger.note_delivered(self._name, place),)
 
     def _statements(self, frames: list[RowFrame]) -> list[Statement]:
-        return one_transaction(frames, self._limits, self._how, self._settings.batches)
+        return one_transaction(
+            frames, self._limits, self._how, self._settings.options.batch_dml_enable
+        )
 
 
 def last_of_shared(segments: Sequence[Segment]) -> dict[int, int]:

@@ -9,17 +9,17 @@ from typing import Any, Final
 from rowferry.errors import BadUri, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
-    Option,
-    OptionTable,
+    Section,
     Shape,
     duration,
     flag,
     one_of,
+    option,
     text,
     texts,
     whole,
 )
-from rowferry.spec.uri import host_port
+from rowferry.spec.uri import Uri, host_port
 
 _ATOMICITY: Final = ("none", "table", "global")
 _UPSERTS: Final = "updates are written as multi-row upserts, like inserts"
@@ -63,230 +63,162 @@ def _moments() -> Shape[tuple[str, ...]]:
     return Shape('a list of commit-ts such as ["433305438660591626"]', parse)
 
 
-WORKER_COUNT = Option(
-    "worker-count",
-    _capped("worker-count", 1, 1024),
-    0,
-    "With how many connections a task writes side by side; 0: 16, for TiDB 64.",
-    uri=True,
-)
-MAX_TXN_ROW = Option(
-    "max-txn-row",
-    _capped("max-txn-row", 1, 2048),
-    256,
-    "The most rows in one statement, and about as many in one transaction.",
-    uri=True,
-)
-MAX_MULTI_UPDATE_ROW = Option(
-    "max-multi-update-row",
-    _capped("max-multi-update-row", 1, 256),
-    40,
-    "The most rows of one UPDATE with CASE.",
-    uri=True,
-    no_effect=_UPSERTS,
-)
-MAX_MULTI_UPDATE_ROW_SIZE = Option(
-    "max-multi-update-row-size",
-    _capped("max-multi-update-row-size", 0, 8192),
-    1024,
-    "The longest rows that one UPDATE with CASE may take.",
-    uri=True,
-    no_effect=_UPSERTS,
-)
-BATCH_DML = Option(
-    "batch-dml-enable",
-    flag(),
-    True,
-    "Write the net effect of each key by statements of many rows. When false, every change is a "
-    "statement of its own, in the order of the log; much slower.",
-    uri=True,
-)
-MULTI_STATEMENT = Option(
-    "multi-stmt-enable",
-    flag(),
-    True,
-    "Send the statements of a transaction in one go.",
-    uri=True,
-)
-SAFE_MODE = Option(
-    "safe-mode",
-    flag(),
-    False,
-    "Write rows by REPLACE, which also removes whatever stands in their way.",
-    uri=True,
-)
-EXACTLY_ONCE = Option(
-    "exactly-once",
-    flag(),
-    False,
-    "Note in each transaction how far its lane has come, so that a replay applies nothing twice. "
-    "Without it a replay gives the same rows again, except in tables without a key.",
-    uri=True,
-)
-META_DATABASE = Option(
-    "meta-database",
-    text(),
-    "tidb_cdc",
-    "The downstream database that holds the sink's own tables; made when missing.",
-    uri=True,
-    alterable=False,
-)
-CREATE_TABLES = Option(
-    "create-tables",
-    flag(),
-    False,
-    "Make captured tables that the downstream lacks, after the source's definition.",
-    uri=True,
-)
-SKIP_DDL = Option(
-    "skip-ddl",
-    _moments(),
-    (),
-    "Commit-ts of DDLs that are not run here, e.g. one that the downstream refuses.",
-)
-REPLACE_DDL = Option(
-    "replace-ddl",
-    _replacements(),
-    (),
-    "Statements to run in place of a DDL, each behind the DDL's commit-ts.",
-)
-DDL_TIMEOUT = Option(
-    "ddl-timeout",
-    duration(_SECOND),
-    timedelta(hours=24),
-    "How long a DDL (a long index build) may take before the changefeed looks again.",
-    uri=True,
-)
-ASYNC_DDL_TIMEOUT = Option(
-    "async-ddl-timeout",
-    duration(),
-    timedelta(minutes=2),
-    "How long TiCDC waits for an index build before it goes on beside it.",
-    uri=True,
-    no_effect="a DDL is waited for; ddl-timeout says how long",
-)
-TIMEOUT = Option(
-    "timeout",
-    duration(_SECOND),
-    timedelta(seconds=10),
-    "How long to wait for a connection.",
-    uri=True,
-)
-READ_TIMEOUT = Option(
-    "read-timeout",
-    duration(_SECOND),
-    timedelta(minutes=2),
-    "How long to wait for the answer to a statement.",
-    uri=True,
-)
-WRITE_TIMEOUT = Option(
-    "write-timeout",
-    duration(_SECOND),
-    timedelta(minutes=2),
-    "How long sending a statement may take.",
-    uri=True,
-)
-TIME_ZONE = Option(
-    "time-zone",
-    text(),
-    "",
-    "The session time zone in which DDLs run; empty: the downstream's own. Rows keep their moments "
-    "in every zone: TIMESTAMP values are written in UTC.",
-    uri=True,
-)
-TIDB_TXN_MODE = Option(
-    "tidb-txn-mode",
-    text(),
-    "pessimistic",
-    "How transactions run on TiDB.",
-    uri=True,
-    no_effect="they are pessimistic: the fence row must be locked",
-)
-CACHE_PREPARED = Option(
-    "cache-prep-stmts",
-    flag(),
-    True,
-    "Keep prepared statements.",
-    uri=True,
-    no_effect="statements are not prepared",
-)
-ENABLE_DDL_TS = Option(
-    "enable-ddl-ts",
-    flag(),
-    True,
-    "Note DDLs in ddl_ts_v1.",
-    uri=True,
-    no_effect="DDLs are noted in a table of our own, always",
-)
-HAS_VECTOR = Option(
-    "has-vector-type",
-    flag(),
-    False,
-    "Write vectors as text.",
-    uri=True,
-    no_effect="vectors are written as the downstream reads them",
-)
-WHERE_CLAUSE = Option(
-    "where-clause",
-    text(),
-    "v2",
-    "How TiCDC writes conditions.",
-    uri=True,
-    no_effect="there is one form",
-)
-SSL_MODE = Option(
-    "ssl-mode",
-    one_of("auto", "disabled", "preferred", "required", "verify-ca", "verify-identity"),
-    "auto",
-    "TLS. `auto`: verify-ca where ssl-ca is given, else required for schemes with +ssl, else "
-    "disabled.",
-    uri=True,
-)
-SSL_CA = Option("ssl-ca", text(), "", "File with the authorities' certificates (PEM).", uri=True)
-SSL_CERT = Option("ssl-cert", text(), "", "File with our own certificate (PEM).", uri=True)
-SSL_KEY = Option("ssl-key", text(), "", "File with the key of our own certificate.", uri=True)
+class MysqlOptions(Section, section="sink.mysql-config"):
+    """The options of the MySQL/TiDB sink."""
 
-MYSQL_TABLE = OptionTable(
-    "sink.mysql-config",
-    (
-        WORKER_COUNT,
-        MAX_TXN_ROW,
-        MAX_MULTI_UPDATE_ROW,
-        MAX_MULTI_UPDATE_ROW_SIZE,
-        BATCH_DML,
-        MULTI_STATEMENT,
-        EXACTLY_ONCE,
-        META_DATABASE,
-        CREATE_TABLES,
-        SKIP_DDL,
-        REPLACE_DDL,
-        DDL_TIMEOUT,
-        ASYNC_DDL_TIMEOUT,
-        TIMEOUT,
-        READ_TIMEOUT,
-        WRITE_TIMEOUT,
-        TIME_ZONE,
-        TIDB_TXN_MODE,
-        CACHE_PREPARED,
-        ENABLE_DDL_TS,
-        HAS_VECTOR,
-        WHERE_CLAUSE,
-        SSL_MODE,
-        SSL_CA,
-        SSL_CERT,
-        SSL_KEY,
-    ),
-)
-ATOMICITY = Option(
-    "transaction-atomicity",
-    one_of(*_ATOMICITY),
-    "none",
-    "`table`: the changes of one transaction to one table are applied in one transaction. "
-    "`global`: those of all tables are, and everything is applied by one connection in the order "
-    "of the log. `none`: rows are applied side by side, whatever transaction they came from.",
-    uri=True,
-)
-SINK_TABLE = OptionTable("sink", (ATOMICITY, SAFE_MODE))
+    worker_count = option(
+        _capped("worker-count", 1, 1024),
+        0,
+        "With how many connections a task writes side by side; 0: 16, for TiDB 64.",
+        uri=True,
+    )
+    max_txn_row = option(
+        _capped("max-txn-row", 1, 2048),
+        256,
+        "The most rows in one statement, and about as many in one transaction.",
+        uri=True,
+    )
+    max_multi_update_row = option(
+        _capped("max-multi-update-row", 1, 256),
+        40,
+        "The most rows of one UPDATE with CASE.",
+        uri=True,
+        no_effect=_UPSERTS,
+    )
+    max_multi_update_row_size = option(
+        _capped("max-multi-update-row-size", 0, 8192),
+        1024,
+        "The longest rows that one UPDATE with CASE may take.",
+        uri=True,
+        no_effect=_UPSERTS,
+    )
+    batch_dml_enable = option(
+        flag(),
+        True,
+        "Write the net effect of each key by statements of many rows. When false, every change is "
+        "a statement of its own, in the order of the log; much slower.",
+        uri=True,
+    )
+    multi_stmt_enable = option(
+        flag(), True, "Send the statements of a transaction in one go.", uri=True
+    )
+    exactly_once = option(
+        flag(),
+        False,
+        "Note in each transaction how far its lane has come, so that a replay applies nothing "
+        "twice. Without it a replay gives the same rows again, except in tables without a key.",
+        uri=True,
+    )
+    meta_database = option(
+        text(),
+        "tidb_cdc",
+        "The downstream database that holds the sink's own tables; made when missing.",
+        uri=True,
+        alterable=False,
+    )
+    create_tables = option(
+        flag(),
+        False,
+        "Make captured tables that the downstream lacks, after the source's definition.",
+        uri=True,
+    )
+    skip_ddl = option(
+        _moments(),
+        (),
+        "Commit-ts of DDLs that are not run here, e.g. one that the downstream refuses.",
+    )
+    replace_ddl = option(
+        _replacements(), (), "Statements to run in place of a DDL, each behind the DDL's commit-ts."
+    )
+    ddl_timeout = option(
+        duration(_SECOND),
+        timedelta(hours=24),
+        "How long a DDL (a long index build) may take before the changefeed looks again.",
+        uri=True,
+    )
+    async_ddl_timeout = option(
+        duration(),
+        timedelta(minutes=2),
+        "How long TiCDC waits for an index build before it goes on beside it.",
+        uri=True,
+        no_effect="a DDL is waited for; ddl-timeout says how long",
+    )
+    timeout = option(
+        duration(_SECOND), timedelta(seconds=10), "How long to wait for a connection.", uri=True
+    )
+    read_timeout = option(
+        duration(_SECOND),
+        timedelta(minutes=2),
+        "How long to wait for the answer to a statement.",
+        uri=True,
+    )
+    write_timeout = option(
+        duration(_SECOND), timedelta(minutes=2), "How long sending a statement may take.", uri=True
+    )
+    time_zone = option(
+        text(),
+        "",
+        "The session time zone in which DDLs run; empty: the downstream's own. Rows keep their "
+        "moments in every zone: TIMESTAMP values are written in UTC.",
+        uri=True,
+    )
+    tidb_txn_mode = option(
+        text(),
+        "pessimistic",
+        "How transactions run on TiDB.",
+        uri=True,
+        no_effect="they are pessimistic: the fence row must be locked",
+    )
+    cache_prep_stmts = option(
+        flag(), True, "Keep prepared statements.", uri=True, no_effect="statements are not prepared"
+    )
+    enable_ddl_ts = option(
+        flag(),
+        True,
+        "Note DDLs in ddl_ts_v1.",
+        uri=True,
+        no_effect="DDLs are noted in a table of our own, always",
+    )
+    has_vector_type = option(
+        flag(),
+        False,
+        "Write vectors as text.",
+        uri=True,
+        no_effect="vectors are written as the downstream reads them",
+    )
+    where_clause = option(
+        text(), "v2", "How TiCDC writes conditions.", uri=True, no_effect="there is one form"
+    )
+    ssl_mode = option(
+        one_of("auto", "disabled", "preferred", "required", "verify-ca", "verify-identity"),
+        "auto",
+        "TLS. `auto`: verify-ca where ssl-ca is given, else required for schemes with +ssl, else "
+        "disabled.",
+        uri=True,
+    )
+    ssl_ca = option(text(), "", "File with the authorities' certificates (PEM).", uri=True)
+    ssl_cert = option(text(), "", "File with our own certificate (PEM).", uri=True)
+    ssl_key = option(text(), "", "File with the key of our own certificate.", uri=True)
+
+
+class SharedOptions(Section, section="sink"):
+    """Options that this sink reads in the section of all sinks."""
+
+    transaction_atomicity = option(
+        one_of(*_ATOMICITY),
+        "none",
+        "`table`: the changes of one transaction to one table are applied in one transaction. "
+        "`global`: those of all tables are, and everything is applied by one connection in the "
+        "order of the log. `none`: rows are applied side by side, whatever transaction they came "
+        "from.",
+        uri=True,
+    )
+    safe_mode = option(
+        flag(),
+        False,
+        "Write rows by REPLACE, which also removes whatever stands in their way.",
+        uri=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,31 +243,27 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of one changefeed, read and checked.
+    """The options of one changefeed, and what they amount to together.
 
     Attributes:
-        workers: connections of a task; 0: as many as fit the server.
         replaced_ddl: by commit-ts, what to run instead ("": nothing).
     """
 
+    options: MysqlOptions
+    shared: SharedOptions
     login: Login
-    workers: int
-    max_rows: int
-    batches: bool
-    joins_statements: bool
-    safe_mode: bool
-    exactly_once: bool
-    atomicity: str
-    meta_database: str
-    create_tables: bool
     replaced_ddl: dict[int, str]
-    ddl_s: float
-    time_zone: str
+
+    @property
+    def time_zone(self) -> str:
+        """The session time zone of DDLs, which a URI may have in quotes; empty: the server's."""
+        return self.options.time_zone.strip("\"'")
 
     @property
     def in_lanes(self) -> bool:
         """Whether each lane is applied by one connection, in order."""
-        return self.exactly_once or self.atomicity != "none" or not self.batches
+        by_lane = self.options.exactly_once or self.shared.transaction_atomicity != "none"
+        return by_lane or not self.options.batch_dml_enable
 
 
 def read_settings(spec: ChangefeedSpec) -> Settings:
@@ -346,32 +274,17 @@ def read_settings(spec: ChangefeedSpec) -> Settings:
         BadUri: the URI is not that of one server.
         OptionsConflict: half a client certificate, or a DDL that is both skipped and replaced.
     """
-    options, shared = spec.options(MYSQL_TABLE), spec.options(SINK_TABLE)
-    replaced = {int(at): "" for at in options[SKIP_DDL]}
-    for one in options[REPLACE_DDL]:
+    options = spec.options(MysqlOptions)
+    replaced = {int(at): "" for at in options.skip_ddl}
+    for one in options.replace_ddl:
         at, _, statement = one.strip().partition(" ")
         if int(at) in replaced:
             raise OptionsConflict(f"the DDL of commit-ts {at} is named twice; skip or replace it")
         replaced[int(at)] = statement.strip()
-    return Settings(
-        login=_login(spec),
-        workers=options[WORKER_COUNT],
-        max_rows=options[MAX_TXN_ROW],
-        batches=options[BATCH_DML],
-        joins_statements=options[MULTI_STATEMENT],
-        safe_mode=shared[SAFE_MODE],
-        exactly_once=options[EXACTLY_ONCE],
-        atomicity=shared[ATOMICITY],
-        meta_database=options[META_DATABASE],
-        create_tables=options[CREATE_TABLES],
-        replaced_ddl=replaced,
-        ddl_s=options[DDL_TIMEOUT].total_seconds(),
-        time_zone=options[TIME_ZONE].strip("\"'"),
-    )
+    return Settings(options, spec.options(SharedOptions), _login(spec.sink, options), replaced)
 
 
-def _login(spec: ChangefeedSpec) -> Login:
-    uri, options = spec.sink, spec.options(MYSQL_TABLE)
+def _login(uri: Uri, options: MysqlOptions) -> Login:
     host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
     if not host or "," in host or (port and not port.isdecimal()) or not uri.user:
         raise BadUri(
@@ -379,12 +292,12 @@ def _login(spec: ChangefeedSpec) -> Login:
         )
     if uri.path not in ("", "/"):
         raise BadUri(f"{uri} names a database; tables keep their own, or get another by routing")
-    if bool(options[SSL_CERT]) != bool(options[SSL_KEY]):
+    if bool(options.ssl_cert) != bool(options.ssl_key):
         raise OptionsConflict("ssl-cert and ssl-key belong together; give both or none")
-    mode = options[SSL_MODE]
+    mode = options.ssl_mode
     if mode == "auto":
-        encrypted = uri.scheme.endswith("+ssl") or bool(options[SSL_CERT])
-        mode = "verify-ca" if options[SSL_CA] else "required" if encrypted else "disabled"
+        encrypted = uri.scheme.endswith("+ssl") or bool(options.ssl_cert)
+        mode = "verify-ca" if options.ssl_ca else "required" if encrypted else "disabled"
     if mode == "disabled" and uri.scheme.endswith("+ssl"):
         raise OptionsConflict(f"ssl-mode = disabled contradicts {uri.scheme}://; keep one")
     return Login(
@@ -393,10 +306,10 @@ def _login(spec: ChangefeedSpec) -> Login:
         user=uri.user,
         password=uri.password,
         ssl_mode=mode,
-        ssl_ca=options[SSL_CA],
-        ssl_cert=options[SSL_CERT],
-        ssl_key=options[SSL_KEY],
-        connect_s=options[TIMEOUT].total_seconds(),
-        read_s=options[READ_TIMEOUT].total_seconds(),
-        write_s=options[WRITE_TIMEOUT].total_seconds(),
+        ssl_ca=options.ssl_ca,
+        ssl_cert=options.ssl_cert,
+        ssl_key=options.ssl_key,
+        connect_s=options.timeout.total_seconds(),
+        read_s=options.read_timeout.total_seconds(),
+        write_s=options.write_timeout.total_seconds(),
     )

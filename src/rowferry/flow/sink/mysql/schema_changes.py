@@ -14,7 +14,7 @@ from rowferry.change.table import TableId
 from rowferry.errors import SchemaChangeRefused, Verdict
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.options import MYSQL_TABLE, REPLACE_DDL, SKIP_DDL, Settings
+from rowferry.flow.sink.mysql.options import MysqlOptions, Settings
 from rowferry.flow.sink.mysql.session import GONE, Flavour, Refused, Session, connect
 from rowferry.flow.sink.mysql.target_tables import gone_tables
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
@@ -163,7 +163,9 @@ class SchemaChanges:
             SinkUnavailable: as everywhere.
         """
         moment("run ddl downstream")
-        session = connect(self._settings.login, read_s=self._settings.ddl_s)
+        session = connect(
+            self._settings.login, read_s=self._settings.options.ddl_timeout.total_seconds()
+        )
         try:
             if self._active_active and change.kind is DdlKind.CREATE_TABLE:
                 if session.facts.flavour is Flavour.TIDB:
@@ -189,7 +191,7 @@ class SchemaChanges:
         if self._settings.time_zone:
             zone = self._settings.time_zone.replace("'", "")
             found.append(f"SET time_zone = '{zone}'")
-        if change.kind is DdlKind.CREATE_TABLE and self._settings.create_tables:
+        if change.kind is DdlKind.CREATE_TABLE and self._settings.options.create_tables:
             found.append(f"CREATE DATABASE IF NOT EXISTS {quoted(_home(change))}")
         if change.kind not in _DATABASES:
             found.append(f"USE {quoted(_home(change))}")
@@ -199,7 +201,8 @@ class SchemaChanges:
         at = change.commit_ts
         text = " ".join(statement.split())
         shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-        skip, other = MYSQL_TABLE.path(SKIP_DDL.key), MYSQL_TABLE.path(REPLACE_DDL.key)
+        path = MysqlOptions.path
+        skip, other = path(MysqlOptions.skip_ddl), path(MysqlOptions.replace_ddl)
         return SchemaChangeRefused(
             f"{self._settings.login}: {why}; the DDL of commit-ts {at} was: {shown}; make it "
             f'possible and resume, or set {skip} = ["{at}"] to go on without it, or {other} = '

@@ -28,7 +28,7 @@ from rowferry.flow.sink.mysql.emulation import check_triggers
 from rowferry.flow.sink.mysql.lanes import Lanes, last_of_shared
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.lww import newest_wins, no_settings, session_settings
-from rowferry.flow.sink.mysql.options import MYSQL_TABLE, SINK_TABLE, read_settings
+from rowferry.flow.sink.mysql.options import MysqlOptions, SharedOptions, read_settings
 from rowferry.flow.sink.mysql.progress_table import ProgressTable
 from rowferry.flow.sink.mysql.schema_changes import SchemaChanges
 from rowferry.flow.sink.mysql.session import Flavour, Refused, Session, Sessions, connect
@@ -71,18 +71,20 @@ class MySql:
     """
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK_TABLE, MYSQL_TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (SharedOptions.TABLE, MysqlOptions.TABLE)
     flush_interval_s: ClassVar[float] = 0.2
     separates_partitions = False
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         self._settings = read_settings(spec)
         self._mode = mode = read_active_active(spec)
-        self._ledger = Ledger(self._settings.meta_database, spec.changefeed_id, mode.bdr_mode)
+        self._ledger = Ledger(
+            self._settings.options.meta_database, spec.changefeed_id, mode.bdr_mode
+        )
         settings = session_settings if mode.enabled else no_settings
         self._sessions = Sessions(self._settings.login, settings)
         self._changes = SchemaChanges(self._settings, self._ledger, mode.bdr_mode, mode.enabled)
-        self._how: Put = replacing if self._settings.safe_mode else upserting
+        self._how: Put = replacing if self._settings.shared.safe_mode else upserting
         self._sync_points = SyncPoints(spec.changefeed_id, read_sync_point(spec), self._ledger)
         self._progress: ProgressTable | None = None
         if mode.enabled:
@@ -105,7 +107,7 @@ class MySql:
     @property
     def whole_transactions(self) -> bool:
         """Whether no segment may end inside a transaction."""
-        return self._settings.atomicity != "none"
+        return self._settings.shared.transaction_atomicity != "none"
 
     def probe(self, owner: Owner) -> None:
         """Ask whether the downstream can be written.
@@ -135,7 +137,7 @@ class MySql:
         session = connect(self._settings.login)
         try:
             self._check_mode(session)
-            missing = check(session, tables, self._settings.create_tables)
+            missing = check(session, tables, self._settings.options.create_tables)
             self._check_stamping(session, tables, missing)
         finally:
             session.close()
@@ -168,7 +170,7 @@ class MySql:
     def advice(self, tables: Sequence[TableSchema]) -> list[str]:
         """Say which tables may get rows twice."""
         keyless = sorted(str(t.written_as) for t in tables if not t.handle_key)
-        if not keyless or self._settings.exactly_once:
+        if not keyless or self._settings.options.exactly_once:
             return []
         return [
             f"{', '.join(keyless)}: without a key, so that a replay after a failure may write rows "
@@ -255,8 +257,8 @@ class MySql:
         how = self._how
         if facts.flavour is Flavour.TIDB and how is upserting:
             how = upserting_on_tidb
-        workers = self._settings.workers or _WORKERS[facts.flavour]
-        limits = Limits(self._settings.max_rows, facts.statement_bytes // 2)
+        workers = self._settings.options.worker_count or _WORKERS[facts.flavour]
+        limits = Limits(self._settings.options.max_txn_row, facts.statement_bytes // 2)
         way: Lanes | Windows
         if self._settings.in_lanes:
             way = Lanes(self._settings, self._ledger, self._sessions, limits, workers, how)
@@ -290,7 +292,7 @@ class MySql:
                 self._ledger.begin(session, self._epoch)
                 mark = plan.stretch.watermark
                 done = [self._ledger.reached(plan.micro_batch, mark, self._epoch)]
-                if self._settings.exactly_once and plan.stretch.segments:
+                if self._settings.options.exactly_once and plan.stretch.segments:
                     done.append(self._ledger.forget_delivered())
                 session.run(*done, b"COMMIT")
                 moment("progress published downstream")
@@ -305,7 +307,7 @@ class MySql:
 
     def discard(self, plan: Plan) -> bool:
         """Nothing can be taken back; the rows that were written will be written again."""
-        if self._settings.exactly_once:
+        if self._settings.options.exactly_once:
             moment("forget plan downstream")
             try:
                 with self._sessions.one() as session:
@@ -332,10 +334,10 @@ class MySql:
 
     def _lanes_of(self, table: TableSchema, exact: bool) -> Topic:
         """Return a topic: rows that may stand in each other's way are in one of its partitions."""
-        if self._settings.atomicity == "global":
+        if self._settings.shared.transaction_atomicity == "global":
             return Topic("*", 1, 1 << 30, exact)
         divided = (
-            self._settings.atomicity == "none"
+            self._settings.shared.transaction_atomicity == "none"
             and bool(table.handle_key)
             and is_sole_key(table)
             and has_exact_key(table)
@@ -394,7 +396,7 @@ class MySql:
         session = connect(self._settings.login)
         try:
             known = self._delivered.known if self._looked else ()
-            missing = check(session, fresh, self._settings.create_tables, known)
+            missing = check(session, fresh, self._settings.options.create_tables, known)
             self._make(session, missing)
             self._check_stamping(session, fresh)
         except Refused as err:

@@ -25,7 +25,7 @@ class Transactions:
 
     def __init__(self, settings: Settings, ledger: Ledger, sessions: Sessions) -> None:
         self._ledger, self._sessions = ledger, sessions
-        self._joined = settings.joins_statements
+        self._joined = settings.options.multi_stmt_enable
         self._slots = count()
 
     def apply(

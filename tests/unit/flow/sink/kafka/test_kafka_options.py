@@ -32,8 +32,12 @@ def settings(query: str = "", scheme: str = "kafka", **kafka: Any) -> Settings:
 
 def test_defaults() -> None:
     found = settings()
-    assert (found.topic, found.partitions, found.replication_factor) == ("topic", None, 1)
-    assert (found.auto_create, found.max_message_bytes, found.acks) == (True, 10 << 20, -1)
+    assert (found.topic, found.partitions, found.options.replication_factor) == ("topic", None, 1)
+    assert (
+        found.options.auto_create_topic,
+        found.options.max_message_bytes,
+        found.options.required_acks,
+    ) == (True, 10 << 20, -1)
     assert found.connection == {
         "bootstrap.servers": "b1:1,b2:2",
         "client.id": "rowferry_feed",
@@ -63,8 +67,12 @@ def test_the_uri_wins_over_the_file() -> None:
         replication_factor=3,
         write_timeout="2s",
     )
-    assert (found.partitions, found.replication_factor, found.auto_create) == (4, 3, False)
-    assert found.max_message_bytes == 1 << 20
+    assert (
+        found.partitions,
+        found.options.replication_factor,
+        found.options.auto_create_topic,
+    ) == (4, 3, False)
+    assert found.options.max_message_bytes == 1 << 20
     assert found.connection["client.id"] == "me"
     assert found.producing["retries"] == 9
     assert found.producing["request.timeout.ms"] == 2000

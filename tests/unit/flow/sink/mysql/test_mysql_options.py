@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -53,8 +54,16 @@ def test_tables_that_may_get_rows_twice_are_told() -> None:
 def test_defaults() -> None:
     found = settings()
     assert (found.login.host, found.login.port, found.login.password) == ("db", 3307, "p@ss")
-    assert (found.workers, found.max_rows, found.batches) == (0, 256, True)
-    assert (found.atomicity, found.meta_database, found.in_lanes) == ("none", "tidb_cdc", False)
+    assert (
+        found.options.worker_count,
+        found.options.max_txn_row,
+        found.options.batch_dml_enable,
+    ) == (0, 256, True)
+    assert (found.shared.transaction_atomicity, found.options.meta_database, found.in_lanes) == (
+        "none",
+        "tidb_cdc",
+        False,
+    )
     assert "p@ss" not in repr(found)
     assert "p@ss" not in str(found.login)
 
@@ -78,17 +87,17 @@ def test_tls_follows_scheme_and_files(query: str, scheme: str, mode: str) -> Non
 @pytest.mark.parametrize(
     ("query", "name", "value"),
     [
-        ("worker-count=5000", "workers", 1024),
-        ("max-txn-row=9999", "max_rows", 2048),
+        ("worker-count=5000", "options.worker_count", 1024),
+        ("max-txn-row=9999", "options.max_txn_row", 2048),
         ("exactly-once=true", "in_lanes", True),
-        ("transaction-atomicity=Table", "atomicity", "table"),
+        ("transaction-atomicity=Table", "shared.transaction_atomicity", "table"),
         ("batch-dml-enable=false", "in_lanes", True),
-        ("safe-mode=true", "safe_mode", True),
+        ("safe-mode=true", "shared.safe_mode", True),
         ('time-zone="%2B08:00"', "time_zone", "+08:00"),
     ],
 )
 def test_values(query: str, name: str, value: object) -> None:
-    assert getattr(settings(query), name) == value
+    assert attrgetter(name)(settings(query)) == value
 
 
 @pytest.mark.parametrize(

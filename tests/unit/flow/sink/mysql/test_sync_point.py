@@ -47,7 +47,7 @@ class Recording:
 
 
 def points(clock: list[float], enabled: bool = True) -> SyncPoints:
-    settings = SyncPointSettings(enabled, TEN, timedelta(hours=1))
+    settings = SyncPointSettings.read({"enable-sync-point": enabled, "sync-point-retention": "1h"})
     return SyncPoints("feed", settings, Ledger("tidb_cdc", "feed", False), lambda: clock[-1])
 
 
@@ -115,10 +115,11 @@ def test_settings() -> None:
         return read_sync_point(spec)
 
     sink = "tidb://root@db:4000/"
-    assert read(sink) == SyncPointSettings(False, TEN, timedelta(hours=24))
+    assert read(sink) == SyncPointSettings.read({})
     given = {"enable-sync-point": True, "sync-point-interval": "30s", "sync-point-retention": "1h"}
-    wanted = SyncPointSettings(True, timedelta(seconds=30), timedelta(hours=1))
-    assert read(sink, **given) == wanted
+    found = read(sink, **given)
+    assert (found.enabled, found.interval) == (True, timedelta(seconds=30))
+    assert found.retention == timedelta(hours=1)
     for key, value in (("sync-point-interval", "29s"), ("sync-point-retention", "59m")):
         with pytest.raises(BadOption, match=key):
             read(sink, **{"enable-sync-point": True, key: value})
