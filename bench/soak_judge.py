@@ -15,11 +15,17 @@ import numpy as np
 from soak_drift import Drift, Rule, judge
 from soak_watch import Sample
 
+from rowferry.control.store.fence import HISTORY_LINES
+
 SETTLE_S = 30.0
 LOOKS = 3
 LIMIT_S = 5.0
 SAMPLE_S = 5.0  # how far apart a server stores its samples of a changefeed
 SAMPLES_KEPT_S = 3600.0
+BOUNDED = {  # tables that grow up to a bound, and the rows that each changefeed may have there
+    "samples": SAMPLES_KEPT_S / SAMPLE_S,
+    "history": HISTORY_LINES,
+}
 THINNED = 150  # samples that the kept result has
 WORK = ("pending_plans", "servers", "leases")  # tables whose few rows come and go with the work
 Point = tuple[Hashable, float, float]
@@ -38,8 +44,7 @@ def judge_run(run: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:
     lag = {kind: _lag(steady, kind) for kind in within[-1]["lag"]}
     disturbed = _disturbed(events, within)
     failing = _around_failing(within, events)
-    samples_rows = _last(within, lambda m: m["tables"].get("samples", [0, 0])[0])
-    allowed_samples = sum(run["feeds"].values()) * SAMPLES_KEPT_S / SAMPLE_S * 1.1
+    bounded = _bounded(within, sum(run["feeds"].values()))
     verdicts = {
         "nothing drifts": _no_drift(drifts),
         "lag returned after every event": all(e["recovered_s"] is not None for e in events),
@@ -47,7 +52,9 @@ def judge_run(run: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:
         and not any(kind["wrong"] for kind in run["arrived"].values()),
         "no changefeed failed": not any(state == "failed" for _, state, _ in run["not_normal"]),
         "the failing sink disturbed nobody": failing["after"] <= limit and not disturbed,
-        "samples in the meta database are bounded": samples_rows <= allowed_samples,
+        "tables of the meta database keep their bounds": all(
+            one["last"] <= one["allowed"] for one in bounded.values()
+        ),
         "no process outlived its server": run["orphans"] == 0,
         "every event went as planned": not any(event["error"] for event in events),
     }
@@ -66,7 +73,7 @@ def judge_run(run: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:
         "drift": drifts,
         "disturbed": disturbed,
         "failing": failing,
-        "samples_rows": {"last": samples_rows, "allowed": round(allowed_samples)},
+        "bounded_rows": bounded,
         "meta": _last(within, lambda m: m["tables"]),
         "files": next((s["files"] for s in reversed(within) if s.get("files")), {}),
         "log_mb_h": round((within[-1]["logs"] - within[0]["logs"]) / length * 3600 / 1e6, 2),
@@ -150,8 +157,8 @@ def _drifts(steady: list[Sample], run: dict[str, Any]) -> dict[str, Drift | None
         "memory of its Python workers, MB": (_of_servers(steady, share, "workers"), Rule(64)),
         "descriptors of a server and its Java": (_of_servers(steady, share, "fds"), Rule(20)),
         "threads of a server and its Java": (_of_servers(steady, share, "threads"), Rule(16)),
-        "rows in the meta database, without samples": (_of_meta(steady, 0), Rule(400)),
-        "meta database without samples, MB": (_of_meta(steady, 1), Rule(16)),
+        "rows in the meta database, unbounded tables": (_of_meta(steady, 0), Rule(400)),
+        "meta database, unbounded tables, MB": (_of_meta(steady, 1), Rule(16)),
         "files in work and temporary folders": (
             _of_files(steady, ("work", "temporary", "sink_temporary")),
             Rule(40),
@@ -170,12 +177,23 @@ def _of_servers(steady: list[Sample], share: float, what: str) -> Iterator[Point
                 yield one["pid"], sample["t"], one[what]
 
 
+def _bounded(samples: list[Sample], changefeeds: int) -> dict[str, dict[str, int]]:
+    """Return how many rows the tables in BOUNDED had at last, and how many they may have."""
+    last = _last(samples, lambda meta: meta["tables"]) or {}
+    return {
+        name: {
+            "last": last.get(name, [0])[0],
+            "allowed": round(changefeeds * each * 1.1),  # rows are counted by estimate
+        }
+        for name, each in BOUNDED.items()
+    }
+
+
 def _of_meta(steady: list[Sample], which: int) -> Iterator[Point]:
-    unit = 1e6 if which else 1
+    unit, left_out = 1e6 if which else 1, {*WORK, *BOUNDED}
     for sample in steady:
         if meta := sample.get("meta"):
-            tables = meta["tables"].items()
-            some = [t[which] for name, t in tables if name != "samples" and name not in WORK]
+            some = [t[which] for name, t in meta["tables"].items() if name not in left_out]
             yield "meta", sample["t"], sum(some) / unit
 
 

@@ -153,11 +153,12 @@ def _meta(r: dict[str, Any]) -> str:
     told = ", ".join(
         f"`{name}` {rows:,} rows in {size / 1e6:.1f} MB" for name, (rows, size) in tables
     )
-    bound = r["samples_rows"]
+    samples, history = (r["bounded_rows"][name]["allowed"] for name in ("samples", "history"))
     low, mid, high = r["memory_mb"]
     return (
         f"The meta database at the end: {told}. `samples` holds an hour, so that it stays below "
-        f"{bound['allowed']:,} rows. Servers with Java and all workers took {mid:,.0f} MB together "
+        f"{samples:,} rows, and `history` the newest lines of each changefeed, so that it stays "
+        f"below {history:,}. Servers with Java and all workers took {mid:,.0f} MB together "
         f"({low:,.0f} to {high:,.0f}), and wrote {r['log_mb_h']:g} MB of logs in an hour.\n"
     )
 

@@ -804,6 +804,20 @@ def test_history_is_newest_first_and_bounded(
     assert [n.what for n in store.history("other")] == ["kept"]
 
 
+def test_claims_and_errors_do_not_pile_up_in_history(
+    store: MetaStore, place: Place, feed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "HISTORY_LINES", 6)
+    for _ in range(4):
+        claim = store.claim(feed, Holder.here(), NOW, TTL_S)
+        store.move(claim, Verb.FAULT, RowRejected("too long"))
+        store.move(claim, Verb.RECOVER)
+        store.release(claim)
+    assert place.sql("SELECT count(*) FROM history") == [(6,)]
+    newest = [n.what for n in store.history(feed)]  # an answer that is lost is asked for again
+    assert newest[:2] == ["state", "state"] and set(newest) == {"claimed", "state"}
+
+
 def test_servers_announce_themselves(store: MetaStore) -> None:
     here, there = Holder.here(), someone_else()
     store.announce(here, "h:1", NOW)

@@ -124,6 +124,20 @@ def test_what_was_not_judged_has_not_passed(
     assert _no_drift(told) is verdict
 
 
+@pytest.mark.parametrize(("lines", "kept"), [(200, True), (221, False)])
+def test_history_is_judged_by_its_bound_and_not_as_drift(lines: int, kept: bool) -> None:
+    from soak_judge import _bounded, _of_meta
+
+    grown = [
+        {"t": 60.0 * n, "meta": {"tables": {"history": [10 * n, 1], "changefeeds": [10, 1]}}}
+        for n in range(lines + 1)
+    ]
+    assert {value for _, _, value in _of_meta(grown, 0)} == {10}
+    found = _bounded(grown, 10)
+    assert found["history"]["last"] == 10 * lines
+    assert all(one["last"] <= one["allowed"] for one in found.values()) is kept
+
+
 # --- a plain reader ------------------------------------------------------------------------------
 
 

@@ -27,7 +27,8 @@ from rowferry.control.store.tables import (
 )
 from rowferry.errors import Fenced, LeaseHeld, NoSuchChangefeed
 
-HISTORY_LINES = 500  # kept per changefeed
+# Kept of each changefeed: twice what is shown of it. A claim, an error or a change adds one.
+HISTORY_LINES = 200
 _FEEDS = Table.metadata.tables["changefeeds"]
 _STANDING = (
     select(*(_FEEDS.c[n] for n in "epoch micro_batch published spec_version cluster_id".split()))
