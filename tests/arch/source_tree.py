@@ -114,6 +114,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "spark*",
             "testing*",
             "wire*",
+            "warm",
             *_FLOW,
         ),
     ),

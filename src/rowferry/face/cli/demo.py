@@ -25,6 +25,7 @@ from rowferry.control.feed.supervise import Until
 from rowferry.downstream.rebuild.stored_feed import reopen
 from rowferry.errors import RowferryError
 from rowferry.face.cli.output import consoles, size
+from rowferry.face.cli.warm import compile_kernels
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.refstore.workload import Bank, Mixed, Pace
@@ -33,7 +34,7 @@ from rowferry.testing.rebuild import Comparison
 from rowferry.testing.verify import verify_stored
 
 DEMO_DIR = Path(".rowferry/demo")
-_PATIENCE_S = 60.0
+_PATIENCE_S = 180.0  # kernels are compiled before it begins
 
 
 @dataclass
@@ -76,6 +77,7 @@ def demo_command(
     """Start a store, feed its changes to files while it changes, and prove the files right."""
     out, _ = consoles()
     _empty(folder)
+    compile_kernels(out)  # first of all: the store's processes need them, too
     files = folder.absolute() / "files"
     with LocalCluster(folder / "store", data_servers=2) as cluster:
         bank, mixed = Bank("bank", accounts), Mixed("shop")

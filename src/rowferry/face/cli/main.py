@@ -35,6 +35,7 @@ _PLACES: Final = {
     "demo": "demo:demo_command",
     "active-active": "active_active:app",
     "meta": "meta:app",
+    "warm": "warm:warm_command",
     "refstore": "refstore:app",
     "workload": "workload:app",
     "cli": "main:cli_app",

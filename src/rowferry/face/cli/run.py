@@ -15,6 +15,7 @@ from rowferry.errors import BadOption
 from rowferry.face.cli.output import RunView, consoles, counted
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_settings
+from rowferry.face.cli.warm import compile_kernels
 
 WORK_DIR = Path(".rowferry")
 
@@ -104,6 +105,7 @@ def run_command(
         markup=False,
         soft_wrap=True,
     )
+    compile_kernels(out)
     with RunView(out, name) as view, stop_on_signal() as stop:
         run(
             ready,

@@ -18,6 +18,7 @@ from rowferry.face.cli.output import consoles
 from rowferry.face.cli.run import WORK_DIR
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_settings
+from rowferry.face.cli.warm import compile_kernels
 
 if TYPE_CHECKING:
     from rowferry.face.gate import Tls
@@ -91,6 +92,7 @@ def server_command(
     work_dir = work_dir.absolute()
     work_dir.mkdir(parents=True, exist_ok=True)
     _log(log_json)
+    compile_kernels(consoles()[1])
     failed: list[RowferryError] = []
     with ExitStack() as open_things, stop_on_signal() as stop:
         store = open_store(meta or f"sqlite:///{work_dir / 'meta.db'}")
