@@ -9,9 +9,9 @@ import pytest
 
 from page_examples import ROOT, table_rows
 from rowferry.change.sqltype import Kind
+from rowferry.change.typed_columns import column_type
 from rowferry.mysql.ddl.cursor import Cursor
 from rowferry.mysql.ddl.type import read_type
-from rowferry.spark.table_columns import column_type
 from rowferry.spark.table_request import SPARK_OPTIONS
 from rowferry.spark.versions import spark_schema
 from rowferry.spec.option import shown
