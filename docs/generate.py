@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rowferry.errors import BY_CODE, RowferryError, Verdict
 from rowferry.flow.decide.decisions import Decisions
-from rowferry.registry import CODECS, SINKS, SOURCES
+from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
 from rowferry.spec.reference import option_reference
@@ -57,6 +57,8 @@ def _tables() -> list[OptionTable]:
         found += SINKS.load(name).TABLES
     for name in CODECS.names():
         found += CODECS.load(name).TABLES
+    for name in ROW_FORMATS.names():
+        found += ROW_FORMATS.load(name).TABLES
     for name in SOURCES.names():
         found += SOURCES.load(name).TABLES
     return found

@@ -14,7 +14,7 @@ from rowferry.errors import MissingLibrary, UnknownName
 
 if TYPE_CHECKING:
     from rowferry.flow.capture.contract import Source
-    from rowferry.flow.encode.contract import Codec
+    from rowferry.flow.encode.contract import Codec, Format, RowFormat
     from rowferry.flow.sink.contract import Sink
 
 T = TypeVar("T")
@@ -99,6 +99,24 @@ CODECS: Registry[Codec] = Registry(
         "sql-rows": "rowferry.flow.encode.sql_rows.codec:SqlRows",
     },
 )
+
+# Values of `protocol` that make whole files of rows.
+ROW_FORMATS: Registry[RowFormat] = Registry(
+    "protocol",
+    {
+        "parquet": "rowferry.flow.encode.parquet.format:Parquet",
+    },
+)
+
+
+def load_format(name: str) -> type[Format]:
+    """Return the class of a protocol, of messages or of rows.
+
+    Raises:
+        UnknownName: nothing of that name; the text lists the known ones.
+    """
+    return ROW_FORMATS.load(name) if name in ROW_FORMATS.names() else CODECS.load(name)
+
 
 # URI schemes of sinks.
 SINKS: Registry[Sink] = Registry(

@@ -145,3 +145,72 @@ def _days(
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     found: npt.NDArray[np.int64] = era * 146_097 + within * 365 + within // 4 - within // 100
     return found + of_year - 719_468
+
+
+# --- back ----------------------------------------------------------------------------------------
+
+
+def canonical(values: pa.Array, column: Column) -> pa.Array:
+    """Return typed values as canonical ones; `typed` has made them, with or without native times.
+
+    The empty text of an ENUM is its element of that name, or else the wrong value 0.
+
+    Raises:
+        ValueError: a value that the column cannot have; the text has it.
+    """
+    kind = column.type
+    match kind.kind:
+        case Kind.ENUM:
+            return _enum_numbers(values, kind.elements)
+        case Kind.SET:
+            return _set_numbers(values, kind.elements)
+        case Kind.DECIMAL if pa.types.is_decimal(values.type):
+            return _decimal_text(values).cast(kind.arrow)
+        case Kind.DATETIME | Kind.TIMESTAMP if pa.types.is_timestamp(values.type):
+            digits = kind.fraction_digits
+            length = 19 + (1 + digits if digits else 0)
+            plain = values.cast(pa.timestamp("us", values.type.tz))
+            return pc.utf8_slice_codeunits(plain.cast(pa.string()), 0, length).cast(kind.arrow)
+        case _:
+            return values.cast(kind.arrow)
+
+
+def _enum_numbers(values: pa.Array, elements: tuple[str, ...]) -> pa.Array:
+    texts = values.cast(pa.string())
+    found = pc.add(pc.index_in(texts, value_set=pa.array(elements, pa.string())), 1)
+    wrong = pc.and_(pc.is_null(found), pc.not_equal(texts, ""))
+    _refuse(texts, wrong.fill_null(False))
+    zero = pa.scalar(0, pa.uint64())
+    return pc.if_else(texts.is_valid(), found.cast(pa.uint64()).fill_null(zero), None)
+
+
+def _set_numbers(values: pa.Array, elements: tuple[str, ...]) -> pa.Array:
+    texts = values.cast(pa.string())
+    framed = pc.binary_join_element_wise("", texts, "", ",")
+    found = pc.if_else(texts.is_valid(), pa.scalar(0, pa.uint64()), None)
+    for place, name in enumerate(elements):
+        has = pc.match_substring(framed, f",{name},")
+        bit = pa.scalar(1 << place, pa.uint64())
+        found = pc.if_else(has, pc.bit_wise_or(found, bit), found)
+    _refuse(texts, pc.not_equal(_set_names(found, elements), texts).fill_null(False))
+    return found
+
+
+def _refuse(texts: pa.Array, wrong: pa.BooleanArray) -> None:
+    if pc.any(wrong).as_py():
+        raise ValueError(f"{texts.filter(wrong)[0].as_py()!r} is no element of the column")
+
+
+def _decimal_text(values: pa.Array) -> pa.Array:
+    """Return decimals with all digits of their scale; Arrow writes small ones as 1E-8."""
+    scale = values.type.scale
+    whole = pa.decimal128(values.type.precision, 0)
+    digits = pa.Array.from_buffers(whole, len(values), values.buffers(), -1, values.offset)
+    texts = digits.cast(pa.string())
+    if not scale:
+        return texts
+    sign = pc.if_else(pc.starts_with(texts, "-"), "-", "")
+    padded = pc.utf8_lpad(pc.utf8_ltrim(texts, "-"), scale + 1, "0")
+    before = pc.utf8_slice_codeunits(padded, 0, -scale)
+    behind = pc.utf8_slice_codeunits(padded, -scale)
+    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, before, ""), behind, ".")

@@ -11,17 +11,18 @@ from typing import cast
 
 import pyarrow as pa
 
+from rowferry.change.chunk import Rows
 from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice, Topic, Volume
 from rowferry.change.table import TableSchema
 from rowferry.errors import OptionsConflict
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.dispatch.contract import Dispatch, Routed
-from rowferry.flow.encode.contract import Codec, Encoded
+from rowferry.flow.encode.contract import Codec, Encoded, Format, RowFormat
 from rowferry.flow.encode.same_layout import encoded_rows
-from rowferry.flow.sink.contract import LaneSink, Packet, SegmentSink, Sink
+from rowferry.flow.sink.contract import LaneSink, Packet, RowSink, SegmentSink, Sink
 from rowferry.flow.sink.packing import pack
-from rowferry.registry import CODECS, SINKS, SOURCES
+from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES, load_format
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_family import family_of
@@ -34,8 +35,15 @@ class Flow:
     capture: Source
     decide: Decisions
     dispatch: Dispatch
-    encode: Codec
+    format: Format
     sink: Sink
+
+    @property
+    def encode(self) -> Codec:
+        """The format as a codec, where the sink takes bytes."""
+        if isinstance(self.format, RowFormat):
+            raise TypeError("a sink of rows has no codec")
+        return cast(Codec, self.format)
 
     def run_segment(
         self,
@@ -47,17 +55,23 @@ class Flow:
         """Carry one segment from the log to the sink, in a task. Idempotent, as `Sink.write` is."""
         tally = _Tally()
 
+        def rows() -> Iterator[tuple[int, Rows]]:
+            routed = self._routed(segment, outputs, tables, tally)
+            return ((one.place, one.rows) for one in routed)
+
         def frames() -> Iterator[tuple[int, Encoded]]:
             for place, one in enumerate(segment.slices):
                 head = self._file_head(tables[one])
                 if head:
                     yield place, Encoded(pa.array([head], pa.large_binary()), rows=0)
-            routed = self._routed(segment, outputs, tables, tally)
-            chunks = ((one.place, one.rows) for one in routed)
-            yield from encoded_rows(self.encode, chunks, planned_at_ms)
+            yield from encoded_rows(self.encode, rows(), planned_at_ms)
 
-        sink = cast(SegmentSink, self.sink)
-        receipts = list(sink.write(segment, outputs, frames()))  # Encoded ──▶ durable, receipts
+        if isinstance(self.format, RowFormat):
+            seen = [self.decide.seen_as(tables[one]) for one in segment.slices]
+            written = cast(RowSink, self.sink).write_rows(segment, outputs, seen, rows())
+        else:
+            written = cast(SegmentSink, self.sink).write(segment, outputs, frames())
+        receipts = list(written)  # Encoded | Rows ──▶ durable, receipts
         found = self.capture.found(segment)
         if found:
             receipts = [replace(r, found=found) for r in receipts]
@@ -138,22 +152,37 @@ def codec_name(spec: ChangefeedSpec) -> str:
     """Return the codec that the spec asks for, or else its sink's own."""
     name = spec.protocol or family_of(spec.sink.scheme).default_protocol
     if not name:
-        known = ", ".join(CODECS.names())
+        known = ", ".join([*CODECS.names(), *ROW_FORMATS.names()])
         raise OptionsConflict(
             f"the sink needs a protocol: add ?protocol=… to the sink URI; known: {known}"
         )
     return name
 
 
+def format_class(spec: ChangefeedSpec) -> type[Format]:
+    """Return the class of the spec's protocol.
+
+    Raises:
+        OptionsConflict: it makes files of rows, and the sink takes none.
+    """
+    name = codec_name(spec)
+    if name in ROW_FORMATS.names() and not hasattr(SINKS.load(spec.sink.scheme), "write_rows"):
+        raise OptionsConflict(
+            f"protocol {name} is a format of whole files, which a {spec.sink.scheme} sink cannot "
+            f"take; use one of {', '.join(CODECS.names())}, or a storage sink"
+        )
+    return load_format(name)
+
+
 def assemble(spec: ChangefeedSpec) -> Flow:
     """Put the stages of one changefeed together. Pure: opens no connection, writes nothing."""
-    codec = CODECS.load(codec_name(spec))(spec)
+    codec = format_class(spec)(spec)
     sink = SINKS.load(spec.sink.scheme)(spec, codec)
     return Flow(
         capture=SOURCES.load(spec.source.scheme)(spec),
         decide=Decisions(spec),
         dispatch=sink.dispatch,
-        encode=codec,
+        format=codec,
         sink=sink,
     )
 
@@ -164,7 +193,7 @@ def option_tables(spec: ChangefeedSpec) -> tuple[OptionTable, ...]:
     for owner in (
         SOURCES.load(spec.source.scheme),
         Decisions,
-        CODECS.load(codec_name(spec)),
+        format_class(spec),
         SINKS.load(spec.sink.scheme),
     ):
         found += [table for table in owner.TABLES if table not in found]

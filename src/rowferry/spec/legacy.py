@@ -9,7 +9,7 @@ from rowferry.errors import BadDispatchRule, BadOption, OptionsConflict
 from rowferry.spec.option import expression, unknown_words
 
 _PROTOCOL_ALIASES: Final = {"default": "open-protocol", "flat-avro": "avro"}
-# Every name that TiCDC's users write; which of them have a codec here is the registry's business.
+# Every name that TiCDC's users write, and ours; which of them are here is the registry's business.
 PROTOCOLS: Final = (
     "avro",
     "canal",
@@ -21,6 +21,7 @@ PROTOCOLS: Final = (
     "json",
     "maxwell",
     "open-protocol",
+    "parquet",
     "simple",
 )
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from rowferry.change.chunk import Change, DdlKind, Op, Rows, SchemaChange, Watermark
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadInput
-from rowferry.flow.encode.contract import Codec
+from rowferry.flow.encode.contract import Format
 from rowferry.testing.evolve import (
     column_origins,
     convert_array,
@@ -52,7 +52,7 @@ class RebuiltTable:
 
 def rebuild(
     root: Path,
-    codec: Codec,
+    codec: Format,
     keys: Mapping[TableId, Sequence[str]] | None = None,
     until_ts: int | None = None,
 ) -> dict[TableId, RebuiltTable]:

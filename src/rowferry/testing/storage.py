@@ -11,13 +11,13 @@ from rowferry.downstream.consume.storage import placed_changes as placed_changes
 from rowferry.downstream.consume.storage import renamed_from as renamed_from
 from rowferry.downstream.consume.storage import storage_changes as storage_changes
 from rowferry.errors import BadInput
-from rowferry.flow.encode.contract import Codec
+from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.paths import DataFile, SchemaFile, parse_path, schema_directory
 from rowferry.flow.sink.storage.schema_file import read_document
 from rowferry.testing.feed import Feed
 
 
-def deliver_storage(root: Path, codec: Codec, feed: Feed) -> None:
+def deliver_storage(root: Path, codec: Format, feed: Feed) -> None:
     """Note everything that a directory shows, as a consumer that reads it once."""
     for where, change in placed_changes(root, codec):
         match change:
@@ -33,7 +33,7 @@ def deliver_storage(root: Path, codec: Codec, feed: Feed) -> None:
 class StorageDecoder:
     """Reads single data files of a directory, each with its own version's schema file."""
 
-    def __init__(self, root: Path, codec: Codec, date_separator: str = "day") -> None:
+    def __init__(self, root: Path, codec: Format, date_separator: str = "day") -> None:
         self._root = root
         self._codec = codec
         self._date_separator = date_separator

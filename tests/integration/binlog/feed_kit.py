@@ -30,7 +30,7 @@ from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop, Step
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
-from rowferry.flow.encode.contract import Codec
+from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.reader import StoredSchema, read_storage
 from rowferry.flow.sink.storage.schema_file import of_table
 from rowferry.spark.job import InProcessRunner
@@ -143,9 +143,9 @@ class Feed:
         return self._settings[0]
 
     @property
-    def codec(self) -> Codec:
+    def codec(self) -> Format:
         """What reads its files."""
-        return self._flow.encode
+        return self._flow.format
 
     @property
     def loop(self) -> Loop:
@@ -208,7 +208,7 @@ class Feed:
     def changes(self, table: str) -> list[Seen]:
         """Return the row changes of a table in replay order, snapshot rows as inserts."""
         found = []
-        for rows in storage_changes(self.root, self._flow.encode):
+        for rows in storage_changes(self.root, self._flow.format):
             if isinstance(rows, Rows) and rows.table.id.table == table:
                 ops = rows.batch.column("op").to_pylist()
                 stamps = rows.commit_ts.tolist()
@@ -274,7 +274,7 @@ class Feed:
 
     def _rebuilt(self) -> dict[TableId, RebuiltTable]:
         schemas = self._flow.capture.probe(self._flow.decide)
-        return rebuild(self.root, self._flow.encode, {t.id: t.handle_key for t in schemas})
+        return rebuild(self.root, self._flow.format, {t.id: t.handle_key for t in schemas})
 
     # --- settings ---------------------------------------------------------------------------------
 

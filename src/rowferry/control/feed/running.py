@@ -301,7 +301,7 @@ class ProvenSteps:
     def step(self, publish_idle: bool = True) -> Step:
         """Do the next thing; see `Loop`."""
         if not self._proven:
-            self._flow.encode.probe()
+            self._flow.format.probe()
             self._flow.sink.probe(self._owner)
         self._proven = False
         done = self._loop.step(publish_idle)

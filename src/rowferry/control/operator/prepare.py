@@ -106,10 +106,10 @@ def examine(
     if before is None:
         flow.sink.check_tables(seen)
         _check_stamps(flow, captured)
-        for part in (flow.sink, flow.encode):
+        for part in (flow.sink, flow.format):
             if isinstance(part, Advising):
                 told += part.advice(seen)
-    flow.encode.probe()
+    flow.format.probe()
     flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
     if not captured:
         told.append("no table matches the filter yet; new ones are picked up when created")
@@ -153,7 +153,7 @@ def _folded(name: TableId) -> tuple[str, str]:
 
 def _check_old_rows(spec: ChangefeedSpec, flow: Flow) -> None:
     """Refuse a codec that would stop at the first delete of a source without old rows."""
-    if flow.encode.TRAITS.needs_old_rows and not flow.capture.traits().carries_before_image:
+    if flow.format.TRAITS.needs_old_rows and not flow.capture.traits().carries_before_image:
         raise OptionsConflict(
             f"protocol {spec.protocol} writes all columns of a deleted row, and this source gives "
             "only its key; use protocol=canal-json"
@@ -167,7 +167,7 @@ def _check_stamps(flow: Flow, tables: Iterable[TableSchema]) -> None:
 
 def _check_whole_rows(spec: ChangefeedSpec, flow: Flow) -> None:
     """Refuse a codec that would stop at the first row image that lacks a column."""
-    if flow.capture.traits().omits_columns and not flow.encode.TRAITS.can_omit_columns:
+    if flow.capture.traits().omits_columns and not flow.format.TRAITS.can_omit_columns:
         what = f"protocol {spec.protocol}" if spec.protocol else f"a {spec.sink.scheme} sink"
         raise OptionsConflict(
             f"partial-row-image = allow lets rows lack columns, and {what} needs whole rows; set "

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
 from rowferry.downstream.consume.arrival import Arrival, RowChange, Statement, Where, row_changes
@@ -20,11 +20,11 @@ from rowferry.downstream.consume.storage import (
     written_spec,
 )
 from rowferry.errors import BadOption, BadUri, DecodeError
-from rowferry.flow.assemble import codec_name
+from rowferry.flow.assemble import format_class
 from rowferry.flow.dispatch.rules import DispatchRules
-from rowferry.flow.encode.contract import Codec
+from rowferry.flow.encode.contract import Codec, Format
 from rowferry.flow.sink.kafka.options import read_settings
-from rowferry.registry import CODECS, SINKS
+from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 
@@ -98,7 +98,7 @@ def consume(
         DecodeError: something there is not of the format; names the place.
     """
     spec, notices = written_spec(request.sink_uri, request.config)
-    codec = CODECS.load(codec_name(spec))(spec)
+    codec = format_class(spec)(spec)
     scheme = spec.sink.scheme
     if scheme not in _QUEUES and not is_storage(scheme):
         known = ", ".join([*_QUEUES, *(n for n in SINKS.names() if is_storage(n))])
@@ -106,7 +106,7 @@ def consume(
     outcome = Outcome(Findings(), notes=notices)
     run = _Run(request, outcome, list(takers(outcome.findings)))
     if scheme in _QUEUES:
-        run.read_topics(spec, codec, stop, tell)
+        run.read_topics(spec, cast(Codec, codec), stop, tell)
     else:
         run.read_storage(spec, codec, stop, tell)
     return outcome
@@ -124,7 +124,7 @@ class _Run:
     def read_storage(
         self,
         spec: ChangefeedSpec,
-        codec: Codec,
+        codec: Format,
         stop: threading.Event,
         tell: Callable[[Outcome], None],
     ) -> None:

@@ -12,14 +12,14 @@ from rowferry.change.chunk import Change, DdlKind, Rows, SchemaChange, Watermark
 from rowferry.change.table import TableId
 from rowferry.downstream.consume.arrival import Where
 from rowferry.errors import BadInput, BadUri, MissingLibrary, UnknownOption
-from rowferry.flow.assemble import codec_name
+from rowferry.flow.assemble import format_class
 from rowferry.flow.decide.decisions import Decisions
-from rowferry.flow.encode.contract import Codec
+from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
 from rowferry.flow.sink.storage.sink import Storage
-from rowferry.registry import CODECS, SINKS, SOURCES
+from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -59,7 +59,7 @@ def _tables(spec: ChangefeedSpec) -> list[OptionTable]:
     for name in SOURCES.names():
         with suppress(MissingLibrary):
             told += SOURCES.load(name).TABLES
-    told += [*Decisions.TABLES, *CODECS.load(codec_name(spec)).TABLES]
+    told += [*Decisions.TABLES, *format_class(spec).TABLES]
     told += SINKS.load(spec.sink.scheme).TABLES
     return list(dict.fromkeys(told))
 
@@ -85,7 +85,7 @@ def stored_files(spec: ChangefeedSpec) -> Files:
     return sink.files_of(spec, read_settings(spec))
 
 
-def storage_changes(root: Path | Files, codec: Codec) -> Iterator[Change]:
+def storage_changes(root: Path | Files, codec: Format) -> Iterator[Change]:
     """Yield a storage's changes in replay order: by version, then date, then number.
 
     A schema file comes before its version's rows; one that only describes a version has the kind
@@ -95,7 +95,7 @@ def storage_changes(root: Path | Files, codec: Codec) -> Iterator[Change]:
         yield change
 
 
-def placed_changes(root: Path | Files, codec: Codec) -> Iterator[tuple[Where, Change]]:
+def placed_changes(root: Path | Files, codec: Format) -> Iterator[tuple[Where, Change]]:
     """Yield what `storage_changes` does, with the file and line of each."""
     for step in read_storage(root):
         match step:

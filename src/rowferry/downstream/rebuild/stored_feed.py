@@ -8,16 +8,16 @@ from typing import Final
 
 from rowferry.downstream.consume.storage import is_storage, stored_files, written_spec
 from rowferry.errors import BadOption, BadUri
-from rowferry.flow.assemble import codec_name
-from rowferry.flow.encode.contract import Codec
+from rowferry.flow.assemble import format_class
+from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.paths import parse_data_name
-from rowferry.registry import CODECS, SINKS
+from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.config_file import read_config
 from rowferry.spec.uri import Uri
 
-_PROTOCOLS: Final = {"csv": "csv", "json": "canal-json"}
+_PROTOCOLS: Final = {"csv": "csv", "json": "canal-json", "parquet": "parquet"}
 _DEEPEST: Final = 6  # directories above a data file
 
 
@@ -29,9 +29,9 @@ class StoredFeed:
     files: Files
 
     @property
-    def codec(self) -> Codec:
+    def codec(self) -> Format:
         """The format of its data files."""
-        return CODECS.load(codec_name(self.spec))(self.spec)
+        return format_class(self.spec)(self.spec)
 
 
 def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> StoredFeed:
@@ -40,8 +40,8 @@ def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> St
     Args:
         uri: as the changefeed has it; parameters count as they do there.
         config: the changefeed's configuration file.
-        protocol: `csv` or `canal-json`, if neither of the others says so; "": the names of the data
-            files tell.
+        protocol: `csv`, `canal-json` or `parquet`, if neither of the others says so; "": the names
+            of the data files tell.
 
     Raises:
         BadInput: the URI or the configuration cannot be understood, or nothing is there.
@@ -54,7 +54,7 @@ def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> St
     if protocol and told and protocol != told:
         raise BadOption(f"--protocol {protocol}: the changefeed's settings say {told}")
     if protocol and protocol not in _PROTOCOLS.values():
-        raise BadOption(f"--protocol {protocol!r}: allowed: csv | canal-json")
+        raise BadOption(f"--protocol {protocol!r}: allowed: {' | '.join(_PROTOCOLS.values())}")
     if told or protocol:
         return _opened(uri, config, "" if told else protocol)
     found = _guessed(_opened(uri, None, "csv").files)

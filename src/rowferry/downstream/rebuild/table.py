@@ -19,6 +19,7 @@ from rowferry.downstream.rebuild.stored_feed import StoredFeed, reopen
 from rowferry.errors import BadInput, BadOption, DecodeError, OptionsConflict
 from rowferry.flow.encode.csv import codec as csv
 from rowferry.flow.encode.options import tidb_extension
+from rowferry.flow.encode.parquet.format import ParquetOptions
 from rowferry.flow.sink.storage.files import each
 from rowferry.flow.sink.storage.options import RAW_CHANGE, STORAGE_TABLE
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -151,6 +152,8 @@ def rebuild_within(plan: TablePlan, most_bytes: int | None) -> pa.Table | None:
 
 def _tells_time(spec: ChangefeedSpec) -> str:
     """Return how exactly rows tell when they were committed: "exact", "millisecond" or ""."""
+    if spec.protocol == "parquet":
+        return "exact"
     if spec.protocol == "csv":
         return "exact" if spec.options(csv.CSV)[csv.INCLUDE_COMMIT_TS] else ""
     return "exact" if tidb_extension(spec) else "millisecond"
@@ -158,6 +161,11 @@ def _tells_time(spec: ChangefeedSpec) -> str:
 
 def _refuse_unseen_moves(spec: ChangefeedSpec) -> None:
     raw = spec.options(STORAGE_TABLE)[RAW_CHANGE]
+    if raw and spec.protocol == "parquet" and spec.options(ParquetOptions).layout == "flat":
+        raise OptionsConflict(
+            "output-raw-change-event with parquet in the layout flat: an update that changes a key "
+            "does not tell the old one, so no table can be rebuilt exactly; use layout images"
+        )
     if raw and spec.protocol == "csv" and not spec.options(csv.CSV)[csv.OUTPUT_OLD_VALUE]:
         raise OptionsConflict(
             "output-raw-change-event with csv without output-old-value: an update that changes a "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from rowferry.errors import OptionsConflict
 from rowferry.flow.encode.csv import codec as csv
 from rowferry.flow.encode.options import SINK, TERMINATOR, tidb_extension
 from rowferry.flow.sink.storage import options as storage
@@ -52,7 +53,13 @@ def expected_of(spec: ChangefeedSpec) -> Expected:
 
     Raises:
         BadOption: a value of the wrong type or outside what is allowed.
+        OptionsConflict: a protocol whose files are not checked.
     """
+    if spec.protocol == "parquet":
+        raise OptionsConflict(
+            "protocol parquet: its files are not checked here, they tell their own columns; read "
+            "them by rowferry table or rowferry consume"
+        )
     sink, line = spec.options(storage.SINK_TABLE), spec.options(csv.CSV)
     is_csv = spec.protocol == "csv"
 

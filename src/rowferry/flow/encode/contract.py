@@ -1,8 +1,8 @@
-"""What a codec promises."""
+"""What a format promises: a codec makes messages of rows, a row format whole files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -85,8 +85,8 @@ class Encoded:
         return memoryview(found.buffers()[2])[view[found.offset] : view[found.offset + len(found)]]
 
 
-class Codec(Protocol):
-    """One format: how changes become bytes, and back. Built from the spec alone."""
+class Format(Protocol):
+    """What `protocol` names: how changes are written, and read back. Built from the spec alone."""
 
     TRAITS: ClassVar[CodecTraits]
     TABLES: ClassVar[tuple[OptionTable, ...]]
@@ -98,6 +98,49 @@ class Codec(Protocol):
 
         Raises the error that rows would meet later, so that a changefeed is not created with it.
         """
+
+    def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
+        """Read back what was written (a file's content, or one message).
+
+        What the format does not carry comes back as the format's readers would see it. Raises
+        DecodeError with the place.
+        """
+
+
+class RowFile(Protocol):
+    """A data file on its way."""
+
+    def add(self, rows: Rows) -> None:
+        """Add rows at the end.
+
+        Raises:
+            EncodeError: a row cannot be written.
+        """
+
+    def finish(self) -> None:
+        """End the file: all of its bytes were given on."""
+
+
+@runtime_checkable
+class RowFormat(Format, Protocol):
+    """A format of files that are made of rows as a whole, and not of a message for each row.
+
+    The sink that writes them is a `RowSink`.
+    """
+
+    def check_table(self, table: TableSchema) -> None:
+        """Raise BadInput where a table cannot be written; the text names it."""
+
+    def file(self, table: TableSchema, put: Callable[[bytes], None]) -> RowFile:
+        """Begin a file of a table version; its bytes go to `put` as they come.
+
+        Reads no clock and no random source: equal rows give equal bytes, however they are cut into
+        chunks. A file without rows is one that readers take, too.
+        """
+
+
+class Codec(Format, Protocol):
+    """A format of messages: how each change becomes bytes."""
 
     def file_head(self, table: TableSchema) -> bytes:
         """Return what each data file of this table version begins with (may be empty)."""
@@ -124,13 +167,6 @@ class Codec(Protocol):
 
     def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
         """Encode a watermark for a message queue; None: this format sends none."""
-
-    def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
-        """Read back what `encode_rows` and the others wrote (a file's content, or one message).
-
-        What the format does not carry comes back as the format's readers would see it. Raises
-        DecodeError with the place.
-        """
 
     def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
         """Read one message of a queue back, with no table known beforehand.

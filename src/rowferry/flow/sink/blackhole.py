@@ -6,23 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
-from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.dispatch.by_slice import BySlice
+from rowferry.change.table import TableSchema
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
+from rowferry.flow.sink.defaults import SegmentDefaults
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import OptionTable
-
-_SEGMENT_BYTES = 32 << 20
 
 
-class Blackhole:
+class Blackhole(SegmentDefaults):
     """Counts rows and bytes, and lets them go. Any number of changefeeds may share it."""
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=False)
-    TABLES: ClassVar[tuple[OptionTable, ...]] = ()
-    flush_interval_s: ClassVar[float] = 0.2
-    dispatch: ClassVar[BySlice] = BySlice()
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         pass
@@ -30,22 +24,8 @@ class Blackhole:
     def probe(self, owner: Owner) -> None:
         """There is nothing that could refuse."""
 
-    def check_tables(self, tables: Sequence[TableSchema]) -> None:
-        """Any table can go here."""
-
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """There is nothing to claim: repeats do no harm where nothing is kept."""
-
-    whole_transactions = False
-    separates_partitions = False
-
-    def segment_bytes(self, table: TableId) -> int:
-        """Return the size at which reading is fastest."""
-        return _SEGMENT_BYTES
-
-    def partition_label(self, commit_ts: int) -> str:
-        """Let all commits share a segment."""
-        return ""
 
     def allocate(
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
@@ -79,6 +59,3 @@ class Blackhole:
     def discard(self, plan: Plan) -> bool:
         """Nothing was kept, and nobody has seen it."""
         return False
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
+from rowferry.change.chunk import Rows
 from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice, Topic
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.dispatch.contract import Dispatch
-from rowferry.flow.encode.contract import Codec, Encoded
+from rowferry.flow.encode.contract import Encoded
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
@@ -51,14 +52,17 @@ class Owner:
 class Sink(Protocol):
     """A target. Built from the spec alone, so that tasks can build it too.
 
-    A sink is a `SegmentSink`, whose segments are written each on its own, or (`needs_shuffle`) a
-    `LaneSink`, whose rows are brought together by lane first.
+    It has one of three shapes. A `SegmentSink` writes each segment on its own, as bytes that a
+    codec made. A `RowSink` does the same with the rows themselves. A `LaneSink` (`needs_shuffle`)
+    gets its rows encoded, and brought together by lane first. `defaults` has what a simple sink
+    does not care about.
     """
 
     TRAITS: ClassVar[SinkTraits]
     TABLES: ClassVar[tuple[OptionTable, ...]]
 
-    def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None: ...
+    def __init__(self, spec: ChangefeedSpec, codec: Any) -> None:
+        """Build it; `codec` is the protocol's `Codec`, or its `RowFormat` for a sink of rows."""
 
     @property
     def dispatch(self) -> Dispatch:
@@ -187,6 +191,25 @@ class SegmentSink(Sink, Protocol):
         Idempotent: run twice, or by two processes at once, it leaves the same. An output without
         frames is still written where the sink needs it (an empty file). Receipts come after all of
         the segment is durable.
+        """
+
+
+class RowSink(Sink, Protocol):
+    """A sink that takes the rows themselves, as Arrow columns, where the protocol is of rows."""
+
+    def write_rows(
+        self,
+        segment: Segment,
+        outputs: Sequence[Output],
+        tables: Sequence[TableSchema],
+        rows: Iterator[tuple[int, Rows]],
+    ) -> Iterator[Receipt]:
+        """Write the rows of one segment durably, in a task; `int` is the slice's place.
+
+        They are what `decide` has left, in the order of the log within each place. `tables` has the
+        table of each place as readers see it, also of those without rows. All that `SegmentSink`
+        promises of `write` holds: run twice, or with rows cut into other chunks, it leaves the
+        same.
         """
 
 

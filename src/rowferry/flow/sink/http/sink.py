@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from rowferry.change.chunk import Watermark
 from rowferry.change.plan import Output, Plan, Receipt, Stretch, TableSlice, Topic
-from rowferry.change.table import TableId, TableSchema
+from rowferry.change.table import TableSchema
 from rowferry.errors import OptionsConflict
 from rowferry.flow.dispatch.by_topic import ByKey
 from rowferry.flow.encode.contract import Codec, Encoded, TextBody
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
+from rowferry.flow.sink.defaults import LaneDefaults
 from rowferry.flow.sink.http.body import bodies
 from rowferry.flow.sink.http.client import Receiver
 from rowferry.flow.sink.http.options import HttpOptions, read_settings
@@ -21,10 +22,8 @@ from rowferry.flow.sink.lanes import in_lanes
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
-_SEGMENT_BYTES: Final = 32 << 20
 
-
-class Http:
+class Http(LaneDefaults):
     """Posts batches of changes to one address.
 
     Rows are visible to the receiver as soon as they are sent, and a replay sends them again: each
@@ -33,9 +32,6 @@ class Http:
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
     TABLES: ClassVar[tuple[OptionTable, ...]] = (HttpOptions.TABLE,)
-    flush_interval_s: ClassVar[float] = 0.2
-    whole_transactions = False
-    separates_partitions = False
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         body = codec.TRAITS.body
@@ -60,20 +56,9 @@ class Http:
         """See whether somebody listens there. No request is made: POST may be all it knows."""
         self._receiver.connect()
 
-    def check_tables(self, tables: Sequence[TableSchema]) -> None:
-        """Any table can go here."""
-
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """Remember who writes. A receiver cannot be claimed: every request names the epoch."""
         self._epoch = owner.epoch
-
-    def segment_bytes(self, table: TableId) -> int:
-        """Return the size at which reading is fastest."""
-        return _SEGMENT_BYTES
-
-    def partition_label(self, commit_ts: int) -> str:
-        """Let all commits share a segment."""
-        return ""
 
     def allocate(
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
@@ -105,10 +90,6 @@ class Http:
         if plan.stretch.watermark is not None:
             mark = Watermark(plan.stretch.watermark)
             self._note(plan, "watermark", self._codec.encode_watermark(mark, plan.planned_at_ms))
-
-    def discard(self, plan: Plan) -> bool:
-        """Nothing can be taken back; the rows that were sent will be sent again."""
-        return True
 
     def close(self) -> None:
         """Let connections go."""

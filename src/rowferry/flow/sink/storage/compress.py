@@ -45,6 +45,10 @@ class DataContent:
             self._append(_block(self._kind, self._waiting[begin : begin + _BLOCK]))
         del self._waiting[:whole]
 
+    def put(self, data: bytes) -> None:
+        """Add bytes, as `add` does."""
+        self.add(memoryview(data))
+
     def finish(self) -> Staged:
         """End the content; an empty one is a whole stream, too, as readers refuse none at all."""
         if self._kind != "none" and (self._waiting or not self.size):

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
-from rowferry.change.chunk import SchemaChange
+from rowferry.change.chunk import Rows, SchemaChange
 from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import (
     FileConflict,
+    OptionsConflict,
     SinkError,
     SinkUnavailable,
     SnapshotGone,
@@ -18,7 +19,7 @@ from rowferry.errors import (
     TargetWentBack,
 )
 from rowferry.flow.dispatch.by_slice import BySlice
-from rowferry.flow.encode.contract import Codec, Encoded
+from rowferry.flow.encode.contract import Encoded, Format, RowFormat
 from rowferry.flow.sink.contract import RESTORE, Owner, SinkTraits
 from rowferry.flow.sink.storage.compress import SUFFIXES, DataContent, nothing
 from rowferry.flow.sink.storage.expire import expire, may_be_removed
@@ -62,11 +63,17 @@ class Storage:
     def __init__(
         self,
         spec: ChangefeedSpec,
-        codec: Codec,
+        codec: Format,
         now: Callable[[], datetime] | None = None,
     ) -> None:
         self.settings = read_settings(spec)
+        self._format = codec if isinstance(codec, RowFormat) else None
         kind = self.settings.compression
+        if self._format is not None and kind != "none":
+            raise OptionsConflict(
+                f"compression = {kind}: files of protocol {spec.protocol} are compressed inside, "
+                f"by sink.{spec.protocol}.compression; leave it out"
+            )
         suffix = "." + codec.TRAITS.file_suffix.removeprefix(".") + SUFFIXES[kind]
         self._naming = Naming(self.settings.index_digits, suffix)
         self._files = self.files_of(spec, self.settings)
@@ -117,7 +124,10 @@ class Storage:
         each(self._files, lambda path: self._number_in(self._files.get(path), path), indexes)
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
-        """Any table can go here."""
+        """Ask the format of rows, if there is one; else any table can go here."""
+        if self._format is not None:
+            for table in tables:
+                self._format.check_table(table)
 
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
         """Claim the directory, making it if needed; older epochs can publish nothing from here on.
@@ -172,16 +182,16 @@ class Storage:
         moment("read discards")
         discards = self._ownership.discard_count()
         places = [
-            (segment.ordinal, place, self._directory_of(piece, tables[piece], date))
+            (segment.ordinal, place, self._directory_of(piece, tables[piece], date), piece)
             for segment in stretch.segments
             for date in [self._date_of(segment)]
             for place, piece in enumerate(segment.slices)
         ]
-        touched = list(dict.fromkeys(where for _, _, where in places))
+        touched = list(dict.fromkeys(where for _, _, where, _ in places))
         self._survey(touched)
         last = dict(zip(touched, each(self._files, self._last_number, touched), strict=True))
         outputs: list[Output] = []
-        for ordinal, place, where in places:
+        for ordinal, place, where, piece in places:
             last[where] = number = last[where] + 1
             target = {
                 "directory": where,
@@ -189,6 +199,8 @@ class Storage:
                 "path": f"{where}/{self._naming.data_name(number)}",
                 "discards": discards,
             }
+            if self._format is not None and not self._files.has_locks:
+                target["table"] = tables[piece].to_json()  # for an empty file, see `discard`
             outputs.append(Output(ordinal, place, target))
         return tuple(outputs), {"delivered": moved_on(self._state, last, _KEPT_IN_STATE)}
 
@@ -255,13 +267,47 @@ class Storage:
             PlanDiscarded: the plan was discarded while the task ran.
             TargetLost: all that was written here is gone.
         """
+
+        def fill(staged: Mapping[int, DataContent], rows: dict[int, int]) -> None:
+            for place, frame in frames:
+                staged[place].add(frame.value_bytes())
+                rows[place] += frame.row_count
+
+        return self._write(segment, outputs, fill)
+
+    def write_rows(
+        self,
+        segment: Segment,
+        outputs: Sequence[Output],
+        tables: Sequence[TableSchema],
+        rows: Iterator[tuple[int, Rows]],
+    ) -> Iterator[Receipt]:
+        """Create the segment's files of rows; promises and raises as `write`."""
+        found = self._format
+        if found is None:
+            raise TypeError("the protocol is not one of rows")
+
+        def fill(staged: Mapping[int, DataContent], counts: dict[int, int]) -> None:
+            files = {p: found.file(tables[p], content.put) for p, content in staged.items()}
+            for place, chunk in rows:
+                files[place].add(chunk)
+                counts[place] += len(chunk)
+            for file in files.values():
+                file.finish()
+
+        return self._write(segment, outputs, fill)
+
+    def _write(
+        self,
+        segment: Segment,
+        outputs: Sequence[Output],
+        fill: Callable[[Mapping[int, DataContent], dict[int, int]], None],
+    ) -> Iterator[Receipt]:
         kind = self.settings.compression
         staged = {o.slice: DataContent(self._files.stage(), kind) for o in outputs}
         rows = dict.fromkeys(staged, 0)
         try:
-            for place, frame in frames:
-                staged[place].add(frame.value_bytes())
-                rows[place] += frame.row_count
+            fill(staged, rows)
             moment("put data files")
             self._files.flush([content.finish() for content in staged.values()])
             moment("name data files")
@@ -346,10 +392,18 @@ class Storage:
                     if self._files.has_locks:
                         self._files.delete(target["path"])
                     else:
-                        self._files.overwrite(target["path"], self._nothing)
+                        self._files.overwrite(target["path"], self._empty_file(target))
             return len(hidden) < len(by_directory[directory])
 
         return any(each_fenced(self._files, clear, by_directory))
+
+    def _empty_file(self, target: dict[str, Any]) -> bytes:
+        """Return a data file without rows, of the table whose file was to be there."""
+        if self._format is None:
+            return self._nothing
+        pieces: list[bytes] = []
+        self._format.file(TableSchema.from_json(target["table"]), pieces.append).finish()
+        return b"".join(pieces)
 
     def close(self) -> None:
         """Let connections and local space go."""

@@ -1,0 +1,1 @@
+"""Parquet: typed change files for tables of a lake."""

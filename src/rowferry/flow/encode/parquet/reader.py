@@ -1,0 +1,65 @@
+"""Reading a parquet data file back, row group by row group, whichever layout it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rowferry.change.chunk import Change, Op, make_rows
+from rowferry.change.table import TableSchema
+from rowferry.change.typed_columns import COMMIT_TS, OP, OP_NAMES, SEQ, canonical
+from rowferry.errors import DecodeError
+
+BEFORE, AFTER = "_before", "_after"
+_ROWS: Final = 65536
+
+
+def read_file(data: bytes, table: TableSchema) -> Iterator[Change]:
+    """Yield the rows of a file in blocks, `seq` being the one that was written.
+
+    Raises:
+        DecodeError: it is no such file, or does not fit the table.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)))
+        for batch in file.iter_batches(_ROWS):
+            yield _rows(batch, table)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as err:
+        words = str(err).splitlines()[0] if str(err) else type(err).__name__
+        raise DecodeError(f"table {table.id}: not a parquet file of its changes: {words}") from None
+
+
+def _rows(batch: pa.RecordBatch, table: TableSchema) -> Change:
+    number = pc.index_in(batch.column(OP), value_set=OP_NAMES)
+    if number.null_count:
+        raise ValueError(f"{OP} holds another word than {', '.join(OP_NAMES.to_pylist())}")
+    op = number.cast(pa.int8())
+    if BEFORE in batch.schema.names and AFTER in batch.schema.names and not _is_flat(batch, table):
+        before, after = (_struct(batch.column(name), table) for name in (BEFORE, AFTER))
+    else:
+        images = _images({n: batch.column(n) for n in batch.schema.names}, table)
+        fields = [pa.field(c.name, c.type.arrow) for c in table.visible]
+        deletes = pc.equal(op, int(Op.DELETE))
+        before = pa.StructArray.from_arrays(images, fields=fields, mask=pc.invert(deletes))
+        after = pa.StructArray.from_arrays(images, fields=fields, mask=deletes)
+    stamps = batch.column(COMMIT_TS).cast(pa.uint64())
+    return make_rows(table, op, stamps, batch.column(SEQ), before, after)
+
+
+def _is_flat(batch: pa.RecordBatch, table: TableSchema) -> bool:
+    """Return whether the structs' names are those of columns of the table."""
+    return not pa.types.is_struct(batch.schema.field(AFTER).type)
+
+
+def _struct(values: pa.StructArray, table: TableSchema) -> pa.StructArray:
+    held = dict(zip((f.name for f in values.type), values.flatten(), strict=True))
+    fields = [pa.field(c.name, c.type.arrow) for c in table.visible]
+    return pa.StructArray.from_arrays(_images(held, table), fields=fields, mask=values.is_null())
+
+
+def _images(held: dict[str, pa.Array], table: TableSchema) -> list[pa.Array]:
+    return [canonical(held[c.name], c) for c in table.visible]
