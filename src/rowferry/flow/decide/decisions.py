@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from rowferry.change.chunk import DdlKind, Rows, SchemaChange
+from rowferry.change.remembered import Remembered
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, NoSuchTable, TableIneligible
 from rowferry.flow.decide.column_select import ColumnSelectors, as_seen
@@ -107,7 +108,7 @@ class Decisions:
         self._columns = ColumnSelectors(
             selectors if used else (), cased, dispatch if family.name in _HAS_TOPICS else ()
         )
-        self._seen: dict[tuple[TableId, int, int], _Seen] = {}
+        self._seen: Remembered[TableId, _Seen] = Remembered()
         mode = read_active_active(spec)
         self._flags = TableFlags(spec, mode.enabled, cased)
         self._active_active, self._cluster_index = mode.enabled, mode.cluster_index
@@ -223,8 +224,7 @@ class Decisions:
         return self._look(table).narrowed
 
     def _look(self, table: TableSchema) -> _Seen:
-        key = (table.id, table.table_id, table.version)
-        known = self._seen.get(key)
+        known = self._seen.get(table.id)
         if known is not None and known.table is table:
             return known
         flagged = self._flags.flagged(table) if self.captures(table) else table
@@ -236,8 +236,8 @@ class Decisions:
         target = self._routes.target(table.id)
         if target != table.id:
             found = replace(found, target=target)
-        self._seen[key] = _Seen(table, flagged, found)
-        return self._seen[key]
+        self._seen[table.id] = seen = _Seen(table, flagged, found)
+        return seen
 
     def change_seen_as(self, change: SchemaChange) -> SchemaChange:
         """Return a schema change as readers of the sink see it: names, and the statement's text.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange
+from rowferry.change.remembered import Remembered
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadFilterRule, BadIgnoredEvent, BadIgnoredStatement
 from rowferry.flow.decide.expression import Expression, TrueRows
@@ -83,7 +84,7 @@ class EventFilters:
             BadFilterRule: a matcher with a syntax error.
         """
         self._rules = [_Rule(rule, case_sensitive) for rule in rules]
-        self._policies: dict[tuple[TableId, int, int], _Policy] = {}
+        self._policies: Remembered[TableId, tuple[tuple[int, int], _Policy]] = Remembered()
 
     def ignores(self, change: SchemaChange) -> bool:
         """Return whether a schema change is not sent."""
@@ -122,13 +123,13 @@ class EventFilters:
         return rows.take(np.flatnonzero(~gone)) if gone.any() else rows
 
     def _policy(self, table: TableSchema) -> _Policy:
-        key = (table.id, table.table_id, table.version)
-        found = self._policies.get(key)
-        if found is None:
+        version = (table.table_id, table.version)
+        known, found = self._policies.get(table.id, (None, _Policy()))
+        if known != version:
             found = _Policy()
             for rule in self._rules:
                 rule.add_to(found, table)
-            self._policies[key] = found
+            self._policies[table.id] = (version, found)
         return found
 
 

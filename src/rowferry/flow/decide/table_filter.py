@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import re2
 
+from rowferry.change.remembered import Remembered
 from rowferry.errors import BadFilterRule
 from rowferry.spec.config_file import read_rule_file
 
@@ -59,8 +60,8 @@ class TableFilter:
         self._name: Callable[[str], str] = str if case_sensitive else fold
         # From the last to the first, so that the first match decides.
         self._rules = [*_parse_rules(rules, case_sensitive)][::-1]
-        self._tables: dict[tuple[str, str], bool] = {}
-        self._databases: dict[str, bool] = {}
+        self._tables: Remembered[tuple[str, str], bool] = Remembered()
+        self._databases: Remembered[str, bool] = Remembered()
 
     def matches_table(self, database: str, table: str) -> bool:
         """Return whether the last rule that fits this table is a positive one."""

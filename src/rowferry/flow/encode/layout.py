@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rowferry.change.table import TableSchema
+from rowferry.change.remembered import Remembered
+from rowferry.change.table import TableId, TableSchema
 from rowferry.columnar.memory import frozen
 from rowferry.errors import EncodeError
 from rowferry.flow.encode.kernels import row_writer as kernels
@@ -236,15 +237,14 @@ class ProgramMemory:
     """Programs of table versions, kept for the next chunk: to make them costs more than to run."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, Hashable], tuple[TableSchema, Programs]] = {}
+        self._kept: Remembered[tuple[TableId, Hashable], tuple[TableSchema, int, Programs]]
+        self._kept = Remembered(_REMEMBERED)
 
-    def recall(self, table: TableSchema, facts: Hashable) -> Programs | None:
-        """Return the programs for a table; `facts` is all else that they depend on."""
-        found = self._kept.get((id(table), facts))
-        return found[1] if found is not None and found[0] is table else None
+    def recall(self, table: TableSchema, facts: Hashable, at_ms: int = 0) -> Programs | None:
+        """Return the programs for a table; `facts` and `at_ms` are all else that they depend on."""
+        known, then, programs = self._kept.get((table.id, facts), (None, 0, None))
+        return programs if known is table and then == at_ms else None
 
-    def keep(self, table: TableSchema, facts: Hashable, programs: Programs) -> None:
-        """Remember programs."""
-        if len(self._kept) >= _REMEMBERED:
-            self._kept.clear()
-        self._kept[id(table), facts] = (table, programs)
+    def keep(self, table: TableSchema, facts: Hashable, programs: Programs, at_ms: int = 0) -> None:
+        """Remember programs, instead of those of another version of the table or another time."""
+        self._kept[table.id, facts] = (table, at_ms, programs)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, make_rows
+from rowferry.change.remembered import MOST
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadFilterRule, TableIneligible
@@ -179,6 +181,23 @@ def test_rename_into_the_feed_is_not_sent(previous: str) -> None:
     found = decisions({"filter": {"rules": ["test.t*"]}})
     rename = ddl(DdlKind.RENAME_TABLE, "test.t1", previous, table("t", PRIMARY))
     assert not found.keeps_schema_change(rename)
+
+
+def test_versions_of_a_table_do_not_pile_up() -> None:
+    found = decisions({"filter": {"rules": ["shop.*"]}})
+    for version in range(500):
+        schema = replace(table("t", PRIMARY), version=version)
+        assert found.seen_as(schema).version == version
+        found.check_tables([schema])
+    assert len(found._seen) == len(found._events._policies) == 1
+
+
+def test_tables_that_came_and_went_do_not_pile_up() -> None:
+    found = decisions({"filter": {"rules": ["shop.*", "!shop.none"]}})
+    for n in range(MOST + 10):
+        assert found.keeps_table(TableId("shop", f"t{n}"))
+    assert len(found._filter._tables) <= MOST
+    assert not found.keeps_table(TableId("shop", "none"))
 
 
 def test_rules_are_read_when_a_spec_is_built() -> None:

@@ -65,6 +65,18 @@ def test_the_same_bytes_come_from_memory(make: Callable[[], Any]) -> None:
         assert remembered.values.equals(fresh.values)
 
 
+@pytest.mark.parametrize("make", [lambda: Csv(spec()), lambda: CanalJson(spec())])
+def test_a_table_keeps_one_version_and_one_time(make: Callable[[], Any]) -> None:
+    """A server goes on for months: neither versions of a table nor micro-batches may add up."""
+    codec = make()
+    for version in range(100):
+        schema = replace(WIDE, version=version)
+        for ops in ("i", "d", "iud"):
+            codec.encode_rows(changes(schema, ops), 1700000000000 + version)
+    assert len(codec._memory._kept) == 3
+    assert {known.version for known, _, _ in codec._memory._kept.values()} == {99}
+
+
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_REMEMBERED", 3)
     codec = Csv(spec())

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
+from rowferry.change.remembered import Remembered
 from rowferry.change.table import TableId, TableSchema
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, Images, fields
@@ -65,9 +66,9 @@ class Avro:
         self._extension = settings.extension
         self._watermark = settings.watermark
         self._registry = SchemaRegistry(settings.registry)
-        self._ids: dict[tuple[str, TableId, int, int], tuple[int, int]] = {}
-        self._records: dict[tuple[int, bool], RecordReader] = {}
-        self._tables: dict[tuple[int | None, int | None], TableSchema] = {}
+        self._ids: Remembered[tuple[str, TableId, int, int], tuple[int, int]] = Remembered()
+        self._records: Remembered[tuple[int, bool], RecordReader] = Remembered()
+        self._tables: Remembered[tuple[int | None, int | None], TableSchema] = Remembered()
 
     def probe(self) -> None:
         """Ask whether the schema registry is there and lets us in; registers nothing."""

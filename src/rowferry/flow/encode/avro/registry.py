@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import urllib3
 
+from rowferry.change.remembered import Remembered
 from rowferry.errors import BadOption, SchemaRefused, SinkUnavailable, SinkUnwritable
 from rowferry.moment import moment
 
@@ -51,8 +52,8 @@ class SchemaRegistry:
 
     def __init__(self, address: RegistryAddress) -> None:
         self._address = address
-        self._ids: dict[tuple[str, str], int] = {}
-        self._schemas: dict[int, str] = {}
+        self._ids: Remembered[tuple[str, str], int] = Remembered()
+        self._schemas: Remembered[int, str] = Remembered()
 
     def probe(self) -> None:
         """Check that a schema registry answers and lets us in; registers nothing.

@@ -221,10 +221,10 @@ class CanalJson:
         which = np.array([0, 1, 3], np.int8)[images.op]
         which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
         needed = tuple(np.bincount(which, minlength=4) > 0)
-        facts = (planned_at_ms, names is None, bool(images.has_before.any()), *needed)
+        facts = (names is None, bool(images.has_before.any()), *needed)
         if key_only or not Images.is_whole(rows):
             facts = ()
-        known = self._memory.recall(rows.table, facts) if facts else None
+        known = self._memory.recall(rows.table, facts, planned_at_ms) if facts else None
         layout = Layout(known=known)
         has_after = images.op != Op.DELETE
         before = _slots(layout, fields(rows.table, rows.before)) if images.has_before.any() else []
@@ -254,7 +254,7 @@ class CanalJson:
         if (has_after.any() and not after) or (not has_after.all() and not doomed):
             raise EncodeError(f"{rows.table.id}: a change has no column to write")
         if facts and known is None:
-            self._memory.keep(rows.table, facts, layout.programs)
+            self._memory.keep(rows.table, facts, layout.programs, planned_at_ms)
         return Encoded(self._large.compress(layout.run(which)))
 
     def _stamps(

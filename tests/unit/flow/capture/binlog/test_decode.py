@@ -3,6 +3,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,12 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnsupported, TableVersionUnknown
 from rowferry.flow.capture.binlog.decode import rows_events as decode
-from rowferry.flow.capture.binlog.decode.rows_events import RowEvents, RowsDecoder, partition_of
+from rowferry.flow.capture.binlog.decode.rows_events import (
+    RowEvents,
+    RowsDecoder,
+    Scratch,
+    partition_of,
+)
 from rowferry.flow.capture.binlog.decode.table_map import MappedColumn, MappedTable, infer_schema
 from rowferry.mysql.session import Flavour
 from rowferry.testing.slow_binlog import rows_body
@@ -121,6 +127,29 @@ def test_extra_data_is_passed_over() -> None:
     assert flat(run(row_events(event(31, image(1), image(2), extra=b"\x00\x04\x00ab")))) == [
         (1, 1, 0, {"c0": 1, "c1": "x"}, {"c0": 2, "c1": "x"})
     ]
+
+
+def test_room_is_kept_for_a_few_threads_only() -> None:
+    """A server has a thread for each changefeed; each of them meets a long stretch once."""
+    scratch, meet = Scratch(), threading.Barrier(10)
+
+    def decode() -> None:
+        with scratch.lent(1000, 5) as room:
+            room[:] = 7
+            meet.wait()
+
+    threads = [threading.Thread(target=decode) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(scratch._free) == 2
+    with scratch.lent(10, 3) as small, scratch.lent(2000, 5) as large:
+        assert small.shape == (2, 10, 3) and large.shape == (2, 2000, 5)
+        assert not np.shares_memory(small, large)
+    with pytest.raises(ValueError), scratch.lent(1, 1):
+        raise ValueError
+    assert len(scratch._free) == 2
 
 
 def test_a_version_with_other_columns_is_refused() -> None:

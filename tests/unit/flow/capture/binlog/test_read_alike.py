@@ -16,6 +16,7 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import CorruptLog
 from rowferry.flow.capture.binlog import read as reading
+from rowferry.flow.capture.binlog.decode import decoders
 from rowferry.flow.capture.binlog.decode.decoders import Decoders
 from rowferry.flow.capture.binlog.decode.table_map import parse_table_map
 from rowferry.flow.capture.binlog.frame import segment_join
@@ -161,6 +162,18 @@ def test_a_table_that_is_mapped_in_two_ways_keeps_its_order(
     rows = by_table(read(tables, segment(tables, MAPS[:2], events)))
     assert [r["after"]["v"] for r in rows["b"]] == ["b1", "", "b3", "b4", "b6"]
     assert list(rows) == ["b", "a"]
+
+
+def test_decoders_of_replaced_versions_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "_KEPT", 20)
+    kept = Decoders()
+    for version in range(500):
+        keys = (Index(1, f"key{version}", ("id",)),)
+        one = replace(TABLES[0], version=version, indexes=keys)
+        body = body_of(1000 + version, one.id.table)
+        assert kept.of(body, one, Flavour.MYSQL, False).schema is one
+        held = (kept._known, kept._mapped, kept._of_form, kept._forms, kept._form_of)
+        assert all(len(found) <= 20 for found in held)
 
 
 def test_a_damaged_row_is_told_with_its_own_table() -> None:

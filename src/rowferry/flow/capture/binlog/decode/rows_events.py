@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -40,6 +41,7 @@ _ROWS: Final = 1 << 16  # of a chunk, at most
 _BYTES: Final = 32 << 20  # of a chunk's rows, about
 _CELLS: Final = 1 << 22  # places that are found at a time
 _BLOCK_BYTES: Final = 1 << 17  # of rows that are taken column by column together
+_SCRATCHES: Final = 2  # kept for later
 
 _NAMES: Final = {
     23: "WRITE_ROWS_EVENT_V1",
@@ -229,26 +231,26 @@ class RowsDecoder:
         )
         numbers = _RowNumbers()
         while state[kernels.EVENT] < len(plain):
-            found = self._find(plain, state)
-            if state[kernels.FAULT]:
-                event, why = int(state[kernels.EVENT]), int(state[kernels.FAULT])
-                column, place = int(state[kernels.FAULT_COLUMN]), int(state[kernels.FAULT_AT])
-                self._refuse(events, event, why, column, place)
-            if not found.rows:
-                continue
-            rows = self._rows(plain, found, numbers)
+            room = min(self._room, self._most_rows(plain, int(state[kernels.EVENT])))
+            with _scratch.lent(room, self._columns) as at:
+                found = self._find(plain, state, at)
+                if state[kernels.FAULT]:
+                    event, why = int(state[kernels.EVENT]), int(state[kernels.FAULT])
+                    column, place = int(state[kernels.FAULT_COLUMN]), int(state[kernels.FAULT_AT])
+                    self._refuse(events, event, why, column, place)
+                if not found.rows:
+                    continue
+                rows = self._rows(plain, found, numbers)
             if self._allow_partial:
                 yield from _with_what_stayed(rows, found.event)
             else:
                 yield rows, found.event
 
-    def _find(self, events: RowEvents, state: Longs) -> Found:
-        """Run the first pass for one chunk."""
-        room = min(self._room, self._most_rows(events, int(state[kernels.EVENT])))
-        count, documents = self._columns, self._documents
+    def _find(self, events: RowEvents, state: Longs, at: Longs) -> Found:
+        """Run the first pass for one chunk; `at` has room for the places of its values."""
+        room, count, documents = at.shape[1], self._columns, self._documents
         has_partial = bool(documents) and bool((events.code == kernels.PARTIAL_UPDATE).any())
         op, event = np.empty(room, np.int8), np.empty(room, np.int32)
-        at = _places(room, count)
         partial = np.zeros((room if has_partial else 0, documents), np.uint8)
         shape, shaped = np.zeros((2, count), np.int16), np.zeros(2, np.int64)
         sizes, nulls = np.zeros((2, count), np.int64), np.zeros((2, count), np.int64)
@@ -379,16 +381,34 @@ def _filled(rows: Rows, stayed: set[str]) -> Rows:
     return replace(rows, batch=rows.batch.set_column(place, "after", whole))
 
 
-_scratch = threading.local()
+class Scratch:
+    """Room for the places of values. All decoders of a process use it in turn.
+
+    Room is kept for a few who decode at once, not for each thread: a server has a thread for every
+    changefeed, and the largest micro-batch of each would stay in memory.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Longs] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lent(self, rows: int, columns: int) -> Iterator[Longs]:
+        """Lend room for so many rows; nobody may look at it after the block."""
+        size = 2 * rows * columns
+        with self._lock:
+            room = self._free.pop() if self._free else np.empty(0, np.int64)
+        if size > len(room):
+            room = np.empty(size, np.int64)
+        try:
+            yield room[:size].reshape(2, rows, columns)
+        finally:
+            with self._lock:
+                if len(self._free) < _SCRATCHES:
+                    self._free.append(room)
 
 
-def _places(rows: int, columns: int) -> Longs:
-    """Return room for the places of values; all decoders of a thread use it in turn."""
-    size = 2 * rows * columns
-    if size > len(getattr(_scratch, "places", ())):
-        _scratch.places = np.empty(size, np.int64)
-    found: Longs = _scratch.places[:size].reshape(2, rows, columns)
-    return found
+_scratch: Final = Scratch()
 
 
 class _RowNumbers:
