@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import ClassVar, Final
 
 import numpy as np
@@ -66,7 +67,8 @@ class Avro:
         self._extension = settings.extension
         self._watermark = settings.watermark
         self._registry = SchemaRegistry(settings.registry)
-        self._ids: Remembered[tuple[str, TableId, int, int], tuple[int, int]] = Remembered()
+        self._ids: Remembered[tuple[str, TableId, int, int], tuple[int, int]]
+        self._ids = Remembered(kept_s=inf)  # each costs calls of the registry
         self._records: Remembered[tuple[int, bool], RecordReader] = Remembered()
         self._tables: Remembered[tuple[int | None, int | None], TableSchema] = Remembered()
 

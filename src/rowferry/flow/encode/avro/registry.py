@@ -12,6 +12,7 @@ import ssl
 from base64 import b64encode
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -52,8 +53,8 @@ class SchemaRegistry:
 
     def __init__(self, address: RegistryAddress) -> None:
         self._address = address
-        self._ids: Remembered[tuple[str, str], int] = Remembered()
-        self._schemas: Remembered[int, str] = Remembered()
+        self._ids: Remembered[tuple[str, str], int] = Remembered(kept_s=inf)
+        self._schemas: Remembered[int, str] = Remembered(kept_s=inf)
 
     def probe(self) -> None:
         """Check that a schema registry answers and lets us in; registers nothing.

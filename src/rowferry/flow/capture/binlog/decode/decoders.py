@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from itertools import count
 from typing import Final
 
+from rowferry.change.remembered import Remembered
 from rowferry.change.table import TableSchema
 from rowferry.flow.capture.binlog.decode.rows_events import RowsDecoder
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable, parse_table_map
@@ -21,19 +22,19 @@ class Decoders:
     """Decoders by TABLE_MAP and table version, kept from segment to segment."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, Flavour, bool, int], RowsDecoder] = {}
-        self._mapped: dict[tuple[bytes, Flavour], MappedTable] = {}
-        self._of_form: dict[tuple[int, Flavour, bool], RowsDecoder] = {}
-        self._forms: dict[Hashable, int] = {}
+        # Each may forget by itself: tables that are alike may then have two forms for a while.
+        self._known: Remembered[tuple[bytes, Flavour, bool, int], RowsDecoder] = Remembered(_KEPT)
+        self._mapped: Remembered[tuple[bytes, Flavour], MappedTable] = Remembered(_KEPT)
+        self._of_form: Remembered[tuple[int, Flavour, bool], RowsDecoder] = Remembered(_KEPT)
+        self._forms: Remembered[Hashable, int] = Remembered(_KEPT)
         self._numbers = count()
-        self._form_of: dict[tuple[bytes, Flavour, int], tuple[TableSchema, int]] = {}
+        self._form_of: Remembered[tuple[bytes, Flavour, int], tuple[TableSchema, int]]
+        self._form_of = Remembered(_KEPT)
 
     def mapped(self, body: bytes, flavour: Flavour) -> MappedTable:
         """Return what a TABLE_MAP says."""
         found = self._mapped.get((body, flavour))
         if found is None:
-            if len(self._mapped) >= _KEPT:
-                self._mapped.clear()
             found = self._mapped[body, flavour] = parse_table_map(body, flavour)
         return found
 
@@ -44,9 +45,6 @@ class Decoders:
         key = (body, flavour, allow_partial, id(schema))
         found = self._known.get(key)
         if found is None or found.schema is not schema:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-                self._of_form.clear()
             form = (self.form(body, schema, flavour), flavour, allow_partial)
             alike = self._of_form.get(form)
             if alike is None:
@@ -63,9 +61,6 @@ class Decoders:
             return kept[1]
         mapped = self.mapped(body, flavour)
         alike = (mapped.columns, mapped.has_metadata, schema.columns, schema.indexes)
-        if len(self._form_of) >= _KEPT:
-            self._form_of.clear()
-            self._forms.clear()
         number = self._forms.get(alike)
         if number is None:  # one that was forgotten is never given again
             number = self._forms[alike] = next(self._numbers)
