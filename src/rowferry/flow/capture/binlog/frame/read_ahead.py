@@ -87,6 +87,7 @@ class ReadAhead:
         self._thread.join(timeout=30)
         with suppress(Exception):
             self._stream.close()
+        self._error = None  # its traceback leads back here: buffers would wait for the collector
 
     def _run(self) -> None:
         try:
