@@ -13,6 +13,7 @@ import fastavro
 from report import Figure, best, keep, one_core
 from stages import LOOP_ROWS, ROWS, rows, table
 
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.encode.avro.codec import Avro
 from rowferry.flow.encode.avro.schema import Modes, key_schema, value_schema
 from rowferry.spec.build import build_spec
@@ -24,7 +25,8 @@ LEAST = 300_000  # rows/s
 def codec() -> Avro:
     """A codec that registers nothing: without a topic the schema id is 0."""
     sink = "kafka://127.0.0.1:1/t?protocol=avro&schema-registry=http://127.0.0.1:1"
-    return Avro(build_spec("range://127.0.0.1:1", sink, tables=Avro.TABLES)[0])
+    spec, _ = build_spec("range://127.0.0.1:1", sink, tables=Avro.TABLES, sinks=sink_traits)
+    return Avro(spec, sink_traits(spec.sink.scheme))
 
 
 def loop(ready: list[dict[str, Any]]) -> list[tuple[bytes, bytes]]:

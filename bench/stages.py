@@ -21,7 +21,7 @@ from report import Figure, best, keep, one_core
 from rowferry.change.chunk import Rows, make_rows
 from rowferry.change.plan import Output, Segment, Stretch, TableSlice, Topic
 from rowferry.change.table import TableSchema
-from rowferry.flow.assemble import assemble
+from rowferry.flow.assemble import assemble, sink_traits
 from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.flow.capture.range_log.page import read_page
 from rowferry.flow.dispatch.by_topic import ByKey
@@ -67,7 +67,7 @@ def rows(count: int, update: bool = False) -> Rows:
 
 def spec(protocol: str, folder: str = "/tmp/bench") -> ChangefeedSpec:
     uri = f"file://{folder}?protocol={protocol}"
-    return build_spec("range://127.0.0.1:1", uri, changefeed_id="bench")[0]
+    return build_spec("range://127.0.0.1:1", uri, changefeed_id="bench", sinks=sink_traits)[0]
 
 
 def encode_figures() -> list[Figure]:

@@ -12,7 +12,6 @@ from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
 from rowferry.spec.reference import option_reference
-from rowferry.spec.sink_family import family_of
 
 HERE = Path(__file__).parent
 _NOTE = "<!-- Made by `make docs` from the code; changes by hand are lost. -->"
@@ -53,7 +52,7 @@ def options_page() -> str:
 def _tables() -> list[OptionTable]:
     found = list(Decisions.TABLES)
     for name in SINKS.names():
-        found += own_tables(family_of(name))
+        found += own_tables(SINKS.load(name).TRAITS)
         found += SINKS.load(name).TABLES
     for name in CODECS.names():
         found += CODECS.load(name).TABLES

@@ -23,7 +23,7 @@ from page_examples import (
 from rowferry.control.store.tables import VERSION_TABLE, Table
 from rowferry.errors import BY_CODE, RowferryError
 from rowferry.face.cli import main as cli
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing import validators
@@ -213,7 +213,9 @@ def built(block: Block, folder: Path) -> ChangefeedSpec:
         sink = "mysql://root@127.0.0.1:1/"
     elif "partition = " in block.text:
         sink = "kafka://127.0.0.1:1/topic?protocol=canal-json"
-    spec, notices = build_spec("range://127.0.0.1:1", sink, file, "feed", option_tables)
+    spec, notices = build_spec(
+        "range://127.0.0.1:1", sink, file, "feed", option_tables, sinks=sink_traits
+    )
     assert notices == []
     assemble(spec)
     return spec

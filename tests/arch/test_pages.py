@@ -8,18 +8,27 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from source_tree import ROOT
 
 from rowferry.change.chunk import Op, Rows, make_rows
-from rowferry.errors import DecodeError, UnknownOption
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.errors import (
+    BadColumnSelector,
+    BadOption,
+    DecodeError,
+    OptionsConflict,
+    UnknownOption,
+)
+from rowferry.flow.assemble import Flow, assemble, option_tables, sink_traits
+from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import parse_create
-from rowferry.registry import CODECS
+from rowferry.registry import CODECS, SINKS
 from rowferry.spec import legacy
 from rowferry.spec.build import build_spec
+from rowferry.spec.ticdc_keys import PROTOCOLS
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -77,7 +86,7 @@ def keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     (tmp_path / "toy_codec.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(CODECS._places, name, place.replace(module, "toy_codec"))
-    monkeypatch.setattr(legacy, "PROTOCOLS", (*legacy.PROTOCOLS, name))
+    monkeypatch.setattr(legacy, "PROTOCOLS", (*PROTOCOLS, name))
     yield
     sys.modules.pop("toy_codec", None)
 
@@ -101,7 +110,7 @@ def rows() -> Rows:
 @pytest.mark.usefixtures("keys_only")
 def test_a_codec_is_added_by_its_checklist(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/out?protocol=keys-only"
-    spec, _ = build_spec("range://127.0.0.1:1", uri, None, "feed", option_tables)
+    spec, _ = build_spec("range://127.0.0.1:1", uri, None, "feed", option_tables, sinks=sink_traits)
     flow = assemble(spec)
     assert type(flow.encode).__name__ == "KeysOnly"
     encoded = flow.encode.encode_rows(rows(), planned_at_ms=0)
@@ -118,11 +127,71 @@ def test_a_codec_is_added_by_its_checklist(tmp_path: Path) -> None:
 def test_an_added_codec_has_options_and_errors_like_any_other(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}/out?protocol=keys-only"
     config = {"sink": {"keys-only": {"separator": ";"}}}
-    spec, _ = build_spec("range://127.0.0.1:1", uri, config, "feed", option_tables)
+    spec, _ = build_spec(
+        "range://127.0.0.1:1", uri, config, "feed", option_tables, sinks=sink_traits
+    )
     codec = assemble(spec).encode
     assert bytes(codec.encode_rows(rows(), 0).value_bytes()).startswith(b"1;6;8\n")
     with pytest.raises(DecodeError, match=r"table d\.t"):
         list(codec.decode(b"what;is;this\n", TABLE))
     wrong = {"sink": {"keys-only": {"seperator": ";"}}}
     with pytest.raises(UnknownOption, match="did you mean 'separator'"):
-        build_spec("range://127.0.0.1:1", uri, wrong, "feed", option_tables)
+        build_spec("range://127.0.0.1:1", uri, wrong, "feed", option_tables, sinks=sink_traits)
+
+
+# --- adding a sink, as the page says -------------------------------------------------------------
+
+
+@pytest.fixture
+def drawer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Follow `docs/adding-a-sink.md`: the module and the registry's line."""
+    page = (ROOT / "docs" / "adding-a-sink.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    ((name, place),) = re.findall(r'`"([\w-]+)": "([\w.]+:\w+)"`', page)
+    (tmp_path / "toy_sink.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(SINKS._places, name, f"toy_sink:{place.split(':')[1]}")
+    yield
+    sys.modules.pop("toy_sink", None)
+
+
+def to_drawer(query: str, config: dict[str, Any] | None = None) -> Flow:
+    uri = f"drawer://?{query}"
+    found = build_spec("range://127.0.0.1:1", uri, config, "feed", option_tables, sinks=sink_traits)
+    return assemble(found[0])
+
+
+@pytest.mark.usefixtures("drawer")
+@pytest.mark.parametrize("protocol", ["csv", "canal-json", "json"])
+def test_an_added_sink_of_files_gets_values_with_terminators(protocol: str) -> None:
+    codec = to_drawer(f"protocol={protocol}").encode
+    for value in codec.encode_rows(rows(), planned_at_ms=0).values.to_pylist():
+        assert value.endswith(b"\r\n")
+    for other in ("open-protocol", "avro&schema-registry=http://h:1"):
+        with pytest.raises(OptionsConflict, match="files"):
+            to_drawer(f"protocol={other}")
+
+
+@pytest.mark.usefixtures("drawer")
+def test_an_added_sink_gets_no_column_that_is_left_out() -> None:
+    def deciding(*columns: str) -> Decision:
+        rule = {"matcher": ["*.*"], "columns": list(columns)}
+        flow = to_drawer("protocol=csv", {"sink": {"column-selectors": [rule]}})
+        flow.decide.check_tables([TABLE])
+        return flow.decide
+
+    with pytest.raises(BadColumnSelector, match="leave out v of table d.t, and a drawer sink"):
+        deciding("*", "!v")
+    (passed,) = deciding("*").rows(rows())
+    assert passed.table is TABLE
+
+
+@pytest.mark.usefixtures("drawer")
+def test_an_added_sink_can_do_what_it_says_and_nothing_else() -> None:
+    with pytest.raises(BadOption, match="a drawer sink needs a protocol"):
+        to_drawer("")
+    with pytest.raises(BadOption, match="not supported by drawer scheme; allowed: none"):
+        to_drawer("protocol=csv&transaction-atomicity=table")
+    for key in ("enable-active-active", "enable-sync-point"):
+        with pytest.raises(OptionsConflict, match="drawer://"):
+            to_drawer("protocol=csv", {key: True})

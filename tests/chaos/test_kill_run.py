@@ -11,7 +11,7 @@ import pytest
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.spec.build import build_spec
@@ -51,7 +51,9 @@ def test_twenty_kills(tmp_path: Path, seed: int) -> None:
             with RunProcess([*arguments, "--until-ts", str(end)], tmp_path / "work") as process:
                 assert process.wait(300) == 0, process.said()[-2000:]
             assert checkpoint(out) >= end
-            spec, _ = build_spec(source, sink, config, "kills", tables=option_tables)
+            spec, _ = build_spec(
+                source, sink, config, "kills", tables=option_tables, sinks=sink_traits
+            )
             codec = assemble(spec).encode
             result = verify_storage(out, codec, store, [TABLE])
             assert result.same, str(result)

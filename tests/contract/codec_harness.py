@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Change, Op, Rows, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
@@ -177,7 +178,7 @@ class CodecHarness:
         source = Uri.parse("range://127.0.0.1:1", "source")
         target = Uri.parse(sink or (FILES if self.in_files else QUEUE), "sink")
         spec = ChangefeedSpec("feed", source, target, config)
-        return CODECS.load(self.name)(ChangefeedSpec.from_json(spec.to_json()))
+        return codec_for(CODECS.load(self.name), ChangefeedSpec.from_json(spec.to_json()))
 
     def read_back(self, codec: Codec, table: TableSchema, *chunks: Rows) -> list[Rows]:
         """What a reader of these chunks gets: of one file, or of all their messages."""

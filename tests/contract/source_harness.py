@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from rowferry.change.table import TableId
 from rowferry.errors import RowferryError
+from rowferry.flow.assemble import decisions_of
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.refstore.client import Store
@@ -88,7 +89,7 @@ class SourceHarness(ABC):
         return SOURCES.load(self.scheme)(ChangefeedSpec.from_json(spec.to_json()))
 
     def decision(self, spec: ChangefeedSpec) -> Decisions:
-        return Decisions(spec)
+        return decisions_of(spec)
 
 
 class RangeHarness(SourceHarness):

@@ -11,8 +11,8 @@ import pytest
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, make_rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.flow.assemble import decisions_of
 from rowferry.flow.decide.contract import Decision
-from rowferry.flow.decide.decisions import Decisions
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -54,7 +54,7 @@ def decision(request: pytest.FixtureRequest) -> Decision:
 def build(variant: str) -> Decision:
     source = Uri.parse("range://127.0.0.1:1", "source")
     sink = Uri.parse("file:///data?protocol=csv", "sink")
-    return Decisions(ChangefeedSpec("feed", source, sink, VARIANTS[variant]))
+    return decisions_of(ChangefeedSpec("feed", source, sink, VARIANTS[variant]))
 
 
 def chunk(schema: TableSchema, count: int = 12) -> Rows:

@@ -20,7 +20,7 @@ from rowferry.control.lifecycle import State
 from rowferry.control.operator.prepare import prepare
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import OptionsConflict
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.sink import Storage
 from rowferry.refstore.client import Store
@@ -144,7 +144,14 @@ class Ferry:
     # --- the files --------------------------------------------------------------------------------
 
     def codec(self) -> Codec:
-        spec, _ = build_spec(self.source, self.sink, self.config_file, "feed", tables=option_tables)
+        spec, _ = build_spec(
+            self.source,
+            self.sink,
+            self.config_file,
+            "feed",
+            tables=option_tables,
+            sinks=sink_traits,
+        )
         return assemble(spec).encode
 
     def verify(self, *tables: TableId) -> None:

@@ -15,6 +15,7 @@ import pytest
 from change_file import rows_of, spec_of
 from outside import cases
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Topic
 from rowferry.flow.encode.avro.codec import Avro
@@ -53,7 +54,9 @@ def by_id(area: str) -> Any:
 def codec_of(registry: RegistryStub, key_id: int, value_id: int, query: str = "") -> Avro:
     """A codec whose registry gives these ids."""
     address = f"schema-registry={registry.url}"
-    codec = Avro(spec_of(f"kafka://broker/topic?{address}{'&' + query if query else ''}"))
+    codec = codec_for(
+        Avro, spec_of(f"kafka://broker/topic?{address}{'&' + query if query else ''}")
+    )
     ids = {"topic-key": key_id, "topic-value": value_id}
 
     def register(subject: str, schema: str) -> int:

@@ -11,6 +11,7 @@ import pytest
 from change_file import rows_of, spec_of
 from outside import cases
 
+from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, SchemaChange, Watermark
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableId, TableSchema
@@ -50,7 +51,7 @@ def dashed(config: dict[str, Any]) -> dict[str, Any]:
 def csv_of(config: dict[str, Any]) -> Csv:
     section = dashed(config)
     ending = {"terminator": section.pop("terminator")} if "terminator" in section else {}
-    return Csv(spec_of(config={"sink": {**ending, "csv": section}}))
+    return codec_for(Csv, spec_of(config={"sink": {**ending, "csv": section}}))
 
 
 def one_column(kind: SqlType) -> TableSchema:
@@ -147,7 +148,7 @@ def canal_of(given: dict[str, Any]) -> CanalJson:
     query = "&".join(f"{k.replace('_', '-')}=true" for k in keys if given.get(k))
     key = "delete_only_output_handle_key_columns"
     section = {key.replace("_", "-"): True} if given.get(key) else {}
-    return CanalJson(spec_of(f"kafka://broker/topic?{query}", {"sink": section}))
+    return codec_for(CanalJson, spec_of(f"kafka://broker/topic?{query}", {"sink": section}))
 
 
 @by_id("canal-type")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from change_file import rows_of, spec_of
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Rows
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.registry import CODECS
@@ -28,8 +29,9 @@ def case(request: pytest.FixtureRequest) -> Path:
 
 def load(case: Path) -> tuple[Any, Rows, dict[str, Any]]:
     change = json.loads((case / "change.json").read_text("utf-8"))
-    codec = CODECS.load(case.parent.name.replace("_", "-"))(
-        spec_of(change.get("sink", "file:///data"), change.get("config"))
+    codec = codec_for(
+        CODECS.load(case.parent.name.replace("_", "-")),
+        spec_of(change.get("sink", "file:///data"), change.get("config")),
     )
     return codec, rows_of(parse_create(change["ddl"], "test"), change["changes"]), change
 

@@ -13,6 +13,7 @@ from outside import cases
 from rowferry.change.chunk import DdlKind, Op, SchemaChange, make_rows
 from rowferry.change.table import TableId
 from rowferry.errors import BadEventFilter, BadRoute
+from rowferry.flow.assemble import decisions_of
 from rowferry.flow.decide.column_select import ColumnSelectors
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.decide.table_route import TableRoutes
@@ -45,7 +46,7 @@ def decisions(given: dict[str, Any]) -> Decisions:
         "force-replicate": True,
     }
     source, sink = Uri.parse("range://h", "source"), Uri.parse("blackhole://", "sink")
-    return Decisions(ChangefeedSpec("f", source, sink, config))
+    return decisions_of(ChangefeedSpec("f", source, sink, config))
 
 
 def skips(found: Decisions, given: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from outside import cases
 
 from rowferry.change.table import TableId
 from rowferry.errors import BadFilterRule
-from rowferry.flow.decide.decisions import Decisions
+from rowferry.flow.assemble import decisions_of
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -57,4 +57,4 @@ def test_changefeed(given: dict[str, Any], expected: dict[str, Any]) -> None:
         "f", Uri.parse("range://h", "source"), Uri.parse("blackhole://", "sink"), config
     )
     table = TableId(given["schema"], given["table"])
-    assert Decisions(spec).keeps_table(table) is expected["accepted"]
+    assert decisions_of(spec).keeps_table(table) is expected["accepted"]

@@ -14,6 +14,7 @@ import pytest
 from change_file import spec_of
 from outside import cases
 
+from codec_kit import codec_for
 from rowferry.change.plan import Stretch
 from rowferry.errors import BadInput, TopicRefused
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
@@ -81,7 +82,7 @@ def test_partition_count(
     monkeypatch.setattr(sink, "Topics", lambda settings: broker)
     asked = given["partition_num"]
     spec = spec_of(f"kafka://b/t?partition-num={asked}" if asked else "kafka://b/t")
-    kafka = sink.Kafka(spec, OpenProtocol(spec))
+    kafka = sink.Kafka(spec, codec_for(OpenProtocol, spec))
 
     def count() -> int:
         kafka.open(Owner("feed", 1), None)

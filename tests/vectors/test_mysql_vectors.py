@@ -16,6 +16,7 @@ import pytest
 from change_file import rows_of, spec_of
 from outside import cases
 
+from codec_kit import codec_for
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.encode.sql_rows.codec import SqlRows
@@ -44,7 +45,7 @@ def vectors(area: str) -> list[Any]:
 
 
 def frame_of(table: TableSchema, changes: list[dict[str, Any]]) -> RowFrame:
-    codec = SqlRows(spec_of("tidb://root@h/"))
+    codec = codec_for(SqlRows, spec_of("tidb://root@h/"))
     encoded = codec.encode_rows(rows_of(table, changes), 0)
     sent = codec.batch(encoded, Topic("t", 1, 1))
     assert sent.keys is not None

@@ -8,6 +8,7 @@ import pytest
 from change_file import rows_of, spec_of
 from outside import cases
 
+from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, SchemaChange, Watermark
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableId
@@ -36,7 +37,7 @@ def codec_of(given: dict[str, Any]) -> OpenProtocol:
     if handling := given.get("large_message"):
         section = {"large-message-handle-option": handling}
         sink["kafka-config"] = {"large-message-handle": section}
-    return OpenProtocol(spec_of("kafka://broker/topic", {"sink": sink}))
+    return codec_for(OpenProtocol, spec_of("kafka://broker/topic", {"sink": sink}))
 
 
 def changes_of(given: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from change_file import rows_of, spec_of
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Topic
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
@@ -29,7 +30,9 @@ def case(request: pytest.FixtureRequest) -> Path:
 
 def load(case: Path) -> tuple[OpenProtocol, Rows, Topic]:
     change = json.loads((case / "change.json").read_text("utf-8"))
-    codec = OpenProtocol(spec_of(change.get("sink", "kafka://broker/topic"), change.get("config")))
+    codec = codec_for(
+        OpenProtocol, spec_of(change.get("sink", "kafka://broker/topic"), change.get("config"))
+    )
     rows = rows_of(parse_create(change["ddl"], "test"), change["changes"])
     return codec, rows, Topic("topic", 1, change.get("limit", 1 << 20))
 

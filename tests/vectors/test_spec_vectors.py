@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 from outside import cases
 
+from codec_kit import codec_for
 from rowferry.control.lifecycle import MOVES, Verb
 from rowferry.errors import BadChangefeedId, BadInput
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.encode.csv.codec import Csv
 from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE
+from rowferry.registry import SINKS
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed_id import check_changefeed_id
 from rowferry.spec.legacy import parse_protocol
-from rowferry.spec.sink_family import check_atomicity, check_protocol, family_of
+from rowferry.spec.sink_traits import check_atomicity, check_protocol
 from rowferry.spec.uri import Uri
 
 
@@ -64,9 +67,14 @@ def test_sink_uri(given: dict[str, Any], expected: dict[str, Any]) -> None:
     uri = Uri.parse(given["sink_uri"], "sink")
 
     def check() -> str:
-        check_protocol(uri.scheme, uri.parameter("protocol"))
-        return check_atomicity(uri.scheme, uri.parameter("transaction-atomicity"))
+        sink = sink_traits(uri.scheme)
+        check_protocol(sink, uri.scheme, uri.parameter("protocol"))
+        return check_atomicity(sink, uri.scheme, uri.parameter("transaction-atomicity"))
 
+    if uri.scheme not in SINKS.names():
+        with pytest.raises(BadInput, match=f"unknown scheme '{uri.scheme}'"):
+            check()
+        return
     if "error_contains" in expected:
         with pytest.raises(BadInput) as caught:
             check()
@@ -80,14 +88,14 @@ def test_storage_uri(given: dict[str, Any], expected: dict[str, Any]) -> None:
     text = given["sink_uri"] + ("&" if "?" in given["sink_uri"] else "?") + "protocol=csv"
     tables = [STORAGE_TABLE, SINK_TABLE]
     if expected.get("ok"):
-        spec, _ = build_spec("range://h:1", text, tables=tables)
-        assert family_of(spec.sink.scheme).name == "storage"
+        spec, _ = build_spec("range://h:1", text, tables=tables, sinks=sink_traits)
+        assert sink_traits(spec.sink.scheme).takes_files
     else:
         # An unknown scheme is not of any sink here, so it is not refused as a storage sink.
         ours = {"can't create cloud storage sink with unsupported scheme": "unknown scheme 'xxx'"}
         words = expected["error_contains"]
         with pytest.raises(BadInput) as caught:
-            build_spec("range://h:1", text, tables=tables)
+            build_spec("range://h:1", text, tables=tables, sinks=sink_traits)
         assert ours.get(words, words) in str(caught.value)
 
 
@@ -98,9 +106,14 @@ def test_csv_config(given: dict[str, Any], expected: dict[str, Any]) -> None:
 
     def build() -> None:
         spec, _ = build_spec(
-            "range://h:1", "blackhole://?protocol=csv", {"sink": {"csv": section}}, None, Csv.TABLES
+            "range://h:1",
+            "blackhole://?protocol=csv",
+            {"sink": {"csv": section}},
+            None,
+            Csv.TABLES,
+            sinks=sink_traits,
         )
-        Csv(spec)
+        codec_for(Csv, spec)
 
     if expected.get("ok"):
         build()

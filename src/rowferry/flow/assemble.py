@@ -14,7 +14,7 @@ import pyarrow as pa
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice, Topic, Volume
 from rowferry.change.table import TableSchema
-from rowferry.errors import OptionsConflict
+from rowferry.errors import BadUri, OptionsConflict
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.dispatch.contract import Dispatch, Routed
@@ -25,7 +25,7 @@ from rowferry.flow.sink.packing import pack
 from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES, load_format
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
-from rowferry.spec.sink_family import family_of
+from rowferry.spec.sink_traits import SinkTraits
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,21 @@ class _Tally:
         return noted + receipts[1:]
 
 
+def sink_traits(scheme: str) -> SinkTraits:
+    """Return what the sink of a URI scheme says about itself.
+
+    Raises:
+        BadUri: no sink has that scheme; the text lists the known ones.
+    """
+    if scheme not in SINKS.names():
+        known = ", ".join(SINKS.names())
+        raise BadUri(f"the sink URI has the unknown scheme {scheme!r}; known: {known}")
+    return SINKS.load(scheme).TRAITS
+
+
 def codec_name(spec: ChangefeedSpec) -> str:
     """Return the codec that the spec asks for, or else its sink's own."""
-    name = spec.protocol or family_of(spec.sink.scheme).default_protocol
+    name = spec.protocol or sink_traits(spec.sink.scheme).default_protocol
     if not name:
         known = ", ".join([*CODECS.names(), *ROW_FORMATS.names()])
         raise OptionsConflict(
@@ -174,13 +186,24 @@ def format_class(spec: ChangefeedSpec) -> type[Format]:
     return load_format(name)
 
 
+def format_of(spec: ChangefeedSpec) -> Format:
+    """Return the format that a changefeed's sink is written in."""
+    return format_class(spec)(spec, sink_traits(spec.sink.scheme))
+
+
+def decisions_of(spec: ChangefeedSpec) -> Decisions:
+    """Return what decides about a changefeed's tables and rows."""
+    source = SOURCES.load(spec.source.scheme)
+    return Decisions(spec, sink_traits(spec.sink.scheme), source.STAMPED_BY_ROWS)
+
+
 def assemble(spec: ChangefeedSpec) -> Flow:
     """Put the stages of one changefeed together. Pure: opens no connection, writes nothing."""
-    codec = format_class(spec)(spec)
+    codec = format_of(spec)
     sink = SINKS.load(spec.sink.scheme)(spec, codec)
     return Flow(
         capture=SOURCES.load(spec.source.scheme)(spec),
-        decide=Decisions(spec),
+        decide=decisions_of(spec),
         dispatch=sink.dispatch,
         format=codec,
         sink=sink,

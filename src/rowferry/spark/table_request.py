@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, NoSuchTable, OptionsConflict, UnknownOption
+from rowferry.flow.assemble import decisions_of, sink_traits
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.decide.table_filter import is_system_database
@@ -90,7 +91,7 @@ class Request:
 
     def decision(self) -> Decisions:
         """Return the policy that captures the one table, also without a key."""
-        return Decisions(self.spec)
+        return decisions_of(self.spec)
 
     def present(self) -> TableSchema:
         """Ask the source whether it can be read, and for the table as it is now.
@@ -140,7 +141,7 @@ def read_request(options: Mapping[str, str], feed: str) -> Request:
     config = _config(table, others)
     if starts_now and _SNAPSHOT in known:
         _begin_now(config["source"], Uri.parse(values[SOURCE], "source"))
-    spec, _ = build_spec(values[SOURCE], "blackhole://", config, feed, tables)
+    spec, _ = build_spec(values[SOURCE], "blackhole://", config, feed, tables, sinks=sink_traits)
     _check_images(spec)
     return Request(
         spec=spec,

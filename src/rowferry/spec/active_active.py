@@ -9,7 +9,7 @@ from typing import Any, Final
 from rowferry.errors import OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Section, Shape, duration, flag, option, text, texts, whole
-from rowferry.spec.sink_family import family_of
+from rowferry.spec.sink_traits import SinkTraits
 
 
 def _interval() -> Shape[timedelta]:
@@ -25,8 +25,6 @@ def _interval() -> Shape[timedelta]:
 
 
 CLUSTER_INDEX_BITS: Final = 4  # the low bits of a timestamp that say which cluster made it
-# Sources whose commit-ts is too coarse to say which of two writes was later: triggers stamp rows.
-STAMPED_BY_ROWS: Final = frozenset({"mysql", "mariadb"})
 
 
 class ActiveActive(Section, section=""):
@@ -93,23 +91,23 @@ class ActiveActive(Section, section=""):
 
 
 def read_active_active(spec: ChangefeedSpec) -> ActiveActive:
-    """Return the mode that a changefeed asks for.
+    """Return the mode that a changefeed asks for."""
+    return spec.options(ActiveActive)
+
+
+def check_active_active(spec: ChangefeedSpec, sink: SinkTraits) -> None:
+    """Check whether the mode that a changefeed asks for can be kept with its sink.
 
     Raises:
         OptionsConflict: the mode is on, and something that it needs is missing or in its way.
     """
-    found = spec.options(ActiveActive)
-    if found.enabled:
-        _check(spec, found)
-    return found
-
-
-def _check(spec: ChangefeedSpec, found: ActiveActive) -> None:
-    scheme = spec.sink.scheme
-    if family_of(scheme).name != "mysql":
+    found = read_active_active(spec)
+    if not found.enabled:
+        return
+    if not sink.keeps_newest:
         raise OptionsConflict(
-            f"enable-active-active works with a MySQL or TiDB sink only, not with {scheme}://; "
-            "use such a sink, or leave it out"
+            "enable-active-active works with a MySQL or TiDB sink only, not with "
+            f"{spec.sink.scheme}://; use such a sink, or leave it out"
         )
     if not found.bdr_mode:
         raise OptionsConflict(

@@ -9,22 +9,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rowferry.errors import BadInput, BadOption, TargetTsTooEarly
-from rowferry.spec.active_active import read_active_active
+from rowferry.spec.active_active import check_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_id
-from rowferry.spec.check import (
-    CONFLICTS,
-    Conflict,
-    check_config,
-    check_conflicts,
-    check_parameters,
-)
+from rowferry.spec.check import check_config, check_parameters
 from rowferry.spec.config_file import inline_rule_files, read_config
+from rowferry.spec.dispatch_rules import DISPATCHERS, idle_rule_notices
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.legacy import modernise, protocol_notice
 from rowferry.spec.option import OptionTable
-from rowferry.spec.sink_family import check_atomicity, check_protocol, family_of
-from rowferry.spec.sync_point import read_sync_point
+from rowferry.spec.sink_traits import SinkLookup, SinkTraits, check_atomicity, check_protocol
+from rowferry.spec.sync_point import check_sync_point
 from rowferry.spec.uri import Uri
 
 Tables: TypeAlias = Sequence[OptionTable] | Callable[[ChangefeedSpec], Sequence[OptionTable]]
@@ -36,8 +31,9 @@ def build_spec(
     config: str | Path | Mapping[str, Any] | None = None,
     changefeed_id: str | None = None,
     tables: Tables = (),
-    conflicts: Sequence[Conflict] = (),
     target_ts: int = 0,
+    *,
+    sinks: SinkLookup,
 ) -> tuple[ChangefeedSpec, list[str]]:
     """Return what the user asked for, checked, with notices to show.
 
@@ -49,8 +45,8 @@ def build_spec(
         tables: the option tables of the chosen stages, or a function that returns them for the spec
             as far as it is known (source, sink and protocol are). A table whose section is `source`
             or begins with `source.` belongs to the source URI, every other to the sink URI.
-        conflicts: rows of the stages, beside those of spec itself.
         target_ts: the commit-ts at which the changefeed ends; 0: it has no end.
+        sinks: tells what the sink's class says about itself, by its URI scheme.
 
     Raises:
         BadInput: one line that names the file, key, parameter or URI at fault and what is allowed.
@@ -72,9 +68,10 @@ def build_spec(
     name = changefeed_id
     name = default_changefeed_id(spec.source, spec.sink) if name is None else name
     spec = replace(spec, changefeed_id=check_changefeed_id(name))
-    _check_names(spec)
+    traits = sinks(target.scheme)
+    _check_names(spec, traits)
     found = tuple(tables(spec) if callable(tables) else tables)
-    notices += _check(spec, found, (*CONFLICTS, *conflicts), file)
+    notices += _check(spec, traits, found, file)
     check_target_ts(target_ts, spec.start_ts)
     return replace(spec, config=inline_rule_files(spec.config)), notices
 
@@ -102,29 +99,28 @@ def _modern(config: str | Path | Mapping[str, Any] | None, notices: list[str]) -
     return content
 
 
-def _check_names(spec: ChangefeedSpec) -> None:
-    """Check what the sink's scheme decides alone, before any stage is looked up."""
+def _check_names(spec: ChangefeedSpec, sink: SinkTraits) -> None:
+    """Check what the sink decides alone, before any option table is looked up."""
     for key, check in (("protocol", check_protocol), ("transaction-atomicity", check_atomicity)):
         found = spec.written(spec.sink, "sink", key)
-        check(spec.sink.scheme, "" if found is None else str(found))
+        check(sink, spec.sink.scheme, "" if found is None else str(found))
 
 
 def _check(
-    spec: ChangefeedSpec,
-    tables: Sequence[OptionTable],
-    conflicts: Sequence[Conflict],
-    file: str,
+    spec: ChangefeedSpec, sink: SinkTraits, tables: Sequence[OptionTable], file: str
 ) -> list[str]:
-    family = family_of(spec.sink.scheme)
-    readers = {family.name, spec.protocol or family.default_protocol}
+    readers = {sink.kind, spec.protocol or sink.default_protocol}
     of_source = [t for t in tables if t.section.split(".")[0] == "source"]
-    of_sink = [t for t in (*own_tables(family), *tables) if t not in of_source]
-    check_conflicts(spec, conflicts)
-    _in_file(file, lambda: read_active_active(spec))
-    _in_file(file, lambda: read_sync_point(spec))
+    of_sink = [t for t in (*own_tables(sink), *tables) if t not in of_source]
+    _in_file(file, lambda: check_active_active(spec, sink))
+    _in_file(file, lambda: check_sync_point(spec, sink))
     notices = _in_file(file, lambda: check_config(spec.config, [*of_source, *of_sink], readers))
+    if not sink.has_topics:
+        notices += idle_rule_notices(spec.section("sink").get(DISPATCHERS.key, ()))
     notices += check_parameters(spec.source, "source", of_source)
-    notices += check_parameters(spec.sink, "sink", of_sink, readers)
+    notices += check_parameters(
+        spec.sink, "sink", of_sink, readers, forwards=sink.forwards_parameters
+    )
     notices += _overridden(spec.source, spec, of_source) + _overridden(spec.sink, spec, of_sink)
     for text in (spec.sink.parameter("protocol"), spec.section("sink").get("protocol", "")):
         if told := protocol_notice(text):

@@ -1,4 +1,4 @@
-"""Is everything that the user wrote known, of the right type, and free of contradictions?
+"""Is everything that the user wrote known, and of the right type?
 
 Nothing is dropped in silence: a key is read by someone, or has no effect and the user is told, or
 is refused by name.
@@ -7,15 +7,12 @@ is refused by name.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rowferry.errors import BadOption, OptionsConflict, UnknownOption
-from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.dispatch_rules import DISPATCH_RULES, DISPATCHERS, idle_rule_notices
+from rowferry.errors import BadOption, UnknownOption
 from rowferry.spec.option import Option, OptionTable, parse_value, shown, unknown_words
-from rowferry.spec.sink_family import family_of
 from rowferry.spec.ticdc_keys import BROUGHT, BROUGHT_PARAMETERS, BroughtKey
 from rowferry.spec.uri import Uri, is_secret_parameter
 
@@ -41,9 +38,16 @@ def check_config(
 
 
 def check_parameters(
-    uri: Uri, what: str, tables: Iterable[OptionTable], readers: Collection[str] = ()
+    uri: Uri,
+    what: str,
+    tables: Iterable[OptionTable],
+    readers: Collection[str] = (),
+    forwards: bool = False,
 ) -> list[str]:
-    """Check the parameters of a URI; return notices. Raises as `check_config` does."""
+    """Check the parameters of a URI; return notices. Raises as `check_config` does.
+
+    `forwards`: those that no table declares belong to the target.
+    """
     tables = tuple(tables)
     options = {o.key: o for table in tables for o in table.options if o.uri}
     brought = {b.key: b for b in BROUGHT_PARAMETERS if what == "sink" and _concerns(b, readers)}
@@ -52,7 +56,7 @@ def check_parameters(
         path = f"the {what} URI's parameter {key}"
         if key in options:
             notices += _value_notices(options[key], value, path, is_secret_parameter(key))
-        elif what == "sink" and family_of(uri.scheme).forwards_parameters:
+        elif forwards:
             notices += _forwarded_notices(key, path, tables)
         elif key in brought:
             notices += _brought_notices(brought[key], value, path, readers)
@@ -71,50 +75,6 @@ def _forwarded_notices(key: str, path: str, tables: Iterable[OptionTable]) -> li
     if not near:
         return []
     return [f"{path} goes to the receiver as it is; the option {places[near[0]]} is another thing"]
-
-
-# --- contradictions ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Two settings that exclude each other; `reason` is the error's text.
-
-    Each side is a dotted key and its value. The keys `protocol` and `sink` stand for the protocol's
-    name and the sink's family.
-    """
-
-    one: tuple[str, Any]
-    other: tuple[str, Any]
-    reason: str
-
-
-CONFLICTS: tuple[Conflict, ...] = (
-    Conflict(
-        ("sink.delete-only-output-handle-key-columns", True),
-        ("protocol", "csv"),
-        "CSV protocol always output all columns for the delete event; "
-        "remove sink.delete-only-output-handle-key-columns",
-    ),
-)
-
-
-def check_conflicts(spec: ChangefeedSpec, conflicts: Sequence[Conflict]) -> None:
-    """Raise OptionsConflict with the reason of the first row whose two sides both hold."""
-    for row in conflicts:
-        if _holds(spec, *row.one) and _holds(spec, *row.other):
-            raise OptionsConflict(row.reason)
-
-
-def _holds(spec: ChangefeedSpec, path: str, wanted: Any) -> bool:
-    section, _, key = path.rpartition(".")
-    if path == "protocol":
-        found: Any = spec.protocol
-    elif path == "sink":
-        found = family_of(spec.sink.scheme).name
-    else:
-        found = spec.written(spec.sink, section, key)
-    return _same(found, wanted)
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -152,8 +112,6 @@ class _Checker:
             if options := self.declared.get(section, {}).get(key):
                 for option in options:
                     self.notices += _value_notices(option, value, path)
-                if path == DISPATCH_RULES.path(DISPATCHERS.key):
-                    self.notices += idle_rule_notices(value, self.readers)
             elif path in self.sections:
                 self._enter(value, path)
             elif path in self.brought:

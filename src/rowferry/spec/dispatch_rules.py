@@ -6,7 +6,7 @@ the rest. This module reads the list's shape only; what the texts mean is each s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from rowferry.spec.option import (
 )
 
 _PATH: Final = "sink.dispatchers"
-_QUEUES: Final = frozenset({"kafka", "pulsar"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ _KEYS: Final[dict[str, Callable[[Any], Any]]] = {
     "target-schema": text().parse,
     "target-table": text().parse,
 }
-_FOR_QUEUES: Final = ("partition", "index", "columns", "topic")
+_FOR_TOPICS: Final = ("partition", "index", "columns", "topic")
 
 
 def _read_rules(value: Any) -> tuple[DispatchRule, ...]:
@@ -111,11 +110,9 @@ def dispatch_rules(spec: ChangefeedSpec) -> tuple[DispatchRule, ...]:
     return spec.options(DISPATCH_RULES)[DISPATCHERS]
 
 
-def idle_rule_notices(value: Any, readers: Collection[str]) -> list[str]:
-    """Tell about keys of rules that change nothing, as the sink has no topics."""
-    if not _QUEUES.isdisjoint(readers):
-        return []
-    idle = [key for key in _FOR_QUEUES if any(rule.get(key) not in (None, "") for rule in value)]
+def idle_rule_notices(value: Any) -> list[str]:
+    """Tell about keys of rules that change nothing where the sink has no topics."""
+    idle = [key for key in _FOR_TOPICS if any(rule.get(key) not in (None, "") for rule in value)]
     if not idle:
         return []
     keys = ", ".join(idle)

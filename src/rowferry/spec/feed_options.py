@@ -10,7 +10,7 @@ from rowferry.spec.dispatch_rules import DISPATCH_RULES
 from rowferry.spec.filter_rules import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, texts, whole
-from rowferry.spec.sink_family import Family
+from rowferry.spec.sink_traits import SinkTraits
 from rowferry.spec.sync_point import SyncPointSettings
 
 CASE_SENSITIVE: Final = Option(
@@ -89,17 +89,16 @@ RAW_CHANGES: Final = Option(
     "Send an update that changes a primary or unique key as it is, instead of as a delete followed "
     "by an insert.",
 )
-_RAW_FAMILIES: Final = ("storage", "kafka", "pulsar")
 
 
-def raw_changes_table(family: Family) -> OptionTable | None:
-    """Return the table that holds RAW_CHANGES for this kind of sink; None: it always splits."""
-    return OptionTable(family.section, (RAW_CHANGES,)) if family.name in _RAW_FAMILIES else None
+def raw_changes_table(sink: SinkTraits) -> OptionTable | None:
+    """Return the table that holds RAW_CHANGES for such a sink; None: it always splits."""
+    return OptionTable(sink.section, (RAW_CHANGES,)) if sink.takes_raw_changes else None
 
 
-def own_tables(family: Family) -> tuple[OptionTable, ...]:
-    """Return the tables of this module that apply with this kind of sink."""
-    raw = raw_changes_table(family)
+def own_tables(sink: SinkTraits) -> tuple[OptionTable, ...]:
+    """Return the tables of this module that apply with such a sink."""
+    raw = raw_changes_table(sink)
     return (
         TOP,
         ActiveActive.TABLE,

@@ -7,23 +7,7 @@ from typing import Any, Final
 
 from rowferry.errors import BadDispatchRule, BadOption, OptionsConflict
 from rowferry.spec.option import expression, unknown_words
-
-_PROTOCOL_ALIASES: Final = {"default": "open-protocol", "flat-avro": "avro"}
-# Every name that TiCDC's users write, and ours; which of them are here is the registry's business.
-PROTOCOLS: Final = (
-    "avro",
-    "canal",
-    "canal-json",
-    "craft",
-    "csv",
-    "debezium",
-    "debezium-avro",
-    "json",
-    "maxwell",
-    "open-protocol",
-    "parquet",
-    "simple",
-)
+from rowferry.spec.ticdc_keys import PROTOCOL_ALIASES, PROTOCOLS, RESERVED_PROTOCOLS
 
 
 def parse_protocol(text: str) -> str:
@@ -33,11 +17,11 @@ def parse_protocol(text: str) -> str:
         BadOption: no such protocol; the text lists the known ones.
     """
     name = text.strip().lower()
-    if name == "rich-avro":
-        raise BadOption("protocol 'rich-avro' is reserved and cannot be used; use 'avro'")
-    name = _PROTOCOL_ALIASES.get(name, name)
+    if other := RESERVED_PROTOCOLS.get(name):
+        raise BadOption(f"protocol {name!r} is reserved and cannot be used; use {other!r}")
+    name = PROTOCOL_ALIASES.get(name, name)
     if name and name not in PROTOCOLS:
-        words = unknown_words(text, [*PROTOCOLS, *_PROTOCOL_ALIASES])
+        words = unknown_words(text, [*PROTOCOLS, *PROTOCOL_ALIASES])
         raise BadOption(
             words.replace(f"unknown option {text!r}", f"unknown {text!r} message protocol for sink")
         )
@@ -46,7 +30,7 @@ def parse_protocol(text: str) -> str:
 
 def protocol_notice(text: str) -> str | None:
     """Return a notice where `text` is an old name of a protocol."""
-    new = _PROTOCOL_ALIASES.get(text.strip().lower())
+    new = PROTOCOL_ALIASES.get(text.strip().lower())
     return f"protocol {text!r} is an old name; it is now {new!r}" if new else None
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from rowferry.errors import BadOption, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Section, duration, flag, go_text, option
-from rowferry.spec.sink_family import family_of
+from rowferry.spec.sink_traits import SinkTraits
 
 _LEAST_INTERVAL: Final = timedelta(seconds=30)
 _LEAST_RETENTION: Final = timedelta(hours=1)
@@ -43,15 +43,9 @@ def read_sync_point(spec: ChangefeedSpec) -> SyncPointSettings:
     """Return the sync points that a changefeed asks for.
 
     Raises:
-        OptionsConflict: they are on, and the sink is no database.
         BadOption: they are on, and come too often or are kept too short a time.
     """
     options = spec.options(SyncPointSettings)
-    if options.enabled and family_of(spec.sink.scheme).name != "mysql":
-        raise OptionsConflict(
-            "The SyncPoint must be disabled when the downstream is not tidb or mysql: leave "
-            f"enable-sync-point out, or use another sink than {spec.sink.scheme}://"
-        )
     if options.enabled:
         for span, name, least in (
             (SyncPointSettings.interval, "SyncPointInterval", _LEAST_INTERVAL),
@@ -64,3 +58,18 @@ def read_sync_point(spec: ChangefeedSpec) -> SyncPointSettings:
                     "or more"
                 )
     return options
+
+
+def check_sync_point(spec: ChangefeedSpec, sink: SinkTraits) -> None:
+    """Check whether the sync points that a changefeed asks for can be kept with its sink.
+
+    Raises:
+        OptionsConflict: they are on, and the sink keeps none.
+        BadOption: as `read_sync_point` does.
+    """
+    if spec.options(SyncPointSettings).enabled and not sink.keeps_sync_points:
+        raise OptionsConflict(
+            "The SyncPoint must be disabled when the downstream is not tidb or mysql: leave "
+            f"enable-sync-point out, or use another sink than {spec.sink.scheme}://"
+        )
+    read_sync_point(spec)

@@ -1,4 +1,4 @@
-"""Keys of TiCDC's configuration that users bring along and that no stage here reads.
+"""TiCDC's words: its protocols, and keys of its configuration that no stage here reads.
 
 A key that a stage declares in an option table is never looked up here. What is found here is either
 without effect, which the user is told, or would change results, which is refused by name unless the
@@ -13,6 +13,13 @@ from typing import Any, Final
 
 from rowferry.spec.option import Shape, duration, flag, one_of, whole
 
+# Every protocol that TiCDC's users write, and ours; which of them are here says the registry.
+PROTOCOLS: Final = tuple(
+    "avro canal canal-json craft csv debezium debezium-avro json maxwell open-protocol "
+    "parquet simple".split()
+)
+PROTOCOL_ALIASES: Final = {"default": PROTOCOLS[9], "flat-avro": PROTOCOLS[0]}
+RESERVED_PROTOCOLS: Final = {"rich-avro": PROTOCOLS[0]}
 SPARK: Final = "Spark divides the work"
 
 

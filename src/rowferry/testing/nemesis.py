@@ -19,7 +19,7 @@ from rowferry.change.table import TableId
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadInput, RowferryError, StoreError, StoreUnavailable
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.capture.range_log.client import RangeClient
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
@@ -350,7 +350,12 @@ class Nemesis:
 
     def _judge(self, store: Store, watch: Watch) -> None:
         spec, _ = build_spec(
-            self._source, self._sink, self._config, CHANGEFEED, tables=option_tables
+            self._source,
+            self._sink,
+            self._config,
+            CHANGEFEED,
+            tables=option_tables,
+            sinks=sink_traits,
         )
         codec = assemble(spec).encode
         history = self._history()

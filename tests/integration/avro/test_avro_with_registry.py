@@ -20,6 +20,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableSchema
@@ -38,7 +39,7 @@ COMMIT_TS = 1_700_000_000_000 << 18
 def avro(url: str, query: str = "") -> Avro:
     sink = f"kafka://broker/topic?protocol=avro&schema-registry={url}&{query}".rstrip("&")
     source = Uri.parse("range://store", "source")
-    return Avro(ChangefeedSpec("feed", source, Uri.parse(sink, "sink"), {}))
+    return codec_for(Avro, ChangefeedSpec("feed", source, Uri.parse(sink, "sink"), {}))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Producer
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Op, Rows, SchemaChange, Watermark, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableSchema
@@ -32,7 +33,7 @@ Image = dict[str, Any]
 def codec_of(sink_uri: str) -> Codec:
     source, sink = Uri.parse("mysql://a@b/", "source"), Uri.parse(sink_uri, "sink")
     spec = ChangefeedSpec("by-hand", source, sink)
-    return CODECS.load(spec.protocol)(spec)
+    return codec_for(CODECS.load(spec.protocol), spec)
 
 
 def inserts(table: TableSchema, stamp: int, *images: Image) -> Rows:

@@ -18,7 +18,7 @@ from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import Verb
 from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.errors import RowferryError, SinkUnavailable, SourceUnavailable
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.testing.servers import Chromium
 
@@ -71,7 +71,7 @@ class Fleet:
     ) -> None:
         """Store a changefeed that has delivered something, on one of the servers."""
         settings = {"filter": {"rules": list(rules)}, **(config or {})}
-        spec, _ = build_spec(source, sink, settings, name, tables=option_tables)
+        spec, _ = build_spec(source, sink, settings, name, tables=option_tables, sinks=sink_traits)
         self.store.create_changefeed(spec)
         claim = self.store.claim(name, self.holders[owner or 0], self.now, 3600.0)
         watermark = int(self.now * 1000 - lag_ms) << 18

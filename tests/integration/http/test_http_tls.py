@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from codec_kit import codec_for
 from rowferry.change.plan import Topic
 from rowferry.errors import SinkUnavailable, SinkUnwritable
 from rowferry.flow.encode.contract import Encoded
@@ -43,7 +44,7 @@ def _sink(receiver: HttpReceiver, host: str = "127.0.0.1", **options: Any) -> Ht
     uri = Uri.parse(receiver.uri.replace("127.0.0.1", host), "sink")
     config = {"sink": {"http-config": {"max-retry": 0, **options}}}
     spec = ChangefeedSpec("feed", Uri.parse("range://127.0.0.1:1", "source"), uri, config)
-    return Http(spec, PlainJson(spec))
+    return Http(spec, codec_for(PlainJson, spec))
 
 
 def _use(sink: Http) -> None:
@@ -100,6 +101,6 @@ def test_plain_text_where_tls_is_spoken(receiver: HttpReceiver) -> None:
     )
     messages = Encoded(pa.array([b"1"], pa.large_binary()))
     with pytest.raises(SinkUnavailable, match=r"http://127\.0\.0\.1"):
-        Http(spec, PlainJson(spec)).deliver(
+        Http(spec, codec_for(PlainJson, spec)).deliver(
             iter([Packet(0, 0, Topic("a.b", 4, 1024), 0, messages)])
         )

@@ -11,7 +11,7 @@ import pytest
 from kafka_feed_kit import Scene, Statement
 
 from rowferry.change.plan import Topic
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.contract import LaneSink, Owner, Packet
 from rowferry.spec.build import build_spec
@@ -23,7 +23,7 @@ WORDS = [f"word {n}".encode() * 20 for n in range(500)]
 
 def deliver(broker: Kafka, topic: str, query: str, words: Sequence[bytes | None]) -> None:
     uri = f"kafka://{broker.bootstrap}/{topic}?protocol=open-protocol&partition-num=1&{query}"
-    spec, _ = build_spec("range://h:1", uri, tables=option_tables)
+    spec, _ = build_spec("range://h:1", uri, tables=option_tables, sinks=sink_traits)
     sink = cast(LaneSink, assemble(spec).sink)
     sink.open(Owner("feed", 1), None)
     keys = pa.array([b"k%d" % n for n in range(len(words))], pa.large_binary())

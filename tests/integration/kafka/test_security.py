@@ -13,7 +13,7 @@ import pytest
 
 from rowferry.change.plan import Plan, Stretch, Topic
 from rowferry.errors import RowferryError, SinkUnavailable, SinkUnwritable, TopicRefused, Verdict
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.contract import LaneSink, Owner, Packet
 from rowferry.spec.build import build_spec
@@ -39,7 +39,9 @@ class Door:
             RowferryError: it is kept out.
         """
         config = {"sink": {"kafka-config": kafka}} if kafka else None
-        spec, _ = build_spec("range://h:1", self.uri, config, tables=option_tables)
+        spec, _ = build_spec(
+            "range://h:1", self.uri, config, tables=option_tables, sinks=sink_traits
+        )
         sink = assemble(spec).sink
         sink.probe(Owner("feed", 0))
         sink.open(Owner("feed", 1), None)
@@ -157,7 +159,7 @@ def test_a_right_that_is_withdrawn_while_the_feed_runs(guarded_broker: Kafka, co
     topic = f"withdrawn-{uuid4().hex}"
     guarded_broker.create_topic(topic, 1)
     uri = f"kafka://{guarded_broker.bootstrap}/{topic}?{QUICK}"
-    spec, _ = build_spec("range://h:1", uri, tables=option_tables)
+    spec, _ = build_spec("range://h:1", uri, tables=option_tables, sinks=sink_traits)
     sink = cast(LaneSink, assemble(spec).sink)
 
     def packets(number: int) -> Iterator[Packet]:
@@ -186,6 +188,7 @@ def test_nobody_at_home() -> None:
             "range://h:1",
             "kafka://127.0.0.1:1/t?protocol=open-protocol&read-timeout=300ms",
             tables=option_tables,
+            sinks=sink_traits,
         )
         assemble(spec).sink.probe(Owner("feed", 0))
     assert caught.value.verdict is Verdict.RETRY

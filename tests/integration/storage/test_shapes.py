@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from object_store_kit import sink_uri, spec_of
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Plan, Segment, Stretch, TableSlice
 from rowferry.change.sqltype import SqlType
@@ -41,7 +42,7 @@ def table(name: str, *more: Column) -> TableSchema:
 
 def opened(uri: str) -> tuple[Storage, Codec]:
     spec = spec_of(uri)
-    codec: Codec = CODECS.load(spec.protocol)(spec)
+    codec: Codec = codec_for(CODECS.load(spec.protocol), spec)
     sink = cast("type[Storage]", SINKS.load(spec.sink.scheme))(spec, codec)
     sink.open(Owner("feed", 1), None)
     return sink, codec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId
 from rowferry.downstream.consume.storage import storage_changes
@@ -26,7 +27,9 @@ def test_every_type_of_statement_is_handed_on(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(document.content())
     sink = Uri.parse(f"file://{tmp_path}?protocol=csv", "sink")
-    codec = CODECS.load("csv")(ChangefeedSpec("feed", Uri.parse("mysql://a@b/", "source"), sink))
+    codec = codec_for(
+        CODECS.load("csv"), ChangefeedSpec("feed", Uri.parse("mysql://a@b/", "source"), sink)
+    )
     found = [c for c in storage_changes(tmp_path, codec) if isinstance(c, SchemaChange)]
     kinds = [DdlKind.NONE, DdlKind.RENAME_TABLE, DdlKind.DROP_TABLE]
     assert [(c.kind, c.query) for c in found] == list(zip(kinds, texts.values(), strict=True))

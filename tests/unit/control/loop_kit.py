@@ -79,6 +79,7 @@ class ScriptedSource:
     """A source whose log is the script of its address; positions are places in it."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
+    STAMPED_BY_ROWS: ClassVar[bool] = False
     notices: tuple[str, ...] = ()
     unnumbered: tuple[TableId, ...] = ()
     identity = ""

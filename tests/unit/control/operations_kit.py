@@ -33,6 +33,7 @@ class ListedSource:
     """A source whose present tables are `TABLES` of its address; it has no log."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (BINLOG_OPTIONS,)
+    STAMPED_BY_ROWS: ClassVar[bool] = True
     notices: tuple[str, ...] = ()
     unnumbered: tuple[TableId, ...] = ()
     identity = ""

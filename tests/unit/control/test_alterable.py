@@ -6,7 +6,7 @@ import pytest
 
 from rowferry.control.operator.prepare import check_alterable
 from rowferry.errors import SpecChanged
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 
@@ -16,7 +16,7 @@ PROXY = "https://one/in?protocol=canal-json"
 
 
 def spec(sink: str, source: str = SOURCE) -> ChangefeedSpec:
-    return build_spec(source, sink, None, "feed", tables=option_tables)[0]
+    return build_spec(source, sink, None, "feed", tables=option_tables, sinks=sink_traits)[0]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from rowferry.errors import (
     TableIneligible,
     TargetTsTooEarly,
 )
-from rowferry.flow.assemble import assemble
+from rowferry.flow.assemble import assemble, sink_traits
 from rowferry.spec.build import build_spec
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
@@ -159,7 +159,7 @@ def test_rules_of_a_queue_are_told(desk: Desk) -> None:
     dispatch = {"matcher": ["shop.o*"], "topic": "{schema}_{table}", "partition": "ts"}
     config = {"sink": {"dispatchers": [dispatch]}}
     uri = "kafka://localhost:9092/all?protocol=canal-json"
-    spec, _ = build_spec("listed://shop", uri, config, "feed")
+    spec, _ = build_spec("listed://shop", uri, config, "feed", sinks=sink_traits)
     prepared = Prepared(spec, assemble(spec), tuple(desk.tables[:2]), ())
     assert explain.outputs(prepared) == {ORDERS: "shop_orders", ITEMS: "all"}
     assert (

@@ -16,9 +16,9 @@ from rowferry.errors import (
     OptionsConflict,
     UnknownOption,
 )
+from rowferry.flow.assemble import sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.check import Conflict
 from rowferry.spec.feed_options import PROTOCOL, SINK
 from rowferry.spec.option import Option, OptionTable, duration, flag, one_of, text, whole
 
@@ -47,7 +47,7 @@ FILE = "file:///out?protocol=csv"
 def build(
     config: Any = None, sink: str = FILE, source: str = SOURCE, **more: Any
 ) -> tuple[ChangefeedSpec, list[str]]:
-    return build_spec(source, sink, config, **{"tables": TABLES, **more})
+    return build_spec(source, sink, config, **{"tables": TABLES, **more}, sinks=sink_traits)
 
 
 def refusal(kind: type[BadInput], *args: Any, **more: Any) -> str:
@@ -337,13 +337,6 @@ def test_sinks(kind: type[BadInput], sink: str, words: str) -> None:
 
 
 def test_contradictions() -> None:
-    config = {"sink": {"delete-only-output-handle-key-columns": True}}
-    assert "CSV protocol always output all columns" in refusal(OptionsConflict, config)
-    assert build({"sink": {"delete-only-output-handle-key-columns": False}})[1] == []
-    rows = [Conflict(("force-replicate", True), ("sink", "storage"), "not with files")]
-    words = refusal(OptionsConflict, {"force-replicate": True}, conflicts=rows)
-    assert words == "not with files"
-    assert build({"force-replicate": False}, conflicts=rows)[1] == []
     old = {"matcher": ["*.*"], "dispatcher": "ts"}
     words = refusal(OptionsConflict, {"sink": {"dispatchers": [{**old, "partition": "ts"}]}})
     assert words.startswith(

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from rowferry.flow.assemble import sink_traits
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import Option, OptionTable, duration, one_of, text
 from rowferry.spec.reference import option_reference
-from rowferry.spec.sink_family import family_of
 
 TABLES = [
     OptionTable(
@@ -38,7 +38,7 @@ def test_page() -> None:
 
 
 def test_page_of_our_own_options() -> None:
-    page = option_reference(own_tables(family_of("file")))
+    page = option_reference(own_tables(sink_traits("file")))
     assert page.startswith("## Top level\n")
     assert '| `rules` | a list of texts | `["*.*"]` | no |' in page
     assert "| `output-raw-change-event` | true or false | `false` | no |" in page

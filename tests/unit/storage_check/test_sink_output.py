@@ -20,7 +20,7 @@ from rowferry.downstream.storage_check.check import check_storage
 from rowferry.downstream.storage_check.expected import expected_of
 from rowferry.downstream.storage_check.listing import Listing
 from rowferry.downstream.storage_check.rules import Findings, Rule
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.sink.storage.object_files import ObjectFiles
 from rowferry.flow.sink.storage.sink import Storage
 from rowferry.mysql.ddl.statement import parse_create
@@ -50,7 +50,9 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 def written(root: Path, query: str, sink: dict[str, Any]) -> None:
     """Write two partitions over three days, a DDL, and rows of the next version."""
     uri = f"file://{root}?fsync=false&{query}"
-    spec, _ = build_spec("range://127.0.0.1:1", uri, {"sink": sink}, "feed", option_tables)
+    spec, _ = build_spec(
+        "range://127.0.0.1:1", uri, {"sink": sink}, "feed", option_tables, sinks=sink_traits
+    )
     flow = assemble(spec)
     assert isinstance(flow.sink, Storage)
     flow.sink.open(OWNER, None)
@@ -89,7 +91,12 @@ def run(feed: Feed, codec: Any, schema: TableSchema, at: int, first: int) -> Non
 
 def checked(root: Path, query: str, sink: dict[str, Any], folder: Path) -> Findings:
     spec, _ = build_spec(
-        "range://127.0.0.1:1", f"file://{root}?{query}", {"sink": sink}, "feed", option_tables
+        "range://127.0.0.1:1",
+        f"file://{root}?{query}",
+        {"sink": sink},
+        "feed",
+        option_tables,
+        sinks=sink_traits,
     )
     stored = open_storage(f"file://{root}?{query}")
     return check_storage(Listing(stored.files), expected_of(spec))

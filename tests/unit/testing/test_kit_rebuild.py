@@ -23,6 +23,7 @@ from kit_scenario import (
     update,
 )
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Change, DdlKind, Op, SchemaChange, Watermark, make_rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
@@ -251,7 +252,7 @@ def test_every_type_can_be_a_key_and_be_compared():
 def codec(name: str, **sink: Any) -> Codec:
     uri = Uri.parse(f"file:///tmp/x?protocol={name}", "sink")
     spec = ChangefeedSpec("c", Uri.parse("range://127.0.0.1:1", "source"), uri, {"sink": sink})
-    return CODECS.load(name)(spec)
+    return codec_for(CODECS.load(name), spec)
 
 
 class Directory:

@@ -21,7 +21,7 @@ from rowferry.errors import (
     StoreUnavailable,
     TransactionAborted,
 )
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.sink.storage.index_file import metadata_content
 from rowferry.flow.sink.storage.schema_file import of_change, of_table
 from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
@@ -253,6 +253,7 @@ def test_files_come_with_the_first_sight_that_shows_them(tmp_path: Path) -> None
         f"file://{tmp_path}?protocol=csv",
         {"sink": {"csv": {"include-commit-ts": True}}},
         tables=option_tables,
+        sinks=sink_traits,
     )
     codec = assemble(spec).encode
     documents = [of_table(account(1)), of_change(add_column(25))]

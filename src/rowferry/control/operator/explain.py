@@ -13,7 +13,6 @@ from rowferry.flow.sink.storage.paths import database_directory, escape
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 from rowferry.spec.feed_options import CASE_SENSITIVE, TOP
-from rowferry.spec.sink_family import family_of
 from rowferry.spec.uri import Uri
 
 
@@ -30,7 +29,7 @@ def _output(prepared: Prepared, table: TableSchema) -> str:
     if flow.sink.TRAITS.takes_files:
         inside = f"{database_directory(name.database)}/{escape(name.table)}/"
         return f"{_bare(sink).rstrip('/')}/{inside}"
-    if family_of(sink.scheme).name == "mysql":
+    if flow.sink.TRAITS.writes_tables:
         return str(name)
     return _bare(sink)
 

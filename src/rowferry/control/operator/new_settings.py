@@ -11,7 +11,7 @@ from rowferry.control.operator.redaction import restored, restored_uri
 from rowferry.control.operator.table_rules import refuse_rule_files
 from rowferry.control.store.contract import Feed
 from rowferry.errors import IllegalMove
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.build import build_spec, check_target_ts
 
 
@@ -42,6 +42,7 @@ def altered(feed: Feed, changed: Changed) -> Prepared:
         feed.id,
         tables=option_tables,
         target_ts=target,
+        sinks=sink_traits,
     )
     prepared = examine(spec, old, notices)
     try:

@@ -36,7 +36,7 @@ from rowferry.control.operator.table_rules import (
 from rowferry.control.store.contract import Feed, MetaStore, Server, Subscribing
 from rowferry.control.store.publishing import nothing_delivered
 from rowferry.errors import BadInput, ChangefeedExists, IllegalMove, NoSuchChangefeed, cure_of
-from rowferry.flow.assemble import Flow, option_tables
+from rowferry.flow.assemble import Flow, option_tables, sink_traits
 from rowferry.flow.sink.contract import Owner
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -94,6 +94,7 @@ class Operations:
             wanted.changefeed_id,
             tables=option_tables,
             target_ts=wanted.target_ts or 0,
+            sinks=sink_traits,
         )
         if self.store.feed(spec.changefeed_id) is not None:
             raise ChangefeedExists(

@@ -13,9 +13,8 @@ from rowferry.control.operator.table_rules import filter_rules, with_rules
 from rowferry.control.store.connection import has_database
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import OptionsConflict, SpecChanged, WrittenOntoItself
-from rowferry.flow.assemble import Flow, assemble, option_tables
+from rowferry.flow.assemble import Flow, assemble, decisions_of, option_tables, sink_traits
 from rowferry.flow.capture.contract import Marking, Placing, Stamping
-from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.sink.contract import Advising, MarkReading, Owner
 from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.active_active import ActiveActive, read_active_active
@@ -59,7 +58,13 @@ def prepare(
         RowferryError: one line that says what is wrong. Nothing was written.
     """
     spec, notices = build_spec(
-        source, sink, config, changefeed_id, tables=option_tables, target_ts=target_ts
+        source,
+        sink,
+        config,
+        changefeed_id,
+        tables=option_tables,
+        target_ts=target_ts,
+        sinks=sink_traits,
     )
     return examine(spec, stored(spec.changefeed_id), notices)
 
@@ -102,7 +107,7 @@ def examine(
     captured = tuple(t for t in tables if flow.decide.captures(t))
     flow.decide.claim_names(captured)
     seen = [flow.decide.seen_as(t) for t in captured]
-    refuse_circle(flow, seen)
+    refuse_self_replication(flow, seen)
     if before is None:
         flow.sink.check_tables(seen)
         _check_stamps(flow, captured)
@@ -118,7 +123,7 @@ def examine(
     return Prepared(spec, flow, captured, tuple(told), keyless)
 
 
-def refuse_circle(flow: Flow, tables: Iterable[TableSchema]) -> None:
+def refuse_self_replication(flow: Flow, tables: Iterable[TableSchema]) -> None:
     """Refuse a changefeed that writes tables onto themselves; they are as readers see them.
 
     Addresses do not tell: a proxy, a second name or another scheme may lead to the same server. So
@@ -214,7 +219,7 @@ def check_added_rules(old: ChangefeedSpec, prepared: Prepared) -> None:
     added = [r for r in filter_rules(prepared.spec) if r not in before and not r.startswith("!")]
     if added:
         tables = (*prepared.tables, *prepared.ineligible)
-        Decisions(with_rules(prepared.spec, added)).check_tables(tables)
+        decisions_of(with_rules(prepared.spec, added)).check_tables(tables)
 
 
 def stored_spec(meta_url: str, changefeed: str) -> ChangefeedSpec | None:

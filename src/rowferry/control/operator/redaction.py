@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rowferry.errors import BadInput, BadUri
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
-from rowferry.spec.sink_family import family_of
 from rowferry.spec.uri import Uri, is_secret_parameter, without_passwords
 
 HIDDEN: Final = "***"
@@ -30,7 +29,7 @@ def redacted_config(spec: ChangefeedSpec) -> dict[str, Any]:
 def _tables(spec: ChangefeedSpec) -> tuple[OptionTable, ...]:
     """Return the option tables of a spec; those of stages that cannot be found are left out."""
     try:
-        return (*own_tables(family_of(spec.sink.scheme)), *option_tables(spec))
+        return (*own_tables(sink_traits(spec.sink.scheme)), *option_tables(spec))
     except BadInput:
         return ()
 

@@ -16,15 +16,15 @@ from rowferry.downstream.consume.replay import Replay
 from rowferry.downstream.consume.storage import (
     is_storage,
     placed_changes,
+    storages,
     stored_files,
     written_spec,
 )
 from rowferry.errors import BadOption, BadUri, DecodeError
-from rowferry.flow.assemble import format_class
+from rowferry.flow.assemble import format_of
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, Format
 from rowferry.flow.sink.kafka.options import read_settings
-from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 
@@ -98,10 +98,10 @@ def consume(
         DecodeError: something there is not of the format; names the place.
     """
     spec, notices = written_spec(request.sink_uri, request.config)
-    codec = format_class(spec)(spec)
+    codec = format_of(spec)
     scheme = spec.sink.scheme
     if scheme not in _QUEUES and not is_storage(scheme):
-        known = ", ".join([*_QUEUES, *(n for n in SINKS.names() if is_storage(n))])
+        known = ", ".join([*_QUEUES, *storages()])
         raise BadUri(f"{scheme}:// cannot be read back; known: {known}")
     outcome = Outcome(Findings(), notes=notices)
     run = _Run(request, outcome, list(takers(outcome.findings)))

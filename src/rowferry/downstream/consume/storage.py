@@ -12,7 +12,7 @@ from rowferry.change.chunk import Change, DdlKind, Rows, SchemaChange, Watermark
 from rowferry.change.table import TableId
 from rowferry.downstream.consume.arrival import Where
 from rowferry.errors import BadInput, BadUri, MissingLibrary, UnknownOption
-from rowferry.flow.assemble import format_class
+from rowferry.flow.assemble import format_class, sink_traits
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.files import Files
@@ -23,7 +23,6 @@ from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
-from rowferry.spec.sink_family import family_of
 
 _NO_SOURCE: Final = "mysql://none@none/"
 _WORD = r"(?:`(?:[^`]|``)+`|[^\s`.,;]+)"
@@ -46,7 +45,7 @@ def written_spec(sink_uri: str, config: Path | None) -> tuple[ChangefeedSpec, li
         MissingLibrary: of the sink, or of a source that may know what nobody else knows.
     """
     try:
-        return build_spec(_NO_SOURCE, sink_uri, config, tables=_tables)
+        return build_spec(_NO_SOURCE, sink_uri, config, tables=_tables, sinks=sink_traits)
     except UnknownOption:
         for name in SOURCES.names():  # the key may be one of a source that was left out
             SOURCES.load(name)
@@ -66,7 +65,16 @@ def _tables(spec: ChangefeedSpec) -> list[OptionTable]:
 
 def is_storage(scheme: str) -> bool:
     """Return whether sinks of such a URI write files."""
-    return scheme in SINKS.names() and family_of(scheme).name == "storage"
+    return scheme in SINKS.names() and issubclass(SINKS.load(scheme), Storage)
+
+
+def storages() -> list[str]:
+    """Return the schemes of storages, as far as their libraries are installed."""
+    found = []
+    for scheme in SINKS.names():
+        with suppress(MissingLibrary):
+            found += [scheme] if is_storage(scheme) else []
+    return found
 
 
 def stored_files(spec: ChangefeedSpec) -> Files:
@@ -78,7 +86,7 @@ def stored_files(spec: ChangefeedSpec) -> Files:
     """
     sink = SINKS.load(spec.sink.scheme)
     if not issubclass(sink, Storage):
-        known = ", ".join(n for n in SINKS.names() if is_storage(n))
+        known = ", ".join(storages())
         raise BadUri(f"{spec.sink.scheme}:// is no storage; known: {known}")
     if spec.sink.scheme == "file" and not Path(spec.sink.path).is_dir():
         raise BadUri(f"{spec.sink.path} is not there; check the storage URI")

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rowferry.downstream.consume.storage import is_storage, stored_files, written_spec
+from rowferry.downstream.consume.storage import is_storage, storages, stored_files, written_spec
 from rowferry.errors import BadOption, BadUri
-from rowferry.flow.assemble import format_class
+from rowferry.flow.assemble import format_of
 from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.paths import parse_data_name
-from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.config_file import read_config
 from rowferry.spec.uri import Uri
@@ -31,7 +30,7 @@ class StoredFeed:
     @property
     def codec(self) -> Format:
         """The format of its data files."""
-        return format_class(self.spec)(self.spec)
+        return format_of(self.spec)
 
 
 def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> StoredFeed:
@@ -48,7 +47,7 @@ def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> St
     """
     place = Uri.parse(uri, "storage")
     if not is_storage(place.scheme):
-        known = ", ".join(name for name in SINKS.names() if is_storage(name))
+        known = ", ".join(storages())
         raise BadUri(f"{place.scheme}:// is no storage; known: {known}")
     told = place.parameter("protocol") or _in_config(config)
     if protocol and told and protocol != told:

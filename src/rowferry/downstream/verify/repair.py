@@ -18,6 +18,7 @@ from rowferry.downstream.verify.comparison import A, B, Comparison
 from rowferry.downstream.verify.work import Differences
 from rowferry.errors import BadOption
 from rowferry.flow.encode.sql_rows.codec import SqlRows
+from rowferry.flow.sink.mysql.sink import MySql
 from rowferry.flow.sink.mysql.statements import (
     Around,
     delete_around,
@@ -49,7 +50,7 @@ class Repair:
         spec = ChangefeedSpec(
             "verify", Uri.parse("mysql://none@none/", "source"), Uri.parse("mysql://none/", "sink")
         )
-        self._codec = SqlRows(spec)
+        self._codec = SqlRows(spec, MySql.TRAITS)
         self._gone = tempfile.SpooledTemporaryFile(_HELD)
         self._put = tempfile.SpooledTemporaryFile(_HELD)
 

@@ -11,13 +11,13 @@ import typer
 from rowferry.change.table import TableId
 from rowferry.errors import BadFilterRule, BadUri, NoSuchChangefeed
 from rowferry.face.cli.output import consoles
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.decide.table_filter import named_by
 from rowferry.flow.sink.mysql.emulation import triggers
 from rowferry.flow.sink.mysql.options import read_settings
 from rowferry.flow.sink.mysql.progress_table import forget, waited_for
 from rowferry.flow.sink.mysql.session import Refused, Session, connect
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.sink_family import family_of
 from rowferry.spec.uri import Uri
 
 app = typer.Typer(help="The active-active mode: triggers, and who is waited for by a purge.")
@@ -79,7 +79,7 @@ def forget_command(
 def _connected(sink_uri: str) -> Iterator[Session]:
     """Connect to the database of a sink URI; its refusals are told as errors of ours."""
     uri = Uri.parse(sink_uri, "sink")
-    if family_of(uri.scheme).name != "mysql":
+    if not sink_traits(uri.scheme).keeps_newest:
         raise BadUri(f"{uri}: only MySQL, MariaDB and TiDB have progress tables; name one of them")
     spec = ChangefeedSpec("none", Uri.parse("mysql://none@none/", "source"), uri)
     session = connect(read_settings(spec).login)

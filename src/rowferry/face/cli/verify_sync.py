@@ -15,7 +15,7 @@ from rowferry.downstream.verify.sync_points import read_at_newest
 from rowferry.errors import NotSupported, OptionsConflict, RowferryError
 from rowferry.face.cli.client import Access, Client
 from rowferry.face.cli.output import Printer
-from rowferry.spec.sink_family import family_of
+from rowferry.flow.assemble import sink_traits
 from rowferry.spec.uri import Uri
 
 _CHANGEFEEDS: Final = ("api", "rowferry", "changefeeds")
@@ -89,7 +89,7 @@ class ServerBrake:
         self._path = (*_CHANGEFEEDS, changefeed)
         self._id = ""
         sink = str(client.get(*self._path)["sink_uri"])
-        if family_of(Uri.parse(sink, "sink").scheme).name != "mysql":
+        if not sink_traits(Uri.parse(sink, "sink").scheme).writes_tables:
             raise OptionsConflict(
                 f"--sync-point: changefeed {changefeed} writes to {sink}, which is no database; "
                 "use --online"

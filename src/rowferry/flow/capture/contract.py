@@ -182,6 +182,8 @@ class Source(Protocol):
     """A database whose changes can be read. Built from the spec alone, in tasks too."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]]
+    # The commit-ts is too coarse to say which of two writes was later: triggers stamp rows.
+    STAMPED_BY_ROWS: ClassVar[bool]
     notices: tuple[str, ...]  # what the user should know, from the last probe
     unnumbered: tuple[TableId, ...]  # partitioned tables whose rows do not tell their partition
     identity: str  # the source's own name, from the last probe; empty where it has none

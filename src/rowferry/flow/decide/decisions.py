@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from rowferry.change.chunk import DdlKind, Rows, SchemaChange
 from rowferry.change.remembered import Remembered
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadOption, NoSuchTable, TableIneligible
+from rowferry.errors import BadColumnSelector, BadOption, NoSuchTable, TableIneligible
 from rowferry.flow.decide.column_select import ColumnSelectors, as_seen
 from rowferry.flow.decide.event_filter import EventFilters
 from rowferry.flow.decide.key_split import split_in_halves
@@ -17,7 +17,7 @@ from rowferry.flow.decide.row_policy import Stamps, by_policy
 from rowferry.flow.decide.table_filter import TableFilter, is_system_database
 from rowferry.flow.decide.table_flags import COMMIT_TS, TableFlags
 from rowferry.flow.decide.table_route import TableRoutes
-from rowferry.spec.active_active import STAMPED_BY_ROWS, read_active_active
+from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 from rowferry.spec.feed_options import (
@@ -37,11 +37,9 @@ from rowferry.spec.filter_rules import (
     IGNORE_TXN_START_TS,
 )
 from rowferry.spec.option import Option, OptionTable, Shape
-from rowferry.spec.sink_family import family_of
+from rowferry.spec.sink_traits import SinkTraits
 
 _VIEWS: Final = frozenset({DdlKind.CREATE_VIEW, DdlKind.DROP_VIEW})
-_SELECTS_COLUMNS: Final = frozenset({"storage", "kafka", "pulsar", "http"})
-_HAS_TOPICS: Final = frozenset({"kafka", "pulsar"})
 
 
 def _parsable(value: Any) -> tuple[str, ...]:
@@ -77,13 +75,17 @@ class Decisions:
         COLUMN_RULES,
     )
 
-    def __init__(self, spec: ChangefeedSpec) -> None:
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits, stamped_by_rows: bool) -> None:
         """Read the rules.
+
+        Args:
+            spec: the settings.
+            sink: what the sink can take.
+            stamped_by_rows: whether only a row itself tells when it was written; see `Source`.
 
         Raises:
             BadFilterRule: a rule with a syntax error.
             BadEventFilter, BadColumnSelector, BadRoute: one that cannot be used.
-            OptionsConflict: the active-active mode cannot be on here.
             BadOption: transactions are named by a start-ts, which no source tells.
         """
         top, filters = spec.options(TOP), spec.options(FILTER)
@@ -96,25 +98,21 @@ class Decisions:
         self._filter = TableFilter(rules, top[CASE_SENSITIVE])
         self._force = top[FORCE_REPLICATE]
         self._leave_out = top[IGNORE_INELIGIBLE]
-        family = family_of(spec.sink.scheme)
         cased = top[CASE_SENSITIVE]
         events = filters[EVENT_FILTERS]
         self._events = EventFilters(events, cased)
         dispatch = dispatch_rules(spec)
         self._routes = TableRoutes(dispatch, cased)
         selectors = spec.options(COLUMN_RULES)[COLUMN_SELECTORS]
-        used = family.name in _SELECTS_COLUMNS
-        self._idle_selectors = bool(selectors) and not used
-        self._columns = ColumnSelectors(
-            selectors if used else (), cased, dispatch if family.name in _HAS_TOPICS else ()
-        )
+        self._columns = ColumnSelectors(selectors, cased, dispatch if sink.has_topics else ())
+        self._takes_partial_rows = sink.takes_partial_rows
+        self._sink_scheme = spec.sink.scheme
         self._seen: Remembered[TableId, _Seen] = Remembered()
         mode = read_active_active(spec)
         self._flags = TableFlags(spec, mode.enabled, cased)
         self._active_active, self._cluster_index = mode.enabled, mode.cluster_index
-        by_rows = spec.source.scheme in STAMPED_BY_ROWS
-        self._stamps = Stamps.BY_ROWS if by_rows else Stamps.BY_TRANSACTIONS
-        raw = raw_changes_table(family)
+        self._stamps = Stamps.BY_ROWS if stamped_by_rows else Stamps.BY_TRANSACTIONS
+        raw = raw_changes_table(sink)
         split = raw is None or not spec.options(raw)[RAW_CHANGES]
         self._splits = split and not mode.enabled  # no row is removed there
 
@@ -143,8 +141,6 @@ class Decisions:
                 "the name, create it first, or use a wildcard to capture it once it exists"
             )
         notices = self._check_keys(kept)
-        if self._idle_selectors:
-            notices.append("sink.column-selectors has no effect: this sink takes whole rows")
         for table in kept:
             if self._eligible(table):
                 notices += self._events.fit(table)
@@ -218,7 +214,7 @@ class Decisions:
         """Return a table as readers of the sink see it: its columns, its name, its flags.
 
         Raises:
-            BadColumnSelector: it would lose its key.
+            BadColumnSelector: it would lose its key, or columns that the sink cannot do without.
             TableNotActiveActive: it cannot do what its flags, or the mode, ask for.
         """
         return self._look(table).narrowed
@@ -227,8 +223,11 @@ class Decisions:
         known = self._seen.get(table.id)
         if known is not None and known.table is table:
             return known
-        flagged = self._flags.flagged(table) if self.captures(table) else table
+        captured = self.captures(table)
+        flagged = self._flags.flagged(table) if captured else table
         found = self._columns.narrowed(flagged)
+        if captured and not self._takes_partial_rows:
+            self._refuse_partial(flagged, found)
         if self._active_active and flagged.is_active_active_table:
             # The downstream makes it for itself, and nobody writes it.
             kept = tuple(c for c in found.columns if c.name.lower() != COMMIT_TS)
@@ -238,6 +237,15 @@ class Decisions:
             found = replace(found, target=target)
         self._seen[table.id] = seen = _Seen(table, flagged, found)
         return seen
+
+    def _refuse_partial(self, whole: TableSchema, narrowed: TableSchema) -> None:
+        """Refuse to send a column that was to stay, or a row without one where none may lack."""
+        if left := [c.name for c in whole.columns if c.name.lower() not in narrowed.by_name]:
+            raise BadColumnSelector(
+                f"sink.column-selectors leave out {', '.join(left)} of table {whole.id}, and a "
+                f"{self._sink_scheme} sink takes whole rows only; remove the rule, or leave the "
+                "table out by filter.rules"
+            )
 
     def change_seen_as(self, change: SchemaChange) -> SchemaChange:
         """Return a schema change as readers of the sink see it: names, and the statement's text.

@@ -15,6 +15,7 @@ from rowferry.change.plan import Topic
 from rowferry.change.table import TableSchema
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_traits import SinkTraits
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,15 @@ class Encoded:
 
 
 class Format(Protocol):
-    """What `protocol` names: how changes are written, and read back. Built from the spec alone."""
+    """What `protocol` names: how changes are written, and read back.
+
+    Built from the spec and its sink's traits.
+    """
 
     TRAITS: ClassVar[CodecTraits]
     TABLES: ClassVar[tuple[OptionTable, ...]]
 
-    def __init__(self, spec: ChangefeedSpec) -> None: ...
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None: ...
 
     def probe(self) -> None:
         """Ask the world for what this format needs (a schema registry); writes nothing.

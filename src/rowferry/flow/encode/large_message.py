@@ -18,9 +18,10 @@ from rowferry.columnar.render import text_buffers
 from rowferry.errors import BadOption, DecodeError, MessageTooLarge, OptionsConflict
 from rowferry.flow.encode.claim_check import ClaimChecks
 from rowferry.flow.encode.contract import Encoded
-from rowferry.flow.encode.options import one_of_or_empty, writes_lines
+from rowferry.flow.encode.options import one_of_or_empty
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, Options, OptionTable, flag, text
+from rowferry.spec.sink_traits import SinkTraits
 
 HANDLING = Option(
     "large-message-handle-option",
@@ -100,12 +101,14 @@ Shorten = Callable[[Rows, pa.Array | None], Encoded]
 class LargeMessages:
     """The settings of one changefeed, at work."""
 
-    def __init__(self, spec: ChangefeedSpec, protocol: str, extension: bool) -> None:
+    def __init__(
+        self, spec: ChangefeedSpec, sink: SinkTraits, protocol: str, extension: bool
+    ) -> None:
         """Read and check the settings. Pure: no storage is touched."""
         options = spec.options(LARGE)
         check_large_messages(options, protocol, extension)
         self._handling = options[HANDLING]
-        compression = "none" if writes_lines(spec) else options[COMPRESSION]
+        compression = "none" if sink.takes_files else options[COMPRESSION]
         self._codec = None if compression == "none" else pa.Codec(compression)
         self._claims: ClaimChecks | None = None
         if options[CLAIM_URI]:

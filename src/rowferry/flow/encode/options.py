@@ -1,4 +1,4 @@
-"""Options of the `[sink]` section that codecs share, and what a codec may know about its sink."""
+"""Options of the `[sink]` section that codecs share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
 from rowferry.spec.option import Option, OptionTable, Shape, flag, one_of
 
-_FILE_SCHEMES: Final = frozenset({"file", "s3", "gcs", "gs", "azure", "azblob", "noop"})
 _CRLF: Final = "\r\n"
 
 
@@ -88,8 +87,3 @@ def delete_only_handle_key(spec: ChangefeedSpec) -> bool:
             f"would hold nothing; set it to false or remove {FORCE_REPLICATE.key}"
         )
     return wanted
-
-
-def writes_lines(spec: ChangefeedSpec) -> bool:
-    """Return whether the sink stores files: then every encoded value ends with the terminator."""
-    return spec.sink.scheme in _FILE_SCHEMES

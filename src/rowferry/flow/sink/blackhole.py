@@ -16,7 +16,15 @@ from rowferry.spec.changefeed import ChangefeedSpec
 class Blackhole(SegmentDefaults):
     """Counts rows and bytes, and lets them go. Any number of changefeeds may share it."""
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=False)
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(
+        takes_files=False,
+        needs_shuffle=False,
+        kind="blackhole",
+        protocol="allowed",
+        default_protocol="json",
+        atomicity=("none", "table"),
+        takes_partial_rows=True,
+    )
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         pass

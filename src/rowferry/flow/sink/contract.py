@@ -13,20 +13,12 @@ from rowferry.flow.dispatch.contract import Dispatch
 from rowferry.flow.encode.contract import Encoded
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_traits import SinkTraits as SinkTraits
 
 # How to go on where something is gone to which a changefeed has delivered.
 RESTORE: Final = (
     "restore it as it was and resume, or begin anew: rowferry changefeed reset --snapshot"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SinkTraits:
-    """What other stages may ask about a sink."""
-
-    takes_files: bool  # writes whole files: codecs end each value with the terminator
-    needs_shuffle: bool  # all changes of one lane must meet in one task: a LaneSink
-    movable: bool = False  # the same target may get another address: what it keeps moves along
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from rowferry.control.operator.operations import Created, Operations, Wanted
 from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.errors import SinkUnavailable
 from rowferry.face.sources import Sources
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.spec.uri import Uri
 
@@ -174,7 +174,9 @@ def test_secrets_are_never_returned(client: TestClient, operations: Operations) 
     source = f"mysql://me:{word}@127.0.0.1:1/?session-token={word}"
     sink = f"http://me:{word}@127.0.0.1:1/changes?api-token={word}"
     headers = {"sink": {"http-config": {"headers": [f"X-Key: {word}"]}}}
-    spec, _ = build_spec("range://127.0.0.1:1", sink, headers, "hidden", option_tables)
+    spec, _ = build_spec(
+        "range://127.0.0.1:1", sink, headers, "hidden", option_tables, sinks=sink_traits
+    )
     operations.store.create_changefeed(replace(spec, source=Uri.parse(source, "source")))
     operations.store.note("hidden", "tried", {"sink": sink, "many": [sink]})
     texts = [

@@ -8,7 +8,7 @@ import pytest
 
 from rowferry.errors import BadOption
 from rowferry.face.rest.replica_config import to_config, to_replica
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.build import build_spec
 
 REPLICA: dict[str, Any] = {
@@ -131,14 +131,18 @@ SENT: dict[str, Any] = {
 )
 def test_what_its_own_client_sends_is_taken(sink: str) -> None:
     config = to_config(SENT)
-    spec, _ = build_spec("range://h:1", sink.replace("<user>", "me"), config, None, option_tables)
+    spec, _ = build_spec(
+        "range://h:1", sink.replace("<user>", "me"), config, None, option_tables, sinks=sink_traits
+    )
     assert to_replica(spec.config) == SENT
 
 
 def test_names_that_its_file_and_its_uri_have_for_one_thing() -> None:
     sent = {"enable_batch_dml": False, "max_multi_update_row_count": 9, "worker_count": 3}
     config = to_config({"sink": {"mysql_config": sent}})
-    spec, _ = build_spec("range://h:1", "mysql://me@h:1/", config, None, option_tables)
+    spec, _ = build_spec(
+        "range://h:1", "mysql://me@h:1/", config, None, option_tables, sinks=sink_traits
+    )
     kept = {"batch-dml-enable": False, "max-multi-update-row": 9, "worker-count": 3}
     assert spec.section("sink.mysql-config") == kept
     assert to_replica(spec.config) == {"sink": {"mysql_config": sent}}

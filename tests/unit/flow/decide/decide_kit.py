@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.table import TableSchema
+from rowferry.flow.assemble import decisions_of
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -23,7 +24,7 @@ def decisions(
     config: dict[str, Any] | None = None, sink: str = STORAGE, source: str = "range://h"
 ) -> Decisions:
     begin, target = Uri.parse(source, "source"), Uri.parse(sink, "sink")
-    return Decisions(ChangefeedSpec("f", begin, target, config or {}))
+    return decisions_of(ChangefeedSpec("f", begin, target, config or {}))
 
 
 def made(sql: str, database: str = "shop") -> TableSchema:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from page_examples import ROOT, all_blocks, commands, table_rows
 from rowferry.change.chunk import Op
 from rowferry.face.cli.main import app
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.mysql.feed_mark import MARK_SQL_MODE, MARK_TABLE
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.build import build_spec
@@ -41,7 +41,9 @@ def test_settings_and_marks(tmp_path: Path) -> None:
     _, second = [b for b in all_blocks("toml") if b.page == "active-active.md"]
     (tmp_path / "feed.toml").write_text(second.text)
     file = tmp_path / "feed.toml"
-    spec, _ = build_spec("range://h:1", "mysql://u:p@h/", file, tables=option_tables)
+    spec, _ = build_spec(
+        "range://h:1", "mysql://u:p@h/", file, tables=option_tables, sinks=sink_traits
+    )
     mode = read_active_active(spec)
     assert mode.enabled and mode.emulated and mode.cluster_index == 1
     assert MARK_SQL_MODE in PAGE and f"`{MARK_TABLE}`" in PAGE

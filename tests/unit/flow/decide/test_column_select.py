@@ -61,12 +61,17 @@ def test_a_table_that_no_rule_fits_is_whole() -> None:
     assert selecting("*").seen_as(TABLE) is TABLE
 
 
-@pytest.mark.parametrize("sink", ["blackhole://", "mysql://h:1"])
-def test_sinks_that_take_whole_rows(sink: str) -> None:
-    found = selecting("v", sink=sink)
-    assert found.seen_as(TABLE) is TABLE
-    (told,) = found.check_tables([TABLE])
-    assert told == "sink.column-selectors has no effect: this sink takes whole rows"
+@pytest.mark.parametrize("sink", ["mysql://h:1", "tidb+ssl://h:1"])
+def test_a_sink_that_takes_whole_rows_gets_no_row_of_such_a_table(sink: str) -> None:
+    found = selecting("*", "!secret", sink=sink)
+    words = "column-selectors leave out secret of table shop.t, and a .* sink takes whole rows"
+    with pytest.raises(BadColumnSelector, match=words):
+        found.check_tables([TABLE])
+    with pytest.raises(BadColumnSelector, match=words):
+        decided(found, chunk(TABLE, (Op.INSERT, None, {"Id": 1, "secret": "s"})))
+    assert selecting("*", sink=sink).check_tables([TABLE]) == []
+    other = made("CREATE TABLE t (id INT PRIMARY KEY, secret TEXT)", "elsewhere")
+    assert found.check_tables([other]) == []
 
 
 def test_a_unique_index_is_enough() -> None:

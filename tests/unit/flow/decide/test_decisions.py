@@ -11,6 +11,7 @@ from rowferry.change.remembered import MOST
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadFilterRule, TableIneligible
+from rowferry.flow.assemble import decisions_of, sink_traits
 from rowferry.flow.decide.contract import Decision
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.spec.build import build_spec
@@ -22,7 +23,7 @@ STORAGE = "file:///out?protocol=csv"
 
 def decisions(config: dict[str, Any] | None = None, sink: str = STORAGE) -> Decisions:
     source, target = Uri.parse("range://h", "source"), Uri.parse(sink, "sink")
-    return Decisions(ChangefeedSpec("f", source, target, config or {}))
+    return decisions_of(ChangefeedSpec("f", source, target, config or {}))
 
 
 def table(name: str, *indexes: Index, nullable: bool = False) -> TableSchema:
@@ -203,4 +204,4 @@ def test_tables_that_came_and_went_do_not_pile_up() -> None:
 def test_rules_are_read_when_a_spec_is_built() -> None:
     with pytest.raises(BadFilterRule, match="stray characters"):
         config = {"filter": {"rules": ["a.b.c"]}}
-        build_spec("range://h", STORAGE, config, tables=Decisions.TABLES)
+        build_spec("range://h", STORAGE, config, tables=Decisions.TABLES, sinks=sink_traits)

@@ -12,6 +12,7 @@ from decide_kit import decisions, made
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadFilterRule, BadOption, OptionsConflict, TableNotActiveActive
+from rowferry.flow.assemble import sink_traits
 from rowferry.mysql.ddl.statement import create_sql, parse_create
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.build import build_spec
@@ -129,7 +130,7 @@ def test_a_table_that_is_not_captured_is_not_judged() -> None:
 )
 def test_settings_that_the_mode_refuses(config: dict[str, Any], sink: str, words: str) -> None:
     with pytest.raises(OptionsConflict, match=words):
-        build_spec("range://h:1", sink, config)
+        build_spec("range://h:1", sink, config, sinks=sink_traits)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_settings_that_the_mode_refuses(config: dict[str, Any], sink: str, words
 )
 def test_values_that_cannot_be_used(key: str, value: Any) -> None:
     with pytest.raises(BadOption, match=key):
-        build_spec("range://h:1", MYSQL, {key: value})
+        build_spec("range://h:1", MYSQL, {key: value}, sinks=sink_traits)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_values_that_cannot_be_used(key: str, value: Any) -> None:
 def test_all_kinds_of_files(tmp_path: Path, suffix: str, content: str) -> None:
     file = tmp_path / f"feed.{suffix}"
     file.write_text(content)
-    found = read_active_active(build_spec("range://h:1", MYSQL, file)[0])
+    found = read_active_active(build_spec("range://h:1", MYSQL, file, sinks=sink_traits)[0])
     assert found.enabled and found.bdr_mode and not found.emulated
     assert found.progress_interval.total_seconds() == 1800
-    assert not read_active_active(build_spec("range://h:1", MYSQL)[0]).enabled
+    assert not read_active_active(build_spec("range://h:1", MYSQL, sinks=sink_traits)[0]).enabled

@@ -7,6 +7,7 @@ from typing import Any
 
 from page_examples import all_blocks
 from rowferry.change.table import TableId
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.dispatch.partition_rule import ByCommitTs, ByIndex, Fixed
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.spec.build import build_spec
@@ -23,7 +24,9 @@ def test_the_examples_hold() -> None:
 def test_the_configuration_says_what_the_page_says() -> None:
     (block,) = (b for b in all_blocks("toml") if b.page == "dispatch.md")
     config = tomllib.loads(block.text)
-    spec, notices = build_spec("mysql://db", "kafka://broker/feed?protocol=canal-json", config)
+    spec, notices = build_spec(
+        "mysql://db", "kafka://broker/feed?protocol=canal-json", config, sinks=sink_traits
+    )
     rules = DispatchRules(spec, "feed")
     assert notices == []
     assert rules.partition_rule(TableId("shop", "users")) == ByIndex()

@@ -9,6 +9,7 @@ from dispatch_kit import rules, spec
 
 from rowferry.change.table import TableId
 from rowferry.errors import BadDispatchRule, BadFilterRule, BadInput, OptionsConflict, UnknownOption
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.dispatch.partition_rule import (
     ByColumns,
     ByCommitTs,
@@ -120,7 +121,10 @@ def test_a_refusal_names_its_rule_among_many() -> None:
 
 def build(*written: dict[str, Any]) -> tuple[DispatchRules, list[str]]:
     found, notices = build_spec(
-        "range://h:1", "kafka://b/t?protocol=canal-json", {"sink": {"dispatchers": list(written)}}
+        "range://h:1",
+        "kafka://b/t?protocol=canal-json",
+        {"sink": {"dispatchers": list(written)}},
+        sinks=sink_traits,
     )
     return DispatchRules(found, "t"), notices
 
@@ -162,13 +166,18 @@ def test_wrong_rules_fail_the_creation() -> None:
         with pytest.raises(BadInput, match=r"sink\.dispatchers\[0\]"):
             build(written)
     with pytest.raises(BadInput, match="expected a list of rules"):
-        build_spec("range://h:1", "kafka://b/t?protocol=csv", {"sink": {"dispatchers": ["ts"]}})
+        build_spec(
+            "range://h:1",
+            "kafka://b/t?protocol=csv",
+            {"sink": {"dispatchers": ["ts"]}},
+            sinks=sink_traits,
+        )
 
 
 def test_rules_are_told_to_be_idle_without_topics() -> None:
     def told(*written: dict[str, Any]) -> list[str]:
         config = {"sink": {"dispatchers": [{"matcher": ["*.*"], **w} for w in written]}}
-        return build_spec("range://h:1", "blackhole://", config)[1]
+        return build_spec("range://h:1", "blackhole://", config, sinks=sink_traits)[1]
 
     assert told({"partition": 0}, {"topic": "x"}) == [
         "sink.dispatchers has no effect: partition, topic concern sinks with topics only, which "

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from encode_cases import chunk, spec, table, text
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Cut, Op, Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
@@ -29,12 +30,16 @@ SHAPE = table(
 )
 AT_MS = 1_700_000_000_000
 CODECS: list[Callable[[], Any]] = [
-    lambda: Csv(spec()),
-    lambda: Csv(spec(csv={"include-commit-ts": True, "output-old-value": True, "quote": ""})),
-    lambda: Csv(spec(csv={"delimiter": "||", "quote": "'"})),
-    lambda: CanalJson(spec("file:///data?enable-tidb-extension=true")),
-    lambda: CanalJson(spec(**{"only-output-updated-columns": True})),
-    lambda: OpenProtocol(spec("kafka://broker/topic?protocol=open-protocol")),  # joins nothing
+    lambda: codec_for(Csv, spec()),
+    lambda: codec_for(
+        Csv, spec(csv={"include-commit-ts": True, "output-old-value": True, "quote": ""})
+    ),
+    lambda: codec_for(Csv, spec(csv={"delimiter": "||", "quote": "'"})),
+    lambda: codec_for(CanalJson, spec("file:///data?enable-tidb-extension=true")),
+    lambda: codec_for(CanalJson, spec(**{"only-output-updated-columns": True})),
+    lambda: codec_for(
+        OpenProtocol, spec("kafka://broker/topic?protocol=open-protocol")
+    ),  # joins nothing
 ]
 
 
@@ -119,4 +124,4 @@ def test_an_error_names_the_table_of_the_row() -> None:
     broken = whole.set_column(0, "op", op)
     chunks = [(n, Rows(made(f"t{n}"), broken.slice(n, 1), cut=Cut(broken, n))) for n in range(4)]
     with pytest.raises(EncodeError, match=r"t2: row 0 of a chunk"):
-        list(encoded_rows(Csv(spec()), chunks, AT_MS))
+        list(encoded_rows(codec_for(Csv, spec()), chunks, AT_MS))

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, table, text
 
+from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
@@ -51,11 +52,11 @@ def images(parts: list[Rows]) -> list[tuple[int, Any, Any]]:
 
 def test_row_key_is_refused() -> None:
     with pytest.raises(BadOption, match="output-row-key is not supported"):
-        CanalJson(spec(f"{KAFKA}?output-row-key=true"))
+        codec_for(CanalJson, spec(f"{KAFKA}?output-row-key=true"))
 
 
 def test_an_update_without_its_old_row_has_old_null() -> None:
-    codec = CanalJson(spec(KAFKA))
+    codec = codec_for(CanalJson, spec(KAFKA))
     rows = chunk(INT_TEXT, (Op.UPDATE, None, NEW), (Op.UPDATE, OLD, NEW))
     first, second = (json.loads(v) for v in codec.encode_rows(rows, 5).values.to_pylist())
     assert first["type"] == second["type"] == "UPDATE"
@@ -64,14 +65,14 @@ def test_an_update_without_its_old_row_has_old_null() -> None:
 
 def test_absent_columns_are_left_out() -> None:
     rows = chunk(INT_TEXT, (Op.INSERT, None, {"b": "x"}), kind=pa.struct([("b", pa.large_utf8())]))
-    found = json.loads(text(CanalJson(spec(KAFKA)).encode_rows(rows, 5)))
+    found = json.loads(text(codec_for(CanalJson, spec(KAFKA)).encode_rows(rows, 5)))
     assert found["data"] == [{"b": "x"}]
     assert list(found["sqlType"]) == list(found["mysqlType"]) == ["b"]
 
 
 def test_a_keyless_table_has_no_delete_by_handle_key() -> None:
     keyless = TableSchema(INT_TEXT.id, 1, 1, INT_TEXT.columns)
-    codec = CanalJson(spec(**{"delete-only-output-handle-key-columns": True}))
+    codec = codec_for(CanalJson, spec(**{"delete-only-output-handle-key-columns": True}))
     with pytest.raises(EncodeError, match="test.t: a change has no column to write"):
         codec.encode_rows(chunk(keyless, (Op.DELETE, OLD, None)), 5)
 
@@ -97,7 +98,9 @@ def test_sql_type_of_integers_follows_the_value(
     name: str, unsigned: bool, value: int | None, number: int
 ) -> None:
     schema = table(SqlType("int"), SqlType(name, unsigned=unsigned))
-    found = json.loads(text(CanalJson(spec(KAFKA)).encode_rows(inserts(schema, (1, value)), 5)))
+    found = json.loads(
+        text(codec_for(CanalJson, spec(KAFKA)).encode_rows(inserts(schema, (1, value)), 5))
+    )
     assert found["sqlType"]["b"] == number
 
 
@@ -113,7 +116,7 @@ def test_types_that_stand_for_others(name: str, number: int, shown: str, full: b
 def test_what_is_no_number_is_zero() -> None:
     schema = table(SqlType("int"), SqlType("double"), SqlType("float"))
     rows = inserts(schema, (1, float("nan"), float("-inf")))
-    found = json.loads(text(CanalJson(spec(KAFKA)).encode_rows(rows, 5)))
+    found = json.loads(text(codec_for(CanalJson, spec(KAFKA)).encode_rows(rows, 5)))
     assert found["data"] == [{"a": "1", "b": "0", "c": "0"}]
 
 
@@ -131,7 +134,7 @@ WORDS = {
 
 @pytest.mark.parametrize("kind", DdlKind, ids=lambda k: k.name)
 def test_schema_changes(kind: DdlKind) -> None:
-    codec = CanalJson(spec(f"{KAFKA}?enable-tidb-extension=true"))
+    codec = codec_for(CanalJson, spec(f"{KAFKA}?enable-tidb-extension=true"))
     change = SchemaChange(5 << 18, kind, 'alter "<x>"\n', TableId("d", "t"))
     encoded = codec.encode_schema_change(change, 9)
     assert encoded is not None
@@ -147,8 +150,8 @@ def test_schema_changes(kind: DdlKind) -> None:
 
 
 def test_watermarks_need_the_extension() -> None:
-    assert CanalJson(spec(KAFKA)).encode_watermark(Watermark(7), 9) is None
-    codec = CanalJson(spec(f"{KAFKA}?enable-tidb-extension=true"))
+    assert codec_for(CanalJson, spec(KAFKA)).encode_watermark(Watermark(7), 9) is None
+    codec = codec_for(CanalJson, spec(f"{KAFKA}?enable-tidb-extension=true"))
     encoded = codec.encode_watermark(Watermark(7 << 18), 9)
     assert encoded is not None
     assert list(codec.decode(bytes(encoded.value_bytes()), INT_TEXT)) == [Watermark(7 << 18)]
@@ -157,24 +160,26 @@ def test_watermarks_need_the_extension() -> None:
 def test_reading_takes_keys_in_any_order_and_spaces() -> None:
     backwards = dict(reversed(message(type="UPDATE", old=[{"b": "o", "a": "1"}]).items()))
     raw = json.dumps(backwards, indent=1, ensure_ascii=False).encode() + b"\r\n"
-    parts = read(CanalJson(spec()), raw)
+    parts = read(codec_for(CanalJson, spec()), raw)
     assert images(parts) == [(Op.UPDATE, {"a": 1, "b": "o"}, {"a": 1, "b": "x"})]
 
 
 def test_commit_ts_comes_from_the_extension_or_the_millisecond() -> None:
-    (rows,) = read(CanalJson(spec()), message(es=3), message(_tidb={"x": {}, "commitTs": 786433}))
+    (rows,) = read(
+        codec_for(CanalJson, spec()), message(es=3), message(_tidb={"x": {}, "commitTs": 786433})
+    )
     assert rows.commit_ts.tolist() == [3 << 18, 786433]
 
 
 def test_unknown_columns_are_passed_over_and_missing_ones_absent() -> None:
-    (rows,) = read(CanalJson(spec()), message(data=[{"z": "9", "b": "x"}]))
+    (rows,) = read(codec_for(CanalJson, spec()), message(data=[{"z": "9", "b": "x"}]))
     assert rows.after.to_pylist() == [{"b": "x"}]
 
 
 def test_rows_with_other_columns_start_a_new_chunk() -> None:
     few = {"type": "DELETE", "data": [{"a": "1"}]}
     parts = read(
-        CanalJson(spec()),
+        codec_for(CanalJson, spec()),
         message(),
         message(**few),
         message(),
@@ -190,7 +195,7 @@ def test_rows_with_other_columns_start_a_new_chunk() -> None:
 def test_blocks_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canal_json_reader, "_LEAST", 1)
     monkeypatch.setattr(canal_json_reader, "_MOST", 3)
-    codec = CanalJson(spec(**{"enable-tidb-extension": True}))
+    codec = codec_for(CanalJson, spec(**{"enable-tidb-extension": True}))
     rows = inserts(INT_TEXT, *((i, f"v{i}") for i in range(10)))
     parts = list(codec.decode(bytes(codec.encode_rows(rows, 5).value_bytes()), INT_TEXT))
     assert len(parts) == 4
@@ -199,7 +204,7 @@ def test_blocks_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_terminator_may_stand_inside_values() -> None:
-    codec = CanalJson(spec(terminator="}"))
+    codec = codec_for(CanalJson, spec(terminator="}"))
     rows = inserts(INT_TEXT, (1, "}}}"), (2, "{"))
     (found,) = codec.decode(bytes(codec.encode_rows(rows, 5).value_bytes()), INT_TEXT)
     assert isinstance(found, Rows) and found.after.equals(rows.after)
@@ -228,7 +233,7 @@ def test_another_terminator_may_stand_inside_values() -> None:
 )
 def test_malformed_messages_are_errors_with_a_place(bad: bytes, words: str) -> None:
     with pytest.raises(DecodeError) as caught:
-        read(CanalJson(spec()), message(), bad)
+        read(codec_for(CanalJson, spec()), message(), bad)
     assert words in str(caught.value)
 
 
@@ -237,18 +242,18 @@ def test_binary_text_beyond_latin1_is_an_error() -> None:
     for shown in ("€", "\\u20ac"):
         raw = f'{{"type":"INSERT","data":[{{"a":"1","b":"{shown}"}}]}}\r\n'.encode()
         with pytest.raises(DecodeError, match="row 1, column 'b': .* is no latin-1 text"):
-            read(CanalJson(spec()), raw, schema=schema)
+            read(codec_for(CanalJson, spec()), raw, schema=schema)
 
 
 def test_escapes_of_other_writers_are_read() -> None:
     raw = rb'{"type":"INSERT","data":[{"\u0061":"1","b":"\/\b\f\ud83d\ude00\ud800"}]}' + b"\r\n"
-    assert images(read(CanalJson(spec()), raw)) == [
+    assert images(read(codec_for(CanalJson, spec()), raw)) == [
         (Op.INSERT, None, {"a": 1, "b": "/\b\f\U0001f600\ufffd"})
     ]
 
 
 def test_every_cut_of_a_file_is_an_error_or_fewer_rows() -> None:
-    codec = CanalJson(spec(**{"enable-tidb-extension": True}))
+    codec = codec_for(CanalJson, spec(**{"enable-tidb-extension": True}))
     rows = chunk(INT_TEXT, (Op.UPDATE, OLD, {"a": 1, "b": 'é"\\'}), (Op.DELETE, OLD, None))
     values = codec.encode_rows(rows, 5).values.to_pylist()
     data = b"".join(values)
@@ -268,7 +273,7 @@ def received(codec: CanalJson, rows: Rows) -> list[Any]:
 
 
 def test_elements_come_back_with_quotes_and_backslashes() -> None:
-    codec = CanalJson(spec(f"{KAFKA}?content-compatible=true"))
+    codec = codec_for(CanalJson, spec(f"{KAFKA}?content-compatible=true"))
     names = ("it's", "ends\\", "a\\b c", "line\nbreak")
     schema = table(SqlType("int"), SqlType("enum", elements=names))
     (found,) = received(codec, inserts(schema, (1, 2)))
@@ -277,7 +282,9 @@ def test_elements_come_back_with_quotes_and_backslashes() -> None:
 
 @pytest.mark.parametrize("full", ["false", "true"])
 def test_a_message_tells_its_table(full: str) -> None:
-    codec = CanalJson(spec(f"{KAFKA}?enable-tidb-extension=true&content-compatible={full}"))
+    codec = codec_for(
+        CanalJson, spec(f"{KAFKA}?enable-tidb-extension=true&content-compatible={full}")
+    )
     sql = (
         "create table t (a bigint unsigned, b varbinary(9), c text, d datetime(3), e decimal(9,2),"
         " f enum('x','y'), g set('x'), h bit(9), i time(2), j json, k float, y year, z int(4)"
@@ -302,7 +309,7 @@ def test_a_message_tells_its_table(full: str) -> None:
 
 
 def test_messages_have_the_routed_names() -> None:
-    codec = CanalJson(spec(KAFKA))
+    codec = codec_for(CanalJson, spec(KAFKA))
     routed = replace(INT_TEXT, target=TableId("there", 'x"'))
     (found,) = received(codec, inserts(routed, (1, "x")))
     assert found.table.id == routed.target
@@ -314,7 +321,7 @@ def test_messages_have_the_routed_names() -> None:
 
 
 def test_messages_with_only_updated_columns_come_back_whole() -> None:
-    codec = CanalJson(spec(f"{KAFKA}?only-output-updated-columns=true"))
+    codec = codec_for(CanalJson, spec(f"{KAFKA}?only-output-updated-columns=true"))
     rows = chunk(INT_TEXT, (Op.UPDATE, OLD, NEW), (Op.UPDATE, OLD, OLD), (Op.DELETE, OLD, None))
     found = received(codec, rows)
     assert images(found) == images([rows])
@@ -322,7 +329,7 @@ def test_messages_with_only_updated_columns_come_back_whole() -> None:
 
 def test_a_keyless_table_has_no_key_in_messages() -> None:
     keyless = TableSchema(INT_TEXT.id, 1, 1, INT_TEXT.columns)
-    (found,) = received(CanalJson(spec(KAFKA)), inserts(keyless, (1, "x")))
+    (found,) = received(codec_for(CanalJson, spec(KAFKA)), inserts(keyless, (1, "x")))
     assert found.table.indexes == ()
 
 
@@ -349,5 +356,5 @@ def test_a_keyless_table_has_no_key_in_messages() -> None:
 def test_malformed_messages_of_a_queue(changes: dict[str, Any], words: str) -> None:
     text = json.dumps(message(pkNames=["a"], **changes)).encode()
     with pytest.raises(DecodeError) as caught:
-        list(CanalJson(spec(KAFKA)).decode_message(None, text))
+        list(codec_for(CanalJson, spec(KAFKA)).decode_message(None, text))
     assert words in str(caught.value)

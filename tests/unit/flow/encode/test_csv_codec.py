@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, table, text
 
+from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadOption, DecodeError, EncodeError
+from rowferry.errors import BadOption, DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.encode.csv import reader as csv_reader
 from rowferry.flow.encode.csv.codec import Csv
 
@@ -59,35 +60,35 @@ def images(parts: list[Rows]) -> list[tuple[int, Any, Any]]:
 )
 def test_bad_options_name_the_key(options: dict[str, Any], words: str) -> None:
     with pytest.raises(BadOption) as caught:
-        Csv(spec(csv=options))
+        codec_for(Csv, spec(csv=options))
     assert words in str(caught.value)
 
 
 def test_deletes_cannot_be_cut_down() -> None:
-    with pytest.raises(BadOption, match="CSV protocol always output all columns"):
-        Csv(spec(**{"delete-only-output-handle-key-columns": True}))
+    with pytest.raises(OptionsConflict, match="CSV protocol always output all columns"):
+        codec_for(Csv, spec(**{"delete-only-output-handle-key-columns": True}))
 
 
 def test_an_empty_terminator_is_crlf() -> None:
     rows = inserts(INT_TEXT, (1, "x"))
-    assert text(Csv(spec(terminator="")).encode_rows(rows, 5)) == f'{HEAD}1,"x"\r\n'
+    assert text(codec_for(Csv, spec(terminator="")).encode_rows(rows, 5)) == f'{HEAD}1,"x"\r\n'
 
 
 def test_output_handle_key_has_no_effect() -> None:
     rows = inserts(INT_TEXT, (1, "x"))
-    plain, with_key = Csv(spec()), Csv(spec(csv={"output-handle-key": True}))
+    plain, with_key = codec_for(Csv, spec()), codec_for(Csv, spec(csv={"output-handle-key": True}))
     assert text(with_key.encode_rows(rows, 5)) == text(plain.encode_rows(rows, 5))
 
 
 def test_messages_outside_files_have_no_terminator_at_their_end() -> None:
-    codec = Csv(spec("http://host/", csv={"output-old-value": True}))
+    codec = codec_for(Csv, spec("http://host/", csv={"output-old-value": True}))
     encoded = codec.encode_rows(chunk(INT_TEXT, (Op.UPDATE, OLD, NEW)), 5)
     assert text(encoded) == '"D","t","test",true,1,"old"\r\n"I","t","test",true,1,"new"'
     assert images(read(codec, text(encoded))) == [(Op.UPDATE, OLD, NEW)]
 
 
 def test_schema_changes_and_watermarks_are_not_written() -> None:
-    codec = Csv(spec())
+    codec = codec_for(Csv, spec())
     change = SchemaChange(1, DdlKind.CREATE_TABLE, "create table t (a int)", TableId("test", "t"))
     assert codec.encode_schema_change(change, 5) is None
     assert codec.encode_watermark(Watermark(1), 5) is None
@@ -95,15 +96,15 @@ def test_schema_changes_and_watermarks_are_not_written() -> None:
 
 def test_old_values_need_old_rows() -> None:
     rows = chunk(INT_TEXT, (Op.UPDATE, None, NEW))
-    assert text(Csv(spec()).encode_rows(rows, 5)) == '"U","t","test",1,"new"\r\n'
+    assert text(codec_for(Csv, spec()).encode_rows(rows, 5)) == '"U","t","test",1,"new"\r\n'
     with pytest.raises(EncodeError, match="sink.csv.output-old-value needs old rows"):
-        Csv(spec(csv={"output-old-value": True})).encode_rows(rows, 5)
+        codec_for(Csv, spec(csv={"output-old-value": True})).encode_rows(rows, 5)
 
 
 def test_an_absent_column_is_refused() -> None:
     rows = chunk(INT_TEXT, (Op.INSERT, None, {"a": 1}), kind=pa.struct([pa.field("a", pa.int64())]))
     with pytest.raises(EncodeError, match="csv cannot leave columns out; missing: b"):
-        Csv(spec()).encode_rows(rows, 5)
+        codec_for(Csv, spec()).encode_rows(rows, 5)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_an_absent_column_is_refused() -> None:
 def test_a_value_without_an_element_is_refused(kind: SqlType, value: int) -> None:
     rows = inserts(table(SqlType("int"), kind), (1, value))
     with pytest.raises(EncodeError, match=rf"test\.t\.b: value {value} has no element"):
-        Csv(spec()).encode_rows(rows, 5)
+        codec_for(Csv, spec()).encode_rows(rows, 5)
 
 
 @pytest.mark.parametrize(
@@ -131,31 +132,31 @@ def test_a_value_without_an_element_is_refused(kind: SqlType, value: int) -> Non
     ],
 )
 def test_more_types(kind: SqlType, value: Any, shown: str | None) -> None:
-    schema, codec = table(SqlType("int"), kind), Csv(spec())
+    schema, codec = table(SqlType("int"), kind), codec_for(Csv, spec())
     line = text(codec.encode_rows(inserts(schema, (1, value)), 5))
     assert line == f"{HEAD}1,{shown or chr(34) + value + chr(34)}\r\n"
     assert images(read(codec, line, schema)) == [(Op.INSERT, None, {"a": 1, "b": value})]
 
 
 def test_reading_gives_each_kind_of_change() -> None:
-    codec = Csv(spec(csv={"include-commit-ts": True}))
+    codec = codec_for(Csv, spec(csv={"include-commit-ts": True}))
     data = '"I","t","test",7,1,"old"\r\n"U","t","test",8,1,"new"\r\n"D","t","test",9,1,\\N\r\n'
     parts = read(codec, data)
     gone = {"a": 1, "b": None}
     assert images(parts) == [(0, None, OLD), (1, None, NEW), (2, gone, None)]
     assert parts[0].commit_ts.tolist() == [7, 8, 9]
     assert parts[0].batch.column("seq").to_pylist() == [0, 1, 2]
-    assert Csv(spec()).encode_rows(parts[0], 0).values  # and it can be written again
+    assert codec_for(Csv, spec()).encode_rows(parts[0], 0).values  # and it can be written again
 
 
 def test_without_commit_ts_it_is_zero() -> None:
-    assert read(Csv(spec()), f'{HEAD}1,"x"\r\n')[0].commit_ts.tolist() == [0]
+    assert read(codec_for(Csv, spec()), f'{HEAD}1,"x"\r\n')[0].commit_ts.tolist() == [0]
 
 
 def test_updates_with_old_rows_survive_block_borders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_reader, "_LEAST", 1)
     monkeypatch.setattr(csv_reader, "_MOST", 4)
-    codec = Csv(spec(csv={"output-old-value": True}))
+    codec = codec_for(Csv, spec(csv={"output-old-value": True}))
     wanted = [(Op.UPDATE, {"a": i, "b": "o"}, {"a": i, "b": "n"}) for i in range(9)]
     wanted.insert(0, (Op.INSERT, None, {"a": 0, "b": "o"}))
     wanted.append((Op.DELETE, {"a": 8, "b": "n"}, None))
@@ -182,7 +183,7 @@ def test_updates_with_old_rows_survive_block_borders(monkeypatch: pytest.MonkeyP
 )
 def test_malformed_lines_are_errors_with_a_place(lines: str | bytes, words: str) -> None:
     with pytest.raises(DecodeError) as caught:
-        read(Csv(spec()), lines)
+        read(codec_for(Csv, spec()), lines)
     assert words in str(caught.value)
 
 
@@ -201,13 +202,17 @@ def test_malformed_lines_are_errors_with_a_place(lines: str | bytes, words: str)
 )
 def test_malformed_values_are_errors_with_a_place(kind: SqlType, shown: str, words: str) -> None:
     with pytest.raises(DecodeError) as caught:
-        read(Csv(spec()), f"{HEAD}1,\\N\r\n{HEAD}1,{shown}\r\n", table(SqlType("int"), kind))
+        read(
+            codec_for(Csv, spec()),
+            f"{HEAD}1,\\N\r\n{HEAD}1,{shown}\r\n",
+            table(SqlType("int"), kind),
+        )
     assert "row 2, column 'b'" in str(caught.value) and words in str(caught.value)
 
 
 @pytest.mark.parametrize("shown", ['"0g"', '"000"'])
 def test_malformed_hexadecimal_is_an_error(shown: str) -> None:
-    codec = Csv(spec(csv={"binary-encoding-method": "hex"}))
+    codec = codec_for(Csv, spec(csv={"binary-encoding-method": "hex"}))
     with pytest.raises(DecodeError, match="is no hex text"):
         read(codec, f"{HEAD}1,{shown}\r\n", table(SqlType("int"), SqlType("blob")))
 
@@ -223,12 +228,12 @@ def test_malformed_hexadecimal_is_an_error(shown: str) -> None:
 )
 def test_half_an_update_is_an_error(lines: str) -> None:
     with pytest.raises(DecodeError, match="row [12]: an update is not a delete line followed by"):
-        read(Csv(spec(csv={"output-old-value": True})), lines)
+        read(codec_for(Csv, spec(csv={"output-old-value": True})), lines)
 
 
 def test_every_cut_of_a_file_is_an_error_or_fewer_rows() -> None:
     for quote in ('"', ""):
-        codec = Csv(spec(csv={"quote": quote}))
+        codec = codec_for(Csv, spec(csv={"quote": quote}))
         rows = inserts(INT_TEXT, (1, 'a"b\\'), (2, None), (3, "é\r\n"))
         data = bytes(codec.encode_rows(rows, 5).value_bytes())
         whole = {0} | {int(x) for x in _ends(codec, rows)}
@@ -247,13 +252,13 @@ def _ends(codec: Csv, rows: Rows) -> list[int]:
 
 def test_names_are_the_routed_ones() -> None:
     routed = replace(INT_TEXT, target=TableId("there", "x"))
-    line = text(Csv(spec()).encode_rows(inserts(routed, (1, "y")), 5))
+    line = text(codec_for(Csv, spec()).encode_rows(inserts(routed, (1, "y")), 5))
     assert line == '"I","x","there",1,"y"\r\n'
 
 
 def test_lines_are_no_messages() -> None:
     with pytest.raises(DecodeError, match="csv is a format of files"):
-        Csv(spec()).decode_message(None, b'"I","t","test",1,"y"\r\n')
+        codec_for(Csv, spec()).decode_message(None, b'"I","t","test",1,"y"\r\n')
 
 
 @pytest.mark.parametrize(
@@ -265,7 +270,7 @@ def test_lines_are_no_messages() -> None:
     ],
 )
 def test_a_text_that_readers_take_for_null_is_told(options: dict[str, Any], written: str) -> None:
-    codec = Csv(spec(csv=options))
+    codec = codec_for(Csv, spec(csv=options))
     assert len(codec.advice([])) == 1
     line = codec.encode_rows(inserts(INT_TEXT, (1, written)), 0).value_bytes()
     assert images(read(codec, bytes(line)))[0][2] == {"a": 1, "b": None}
@@ -273,5 +278,5 @@ def test_a_text_that_readers_take_for_null_is_told(options: dict[str, Any], writ
 
 @pytest.mark.parametrize("null", ["\\N", "\\", "NULL"])
 def test_nothing_is_told_where_no_text_looks_like_null(null: str) -> None:
-    codec = Csv(spec(csv={"quote": '"' if null == "NULL" else "", "null": null}))
+    codec = codec_for(Csv, spec(csv={"quote": '"' if null == "NULL" else "", "null": null}))
     assert codec.advice([]) == []

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, table
 
+from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
@@ -91,7 +92,7 @@ def test_a_long_key_is_shown_shortened() -> None:
     schema = table(SqlType("varchar"), SqlType("int"))
     rows = chunk(schema, (Op.DELETE, {"a": "k" * 900, "b": 1}, None))
     with pytest.raises(MessageTooLarge, match=r"\(a = 'k{39}…\)"):
-        CanalJson(spec(KAFKA)).encode_rows(rows, 5, SMALL)
+        codec_for(CanalJson, spec(KAFKA)).encode_rows(rows, 5, SMALL)
 
 
 @BOTH
@@ -315,7 +316,7 @@ def test_canal_json_notes_are_compressed(compression: str) -> None:
 
 def test_files_are_never_compressed() -> None:
     section = {"large-message-handle": {"large-message-handle-compression": "lz4"}}
-    codec = CanalJson(spec(**{"kafka-config": section}))
+    codec = codec_for(CanalJson, spec(**{"kafka-config": section}))
     json.loads(codec.encode_rows(mixed(), 5).values[0].as_py())
 
 
@@ -418,9 +419,12 @@ def test_deletes_need_a_handle_key_where_they_hold_nothing_else(kind: type[Codec
 
 def test_the_extension_can_be_set_in_the_codec_section() -> None:
     section = {"codec-config": {"enable-tidb-extension": True}}
-    codec = CanalJson(spec("kafka://broker/topic", **{"kafka-config": section}))
+    codec = codec_for(CanalJson, spec("kafka://broker/topic", **{"kafka-config": section}))
     assert codec.encode_watermark(Watermark(1), 5) is not None
     off = "kafka://broker/topic?enable-tidb-extension=false"
     assert (
-        CanalJson(spec(off, **{"kafka-config": section})).encode_watermark(Watermark(1), 5) is None
+        codec_for(CanalJson, spec(off, **{"kafka-config": section})).encode_watermark(
+            Watermark(1), 5
+        )
+        is None
     )

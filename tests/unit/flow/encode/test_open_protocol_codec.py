@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, table
 
+from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
@@ -27,7 +28,7 @@ OLD, NEW = {"a": 1, "b": "old"}, {"a": 1, "b": "new"}
 
 
 def codec(uri: str = KAFKA, **sink: Any) -> OpenProtocol:
-    return OpenProtocol(spec(uri, **sink))
+    return codec_for(OpenProtocol, spec(uri, **sink))
 
 
 def pairs(one: OpenProtocol, rows: Rows) -> list[tuple[str, str]]:

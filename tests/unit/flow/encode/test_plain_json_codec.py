@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableId, TableSchema
@@ -48,7 +49,7 @@ AT = 449_000_000_000_000_001
 def codec(**section: Any) -> PlainJson:
     source = Uri.parse("range://127.0.0.1:1", "source")
     sink = Uri.parse("http://127.0.0.1:1/", "sink")
-    return PlainJson(ChangefeedSpec("feed", source, sink, {"sink": {"json": section}}))
+    return codec_for(PlainJson, ChangefeedSpec("feed", source, sink, {"sink": {"json": section}}))
 
 
 def rows(

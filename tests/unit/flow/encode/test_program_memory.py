@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from encode_cases import chunk, spec, table
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId
@@ -45,11 +46,11 @@ def changes(schema: Any, ops: str) -> Rows:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Csv(spec()),
-        lambda: Csv(spec(csv={"include-commit-ts": True, "quote": ""})),
-        lambda: CanalJson(spec()),
-        lambda: CanalJson(spec("file:///data?enable-tidb-extension=true")),
-        lambda: CanalJson(spec(**{"only-output-updated-columns": True})),
+        lambda: codec_for(Csv, spec()),
+        lambda: codec_for(Csv, spec(csv={"include-commit-ts": True, "quote": ""})),
+        lambda: codec_for(CanalJson, spec()),
+        lambda: codec_for(CanalJson, spec("file:///data?enable-tidb-extension=true")),
+        lambda: codec_for(CanalJson, spec(**{"only-output-updated-columns": True})),
     ],
 )
 def test_the_same_bytes_come_from_memory(make: Callable[[], Any]) -> None:
@@ -79,7 +80,7 @@ def test_a_table_keeps_one_version_and_one_time(make: Callable[[], Any]) -> None
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_REMEMBERED", 3)
-    codec = Csv(spec())
+    codec = codec_for(Csv, spec())
     schemas = [replace(WIDE, id=TableId("test", f"t{n}")) for n in range(5)]
     for schema in schemas * 2:
         codec.encode_rows(changes(schema, "i"), 1)

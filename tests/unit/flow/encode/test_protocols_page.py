@@ -7,7 +7,9 @@ import io
 import tomllib
 from typing import Any
 
+from codec_kit import codec_for
 from page_examples import Block, all_blocks
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.spec.build import build_spec
 
@@ -29,6 +31,8 @@ def test_the_examples_print_what_the_page_says() -> None:
 
 def test_the_configuration_is_accepted() -> None:
     config = tomllib.loads(page_blocks()[-1].text)
-    spec, notices = build_spec("mysql://db", "kafka://broker/feed", config, tables=CanalJson.TABLES)
+    spec, notices = build_spec(
+        "mysql://db", "kafka://broker/feed", config, tables=CanalJson.TABLES, sinks=sink_traits
+    )
     assert notices == []
-    CanalJson(spec)
+    codec_for(CanalJson, spec)

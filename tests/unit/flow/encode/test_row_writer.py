@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from encode_cases import INT_TEXT, chunk, inserts, spec, text
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Op, Rows
 from rowferry.columnar import render as kernels_render
 from rowferry.errors import DecodeError, EncodeError
@@ -45,7 +46,7 @@ def test_no_rows_give_no_values(kind: type[Codec]) -> None:
 
 
 def test_values_are_contiguous() -> None:
-    encoded = CanalJson(spec()).encode_rows(inserts(INT_TEXT, (1, "a"), (2, "b")), 5)
+    encoded = codec_for(CanalJson, spec()).encode_rows(inserts(INT_TEXT, (1, "a"), (2, "b")), 5)
     assert bytes(encoded.value_bytes()) == b"".join(encoded.values.to_pylist())
 
 
@@ -148,11 +149,11 @@ def test_a_change_without_columns_is_refused(kind: type[Codec]) -> None:
 def test_values_of_another_arrow_type_are_cast_or_refused() -> None:
     narrow = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.string())])
     rows = chunk(INT_TEXT, (Op.INSERT, None, {"a": 1, "b": "x"}), kind=narrow)
-    assert text(Csv(spec()).encode_rows(rows, 5)) == '"I","t","test",1,"x"\r\n'
+    assert text(codec_for(Csv, spec()).encode_rows(rows, 5)) == '"I","t","test",1,"x"\r\n'
     wrong = pa.struct([pa.field("a", pa.string()), pa.field("b", pa.string())])
     rows = chunk(INT_TEXT, (Op.INSERT, None, {"a": "one", "b": "x"}), kind=wrong)
     with pytest.raises(EncodeError, match=r"test\.t\.a: "):
-        Csv(spec()).encode_rows(rows, 5)
+        codec_for(Csv, spec()).encode_rows(rows, 5)
 
 
 def test_warm_compiles_everything() -> None:

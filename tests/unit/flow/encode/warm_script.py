@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from encode_cases import inserts, spec, table
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.columnar import float_text as kernels_float
@@ -49,11 +50,11 @@ schema = table(*(SqlType(k) for k in kinds), SqlType("set", elements=("x", "y"))
 rows = inserts(schema, *[(1, 1.5, 2.5, b"\0\xff", "2020-01-01 00:00:00", "é\\", 9, 3)] * 4)
 for part in (rows, Rows(schema, rows.batch.slice(1, 2))):
     for codec in (
-        Csv(spec()),
-        Csv(spec(csv={"quote": "", "binary-encoding-method": "hex"})),
-        CanalJson(spec()),
-        CanalJson(spec("kafka://broker/topic")),
-        PlainJson(spec()),
+        codec_for(Csv, spec()),
+        codec_for(Csv, spec(csv={"quote": "", "binary-encoding-method": "hex"})),
+        codec_for(CanalJson, spec()),
+        codec_for(CanalJson, spec("kafka://broker/topic")),
+        codec_for(PlainJson, spec()),
     ):
         data = bytes(codec.encode_rows(part, 5).value_bytes())
         if not data.endswith(b"}"):

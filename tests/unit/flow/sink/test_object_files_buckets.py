@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rowferry.errors import BadInput, BadOption, BadUri, OptionsConflict, UnknownOption
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.sink.storage import buckets
 from rowferry.flow.sink.storage.buckets import azure_files, gcs_files, s3_files
 from rowferry.flow.sink.storage.object_files import ObjectFiles
@@ -146,7 +147,7 @@ def test_parameters_of_another_store_are_refused() -> None:
         secret = secrets.token_hex(8)
         with pytest.raises(UnknownOption, match=f"{parameter}.*known for {scheme}") as raised:
             uri = f"{scheme}://b/p?protocol=csv&{parameter}={secret}"
-            build_spec("range://127.0.0.1:1", uri, tables=tables)
+            build_spec("range://127.0.0.1:1", uri, tables=tables, sinks=sink_traits)
         assert secret not in str(raised.value)
 
 

@@ -39,6 +39,7 @@ class BinlogSource:
     """A server's tables and its binary log; see `Source` for what it promises."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (BINLOG_OPTIONS,)
+    STAMPED_BY_ROWS: ClassVar[bool] = True
 
     def __init__(self, spec: ChangefeedSpec) -> None:
         self._options = spec.options(BINLOG_OPTIONS, spec.source)

@@ -52,6 +52,7 @@ class RangeSource:
     """Ranges pulled over gRPC; see `Source` for what it promises."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (RANGE_OPTIONS,)
+    STAMPED_BY_ROWS: ClassVar[bool] = False
 
     def __init__(self, spec: ChangefeedSpec) -> None:
         self._master = spec.source.address

@@ -38,6 +38,7 @@ from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.encode.large_message import LARGE, message_lengths
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_traits import SinkTraits
 
 _OVERHEAD: Final = 36  # bytes that a message has beside its key and value
 _INSERTED, _UPDATED = b"\x02c", b"\x02u"
@@ -61,8 +62,8 @@ class Avro:
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, KAFKA, CODEC, LARGE)
 
-    def __init__(self, spec: ChangefeedSpec) -> None:
-        settings = Settings.of(spec)
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
+        settings = Settings.of(spec, sink)
         self._modes = settings.modes
         self._extension = settings.extension
         self._watermark = settings.watermark

@@ -10,10 +10,11 @@ from rowferry.errors import BadOption, OptionsConflict
 from rowferry.flow.encode.avro.registry import RegistryAddress
 from rowferry.flow.encode.avro.schema import Modes
 from rowferry.flow.encode.large_message import COMPRESSION, LARGE, check_large_messages
-from rowferry.flow.encode.options import TIDB_EXTENSION, one_of_or_empty, writes_lines
+from rowferry.flow.encode.options import TIDB_EXTENSION, one_of_or_empty
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
 from rowferry.spec.option import Option, OptionTable, Shape, flag, one_of, text
+from rowferry.spec.sink_traits import SinkTraits
 
 
 def _address() -> Shape[str]:
@@ -158,7 +159,7 @@ class Settings:
     watermark: bool
 
     @classmethod
-    def of(cls, spec: ChangefeedSpec) -> Settings:
+    def of(cls, spec: ChangefeedSpec, sink: SinkTraits) -> Settings:
         """Read the options of a spec.
 
         Raises:
@@ -171,7 +172,7 @@ class Settings:
             raise BadOption(f"{BEFORE_VALUE.key} is not yet there; leave it out")
         if codec[WATERMARK] and not extension:
             raise OptionsConflict(f"{WATERMARK.key} needs {TIDB_EXTENSION.key} = true as well")
-        _check_surroundings(spec)
+        _check_surroundings(spec, sink)
         modes = Modes(
             decimal_text=codec[DECIMAL_MODE] == "string",
             bigint_text=codec[BIGINT_MODE] == "string",
@@ -180,13 +181,13 @@ class Settings:
         return cls(_registry(spec), modes, extension, codec[WATERMARK])
 
 
-def _check_surroundings(spec: ChangefeedSpec) -> None:
+def _check_surroundings(spec: ChangefeedSpec, sink: SinkTraits) -> None:
     large = spec.options(LARGE)
     check_large_messages(large, "avro", extension=False)
     if large[COMPRESSION] != "none":
         path = LARGE.path(COMPRESSION.key)
         raise OptionsConflict(f"{path}: protocol avro has no compressed messages; set it to none")
-    if writes_lines(spec):
+    if sink.takes_files:
         raise OptionsConflict(
             f"protocol avro is for message queues, not for files; with {spec.sink.scheme}:// use "
             "csv or canal-json"

@@ -36,11 +36,11 @@ from rowferry.flow.encode.options import (
     TIDB_EXTENSION,
     delete_only_handle_key,
     tidb_extension,
-    writes_lines,
 )
 from rowferry.flow.encode.same_layout import repeated
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, OptionTable, flag
+from rowferry.spec.sink_traits import SinkTraits
 
 ROW_KEY = Option(
     "output-row-key", flag(), False, "Not supported: the source's row key is not written.", uri=True
@@ -166,7 +166,7 @@ class CanalJson:
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CODEC, LARGE)
 
-    def __init__(self, spec: ChangefeedSpec) -> None:
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         options = spec.options(SINK)
         if spec.options(CODEC)[ROW_KEY]:
             raise BadOption(f"{CODEC.path(ROW_KEY.key)} is not supported; remove it")
@@ -174,8 +174,8 @@ class CanalJson:
         self._full_types = options[CONTENT_COMPATIBLE]
         self._only_updated = options[ONLY_UPDATED] or self._full_types
         self._delete_handle_only = delete_only_handle_key(spec)
-        self._terminator = options[TERMINATOR].encode() if writes_lines(spec) else b""
-        self._large = LargeMessages(spec, NAME, self._extension)
+        self._terminator = options[TERMINATOR].encode() if sink.takes_files else b""
+        self._large = LargeMessages(spec, sink, NAME, self._extension)
         self._memory = ProgramMemory()
 
     def probe(self) -> None:

@@ -16,17 +16,18 @@ from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, Images, element_text, fields, float_text
-from rowferry.errors import BadOption, DecodeError, EncodeError
+from rowferry.errors import BadOption, DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.encode.csv import tokenizer as kernels_csv
 from rowferry.flow.encode.csv.reader import Dialect, read_lines
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
 from rowferry.flow.encode.layout import Cell, Layout, Part, ProgramMemory
-from rowferry.flow.encode.options import DELETE_ONLY_HANDLE_KEY, SINK, TERMINATOR, writes_lines
+from rowferry.flow.encode.options import DELETE_ONLY_HANDLE_KEY, SINK, TERMINATOR
 from rowferry.flow.encode.same_layout import repeated
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, OptionTable, Shape, flag, text
+from rowferry.spec.sink_traits import SinkTraits
 
 
 def _quote() -> Shape[str]:
@@ -116,7 +117,7 @@ class Csv:
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CSV)
 
-    def __init__(self, spec: ChangefeedSpec) -> None:
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         options, shared = spec.options(CSV), spec.options(SINK)
         self._quote = options[QUOTE].encode()
         self._delimiter = options[DELIMITER].encode()
@@ -125,7 +126,7 @@ class Csv:
         self._packing = options[BINARY_ENCODING]
         self._old_value = options[OUTPUT_OLD_VALUE]
         self._header = options[FIELD_HEADER]
-        self._lines = writes_lines(spec)
+        self._lines = sink.takes_files
         self._terminator = shared[TERMINATOR].encode()
         self._memory = ProgramMemory()
         path = CSV.path(DELIMITER.key)
@@ -141,7 +142,7 @@ class Csv:
         if not self._quote and set(self._delimiter) & set(b"\\rn"):
             raise BadOption(f"{path} may not hold a backslash, r or n when quote is empty")
         if shared[DELETE_ONLY_HANDLE_KEY]:
-            raise BadOption(
+            raise OptionsConflict(
                 f"{SINK.path(DELETE_ONLY_HANDLE_KEY.key)}: CSV protocol always output all columns "
                 "for the delete event, set it to false"
             )

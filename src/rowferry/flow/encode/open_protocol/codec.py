@@ -30,10 +30,10 @@ from rowferry.flow.encode.options import (
     ONLY_UPDATED,
     SINK,
     delete_only_handle_key,
-    writes_lines,
 )
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, OptionTable, flag, whole
+from rowferry.spec.sink_traits import SinkTraits
 
 OUTPUT_OLD_VALUE = Option(
     "output-old-value", flag(), True, "An update holds the row's old values too."
@@ -80,13 +80,13 @@ class OpenProtocol:
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, OPEN, CODEC, LARGE)
 
-    def __init__(self, spec: ChangefeedSpec) -> None:
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         """Read the settings.
 
         Raises:
             OptionsConflict: the sink writes files, or large messages cannot be had as asked.
         """
-        if writes_lines(spec):
+        if sink.takes_files:
             raise OptionsConflict(
                 f"protocol {NAME} makes messages with keys, which {spec.sink.scheme} files do not "
                 "have; use protocol=canal-json or protocol=csv"
@@ -96,7 +96,7 @@ class OpenProtocol:
         self._delete_handle_only = delete_only_handle_key(spec)
         self._old_value = spec.options(OPEN)[OUTPUT_OLD_VALUE]
         self._batch_rows = spec.options(CODEC)[MAX_BATCH_SIZE]
-        self._large = LargeMessages(spec, NAME, extension=False)
+        self._large = LargeMessages(spec, sink, NAME, extension=False)
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""

@@ -17,6 +17,7 @@ from rowferry.flow.encode.contract import CodecTraits, RowFile
 from rowferry.flow.encode.parquet.reader import AFTER, BEFORE, read_file
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable, Section, one_of, option
+from rowferry.spec.sink_traits import SinkTraits
 
 _GROUP_ROWS: Final = 65536
 
@@ -62,7 +63,7 @@ class Parquet:
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (ParquetOptions.TABLE,)
 
-    def __init__(self, spec: ChangefeedSpec) -> None:
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         options = spec.options(ParquetOptions)
         self._flat = options.layout == "flat"
         self._native = options.temporal == "native"

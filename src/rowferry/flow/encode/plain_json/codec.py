@@ -25,11 +25,12 @@ from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
 from rowferry.flow.encode.layout import Cell, Layout, Part
-from rowferry.flow.encode.options import TERMINATOR, writes_lines
+from rowferry.flow.encode.options import TERMINATOR
 from rowferry.flow.encode.plain_json import tokenizer as kernels_plain_json
 from rowferry.flow.encode.plain_json.reader import read_message, read_messages
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, OptionTable, one_of
+from rowferry.spec.sink_traits import SinkTraits
 
 JSON_COLUMNS = Option(
     "json-columns",
@@ -62,9 +63,9 @@ class PlainJson:
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (LINES, JSON_TABLE)
 
-    def __init__(self, spec: ChangefeedSpec) -> None:
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         self._embeds = spec.options(JSON_TABLE)[JSON_COLUMNS] == "value"
-        self._terminator = spec.options(LINES)[TERMINATOR].encode() if writes_lines(spec) else b""
+        self._terminator = spec.options(LINES)[TERMINATOR].encode() if sink.takes_files else b""
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""

@@ -37,12 +37,12 @@ from rowferry.flow.encode.sql_rows.frame import (
 from rowferry.flow.encode.sql_rows.reader import read_frame
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_traits import SinkTraits
 
 _QUOTE: Final = ord("'")
 _BARE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _WORDS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ENUM, Kind.SET})
-_VECTOR_CALL: Final = frozenset({"mysql", "mysql+ssl"})  # TiDB takes the text as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class SqlRows:
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
 
-    def __init__(self, spec: ChangefeedSpec) -> None:
-        self._calls_vector = spec.sink.scheme in _VECTOR_CALL
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
+        self._calls_vector = spec.sink.scheme in sink.vector_call_schemes
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""

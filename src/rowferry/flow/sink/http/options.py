@@ -13,7 +13,6 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import (
     OptionTable,
     Section,
@@ -27,7 +26,6 @@ from rowferry.spec.option import (
     texts,
     whole,
 )
-from rowferry.spec.sink_family import family_of
 from rowferry.spec.uri import Uri
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -167,8 +165,10 @@ class Settings:
     headers: dict[str, str] = field(repr=False)
 
 
-def read_settings(spec: ChangefeedSpec, codec_tables: Iterable[OptionTable]) -> Settings:
+def read_settings(spec: ChangefeedSpec, others: Iterable[OptionTable]) -> Settings:
     """Read the HTTP sink's options; the URI's parameters that nobody declares are the receiver's.
+
+    `others` are the tables beside its own that may have parameters there.
 
     Raises:
         BadOption: a value that cannot be used.
@@ -178,8 +178,7 @@ def read_settings(spec: ChangefeedSpec, codec_tables: Iterable[OptionTable]) -> 
     options = spec.options(HttpOptions)
     if bool(options.ssl_cert) != bool(options.ssl_key):
         raise OptionsConflict("ssl-cert and ssl-key belong together; give both or none")
-    tables = [*own_tables(family_of(spec.sink.scheme)), HttpOptions.TABLE, *codec_tables]
-    declared = {o.key for table in tables for o in table.options if o.uri}
+    declared = {o.key for table in (HttpOptions.TABLE, *others) for o in table.options if o.uri}
     return Settings(options, _address(spec.sink, declared), _all_headers(options, spec.sink))
 
 

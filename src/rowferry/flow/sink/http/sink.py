@@ -20,6 +20,7 @@ from rowferry.flow.sink.http.client import Receiver
 from rowferry.flow.sink.http.options import HttpOptions, read_settings
 from rowferry.flow.sink.lanes import in_lanes
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
 
 
@@ -30,7 +31,17 @@ class Http(LaneDefaults):
     request has a key that is the same every time, so that the receiver can tell.
     """
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(
+        takes_files=False,
+        needs_shuffle=True,
+        movable=True,
+        kind="http",
+        section="sink.http-config",
+        protocol="allowed",
+        default_protocol="json",
+        forwards_parameters=True,
+        takes_partial_rows=True,
+    )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (HttpOptions.TABLE,)
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
@@ -41,7 +52,7 @@ class Http(LaneDefaults):
                 "use protocol=json or protocol=canal-json"
             )
         self._body: TextBody = body
-        self._settings = read_settings(spec, codec.TABLES)
+        self._settings = read_settings(spec, (*own_tables(self.TRAITS), *codec.TABLES))
         self._receiver = Receiver(self._settings)
         self._codec = codec
         self._changefeed = spec.changefeed_id

@@ -35,7 +35,16 @@ _LOOK_S: Final = 10.0  # between two looks at the topics' ids
 class Kafka:
     """Messages in topics; the partition of each row is the dispatch rules' answer."""
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(
+        takes_files=False,
+        needs_shuffle=True,
+        movable=True,
+        kind="kafka",
+        section="sink.kafka-config",
+        takes_partial_rows=True,
+        takes_raw_changes=True,
+        has_topics=True,
+    )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (KafkaOptions.TABLE,)
     flush_interval_s: ClassVar[float] = 0.2
     whole_transactions: ClassVar[bool] = False

@@ -70,7 +70,20 @@ class MySql:
     Rows are visible as soon as they are written; a replay writes them again, with the same result.
     """
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=False, needs_shuffle=True, movable=True)
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(
+        takes_files=False,
+        needs_shuffle=True,
+        movable=True,
+        kind="mysql",
+        section="sink.mysql-config",
+        protocol="none",
+        default_protocol="sql-rows",
+        atomicity=("none", "table", "global"),
+        writes_tables=True,
+        keeps_newest=True,
+        keeps_sync_points=True,
+        vector_call_schemes=("mysql", "mysql+ssl"),
+    )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SharedOptions.TABLE, MysqlOptions.TABLE)
     flush_interval_s: ClassVar[float] = 0.2
     separates_partitions = False

@@ -56,7 +56,15 @@ _LISTED_FOR_EACH = 8
 class Storage:
     """Files in a directory tree, numbered in the plan, visible once published."""
 
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(takes_files=True, needs_shuffle=False)
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(
+        takes_files=True,
+        needs_shuffle=False,
+        kind="storage",
+        section="sink.cloud-storage-config",
+        atomicity=("none", "table"),
+        takes_partial_rows=True,
+        takes_raw_changes=True,
+    )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (STORAGE_TABLE, SINK_TABLE)
     dispatch: ClassVar[BySlice] = BySlice()
 

@@ -9,6 +9,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableSchema
@@ -32,7 +33,7 @@ def spec(config: dict[str, Any] | None = None, sink: str = "", **parameters: Any
 
 
 def avro(**parameters: Any) -> Avro:
-    return Avro(spec(**parameters))
+    return codec_for(Avro, spec(**parameters))
 
 
 def table(columns: str, name: str = "shop.orders") -> TableSchema:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from avro_cases import NOWHERE, avro, spec
 
+from codec_kit import codec_for
 from rowferry.errors import BadInput, BadOption, OptionsConflict
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.encode.avro.codec import Avro
 from rowferry.flow.encode.avro.options import Settings
 from rowferry.flow.encode.avro.schema import Modes
@@ -21,9 +23,9 @@ def created(query: str, config: dict[str, Any] | None = None) -> Settings:
     """The settings of a changefeed that a user creates with this query of the sink's URI."""
     given = REGISTRY if config is None else config
     sink = f"kafka://broker:9092/topic?{query}"
-    found, _ = build_spec("range://127.0.0.1:1", sink, given, tables=Avro.TABLES)
+    found, _ = build_spec("range://127.0.0.1:1", sink, given, tables=Avro.TABLES, sinks=sink_traits)
     assert CODECS.load(found.protocol) is Avro
-    return Settings.of(found)
+    return Settings.of(found, sink_traits(found.sink.scheme))
 
 
 BOTH = pytest.mark.parametrize("protocol", ["avro", "flat-avro"])
@@ -117,8 +119,8 @@ def test_a_password_in_the_address_is_never_printed() -> None:
         assert word not in str(found.value)
     good = spec(schema_registry=f"http://alice:{word}@host:1")
     assert word not in str(good.sink) and "alice" in str(good.sink) and word in good.sink.reveal()
-    assert word not in repr(Settings.of(good))
-    assert Settings.of(good).registry.url == "http://host:1"
+    assert word not in repr(Settings.of(good, sink_traits(good.sink.scheme)))
+    assert Settings.of(good, sink_traits(good.sink.scheme)).registry.url == "http://host:1"
 
 
 @pytest.mark.parametrize(
@@ -171,4 +173,4 @@ def test_force_replicate_is_refused() -> None:
 
 def test_files_are_refused() -> None:
     with pytest.raises(OptionsConflict, match=r"not for files; with file:// use csv or canal-json"):
-        Avro(spec(REGISTRY, sink="file:///data?protocol=avro"))
+        codec_for(Avro, spec(REGISTRY, sink="file:///data?protocol=avro"))

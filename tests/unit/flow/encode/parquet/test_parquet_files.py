@@ -16,7 +16,7 @@ import pytest
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadInput, DecodeError, EncodeError, OptionsConflict
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.encode.parquet.format import Parquet
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
@@ -93,6 +93,7 @@ def parquet(**options: str) -> Parquet:
         {"sink": {"parquet": {k.replace("_", "-"): v for k, v in options.items()}}},
         "feed",
         option_tables,
+        sinks=sink_traits,
     )
     found = assemble(spec).format
     assert isinstance(found, Parquet)
@@ -217,7 +218,11 @@ def test_what_is_no_such_file_is_refused() -> None:
 )
 def test_what_does_not_go_together_is_refused_by_name(uri: str, words: str) -> None:
     with pytest.raises(OptionsConflict, match=words):
-        assemble(build_spec("range://127.0.0.1:1", uri, None, "feed", option_tables)[0])
+        assemble(
+            build_spec("range://127.0.0.1:1", uri, None, "feed", option_tables, sinks=sink_traits)[
+                0
+            ]
+        )
 
 
 @pytest.mark.parametrize("layout", ["flat", "images"])

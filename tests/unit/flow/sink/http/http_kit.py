@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from codec_kit import codec_for
 from rowferry.change.plan import Topic
 from rowferry.flow.assemble import codec_name
 from rowferry.flow.encode.contract import Encoded
@@ -26,7 +27,7 @@ def spec_of(uri: str, **config: Any) -> ChangefeedSpec:
 
 def sink_of(uri: str, **config: Any) -> Http:
     spec = spec_of(uri, **config)
-    return Http(spec, CODECS.load(codec_name(spec))(spec))
+    return Http(spec, codec_for(CODECS.load(codec_name(spec)), spec))
 
 
 def packet(values: list[bytes], partition: int = 0, number: int = 0, **more: Any) -> Packet:

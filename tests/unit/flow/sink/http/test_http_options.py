@@ -9,16 +9,19 @@ import pytest
 from http_kit import sink_of, spec_of
 
 from rowferry.errors import BadOption, BadUri, OptionsConflict, RowferryError
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.flow.sink.http.options import Settings, read_settings
 from rowferry.spec.build import build_spec
+from rowferry.spec.feed_options import own_tables
 
 RANGE = "range://127.0.0.1:1"
 
 
 def settings(uri: str, **config: object) -> Settings:
-    return read_settings(spec_of(uri, **config), CanalJson.TABLES)
+    spec = spec_of(uri, **config)
+    tables = own_tables(sink_traits(spec.sink.scheme))
+    return read_settings(spec, (*tables, *CanalJson.TABLES))
 
 
 def test_only_declared_options_leave_the_url() -> None:
@@ -51,7 +54,10 @@ def test_no_receiver(uri: str) -> None:
 
 def test_parameters_of_the_receiver_pass_the_check_and_near_misses_are_told() -> None:
     _, notices = build_spec(
-        RANGE, "http://h/?tenant=7&max-batch-row=5&authorization=x", tables=option_tables
+        RANGE,
+        "http://h/?tenant=7&max-batch-row=5&authorization=x",
+        tables=option_tables,
+        sinks=sink_traits,
     )
     (first, second) = notices
     assert "max-batch-row goes to the receiver" in first
@@ -61,7 +67,7 @@ def test_parameters_of_the_receiver_pass_the_check_and_near_misses_are_told() ->
 
 def test_a_wrong_value_is_refused_by_name() -> None:
     with pytest.raises(BadOption, match=r"max-batch-rows.*'0'.*from 1"):
-        build_spec(RANGE, "http://h/?max-batch-rows=0", tables=option_tables)
+        build_spec(RANGE, "http://h/?max-batch-rows=0", tables=option_tables, sinks=sink_traits)
 
 
 def test_json_is_the_default_protocol_and_csv_is_refused() -> None:

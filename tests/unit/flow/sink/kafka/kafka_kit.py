@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from codec_kit import codec_for
 from rowferry.change.plan import Segment, Stretch, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import RowferryError
@@ -95,7 +96,7 @@ def kafka_of(query: str = "protocol=canal-json", **rule: Any) -> sink.Kafka:
     spec = ChangefeedSpec(
         "feed", source, Uri.parse(f"kafka://b:1/fallback?{query}", "sink"), config
     )
-    return sink.Kafka(spec, CODECS.load(codec_name(spec))(spec))
+    return sink.Kafka(spec, codec_for(CODECS.load(codec_name(spec)), spec))
 
 
 def table(name: str, number: int = 1) -> TableSchema:

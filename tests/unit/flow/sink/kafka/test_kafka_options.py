@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from codec_kit import codec_for
 from rowferry.errors import BadInput, BadOption, BadUri, OptionsConflict
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.flow.sink.kafka.options import Settings, read_settings
 from rowferry.flow.sink.kafka.sink import Kafka
@@ -95,7 +96,7 @@ def test_uris_that_name_too_little(uri: str, words: str) -> None:
     source = Uri.parse("range://127.0.0.1:1", "source")
     spec = ChangefeedSpec("feed", source, Uri.parse(uri, "sink"))
     with pytest.raises(BadUri, match=words):
-        Kafka(spec, OpenProtocol(spec))
+        Kafka(spec, codec_for(OpenProtocol, spec))
 
 
 # --- security ------------------------------------------------------------------------------------
@@ -195,6 +196,7 @@ def test_an_unknown_compression_is_told() -> None:
         "range://h:1",
         "kafka://b/t?protocol=open-protocol&compression=brotli&kafka-version=2.4.0",
         tables=option_tables,
+        sinks=sink_traits,
     )
     assert any("compression" in notice and "none" in notice for notice in notices)
     assert any("kafka-version" in notice for notice in notices)

@@ -19,7 +19,7 @@ from rowferry.errors import (
     TargetLost,
     Verdict,
 )
-from rowferry.flow.assemble import assemble, option_tables
+from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.sink.contract import Advising
 from rowferry.flow.sink.mysql.ledger import Ledger, Place
 from rowferry.flow.sink.mysql.options import Settings, read_settings
@@ -144,7 +144,10 @@ def test_refused_addresses(uri: str, words: str) -> None:
 def test_ticdc_settings_are_taken_or_told_to_be_idle() -> None:
     query = "max-multi-update-row=10&cache-prep-stmts=false&tidb-txn-mode=optimistic"
     built, notices = build_spec(
-        "range://127.0.0.1:1", f"tidb://root@h:4000/?{query}&worker-count=3", tables=option_tables
+        "range://127.0.0.1:1",
+        f"tidb://root@h:4000/?{query}&worker-count=3",
+        tables=option_tables,
+        sinks=sink_traits,
     )
     told = "\n".join(notices)
     for key in ("max-multi-update-row", "cache-prep-stmts", "tidb-txn-mode"):
@@ -152,7 +155,12 @@ def test_ticdc_settings_are_taken_or_told_to_be_idle() -> None:
     assert "worker-count" not in told
     assert isinstance(assemble(built).sink, MySql)
     with pytest.raises(OptionsConflict, match="protocol"):
-        build_spec("range://127.0.0.1:1", "mysql://root@h/?protocol=csv", tables=option_tables)
+        build_spec(
+            "range://127.0.0.1:1",
+            "mysql://root@h/?protocol=csv",
+            tables=option_tables,
+            sinks=sink_traits,
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from codec_kit import codec_for
 from rowferry.change.chunk import Op, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
@@ -41,7 +42,7 @@ WIDE = Limits(1000, 1 << 20)
 
 def codec(scheme: str = "tidb") -> SqlRows:
     uris = (Uri.parse("range://127.0.0.1:1", "source"), Uri.parse(f"{scheme}://u@h/", "sink"))
-    return SqlRows(ChangefeedSpec("feed", *uris))
+    return codec_for(SqlRows, ChangefeedSpec("feed", *uris))
 
 
 def table(*keys: tuple[str, ...], primary: bool = True, **columns: SqlType) -> TableSchema:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rowferry.errors import BadOption, OptionsConflict, SinkUnwritable
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.session import Flavour, ServerFacts
 from rowferry.flow.sink.mysql.sync_point import SyncPoints
@@ -109,7 +109,7 @@ def test_only_tidb_tells_timestamps() -> None:
 def test_settings() -> None:
     def read(sink: str, **config: Any) -> SyncPointSettings:
         spec, notices = build_spec(
-            "range://127.0.0.1:1", sink, config, "feed", tables=option_tables
+            "range://127.0.0.1:1", sink, config, "feed", tables=option_tables, sinks=sink_traits
         )
         assert notices == []
         return read_sync_point(spec)
