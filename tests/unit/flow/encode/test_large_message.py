@@ -41,7 +41,7 @@ DENSE = "".join(chr(0x4E00 + i * i * 7919 % 20011) for i in range(400))  # hardl
 
 def build(kind: type[Codec], **large: Any) -> Codec:
     keys = {k.replace("_", "-"): v for k, v in large.items()}
-    return kind(spec(KAFKA, **{"kafka-config": {"large-message-handle": keys}}))
+    return codec_for(kind, spec(KAFKA, **{"kafka-config": {"large-message-handle": keys}}))
 
 
 def handled(kind: type[Codec], how: str, **more: Any) -> Codec:
@@ -81,7 +81,7 @@ BOTH = pytest.mark.parametrize("kind", [CanalJson, OpenProtocol], ids=["canal-js
 @BOTH
 def test_by_default_a_row_that_does_not_fit_is_an_error_with_its_key(kind: type[Codec]) -> None:
     with pytest.raises(MessageTooLarge) as caught:
-        kind(spec(KAFKA)).encode_rows(mixed(), 5, SMALL)
+        codec_for(kind, spec(KAFKA)).encode_rows(mixed(), 5, SMALL)
     text = str(caught.value)
     assert "a row of test.t (a = 2) makes a message of " in text
     assert "topic few takes 700: raise max-message-bytes" in text
@@ -115,7 +115,7 @@ def test_a_table_without_a_key_cannot_be_shortened(kind: type[Codec]) -> None:
 
 @BOTH
 def test_the_limit_counts_what_the_queue_adds(kind: type[Codec]) -> None:
-    codec, rows = kind(spec(KAFKA)), inserts(INT_TEXT, (1, "x"))
+    codec, rows = codec_for(kind, spec(KAFKA)), inserts(INT_TEXT, (1, "x"))
     raw = codec.encode_rows(rows, 5)
     length = raw.nbytes + 36
     if raw.keys is not None:
@@ -289,7 +289,7 @@ def test_values_are_compressed(kind: type[Codec], compression: str) -> None:
     codec = build(kind, large_message_handle_compression=compression)
     rows = mixed()
     encoded = codec.encode_rows(rows, 5, Topic("t", 1, 1 << 20))
-    plain = kind(spec(KAFKA)).encode_rows(rows, 5)
+    plain = codec_for(kind, spec(KAFKA)).encode_rows(rows, 5)
     assert encoded.nbytes < plain.nbytes
     found = read(codec, encoded, Topic("t", 1, 1 << 20))
     assert [a for c in found for a in c.after.to_pylist()] == rows.after.to_pylist()
@@ -412,9 +412,9 @@ def test_an_empty_text_is_the_default() -> None:
 @pytest.mark.parametrize("kind", [CanalJson, OpenProtocol])
 def test_deletes_need_a_handle_key_where_they_hold_nothing_else(kind: type[Codec]) -> None:
     wish = spec("kafka://broker/topic", **{"delete-only-output-handle-key-columns": True})
-    kind(wish)
+    codec_for(kind, wish)
     with pytest.raises(OptionsConflict, match="remove force-replicate"):
-        kind(replace(wish, config={**wish.config, "force-replicate": True}))
+        codec_for(kind, replace(wish, config={**wish.config, "force-replicate": True}))
 
 
 def test_the_extension_can_be_set_in_the_codec_section() -> None:

@@ -66,7 +66,9 @@ def test_the_same_bytes_come_from_memory(make: Callable[[], Any]) -> None:
         assert remembered.values.equals(fresh.values)
 
 
-@pytest.mark.parametrize("make", [lambda: Csv(spec()), lambda: CanalJson(spec())])
+@pytest.mark.parametrize(
+    "make", [lambda: codec_for(Csv, spec()), lambda: codec_for(CanalJson, spec())]
+)
 def test_a_table_keeps_one_version_and_one_time(make: Callable[[], Any]) -> None:
     """A server goes on for months: neither versions of a table nor micro-batches may add up."""
     codec = make()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from encode_cases import inserts, spec, table
 
-from codec_kit import codec_for
 from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.encode.canal_json import codec as canal_json
 from rowferry.flow.encode.canal_json import tokenizer as kernels_json
 from rowferry.flow.encode.canal_json.codec import CanalJson
@@ -49,13 +49,14 @@ kinds = ("int", "float", "double", "varbinary", "datetime", "text", "bigint")
 schema = table(*(SqlType(k) for k in kinds), SqlType("set", elements=("x", "y")))
 rows = inserts(schema, *[(1, 1.5, 2.5, b"\0\xff", "2020-01-01 00:00:00", "é\\", 9, 3)] * 4)
 for part in (rows, Rows(schema, rows.batch.slice(1, 2))):
-    for codec in (
-        codec_for(Csv, spec()),
-        codec_for(Csv, spec(csv={"quote": "", "binary-encoding-method": "hex"})),
-        codec_for(CanalJson, spec()),
-        codec_for(CanalJson, spec("kafka://broker/topic")),
-        codec_for(PlainJson, spec()),
+    for kind, wish in (
+        (Csv, spec()),
+        (Csv, spec(csv={"quote": "", "binary-encoding-method": "hex"})),
+        (CanalJson, spec()),
+        (CanalJson, spec("kafka://broker/topic")),
+        (PlainJson, spec()),
     ):
+        codec = kind(wish, sink_traits(wish.sink.scheme))
         data = bytes(codec.encode_rows(part, 5).value_bytes())
         if not data.endswith(b"}"):
             assert sum(len(p) for p in codec.decode(data, schema)) == len(part)
