@@ -36,6 +36,7 @@ ORDER = (
     "reference-store.md",
     "guarantees.md",
     "adding-a-codec.md",
+    "adding-a-sink.md",
     "spark.md",
     "performance.md",
 )
