@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,9 @@ def test_pages_of_the_project_are_there() -> None:
     for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY"):
         page = Path(ROOT / f"{name}.md").read_text()
         assert page.startswith("# ") and len(page) > 500, name
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """One pytest process imports all test modules by their bare names."""
+    named = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    assert [name for name, times in named.items() if times > 1 and name != "conftest.py"] == []
