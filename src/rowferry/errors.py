@@ -668,6 +668,20 @@ class NoSyncPoint(ServerError):
     cure = "Try again when the changefeed has caught up, or give it more time."
 
 
+class ServerBusy(ServerError):
+    """The server carries out as many requests as it may at once; nothing was done."""
+
+    code = "RF-8003"
+    cure = "Ask again in a few seconds."
+
+
+class AnswerLate(ServerError):
+    """What was asked for takes longer than an answer may; it may still come to its end."""
+
+    code = "RF-8004"
+    cure = "Look at the changefeed before asking again; check that source and sink answer."
+
+
 # --- text ⇄ error --------------------------------------------------------------------------------
 
 

@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from datetime import UTC, datetime
 from typing import IO, Final
 
 from rowferry.control.feed.log_scope import current_changefeed
 from rowferry.errors import RowferryError, from_text
+from rowferry.spec.linear import Found, linear, replaced
 from rowferry.spec.uri import is_secret_parameter, without_passwords
 
-_PARAMETER: Final = re.compile(r"([\w.-]+)(=|%3D)([^\s&,;\"']+)")
-_ENTRY: Final = re.compile(r"([\"'])([\w.-]+)\1: ?([\"'])(?:(?!\3).)*\3")
+# Names may have letters of any alphabet: bytes from 0x80 on are theirs.
+_PARAMETER: Final = linear(rb"""([\w.\x80-\xff-]+)(?:=|%3D)([^\s&,;"']+)""")
+_ENTRY: Final = linear(
+    rb"""(?:"([\w.\x80-\xff-]+)"|'([\w.\x80-\xff-]+)'): ?("[^"\n]*"|'[^'\n]*')"""
+)
+_MOST: Final = 1 << 16  # characters of a text that are shown
 _CHATTY: Final = ("py4j", "alembic", "uvicorn", "httpx")
 
 
 def redacted(text: str) -> str:
-    """Return a text without passwords inside URLs and values of parameters that are secret."""
+    """Return a text without passwords inside URLs and values of parameters that are secret.
 
-    def parameter(found: re.Match[str]) -> str:
-        return f"{found[1]}{found[2]}***" if is_secret_parameter(found[1]) else found[0]
+    Of a text that is longer than any of ours, its beginning.
+    """
+    if len(text) > _MOST:
+        # What is hidden may end behind what is shown: so more is looked at.
+        return redacted_whole(text[: 2 * _MOST])[:_MOST] + "…"
+    return redacted_whole(text)
 
-    def entry(found: re.Match[str]) -> str:
-        hidden = f"{found[1]}{found[2]}{found[1]}: {found[3]}***{found[3]}"
-        return hidden if is_secret_parameter(found[2]) else found[0]
 
-    return _ENTRY.sub(entry, _PARAMETER.sub(parameter, without_passwords(text)))
+def redacted_whole(text: str) -> str:
+    """Return a text of any length without its secrets."""
+    return replaced(replaced(without_passwords(text), _PARAMETER, _parameter), _ENTRY, _entry)
+
+
+def _parameter(found: Found) -> bytes:
+    if not is_secret_parameter(found[1].decode("utf-8", "replace")):
+        return found[0]
+    return found[0][: -len(found[2])] + b"***"
+
+
+def _entry(found: Found) -> bytes:
+    if not is_secret_parameter((found[1] or found[2]).decode("utf-8", "replace")):
+        return found[0]
+    quote = found[3][:1]
+    return found[0][: -len(found[3])] + quote + b"***" + quote
 
 
 class JsonFormatter(logging.Formatter):

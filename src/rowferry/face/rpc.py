@@ -24,6 +24,7 @@ from rowferry.errors import (
     RowferryError,
     Verdict,
 )
+from rowferry.face.descriptors import share_of_descriptors
 from rowferry.face.gate import Gate, Tls, split_address
 from rowferry.face.json_log import redacted
 from rowferry.face.sources import Sources
@@ -35,8 +36,16 @@ from rowferry.wire import subscribe_pb2_grpc as stubs
 LOG = logging.getLogger(__name__)
 _THREADS: Final = 8
 _GRACE_S: Final = 5.0
+_MOST_CALLS: Final = 32  # under way or waiting for a thread; the next ones are refused
+_MOST_CONNECTIONS: Final = 256
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 1 << 20),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.max_concurrent_streams", 16),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 60_000),
+    ("grpc.http2.max_ping_strikes", 2),
     ("grpc.so_reuseport", 0),
 )
 _CODES: Final[tuple[tuple[type[RowferryError], grpc.StatusCode], ...]] = (
@@ -248,8 +257,11 @@ def serve(
     tls: Tls | None = None,
     gate: Gate | None = None,
     sources: Sources | None = None,
+    connections: int | None = None,
 ) -> RpcServing:
     """Serve subscriptions at `HOST:PORT` (port 0: any free one) until the handle is closed.
+
+    It keeps so many `connections`, by default a share of our descriptors.
 
     Raises:
         BadOption: the address is taken or of another form, or the TLS files cannot be used.
@@ -259,7 +271,9 @@ def serve(
     if tls is not None:
         tls.check()
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
-    server = grpc.server(pool, options=_OPTIONS)
+    most = min(_MOST_CONNECTIONS, share_of_descriptors()) if connections is None else connections
+    options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
+    server = grpc.server(pool, options=options, maximum_concurrent_rpcs=_MOST_CALLS)
     methods = Subscriptions(operations, sources or Sources(), gate or Gate())
     stubs.add_SubscriptionsServicer_to_server(methods, server)  # type: ignore[no-untyped-call]
     try:

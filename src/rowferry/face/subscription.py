@@ -21,6 +21,7 @@ _PLAIN: Final = re.compile(r"[$_0-9A-Za-z]+")
 _ROUTE: Final = ("mysql_db", "mysql_table")
 _NAME: Final = re.compile(r"[0-9A-Za-z_]([0-9A-Za-z_.-]*[0-9A-Za-z_])?")
 _LONGEST: Final = 255
+_DEEPEST: Final = 8  # parts of an option's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ def _settings(rest: Mapping[str, str], config: dict[str, Any]) -> dict[str, str]
     for written, value in rest.items():
         key = written.replace("_", "-")
         *sections, last = key.split(".")
+        if len(sections) > _DEEPEST:
+            raise BadOption(f"sink.config has a key with more than {_DEEPEST} parts")
         if not sections and key not in TOP.names():
             parameters[key] = value
             continue

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from rowferry.errors import BadUri
+from rowferry.spec.linear import linear, replaced
 
 _SECRET_WORDS = ("password", "secret", "token", "access-key", "account-key", "credential")
-_LOGIN = re.compile(r"""(://[^/@:\s]*:)(?!<password>@)(?:[^\s"']*|[^/\s]*)@""")
+# The word that stands for a password in our own forms is left as it is.
+_LOGIN = linear(rb"""(://[^/@:\s]*:)(?:(<password>)@|(?:[^\s"']*|[^/\s]*)@)""")
 _HOSTS = re.compile(r"(?:(?:\[[^\s\[\]]+\]|[^\s:@\[\],]*)(?::\d{0,5})?(?:,|$))*")
 _PORT = re.compile(r":(\d+)(?:,|$)")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -30,7 +32,7 @@ def host_port(host: str, port: int) -> str:
 
 def without_passwords(text: str) -> str:
     """Return a text in which every URL's password is `***`, also one with a slash in it."""
-    return _LOGIN.sub(r"\1***@", text)
+    return replaced(text, _LOGIN, lambda found: found[0] if found[2] else found[1] + b"***@")
 
 
 def _hidden(key: str, value: str) -> str:

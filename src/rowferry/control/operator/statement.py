@@ -164,10 +164,11 @@ def _commit_ts(own: Mapping[str, Any], key: str, none: int | None = None) -> int
 
 def _merged(config: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
     """Return the configuration with these settings; None removes one."""
-    paths = [path for path, _ in settings]
-    for path in paths:
-        if inside := next((p for p in paths if len(p) > len(path) and p[: len(path)] == path), ()):
-            raise BadStatement(f"{'.'.join(path)} and {'.'.join(inside)} overlap: keep one of them")
+    inside = {path[:end]: path for path, _ in settings for end in range(1, len(path))}
+    for path, _ in settings:
+        if path in inside:
+            both = f"{'.'.join(path)} and {'.'.join(inside[path])}"
+            raise BadStatement(f"{both} overlap: keep one of them")
     found = deepcopy(dict(config))
     for path, value in settings:
         here = found

@@ -277,6 +277,8 @@ class _Parser:
         while True:
             place = self._now
             path = self._key()
+            if len(path) > _DEEPEST:
+                self._refuse(f"a key has more than {_DEEPEST} parts", place)
             if path in found:
                 self._refuse(f"{'.'.join(path)} is given twice", place)
             self._symbol("=")

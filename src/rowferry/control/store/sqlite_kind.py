@@ -17,13 +17,15 @@ from rowferry.control.store.faults import is_busy, sqlite_words
 from rowferry.control.store.kind import Kind
 from rowferry.errors import BadUri, MetaUnavailable
 
+_turns: dict[str, threading.Lock] = {}  # of each file that this process writes
+
 
 class SqliteKind(Kind):
     """A file; whoever writes has the whole of it for himself."""
 
     def __init__(self, url: URL, timeout_s: float) -> None:
         super().__init__(url, timeout_s)
-        self._one = threading.Lock()
+        self._one = _turns.setdefault(os.path.abspath(url.database or ""), threading.Lock())
         self._durable = _GroupSync(Path(f"{url.database}-wal"))
 
     def check(self) -> None:

@@ -69,6 +69,17 @@ def server_command(
     users_file: Annotated[
         Path | None, typer.Option(help="File with a line name:password for each user")
     ] = None,
+    server_name: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name of this server, for browsers; may be repeated"),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="Address or network whose X-Forwarded-… is believed; may be repeated"),
+    ] = None,
+    open_to_all: Annotated[
+        bool, typer.Option("--open-to-all", help="Serve other machines without any login")
+    ] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON")] = False,
 ) -> None:
     """Run changefeeds, together with all other servers on the same meta database.
@@ -83,7 +94,9 @@ def server_command(
     from rowferry.control.operator.operations import Operations
     from rowferry.control.store.sql_store import open_store
     from rowferry.face import rpc
+    from rowferry.face.descriptors import raise_descriptor_limit
     from rowferry.face.gate import Gate
+    from rowferry.face.names import Names, refuse_open_door
     from rowferry.face.rest.app import About, create_app
     from rowferry.face.rest.serving import Place, serve
     from rowferry.face.sources import Sources
@@ -93,6 +106,14 @@ def server_command(
     _give_memory_back()
     settings, tls = read_settings(spark_conf or []), _tls(tls_cert, tls_key, tls_ca)
     gate, sources = Gate.read(token_file, users_file), Sources.parse(source or [])
+    names = Names.read(
+        [a for a in (addr, advertise_addr) if a], server_name or [], trusted_proxy or []
+    )
+    if gate.is_open and tls_ca is None and not open_to_all:
+        refuse_open_door(addr, "--addr")
+        if grpc_addr:
+            refuse_open_door(grpc_addr, "--grpc-addr")
+    raise_descriptor_limit()
     master = with_a_spare(spark_master)
     sys.setswitchinterval(SWITCH_S)
     work_dir = work_dir.absolute()
@@ -101,8 +122,12 @@ def server_command(
     compile_kernels(consoles()[1])
     failed: list[RowferryError] = []
     with ExitStack() as open_things, stop_on_signal() as stop:
-        store = open_store(meta or f"sqlite:///{work_dir / 'meta.db'}")
+        url = meta or f"sqlite:///{work_dir / 'meta.db'}"
+        store = open_store(url)
         open_things.callback(store.close)
+        # Requests have connections of their own: however many wait, leases are renewed.
+        asked = open_store(url)
+        open_things.callback(asked.close)
         spark = SharedSpark(
             lambda: open_session("rowferry server", work_dir / "logs", master, settings)
         )
@@ -110,10 +135,10 @@ def server_command(
         place = Place(addr)
         open_things.callback(place.close)
         member = Member(store, advertise_addr or place.address, Conditions(spark.runner))
-        operations = Operations(store)
+        operations = Operations(asked)
         about = About(member.address, __version__, time.time(), member.holder.instance)
         rest = open_things.enter_context(
-            serve(create_app(operations, about, gate, sources), place, tls)
+            serve(create_app(operations, about, gate, sources, names), place, tls)
         )
         told = f"serving at {rest.url}"
         if grpc_addr:

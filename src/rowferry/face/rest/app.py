@@ -8,12 +8,14 @@ from fastapi.routing import APIRoute
 from rowferry.control.operator.operations import Operations
 from rowferry.face.about import About
 from rowferry.face.gate import Gate
+from rowferry.face.names import Names
 from rowferry.face.rest.changefeeds import changefeed_paths
 from rowferry.face.rest.failures import install
 from rowferry.face.rest.fleet import fleet_paths
 from rowferry.face.rest.guard import Guard
 from rowferry.face.rest.own import own_paths
 from rowferry.face.rest.pages import OPEN_PATHS, add_pages
+from rowferry.face.rest.turns import Turns
 from rowferry.face.sources import Sources
 
 __all__ = ["About", "Gate", "Sources", "create_app"]
@@ -25,7 +27,12 @@ Errors are `{"error_msg": "[RF-…] one line", "error_code": "CDC:Err…"}`. Sec
 
 
 def create_app(
-    operations: Operations, about: About, gate: Gate | None = None, sources: Sources | None = None
+    operations: Operations,
+    about: About,
+    gate: Gate | None = None,
+    sources: Sources | None = None,
+    names: Names | None = None,
+    turns: Turns | None = None,
 ) -> FastAPI:
     """Return the app of a server.
 
@@ -34,6 +41,8 @@ def create_app(
         about: the server itself.
         gate: who may enter; None: everyone.
         sources: for requests that name no source; None: such requests are refused.
+        names: under which it may be asked; None: the one that `about` has.
+        turns: how many requests are carried out at once; None: as many as is usual.
     """
     app = FastAPI(
         title="Rowferry",
@@ -51,7 +60,13 @@ def create_app(
     app.include_router(fleet_paths(operations, about, known))
     app.include_router(own_paths(operations, about, known))
     add_pages(app)
-    app.add_middleware(Guard, gate=gate or Gate(), open_paths=OPEN_PATHS)
+    app.add_middleware(
+        Guard,
+        gate=gate or Gate(),
+        open_paths=OPEN_PATHS,
+        names=names or Names.read([about.address]),
+        turns=turns,
+    )
     return app
 
 

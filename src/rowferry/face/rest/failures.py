@@ -14,11 +14,13 @@ from starlette.exceptions import HTTPException
 from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.errors import (
     AccessDenied,
+    AnswerLate,
     BadInput,
     BadOption,
     NotSupported,
     RequestTooLarge,
     RowferryError,
+    ServerBusy,
     UnknownOption,
 )
 from rowferry.face.json_log import redacted
@@ -31,6 +33,8 @@ _OURS: Final[dict[type[RowferryError], tuple[int, str]]] = {
     AccessDenied: (401, "CDC:ErrUnauthorized"),
     RequestTooLarge: (413, INVALID),
     NotSupported: (400, INVALID),
+    ServerBusy: (429, "CDC:ErrServerIsBusy"),
+    AnswerLate: (504, _INTERNAL),
 }
 
 
@@ -62,10 +66,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def refused(request: Request, error: HTTPException) -> JSONResponse:
-        path = request.url.path
         words = {
-            404: f"there is no path {path}; /docs lists them",
-            405: f"{path} does not take {request.method}; /docs lists what it takes",
+            404: "there is no such path; /docs lists them",
+            405: "this path does not take the method; /docs lists what it takes",
         }.get(error.status_code, "the body cannot be read as JSON")
         return failure(BadInput(words), error.status_code, INVALID)
 

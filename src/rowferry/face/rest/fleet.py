@@ -20,6 +20,7 @@ from rowferry.face.rest import answers
 from rowferry.face.rest.answers import CLUSTER, KEYSPACE, Nothing, TableNames
 from rowferry.face.rest.bodies import LogLevelBody, PdBody, RedactBody, VerifyBody
 from rowferry.face.rest.changefeeds import Named, not_supported, wanted
+from rowferry.face.rest.pulse import Pulse
 from rowferry.face.sources import Sources
 from rowferry.spec.feed_options import CASE_SENSITIVE, FORCE_REPLICATE, IGNORE_INELIGIBLE
 
@@ -160,10 +161,12 @@ def fleet_paths(operations: Operations, about: About, sources: Sources) -> APIRo
             liveness=0,
         )
 
+    pulse = Pulse(operations.servers)
+
     @paths.get("/health", include_in_schema=False)
     @paths.get("/api/v2/health", summary="Whether the server works; needs no login")
-    def health() -> Nothing:
-        operations.servers()  # fails when the meta database does not answer
+    async def health() -> Nothing:
+        await pulse.felt()
         return Nothing()
 
     @paths.post("/api/v2/tso", summary="The server's clock as a timestamp")

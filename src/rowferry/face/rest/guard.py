@@ -1,22 +1,36 @@
-"""What stands before every path: the gate, a limit for bodies, headers that keep browsers safe."""
+"""What stands before every path: whom a request is for, the gate, limits, headers for browsers."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rowferry.errors import AccessDenied, RequestTooLarge, RowferryError
+from rowferry.errors import (
+    AccessDenied,
+    AnswerLate,
+    BadInput,
+    RequestTooLarge,
+    RowferryError,
+    ServerBusy,
+)
 from rowferry.face.gate import Gate
+from rowferry.face.names import Names
 from rowferry.face.rest.failures import failure, internal_failure
+from rowferry.face.rest.turns import RETRY_AFTER_S, Turns
 
 LOG = logging.getLogger(__name__)
 MOST_BYTES: Final = 1 << 20  # of a body
 _MOST_DRAINED: Final = 16 << 20  # of a body that is refused, so that the client reads why
+_DEEPEST: Final = 64  # lists and objects of a body inside one another
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
+HEALTH: Final = ("/health", "/api/v2/health")
 _HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -27,6 +41,12 @@ _HEADERS: Final = (
         b"frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
     ),
 )
+_WORDS: Final = {
+    401: "a login is needed: send Authorization with the server's token, or a known user",
+    403: "a page of another site asks; use this server's own page, or a client without Origin",
+    421: "the request asks for a server of another name: use this server's address, or start it "
+    "with a login, or with --server-name",
+}
 
 
 class Guard:
@@ -34,66 +54,124 @@ class Guard:
 
     Attributes:
         open_paths: what needs no login; a path that ends in `/` stands for all below it.
+        names: under which the server may be asked where nobody must log in.
+        turns: how many requests are carried out at once, and for how long.
     """
 
-    def __init__(self, app: ASGIApp, gate: Gate, open_paths: Iterable[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        gate: Gate,
+        open_paths: Iterable[str],
+        names: Names | None = None,
+        turns: Turns | None = None,
+    ) -> None:
         self.app = app
         self._gate = gate
+        self._names = names or Names()
+        self._turns = turns or Turns()
         self._open = frozenset(p for p in open_paths if p == "/" or not p.endswith("/"))
         self._open_below = tuple(p for p in open_paths if p != "/" and p.endswith("/"))
+        self._late: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it with the reason why not."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun = False
+        answer = _Answer(send)
+        try:
+            await self._led(scope, receive, answer)
+        except RowferryError as err:
+            if not answer.begun:
+                await _refused(err)(scope, receive, answer.send)
+        except Exception:
+            LOG.exception("%s %s failed", scope["method"], _shown(scope["path"]))
+            if not answer.begun:
+                await internal_failure()(scope, receive, answer.send)
+
+    async def _led(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        """Lead a request to the app.
+
+        Raises:
+            RowferryError: it may not enter, or not now.
+        """
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        status = self._refusal(scope, headers)
+        if status:
+            await self._refuse(status, scope, receive, answer.send)
+            return
+        body = await _whole_body(receive)
+        if body is None:
+            return
+        _refuse_depth(body)
+        leave = self._enter(scope)
 
         async def tell(message: Message) -> None:
-            nonlocal begun
-            if message["type"] == "http.response.start":
-                begun = True
-                message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
-            await send(message)
+            if not answer.is_late:
+                await answer.send(message)
 
-        try:
-            headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-            status = self._refusal(scope, headers)
-            if status:
-                await self._refuse(status, scope, receive, tell)
-                return
-            body = await _whole_body(receive)
-            if body is not None:
+        async def carried_out() -> None:
+            try:
                 await self.app(_as_json(scope), _replay(body, receive), tell)
-        except RequestTooLarge as err:
-            await failure(err)(scope, receive, tell)
-        except Exception:
-            LOG.exception("%s %s failed", scope["method"], scope["path"])
-            if not begun:
-                await internal_failure()(scope, receive, tell)
+            except Exception:
+                LOG.exception("%s %s failed", scope["method"], _shown(scope["path"]))
+                if not answer.begun:
+                    await internal_failure()(scope, receive, tell)
+            finally:
+                leave()
+
+        task = asyncio.create_task(carried_out())
+        self._late.add(task)  # whoever is not waited for must still be held by somebody
+        task.add_done_callback(self._late.discard)
+        done, _ = await asyncio.wait({task}, timeout=self._turns.answer_s)
+        if not done and not answer.begun:
+            answer.is_late = True
+            raise AnswerLate(
+                f"not done within {self._turns.answer_s:g} s; it may still come to its end"
+            )
+
+    def _enter(self, scope: Scope) -> Callable[[], None]:
+        if scope["path"] in HEALTH:
+            return lambda: None
+        return self._turns.enter(reads=scope["method"] in _SAFE)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> int:
         """Return the status of a request that may not enter; 0: it may."""
-        if scope["method"] not in _SAFE and _from_another_site(headers):
+        path, peer = scope["path"], (scope.get("client") or ("", 0))[0]
+        asked_as = self._names.asked_as(headers, peer)
+        if self._gate.is_open and path not in HEALTH and not self._names.knows(asked_as):
+            return 421
+        if scope["method"] not in _SAFE and _from_another_site(headers, asked_as):
             return 403
-        path = scope["path"]
         if path in self._open or path.startswith(self._open_below):
             return 0
         return 0 if self._gate.admits(headers.get("authorization", "")) else 401
 
     async def _refuse(self, status: int, scope: Scope, receive: Receive, send: Send) -> None:
-        error: RowferryError = AccessDenied(
-            "a page of another site asks; use this server's own page, or a client without Origin"
-            if status == 403
-            else "a login is needed: send Authorization with the server's token, or a known user"
-        )
-        answer = failure(error, status)
+        answer = failure(AccessDenied(_WORDS[status]), status)
         if status == 401:
             answer.headers["www-authenticate"] = self._gate.challenge
         await answer(scope, receive, send)
 
 
-def _from_another_site(headers: dict[str, str]) -> bool:
+class _Answer:
+    """What is sent, with headers that keep browsers safe; too late for what the app says?"""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+        self.is_late = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer."""
+        if message["type"] == "http.response.start":
+            self.begun = True
+            message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
+        await self._send(message)
+
+
+def _from_another_site(headers: dict[str, str], asked_as: str) -> bool:
     """Return whether a browser sends this for a page that is not ours.
 
     Browsers add cached logins to such requests, and an open server asks for none.
@@ -101,8 +179,7 @@ def _from_another_site(headers: dict[str, str]) -> bool:
     origin = headers.get("origin")
     if origin is None or headers.get("sec-fetch-site") in ("same-origin", "none"):
         return False
-    ours = (headers.get("host"), headers.get("x-forwarded-host"))
-    return urlsplit(origin).netloc not in ours
+    return urlsplit(origin).netloc != asked_as
 
 
 async def _whole_body(receive: Receive) -> bytes | None:
@@ -144,3 +221,45 @@ def _as_json(scope: Scope) -> Scope:
     """Return the scope with JSON as the body's type: clients of TiCDC often name none."""
     others = [(k, v) for k, v in scope["headers"] if k != b"content-type"]
     return {**scope, "headers": [*others, (b"content-type", b"application/json")]}
+
+
+def _refused(error: RowferryError) -> JSONResponse:
+    """Return the answer to a request that was not led in."""
+    answer = failure(error)
+    if isinstance(error, RequestTooLarge):
+        answer.headers["connection"] = "close"
+    if isinstance(error, ServerBusy):
+        answer.headers["retry-after"] = str(RETRY_AFTER_S)
+    return answer
+
+
+def _refuse_depth(body: bytes) -> None:
+    """Refuse JSON with more inside one another than anybody means.
+
+    Raises:
+        BadInput: so it is. What is no JSON is left to those who read it.
+    """
+    if body.count(b"[") + body.count(b"{") <= _DEEPEST:
+        return
+    words = f"lists and objects of the body stand in one another more than {_DEEPEST} deep"
+    try:
+        level = [json.loads(body)]
+    except ValueError:
+        return
+    except RecursionError:
+        raise BadInput(words) from None
+    for _ in range(_DEEPEST):
+        level = [part for one in level for part in _parts(one)]
+    if any(isinstance(one, dict | list) for one in level):
+        raise BadInput(words)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _shown(path: str) -> str:
+    """Return the beginning of a path for a line of the log."""
+    return ascii(path[:200])[1:-1]

@@ -15,6 +15,7 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from rowferry.control.fleet.measures import REGISTRY
+from rowferry.face.rest.guard import HEALTH
 from rowferry.face.web import FOLDER as WEB
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -24,7 +25,7 @@ _ASK_AGAIN: Final = {"cache-control": "no-cache"}
 # Served without a login: they are the same for everybody and tell nothing about changefeeds.
 OPEN_PATHS: Final = (
     *("/", "/web/", "/docs", "/docs/", "/openapi.json", "/favicon.ico"),
-    *("/health", "/api/v2/health"),
+    *HEALTH,
 )
 
 

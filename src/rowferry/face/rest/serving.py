@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import threading
 from types import TracebackType
@@ -13,6 +12,7 @@ from fastapi import FastAPI
 
 from rowferry.errors import BadOption
 from rowferry.face.gate import Tls, split_address
+from rowferry.face.rest.door import BACKLOG, Door, Patience, protocol
 
 _START_S = 60.0
 _GRACE_S = 5
@@ -25,16 +25,15 @@ class Place:
         address: host:port, with the port that was chosen for 0.
     """
 
-    def __init__(self, addr: str) -> None:
-        """Take `HOST:PORT` (port 0: any free one).
+    def __init__(self, addr: str, most: int | None = None) -> None:
+        """Take `HOST:PORT` (port 0: any free one), for so many connections; None: as may be.
 
         Raises:
             BadOption: the address is taken or of another form.
         """
         host, port = split_address(addr, "--addr")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self.listener = socket.create_server((host, port), family=family, backlog=128)
+            self.listener = Door.open(host, port, most)
         except OSError as err:
             raise BadOption(f"--addr {addr}: cannot be used: {err.strerror or err}") from None
         shown = f"[{host}]" if ":" in host else host
@@ -94,7 +93,9 @@ class Serving:
         self.close()
 
 
-def serve(app: FastAPI, where: str | Place, tls: Tls | None = None) -> Serving:
+def serve(
+    app: FastAPI, where: str | Place, tls: Tls | None = None, patience: Patience | None = None
+) -> Serving:
     """Serve an app at `HOST:PORT`, or at a place that was taken, until the handle is closed.
 
     Raises:
@@ -106,7 +107,8 @@ def serve(app: FastAPI, where: str | Place, tls: Tls | None = None) -> Serving:
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=protocol(place.listener, patience or Patience()),
+        backlog=BACKLOG,
         ws="none",
         lifespan="off",
         interface="asgi3",
