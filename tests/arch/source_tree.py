@@ -68,6 +68,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         "flow.encode.claim_check",  # rows that are too large for a message go to a storage
         (*_BELOW_FLOW, "registry", "flow.encode*", "flow.sink.storage*", *_CONTRACTS),
     ),
+    (
+        "flow.encode.large_message",  # tells which protocols have a form for large rows
+        (*_BELOW_FLOW, "registry", "flow.encode*", *_CONTRACTS),
+    ),
     *((f"flow.{s}*", (*_BELOW_FLOW, f"flow.{s}*", *_CONTRACTS)) for s in _STAGES),
     ("wire*", ("wire*",)),
     (
@@ -99,7 +103,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("downstream.rebuild*", ("downstream.rebuild*", "downstream.consume.storage", *_FLOW)),
-    ("downstream.verify*", ("downstream.verify*", "downstream.rebuild*", *_FLOW)),
+    (
+        "downstream.verify*",
+        ("downstream.verify*", "downstream.rebuild*", "downstream.consume.storage", *_FLOW),
+    ),
     ("downstream.consume*", ("downstream.consume*", *_FLOW)),
     ("downstream", ()),
     ("spark*", ("spark*", "downstream.rebuild*", "downstream.verify*", *_FLOW)),

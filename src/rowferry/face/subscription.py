@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -12,11 +13,12 @@ from urllib.parse import quote, urlencode
 from rowferry.change.table import TableId
 from rowferry.control.operator.operations import Wanted
 from rowferry.control.store.contract import Subscribing
-from rowferry.errors import BadChangefeedId, BadOption
+from rowferry.errors import BadChangefeedId, BadOption, MissingLibrary
+from rowferry.registry import SINKS
 from rowferry.spec.changefeed_id import check_changefeed_id
 from rowferry.spec.feed_options import TOP
+from rowferry.spec.sink_traits import PlaceKeys
 
-TYPES: Final = ("mysql", "kafka", "http", "storage")
 _PLAIN: Final = re.compile(r"[$_0-9A-Za-z]+")
 _ROUTE: Final = ("mysql_db", "mysql_table")
 _NAME: Final = re.compile(r"[0-9A-Za-z_]([0-9A-Za-z_.-]*[0-9A-Za-z_])?")
@@ -74,37 +76,40 @@ class Subscription:
 
     def _sink_uri(self, rest: dict[str, str]) -> str:
         """Take the keys that say where to write out of `rest`; `uri` wins over all others."""
-        if self.type not in TYPES:
-            raise BadOption(f"sink.type {self.type!r}: use one of {', '.join(TYPES)}")
-        places = {
-            "mysql": ("mysql_host", "mysql_port", "mysql_user", "mysql_password"),
-            "kafka": ("brokers", "topic"),
-            "http": ("url",),
-            "storage": (),
-        }[self.type]
-        found = {key: rest.pop(key, "") for key in places}
-        if uri := rest.pop("uri", ""):
+        known = types()
+        if self.type not in known:
+            if self.type in SINKS.names():
+                SINKS.load(self.type)  # says which library is not installed
+            raise BadOption(f"sink.type {self.type!r}: use one of {', '.join(known)}")
+        uri, place = rest.pop("uri", ""), known[self.type]
+        found = {key: rest.pop(key, "") for key in place.keys}
+        if uri:
             return uri
-        needed = {"mysql": ("mysql_host",), "kafka": ("brokers", "topic"), "http": ("url",)}
-        for key in needed.get(self.type, ("uri",)):
-            if not found.get(key):
+        for key in place.needed:
+            if not found[key]:
                 raise BadOption(f"sink.config lacks {key!r}, which type {self.type!r} needs")
-        match self.type:
-            case "mysql":
-                return _mysql_uri(found)
-            case "kafka":
-                return f"kafka://{found['brokers']}/{quote(found['topic'], safe='')}"
-            case _:
-                return found["url"]
+        return place.uri(found)
 
     def _route(self, rest: dict[str, str], config: dict[str, Any]) -> None:
         """Take the target's name out of `rest`."""
         database, table = (rest.pop(key, "") for key in _ROUTE)
-        if (database or table) and self.type != "mysql":
-            raise BadOption(f"sink.config: {' and '.join(_ROUTE)} are for type 'mysql' only")
+        if (database or table) and not types()[self.type].takes_tables:
+            ones = " or ".join(repr(kind) for kind, place in types().items() if place.takes_tables)
+            raise BadOption(f"sink.config: {' and '.join(_ROUTE)} are for type {ones} only")
         route = {"target-schema": database, "target-table": table}
         if given := {key: value for key, value in route.items() if value}:
             config["sink"] = {"dispatchers": [{"matcher": [rule(self.table)], **given}]}
+
+
+def types() -> dict[str, PlaceKeys]:
+    """Return the kinds of sinks that subscriptions may name, as far as they are installed."""
+    found = {}
+    for scheme in SINKS.names():
+        with suppress(MissingLibrary):
+            traits = SINKS.load(scheme).TRAITS
+            if traits.place_keys is not None:
+                found[traits.kind] = traits.place_keys
+    return dict(sorted(found.items()))
 
 
 def check_subscriber_name(text: str) -> str:
@@ -132,18 +137,6 @@ def rule(table: TableId) -> str:
 
 def _quoted(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
-
-
-def _mysql_uri(found: Mapping[str, str]) -> str:
-    host, port = found["mysql_host"], found["mysql_port"] or "3306"
-    if not port.isdecimal() or int(port) > 65535:
-        raise BadOption("sink.config has a mysql_port that is no port's number")
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    login = quote(found["mysql_user"], safe="")
-    if found["mysql_password"]:
-        login += ":" + quote(found["mysql_password"], safe="")
-    return f"mysql://{login}{'@' if login else ''}{host}:{port}/"
 
 
 def _settings(rest: Mapping[str, str], config: dict[str, Any]) -> dict[str, str]:

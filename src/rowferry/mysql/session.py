@@ -67,6 +67,10 @@ class Flavour(Enum):
     TIDB = "tidb"
 
 
+# Schemes of URIs by which one logs in to a server, whosever it is.
+LOGIN_SCHEMES: Final = tuple(flavour.value for flavour in Flavour)
+
+
 @dataclass(frozen=True, slots=True)
 class Login:
     """Where and how to connect. `str()` shows no secret."""

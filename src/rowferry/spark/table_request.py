@@ -13,6 +13,7 @@ from rowferry.flow.assemble import decisions_of, sink_traits
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.decide.table_filter import is_system_database
+from rowferry.flow.sink.blackhole import NOWHERE
 from rowferry.registry import SOURCES
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -141,7 +142,7 @@ def read_request(options: Mapping[str, str], feed: str) -> Request:
     config = _config(table, others)
     if starts_now and _SNAPSHOT in known:
         _begin_now(config["source"], Uri.parse(values[SOURCE], "source"))
-    spec, _ = build_spec(values[SOURCE], "blackhole://", config, feed, tables, sinks=sink_traits)
+    spec, _ = build_spec(values[SOURCE], NOWHERE, config, feed, tables, sinks=sink_traits)
     _check_images(spec)
     return Request(
         spec=spec,

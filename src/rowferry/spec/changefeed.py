@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import Options, OptionTable, Section, read_options
 from rowferry.spec.uri import Uri
 
 S = TypeVar("S", bound=Section)
+
+# Stands for the source, or the sink, of a spec that only the other one's stages read.
+NO_PLACE: Final = "none://none/"
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from rowferry.errors import BadOption, OptionsConflict
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.ticdc_keys import PROTOCOLS
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceKeys:
+    """How a subscription says where to write; a whole `uri` wins over all of it.
+
+    Attributes:
+        keys: the keys of its configuration.
+        needed: those without which there is no place.
+        uri: makes the sink URI of their values; a key that is not given is "".
+        takes_tables: it may say the target's database and table, too.
+    """
+
+    keys: tuple[str, ...]
+    needed: tuple[str, ...]
+    uri: Callable[[Mapping[str, str]], str]
+    takes_tables: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +48,7 @@ class SinkTraits:
         writes_tables: rows go into the tables of a database.
         keeps_newest: of two writes to a row the newer wins, whichever comes first: active-active.
         keeps_sync_points: it can note which of its moments holds the same as one of the source.
+        place_keys: how subscriptions name a place of this kind; None: they do not.
         vector_call_schemes: URI schemes whose server makes a VECTOR by a call, not of its text.
     """
 
@@ -49,6 +67,7 @@ class SinkTraits:
     writes_tables: bool = False
     keeps_newest: bool = False
     keeps_sync_points: bool = False
+    place_keys: PlaceKeys | None = None
     vector_call_schemes: tuple[str, ...] = ()
 
 

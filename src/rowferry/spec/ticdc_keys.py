@@ -18,8 +18,8 @@ PROTOCOLS: Final = tuple(
     "avro canal canal-json craft csv debezium debezium-avro json maxwell open-protocol "
     "parquet simple".split()
 )
-PROTOCOL_ALIASES: Final = {"default": PROTOCOLS[9], "flat-avro": PROTOCOLS[0]}
-RESERVED_PROTOCOLS: Final = {"rich-avro": PROTOCOLS[0]}
+PROTOCOL_ALIASES: Final = {"default": "open-protocol", "flat-avro": "avro"}
+RESERVED_PROTOCOLS: Final = {"rich-avro": "avro"}
 SPARK: Final = "Spark divides the work"
 
 

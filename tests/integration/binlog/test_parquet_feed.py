@@ -12,8 +12,10 @@ from feed_kit import Scene, scene_of
 from rowferry.change.plan import Plan
 from rowferry.downstream.rebuild.stored_feed import open_storage
 from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
+from rowferry.downstream.storage_check.check import check_storage
 from rowferry.downstream.storage_check.expected import expected_of
-from rowferry.errors import EncodeError, OptionsConflict, SinkUnavailable
+from rowferry.downstream.storage_check.listing import Listing
+from rowferry.errors import EncodeError, SinkUnavailable
 from rowferry.testing.servers import Server
 
 IMAGES = '[sink.parquet]\nlayout = "images"'
@@ -65,8 +67,8 @@ def test_snapshot_log_and_ddl(scene: Scene, config: str) -> None:
     (plan,) = plan_tables(storage)
     rows = sorted(rebuild_here(plan).to_pylist(), key=lambda r: int(r["id"]))
     assert rows == feed.rows("t")
-    with pytest.raises(OptionsConflict, match="protocol parquet"):
-        expected_of(storage.spec)
+    findings = check_storage(Listing(storage.files), expected_of(storage.spec))
+    assert (findings.violations, findings.rows) == ([], len(feed.changes("t")))
 
 
 def test_killed_between_write_and_publish_it_leaves_the_same_bytes(scene: Scene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from feed_kit import Feed, Scene, scene_of
@@ -36,6 +37,7 @@ CONFIGS = {
         "include-commit-ts = true\noutput-old-value = true"
     ),
     "canal-json": '[sink]\ndate-separator = "year"\ntransaction-atomicity = "table"',
+    "parquet": '[sink]\ntransaction-atomicity = "table"\n[sink.parquet]\nlayout = "images"',
 }
 
 
@@ -108,22 +110,25 @@ def test_a_feed_leaves_what_the_layout_says(
     ]
 
 
+@pytest.mark.parametrize("protocol", ["canal-json", "parquet"])
 def test_buckets_are_read_as_directories_are(
+    protocol: str,
     scene: Scene,
     s3_server: ObjectServer,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    feed = lived_through(scene, "", "canal-json")
-    uri = s3_server.uri("check-storage", **{"enable-tidb-extension": "true"})
-    bucket = open_storage(uri, protocol="canal-json").files
+    feed = lived_through(scene, "", protocol)
+    exact = {"enable-tidb-extension": "true"} if protocol == "canal-json" else {}
+    uri = s3_server.uri(f"check-storage-{protocol}", **exact)
+    bucket = open_storage(uri, protocol=protocol).files
     for path in (p for p in feed.root.rglob("*") if p.is_file()):
         bucket.overwrite(path.relative_to(feed.root).as_posix(), path.read_bytes())
     result = call(tmp_path, capfd, monkeypatch, ["check-storage", uri])
     assert result.code == 0, result.out
     assert result.out.endswith("no violation\n")
-    local = f"file://{feed.root}?enable-tidb-extension=true"
+    local = f"file://{feed.root}?{urlencode(exact)}"
     plans = [plan_tables(open_storage(place)) for place in (uri, local)]
     assert [p.lineage.table.table for p in plans[0]] == ["parts", "renamed", "types"]
     for one, other in zip(*plans, strict=True):

@@ -11,6 +11,7 @@ from typing import Any
 
 from rowferry.downstream.storage_check.check import check_storage
 from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.downstream.storage_check.rules import Findings
 
 Tree = dict[str, bytes]
@@ -24,7 +25,7 @@ V1 = ts("2023-05-09T10:00:00")
 V2 = ts("2023-05-11T10:00:00")
 LAST = ts("2023-05-12T00:00:00")
 CSV = Expected(carries_commit_ts=True, date_separator="day", partitions=True, digits=6)
-CANAL = Expected("canal-json", carries_commit_ts=True)
+CANAL = Expected(FileKind.CANAL_JSON, carries_commit_ts=True)
 
 
 @dataclass(frozen=True)

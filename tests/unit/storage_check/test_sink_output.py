@@ -21,6 +21,7 @@ from rowferry.downstream.storage_check.expected import expected_of
 from rowferry.downstream.storage_check.listing import Listing
 from rowferry.downstream.storage_check.rules import Findings, Rule
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
+from rowferry.flow.encode.contract import RowFormat
 from rowferry.flow.sink.storage.object_files import ObjectFiles
 from rowferry.flow.sink.storage.sink import Storage
 from rowferry.mysql.ddl.statement import parse_create
@@ -43,6 +44,11 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "csv-tokyo": ("protocol=csv&time-zone=Asia/Tokyo", {"csv": {"include-commit-ts": True}}),
     "csv-gzip": ("protocol=csv", {"cloud-storage-config": {"compression": "gzip"}}),
     "canal": ("protocol=canal-json&enable-tidb-extension=true", {}),
+    "parquet": ("protocol=parquet&transaction-atomicity=table", {}),
+    "parquet-images": (
+        "protocol=parquet&file-index-digit=6",
+        {"parquet": {"layout": "images", "temporal": "string"}},
+    ),
     "canal-zstd": ("protocol=canal-json", {"cloud-storage-config": {"compression": "zstd"}}),
 }
 
@@ -58,18 +64,18 @@ def written(root: Path, query: str, sink: dict[str, Any]) -> None:
     flow.sink.open(OWNER, None)
     feed = Feed(flow.sink, TABLE, TABLE.at(ALTERED))
     for number, day in enumerate(DAYS):
-        run(feed, flow.encode, TABLE, day, number * 10)
+        run(feed, flow.format, TABLE, day, number * 10)
     after = TABLE.at(ALTERED)
     ddl = SchemaChange(ALTERED, DdlKind.TABLE_COMMENT, "ALTER TABLE x COMMENT 'y'", TABLE.id, after)
     feed.publish(feed.plan(changes=[ddl], watermark=ALTERED), [])
-    run(feed, flow.encode, after, ALTERED + 1, 100)
+    run(feed, flow.format, after, ALTERED + 1, 100)
 
 
 def run(feed: Feed, codec: Any, schema: TableSchema, at: int, first: int) -> None:
     partitions: Sequence[int] = (13, 2024)
     slices: list[TableSlice] = [slice_of(schema, part) for part in partitions]
     plan = feed.plan(segment(0, *slices, at=at), watermark=at)
-    frames = []
+    given = []
     for place, _ in enumerate(slices):
         images = [
             {"id": first + place, "v": 'x",\r\n', "d": "2024-01-02 03:04:05.67"},
@@ -83,10 +89,15 @@ def run(feed: Feed, codec: Any, schema: TableSchema, at: int, first: int) -> Non
             pa.array([None, images[1]], schema.image),
             pa.array([images[0], None], schema.image),
         )
-        frames.append((place, codec.encode_rows(rows, 0)))
+        given.append((place, rows))
     (part,) = plan.stretch.segments
-    receipts = list(feed.sink.write(part, plan.outputs_of(0), iter(frames)))
-    feed.publish(plan, receipts)
+    if isinstance(codec, RowFormat):
+        tables = [schema] * len(slices)
+        written = feed.sink.write_rows(part, plan.outputs_of(0), tables, iter(given))
+    else:
+        frames = ((place, codec.encode_rows(rows, 0)) for place, rows in given)
+        written = feed.sink.write(part, plan.outputs_of(0), frames)
+    feed.publish(plan, list(written))
 
 
 def checked(root: Path, query: str, sink: dict[str, Any], folder: Path) -> Findings:

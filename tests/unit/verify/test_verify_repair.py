@@ -14,6 +14,7 @@ from rowferry.downstream.verify.repair import Repair, RepairFile
 from rowferry.downstream.verify.work import compare, groups_of, joined, measure, pick
 from rowferry.errors import BadOption
 from rowferry.mysql.ddl.statement import parse_create
+from rowferry.mysql.session import Flavour
 
 
 def rows(table: TableSchema, *values: tuple[Any, ...]) -> pa.Table:
@@ -22,7 +23,9 @@ def rows(table: TableSchema, *values: tuple[Any, ...]) -> pa.Table:
     return pa.table(dict(zip(fields.names, map(list, columns), strict=True)), schema=fields)
 
 
-def repaired(path: Path, a: str, b: str, ours: Any, theirs: Any) -> list[str]:
+def repaired(
+    path: Path, a: str, b: str, ours: Any, theirs: Any, flavour: Flavour = Flavour.MYSQL
+) -> list[str]:
     schemas = [parse_create(f"CREATE TABLE {text}") for text in (a, b)]
     comparison = compare_tables(
         schemas[A], schemas[B], (schemas[A].handle_key, schemas[B].handle_key)
@@ -34,7 +37,7 @@ def repaired(path: Path, a: str, b: str, ours: Any, theirs: Any) -> list[str]:
         joined(comparison, s, [f for _, f in pick(comparison, s, groups, [tables[s]])])
         for s in (A, B)
     ]
-    repair = Repair(comparison)
+    repair = Repair(comparison, flavour)
     repair.add(compare(comparison, sides[A], sides[B]))
     file = RepairFile(path)
     file.add(repair)
@@ -76,3 +79,11 @@ def test_statements_of_a_table_without_a_key(tmp_path: Path) -> None:
         RepairFile(path)
     with pytest.raises(BadOption, match="cannot be written"):
         RepairFile(tmp_path / "none" / "repair.sql")
+
+
+def test_vectors_are_written_as_the_target_reads_them(tmp_path: Path) -> None:
+    shape = "d.t (id int primary key, v vector(2))"
+    for flavour, words in ((Flavour.MYSQL, "STRING_TO_VECTOR('[1,2]')"), (Flavour.TIDB, "'[1,2]'")):
+        path = tmp_path / f"{flavour.value}.sql"
+        (found,) = repaired(path, shape, shape, [(1, "[1,2]")], [(1, "[3,4]")], flavour)
+        assert f"(1,{words})" in found.replace(", ", ",")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
 from rowferry.downstream.consume.arrival import Arrival, RowChange, Statement, Where, row_changes
@@ -20,18 +21,17 @@ from rowferry.downstream.consume.storage import (
     stored_files,
     written_spec,
 )
-from rowferry.errors import BadOption, BadUri, DecodeError
+from rowferry.errors import BadOption, BadUri, DecodeError, MissingLibrary
 from rowferry.flow.assemble import format_of
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, Format
 from rowferry.flow.sink.kafka.options import read_settings
+from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 
 if TYPE_CHECKING:
     from rowferry.downstream.consume.kafka_topics import Message, TopicReader
-
-_QUEUES: Final = ("kafka", "kafka+ssl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,13 @@ def consume(
     spec, notices = written_spec(request.sink_uri, request.config)
     codec = format_of(spec)
     scheme = spec.sink.scheme
-    if scheme not in _QUEUES and not is_storage(scheme):
-        known = ", ".join([*_QUEUES, *storages()])
+    queued = _is_queue(scheme)
+    if not queued and not is_storage(scheme):
+        known = ", ".join([*_queues(), *storages()])
         raise BadUri(f"{scheme}:// cannot be read back; known: {known}")
     outcome = Outcome(Findings(), notes=notices)
     run = _Run(request, outcome, list(takers(outcome.findings)))
-    if scheme in _QUEUES:
+    if queued:
         run.read_topics(spec, cast(Codec, codec), stop, tell)
     else:
         run.read_storage(spec, codec, stop, tell)
@@ -227,6 +228,26 @@ class _Run:
         if kept:
             for taker in self._takers:
                 taker.take(kept)
+
+
+def _is_queue(scheme: str) -> bool:
+    """Return whether sinks of such a URI write to topics that can be read here."""
+    sink = SINKS.load(scheme)
+    if not sink.TRAITS.has_topics:
+        return False
+    # Imported here: its library comes with an extra, which readers of files need not have.
+    from rowferry.flow.sink.kafka.sink import Kafka
+
+    return issubclass(sink, Kafka)
+
+
+def _queues() -> list[str]:
+    """Return the schemes of queues, as far as their libraries are installed."""
+    found = []
+    for scheme in SINKS.names():
+        with suppress(MissingLibrary):
+            found += [scheme] if _is_queue(scheme) else []
+    return found
 
 
 def _wanted(spec: ChangefeedSpec, rules: DispatchRules, named: list[str]) -> Callable[[str], bool]:

@@ -11,6 +11,7 @@ from pymysql.converters import encoders
 
 from rowferry.change.table import TableId
 from rowferry.errors import BadUri, RowferryError, RowRejected, SinkUnavailable, SinkUnwritable
+from rowferry.mysql.session import LOGIN_SCHEMES
 from rowferry.spec.uri import Uri
 
 _REFUSED: Final = frozenset({1044, 1045, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 2026})
@@ -40,7 +41,7 @@ class MySqlTarget:
             SinkUnavailable: nobody answers.
         """
         host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
-        if uri.scheme not in ("mysql", "mariadb", "tidb") or not host or not uri.user:
+        if uri.scheme not in LOGIN_SCHEMES or not host or not uri.user:
             raise BadUri(f"--apply {uri}: write mysql://<user>:<password>@<host>:<port>/")
         if uri.path not in ("", "/") or uri.parameters or (port and not port.isdecimal()):
             raise BadUri(f"--apply {uri}: write only user, password, host and port")

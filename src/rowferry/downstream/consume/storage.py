@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from rowferry.change.chunk import Change, DdlKind, Rows, SchemaChange, Watermark
 from rowferry.change.table import TableId
@@ -21,10 +20,9 @@ from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_sto
 from rowferry.flow.sink.storage.sink import Storage
 from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.build import build_spec
-from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
 from rowferry.spec.option import OptionTable
 
-_NO_SOURCE: Final = "mysql://none@none/"
 _WORD = r"(?:`(?:[^`]|``)+`|[^\s`.,;]+)"
 _TABLE = rf"({_WORD}(?:\s*\.\s*{_WORD})?)"
 _RENAME_TABLE = re.compile(rf"{_TABLE}\s+TO\s+{_TABLE}", re.IGNORECASE)
@@ -45,7 +43,7 @@ def written_spec(sink_uri: str, config: Path | None) -> tuple[ChangefeedSpec, li
         MissingLibrary: of the sink, or of a source that may know what nobody else knows.
     """
     try:
-        return build_spec(_NO_SOURCE, sink_uri, config, tables=_tables, sinks=sink_traits)
+        return build_spec(NO_PLACE, sink_uri, config, tables=_tables, sinks=sink_traits)
     except UnknownOption:
         for name in SOURCES.names():  # the key may be one of a source that was left out
             SOURCES.load(name)
@@ -88,7 +86,7 @@ def stored_files(spec: ChangefeedSpec) -> Files:
     if not issubclass(sink, Storage):
         known = ", ".join(storages())
         raise BadUri(f"{spec.sink.scheme}:// is no storage; known: {known}")
-    if spec.sink.scheme == "file" and not Path(spec.sink.path).is_dir():
+    if sink.in_directory and not Path(spec.sink.path).is_dir():
         raise BadUri(f"{spec.sink.path} is not there; check the storage URI")
     return sink.files_of(spec, read_settings(spec))
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rowferry.downstream.consume.storage import is_storage, storages, stored_files, written_spec
-from rowferry.errors import BadOption, BadUri
+from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.flow.assemble import format_of
-from rowferry.flow.encode.contract import Format
+from rowferry.flow.encode.contract import StoredFormat
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.paths import parse_data_name
+from rowferry.registry import CODECS, ROW_FORMATS, load_format
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.config_file import read_config
 from rowferry.spec.uri import Uri
 
-_PROTOCOLS: Final = {"csv": "csv", "json": "canal-json", "parquet": "parquet"}
 _DEEPEST: Final = 6  # directories above a data file
 
 
@@ -28,9 +29,29 @@ class StoredFeed:
     files: Files
 
     @property
-    def codec(self) -> Format:
-        """The format of its data files."""
-        return format_of(self.spec)
+    def codec(self) -> StoredFormat:
+        """The format of its data files.
+
+        Raises:
+            OptionsConflict: tables cannot be rebuilt of it.
+        """
+        found = format_of(self.spec)
+        if not isinstance(found, StoredFormat):
+            raise OptionsConflict(
+                f"protocol {self.spec.protocol}: no tables can be rebuilt of its files; known: "
+                f"{', '.join(stored_protocols().values())}"
+            )
+        return found
+
+
+def stored_protocols() -> dict[str, str]:
+    """Return the protocols of which tables can be rebuilt, by what names of data files end with."""
+    found = {}
+    for name in sorted([*CODECS.names(), *ROW_FORMATS.names()]):
+        made = load_format(name)
+        if hasattr(made, "commit_time"):
+            found[made.TRAITS.file_suffix] = name
+    return found
 
 
 def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> StoredFeed:
@@ -39,25 +60,25 @@ def open_storage(uri: str, config: Path | None = None, protocol: str = "") -> St
     Args:
         uri: as the changefeed has it; parameters count as they do there.
         config: the changefeed's configuration file.
-        protocol: `csv`, `canal-json` or `parquet`, if neither of the others says so; "": the names
-            of the data files tell.
+        protocol: one of `stored_protocols`, if neither of the others says so; "": the names of
+            the data files tell.
 
     Raises:
         BadInput: the URI or the configuration cannot be understood, or nothing is there.
     """
     place = Uri.parse(uri, "storage")
     if not is_storage(place.scheme):
-        known = ", ".join(storages())
-        raise BadUri(f"{place.scheme}:// is no storage; known: {known}")
+        raise BadUri(f"{place.scheme}:// is no storage; known: {', '.join(storages())}")
+    place = place.absolute(os.getcwd(), "storage")
     told = place.parameter("protocol") or _in_config(config)
     if protocol and told and protocol != told:
         raise BadOption(f"--protocol {protocol}: the changefeed's settings say {told}")
-    if protocol and protocol not in _PROTOCOLS.values():
-        raise BadOption(f"--protocol {protocol!r}: allowed: {' | '.join(_PROTOCOLS.values())}")
+    known = stored_protocols()
+    if protocol and protocol not in known.values():
+        raise BadOption(f"--protocol {protocol!r}: allowed: {' | '.join(known.values())}")
     if told or protocol:
         return _opened(uri, config, "" if told else protocol)
-    found = _guessed(_opened(uri, None, "csv").files)
-    return _opened(uri, config, found)
+    return _opened(uri, config, _guessed(stored_files(ChangefeedSpec("", place, place)), known))
 
 
 def reopen(spec: ChangefeedSpec) -> StoredFeed:
@@ -80,10 +101,20 @@ def _in_config(config: Path | None) -> str:
     return str(section.get("protocol", "")) if isinstance(section, dict) else ""
 
 
-def _guessed(files: Files) -> str:
-    """Return the protocol of the first data file that is found."""
+def _guessed(files: Files, known: dict[str, str]) -> str:
+    """Return the protocol of the first data file that is found; without one any will do.
+
+    Raises:
+        BadUri: it is of no protocol that is known.
+    """
     for path in files.paths(_DEEPEST):
         named = parse_data_name(path.rpartition("/")[2])
         if named is not None:
-            return _PROTOCOLS.get(named[1].split(".")[0], "csv")
-    return "csv"
+            suffix = f".{named[1].split('.')[0]}"
+            if suffix not in known:
+                raise BadUri(
+                    f"{files.shown(path)} is of no protocol that is known here; files end with: "
+                    f"{', '.join(known)}"
+                )
+            return known[suffix]
+    return next(iter(known.values()))

@@ -17,9 +17,6 @@ from rowferry.downstream.rebuild.images import Following, Remaining
 from rowferry.downstream.rebuild.lineage import Lineage, SourceFile, read_catalog, read_checkpoint
 from rowferry.downstream.rebuild.stored_feed import StoredFeed, reopen
 from rowferry.errors import BadInput, BadOption, DecodeError, OptionsConflict
-from rowferry.flow.encode.csv import codec as csv
-from rowferry.flow.encode.options import tidb_extension
-from rowferry.flow.encode.parquet.format import ParquetOptions
 from rowferry.flow.sink.storage.files import each
 from rowferry.flow.sink.storage.options import RAW_CHANGE, STORAGE_TABLE
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -98,17 +95,15 @@ def plan_tables(
         BadInput: what is asked for cannot be exact, and why.
         SinkDamaged: a schema, index or metadata file cannot be read, or a data file is missing.
     """
-    tells = _tells_time(feed.spec)
-    _refuse_unseen_moves(feed.spec)
-    if as_of is not None and not tells:
+    told = feed.codec.commit_time
+    _refuse_unseen_moves(feed)
+    if as_of is not None and told.exactness == "none":
         raise OptionsConflict(
-            f"as of {as_of}: rows do not tell when they were committed, because the changefeed has "
-            "not sink.csv.include-commit-ts = true (or its configuration was not given)"
+            f"as of {as_of}: rows do not tell when they were committed, because {told.why}"
         )
-    if as_of is not None and tells == "millisecond" and as_of & _MILLISECOND != _MILLISECOND:
+    if as_of is not None and told.exactness == "millisecond" and ~as_of & _MILLISECOND:
         raise OptionsConflict(
-            f"as of {as_of}: canal-json without enable-tidb-extension tells the millisecond of a "
-            f"commit only; {as_of | _MILLISECOND} is the end of that millisecond"
+            f"as of {as_of}: {told.why}; {as_of | _MILLISECOND} is the end of that millisecond"
         )
     checkpoint = read_checkpoint(feed.files)
     if checkpoint is None:
@@ -118,7 +113,7 @@ def plan_tables(
         )
     if as_of is not None and as_of > checkpoint:
         raise BadOption(f"as of {as_of}: the storage is complete up to {checkpoint} only")
-    until = checkpoint if as_of is None and tells == "exact" else as_of
+    until = checkpoint if as_of is None and told.exactness == "exact" else as_of
     catalog = read_catalog(feed.files, until)
 
     def plan_of(table: TableId) -> TablePlan:
@@ -150,24 +145,10 @@ def rebuild_within(plan: TablePlan, most_bytes: int | None) -> pa.Table | None:
     return remaining.rows()
 
 
-def _tells_time(spec: ChangefeedSpec) -> str:
-    """Return how exactly rows tell when they were committed: "exact", "millisecond" or ""."""
-    if spec.protocol == "parquet":
-        return "exact"
-    if spec.protocol == "csv":
-        return "exact" if spec.options(csv.CSV)[csv.INCLUDE_COMMIT_TS] else ""
-    return "exact" if tidb_extension(spec) else "millisecond"
-
-
-def _refuse_unseen_moves(spec: ChangefeedSpec) -> None:
-    raw = spec.options(STORAGE_TABLE)[RAW_CHANGE]
-    if raw and spec.protocol == "parquet" and spec.options(ParquetOptions).layout == "flat":
+def _refuse_unseen_moves(feed: StoredFeed) -> None:
+    why = feed.codec.unseen_moves
+    if why and feed.spec.options(STORAGE_TABLE)[RAW_CHANGE]:
         raise OptionsConflict(
-            "output-raw-change-event with parquet in the layout flat: an update that changes a key "
-            "does not tell the old one, so no table can be rebuilt exactly; use layout images"
-        )
-    if raw and spec.protocol == "csv" and not spec.options(csv.CSV)[csv.OUTPUT_OLD_VALUE]:
-        raise OptionsConflict(
-            "output-raw-change-event with csv without output-old-value: an update that changes a "
-            "key does not tell the old one, so no table can be rebuilt exactly"
+            f"output-raw-change-event with {why}: an update that changes a key does not tell the "
+            "old one, so no table can be rebuilt exactly"
         )

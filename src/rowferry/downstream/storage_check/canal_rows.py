@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.downstream.storage_check.layout import TableFiles
 from rowferry.downstream.storage_check.lines import Fault, Lines
 from rowferry.downstream.storage_check.rules import Rule
@@ -130,7 +131,7 @@ def _wrong_images(images: list[tuple[int, dict[str, Any]]], form: TableForm) -> 
             continue
         texts = [None if v is None else v.encode("utf-8", "replace") for _, v in there]
         values = pa.array(texts, pa.large_binary())
-        wrong = first_wrong(column, values, None, "canal-json", "")
+        wrong = first_wrong(column, values, None, FileKind.CANAL_JSON, "")
         if wrong is not None:
             words = f"column {column.name!r}: {wrong[1]}"
             yield Fault(Rule.ROW_FIT, there[wrong[0]][0], words)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from rowferry.downstream.storage_check.canal_rows import canal_lines
 from rowferry.downstream.storage_check.csv_rows import csv_lines
 from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.downstream.storage_check.layout import (
     DataDirectory,
     DataPath,
@@ -23,6 +24,7 @@ from rowferry.downstream.storage_check.layout import (
     survey,
 )
 from rowferry.downstream.storage_check.lines import Lines
+from rowferry.downstream.storage_check.parquet_rows import parquet_lines
 from rowferry.downstream.storage_check.rules import Findings, Rule
 from rowferry.downstream.storage_check.schema import TableForm, check_schema
 
@@ -31,6 +33,11 @@ Tell = Callable[[int, int], None]
 _LOGICAL_BITS = 18
 _QUARTER_MS = 15 * 60 * 1000  # time zones differ by quarters of an hour
 _DATE_FORMS = {4: "%Y", 7: "%Y-%m", 10: "%Y-%m-%d"}
+_READERS = {
+    FileKind.CSV: csv_lines,
+    FileKind.CANAL_JSON: canal_lines,
+    FileKind.PARQUET: parquet_lines,
+}
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -46,7 +53,7 @@ def check_storage(
     checkpoint = _metadata(reader, found.has_metadata, findings)
     if not expected.carries_commit_ts:
         told = "rows carry no commit-ts: order, dates, versions and checkpoint"
-        if expected.protocol != "csv":
+        if expected.kind is FileKind.CANAL_JSON:
             told = "rows carry their millisecond only: order and versions inside one"
         findings.leave_unchecked(told)
     total, done = found.data_files, 0
@@ -162,8 +169,7 @@ class _DirectoryCheck:
             return
         seen: set[Rule] = set()
         is_first = True
-        read = csv_lines if self._expected.protocol == "csv" else canal_lines
-        for lines in read(data, self._table, self._form, self._expected):
+        for lines in _READERS[self._expected.kind](data, self._table, self._form, self._expected):
             self._findings.rows += lines.count
             for fault in lines.split():
                 self._note(fault.rule, file, fault.row, fault.words, seen)

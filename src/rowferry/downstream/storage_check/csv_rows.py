@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.downstream.storage_check.layout import TableFiles
 from rowferry.downstream.storage_check.lines import Fault, Lines
 from rowferry.downstream.storage_check.rules import Rule
@@ -125,7 +126,7 @@ class _Reader:
             self._stamps(columns[3], found)
         for column, raw in zip(self._form.columns, columns[self._meta :], strict=True):
             values, quoted = self._values(raw)
-            wrong = first_wrong(column, values, quoted, "csv", self._expected.packing)
+            wrong = first_wrong(column, values, quoted, FileKind.CSV, self._expected.packing)
             if wrong is not None:
                 words = f"column {column.name!r}: {wrong[1]}"
                 found.faults.append(Fault(Rule.ROW_FIT, row + wrong[0], words))

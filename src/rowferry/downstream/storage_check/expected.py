@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from rowferry.errors import OptionsConflict
+from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.flow.encode.csv import codec as csv
 from rowferry.flow.encode.options import SINK, TERMINATOR, tidb_extension
 from rowferry.flow.sink.storage import options as storage
@@ -19,7 +19,7 @@ class Expected:
     """The settings that decide how files look.
 
     Attributes:
-        protocol: `csv` or `canal-json`.
+        kind: of which protocol they are.
         date_separator, partitions, digits: None where nothing was said: any will do, if it is the
             same everywhere.
         carries_commit_ts: whether rows tell theirs exactly.
@@ -27,7 +27,7 @@ class Expected:
         quote, delimiter, null, packing, header, old_value: csv only.
     """
 
-    protocol: str = "csv"
+    kind: FileKind = FileKind.CSV
     date_separator: str | None = None
     partitions: bool | None = None
     digits: int | None = None
@@ -42,11 +42,6 @@ class Expected:
     header: bool = False
     old_value: bool = False
 
-    @property
-    def extension(self) -> str:
-        """What names of data files end with, before what tells the compression."""
-        return "csv" if self.protocol == "csv" else "json"
-
 
 def expected_of(spec: ChangefeedSpec) -> Expected:
     """Read the settings of a changefeed.
@@ -55,26 +50,26 @@ def expected_of(spec: ChangefeedSpec) -> Expected:
         BadOption: a value of the wrong type or outside what is allowed.
         OptionsConflict: a protocol whose files are not checked.
     """
-    if spec.protocol == "parquet":
-        raise OptionsConflict(
-            "protocol parquet: its files are not checked here, they tell their own columns; read "
-            "them by rowferry table or rowferry consume"
-        )
+    kind = FileKind.of(spec.protocol)
     sink, line = spec.options(storage.SINK_TABLE), spec.options(csv.CSV)
-    is_csv = spec.protocol == "csv"
+    told_in = {
+        FileKind.CSV: line[csv.INCLUDE_COMMIT_TS],
+        FileKind.CANAL_JSON: tidb_extension(spec),
+        FileKind.PARQUET: True,
+    }
 
     def told(option: Option[Any]) -> bool:
         return spec.written(spec.sink, "sink", option.key) is not None
 
     return Expected(
-        protocol=spec.protocol,
+        kind=kind,
         date_separator=sink[storage.DATE_SEPARATOR] if told(storage.DATE_SEPARATOR) else None,
         partitions=(
             sink[storage.PARTITION_SEPARATOR] if told(storage.PARTITION_SEPARATOR) else None
         ),
         digits=sink[storage.INDEX_DIGITS] if told(storage.INDEX_DIGITS) else None,
         zone=sink[storage.TIME_ZONE],
-        carries_commit_ts=line[csv.INCLUDE_COMMIT_TS] if is_csv else tidb_extension(spec),
+        carries_commit_ts=told_in[kind],
         whole_transactions=sink[storage.ATOMICITY] == "table",
         terminator=spec.options(SINK)[TERMINATOR].encode(),
         quote=line[csv.QUOTE].encode(),

@@ -221,8 +221,8 @@ class _Surveyor:
             self._unknown(path)
             return
         named = _DATA.fullmatch(name)
-        if named is None or int(named[1]) == 0 or named[2] != self._expected.extension:
-            words = f"not CDC<6 to 20 digits, from 1>.{self._expected.extension}"
+        if named is None or int(named[1]) == 0 or named[2] != self._expected.kind.extension:
+            words = f"not CDC<6 to 20 digits, from 1>.{self._expected.kind.extension}"
             self._findings.add(Rule.FILE_NAME, path, words)
             return
         here.files.append(DataPath(path, int(named[1]), name, named[3] or ""))

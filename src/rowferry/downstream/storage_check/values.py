@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.downstream.storage_check.schema import (
     BINARIES,
     DECIMALS,
@@ -32,7 +33,7 @@ def first_wrong(
     column: ColumnForm,
     values: pa.LargeBinaryArray,
     quoted: Mask | None,
-    protocol: str,
+    kind: FileKind,
     packing: str,
 ) -> tuple[int, str] | None:
     """Return place and reason of the first value that does not fit, or None.
@@ -41,7 +42,7 @@ def first_wrong(
         column: what the schema file says.
         values: as they stand in the file, without quotes and escapes; null for NULL.
         quoted: which of them were quoted; None where the protocol does not tell.
-        protocol: `csv` or `canal-json`.
+        kind: `CSV` or `CANAL_JSON`, whose values are texts.
         packing: how csv writes binary values.
     """
     nulls: Mask = values.is_null().to_numpy(zero_copy_only=False)
@@ -56,7 +57,7 @@ def first_wrong(
         texts = values.cast(pa.large_utf8())
     except pa.ArrowInvalid:
         return _first_not_utf8(values), "not UTF-8"
-    is_csv = protocol == "csv"
+    is_csv = kind is FileKind.CSV
     fits = pc.match_substring_regex(texts, f"^(?s:{_pattern(column, is_csv, packing)})$")
     for more in (_in_range(column, texts, fits), _in_length(column, texts)):
         if more is not None:

@@ -27,7 +27,8 @@ from rowferry.flow.sink.mysql.statements import (
     replace_around,
     upsert_around,
 )
-from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.mysql.session import Flavour
+from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
 from rowferry.spec.uri import Uri
 
 _ROWS_EACH: Final = 200  # rows of one statement
@@ -43,13 +44,12 @@ _HEAD: Final = (
 class Repair:
     """Collects a table's statements: what must go comes before what must be put."""
 
-    def __init__(self, comparison: Comparison) -> None:
-        """Begin with a table that both sides have."""
+    def __init__(self, comparison: Comparison, flavour: Flavour) -> None:
+        """Begin with a table that both sides have; `flavour` is that of B's server."""
         self._comparison = comparison
         self._tables = _written(comparison, A), _written(comparison, B)
-        spec = ChangefeedSpec(
-            "verify", Uri.parse("mysql://none@none/", "source"), Uri.parse("mysql://none/", "sink")
-        )
+        target = Uri.parse(f"{flavour.value}://none/", "sink")
+        spec = ChangefeedSpec("verify", Uri.parse(NO_PLACE, "source"), target)
         self._codec = SqlRows(spec, MySql.TRAITS)
         self._gone = tempfile.SpooledTemporaryFile(_HELD)
         self._put = tempfile.SpooledTemporaryFile(_HELD)

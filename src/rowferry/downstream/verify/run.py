@@ -16,9 +16,10 @@ from rowferry.downstream.verify.comparison import A, B, Comparison, Hashes, comp
 from rowferry.downstream.verify.names import Names
 from rowferry.downstream.verify.ranges import Ranges, can_sum
 from rowferry.downstream.verify.repair import Repair
-from rowferry.downstream.verify.side import DatabaseTable, Side, SideTable
+from rowferry.downstream.verify.side import DatabaseSide, DatabaseTable, Side, SideTable
 from rowferry.downstream.verify.work import EQUAL, Differences, Sums, bucket_count, groups_of
 from rowferry.mysql.key_ranges import Chunk
+from rowferry.mysql.session import Flavour
 
 _UNKNOWN_ROWS: Final = 1 << 26  # of a storage, for the number of buckets
 _Groups = npt.NDArray[np.int32]
@@ -193,7 +194,9 @@ class _Pair:
         a, b = (schema.id for schema in self._schemas)
         result = TableResult(a, b, rows=self._rows, lone=comparison.lone)
         if self._request.repairs:
-            result.repair = Repair(comparison)
+            target = self._sides[B]
+            flavour = target.facts.flavour if isinstance(target, DatabaseSide) else Flavour.MYSQL
+            result.repair = Repair(comparison, flavour)
         keys = [np.zeros(0, np.uint64)]
         if (self._groups != EQUAL).any():
             for found in self._runner.differences(comparison, self._tables, self._groups):

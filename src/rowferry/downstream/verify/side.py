@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId, TableSchema
+from rowferry.downstream.consume.storage import is_storage, storages
 from rowferry.downstream.rebuild.stored_feed import open_storage
 from rowferry.downstream.rebuild.table import TablePlan, plan_tables
 from rowferry.downstream.verify.views import Views
@@ -22,13 +23,10 @@ from rowferry.mysql import session
 from rowferry.mysql.catalog import read_tables
 from rowferry.mysql.key_ranges import Chunk, next_chunks, split_chunk
 from rowferry.mysql.range_read import prepare, read_chunk, read_view
-from rowferry.mysql.session import Connection, Flavour, Login
-from rowferry.registry import SINKS
+from rowferry.mysql.session import LOGIN_SCHEMES, Connection, Flavour, Login
 from rowferry.spec.option import read_options
 from rowferry.spec.uri import Uri
 
-DATABASES: Final = ("mysql", "mariadb", "tidb")
-_STORAGES: Final = ("file", "s3", "gcs", "gs", "azblob", "azure")
 _CHUNKS_AT_ONCE: Final = 64
 
 
@@ -222,9 +220,9 @@ def open_side(
         BadInput: it is no side that could be compared.
     """
     uri = Uri.parse(text, "compared side's")
-    if uri.scheme in DATABASES:
+    if uri.scheme in LOGIN_SCHEMES:
         return DatabaseSide(uri, chunk_rows)
-    if uri.scheme not in _STORAGES or uri.scheme not in SINKS.names():
-        known = [*DATABASES, *(s for s in _STORAGES if s in SINKS.names())]
+    if not is_storage(uri.scheme):
+        known = [*LOGIN_SCHEMES, *storages()]
         raise BadUri(f"{uri}: cannot be compared; known: {', '.join(f'{k}://' for k in known)}")
     return StorageSide(text, as_of, config)

@@ -17,7 +17,7 @@ from rowferry.flow.sink.mysql.emulation import triggers
 from rowferry.flow.sink.mysql.options import read_settings
 from rowferry.flow.sink.mysql.progress_table import forget, waited_for
 from rowferry.flow.sink.mysql.session import Refused, Session, connect
-from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
 from rowferry.spec.uri import Uri
 
 app = typer.Typer(help="The active-active mode: triggers, and who is waited for by a purge.")
@@ -81,7 +81,7 @@ def _connected(sink_uri: str) -> Iterator[Session]:
     uri = Uri.parse(sink_uri, "sink")
     if not sink_traits(uri.scheme).keeps_newest:
         raise BadUri(f"{uri}: only MySQL, MariaDB and TiDB have progress tables; name one of them")
-    spec = ChangefeedSpec("none", Uri.parse("mysql://none@none/", "source"), uri)
+    spec = ChangefeedSpec("none", Uri.parse(NO_PLACE, "source"), uri)
     session = connect(read_settings(spec).login)
     try:
         yield session

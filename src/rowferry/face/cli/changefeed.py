@@ -372,7 +372,8 @@ def _settings(config: Path | None) -> dict[str, Any]:
 def _absolute(uri: str, what: str) -> str:
     """Return a URI whose relative path starts here, not where the server runs."""
     parsed = Uri.parse(uri, what)
-    return parsed.absolute(os.getcwd(), what).reveal() if parsed.scheme == "file" else uri
+    absolute = parsed.absolute(os.getcwd(), what)
+    return uri if absolute == parsed else absolute.reveal()
 
 
 def _sink(uri: str, schema_registry: str | None) -> str:

@@ -23,7 +23,7 @@ from rowferry.face.cli.output import consoles, counted, size
 def check_storage_command(
     uri: Annotated[str, typer.Argument(help="Where a changefeed wrote, e.g. file:///data/changes")],
     protocol: Annotated[
-        str, typer.Option(help="csv or canal-json; default: as the files are named")
+        str, typer.Option(help="csv, canal-json or parquet; default: as files are named")
     ] = "",
     config: Annotated[
         Path | None, typer.Option(help="The changefeed's settings, e.g. of csv and dates")

@@ -22,6 +22,7 @@ from rowferry.face.rest.answers import (
 from rowferry.face.rest.bodies import CreateBody, ResumeBody, UpdateBody, VerifyBody
 from rowferry.face.rest.replica_config import to_config
 from rowferry.face.sources import Sources
+from rowferry.flow.sink.blackhole import NOWHERE
 from rowferry.spec.changefeed_id import check_changefeed_id
 
 ERROR_TIME_NOTES: Final = 20  # lines of history in which an error's time is looked for
@@ -48,7 +49,7 @@ def wanted(body: CreateBody | VerifyBody, sources: Sources) -> Wanted:
         check_keyspace(body.keyspace or body.namespace)
     return Wanted(
         source_uri=body.source_uri or sources.choose(),
-        sink_uri=body.sink_uri or "blackhole:///?protocol=json",
+        sink_uri=body.sink_uri or NOWHERE,
         changefeed_id=(body.changefeed_id or None) if isinstance(body, CreateBody) else None,
         config=to_config(body.replica_config or {}),
         start_ts=body.start_ts or None,

@@ -126,23 +126,32 @@ def open_store(uri: str, path: str) -> ClaimStore:
         BadOption: it is no URI of a storage that claim checks can use.
     """
     found = Uri.parse(uri, "claim-check storage")
-    if found.scheme == "file":
+    try:
+        sink = _storage(found)
+    except BadInput as err:
+        raise BadOption(f"{path}: {err.words}") from None
+    if sink.in_directory:
         if found.address not in ("", "localhost") or not found.path.strip("/"):
             raise BadOption(f"{path}: write the whole path, as file:///some/directory")
         return FolderStore(Path(found.path))
     try:
-        return BucketStore(_bucket(found))
+        return BucketStore(_bucket(sink, found))
     except BadInput as err:
         raise BadOption(f"{path}: {err.words}") from None
 
 
-def _bucket(uri: Uri) -> Files:
-    """Return a bucket's prefix, with the options that the storage sink has for its login."""
+def _storage(uri: Uri) -> type[Storage]:
+    """Return the sink that writes to such a URI; it must be a storage."""
     sink = SINKS.load(uri.scheme)
     if not issubclass(sink, Storage):
         known = [name for name in SINKS.names() if issubclass(SINKS.load(name), Storage)]
         allowed = ", ".join(f"{name}://" for name in known)
         raise BadUri(f"{uri.scheme}:// cannot hold claim checks; known: {allowed}")
+    return sink
+
+
+def _bucket(sink: type[Storage], uri: Uri) -> Files:
+    """Return a bucket's prefix, with the options that the storage sink has for its login."""
     own = [table for table in sink.TABLES if table not in Storage.TABLES]
     check_parameters(uri, "claim-check storage", own)
     spec = ChangefeedSpec("", uri, uri)

@@ -29,6 +29,27 @@ class TextBody:
 
 
 @dataclass(frozen=True, slots=True)
+class LargeRows:
+    """How a protocol tells of a row that is too large for a message.
+
+    Attributes:
+        needs_extension: it does so in the `_tidb` extension.
+        needs_key: a claim check keeps the message's key, too.
+    """
+
+    needs_extension: bool = False
+    needs_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTime:
+    """How exactly data files tell when a row was committed; `why` it is not told better."""
+
+    exactness: Literal["exact", "millisecond", "none"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CodecTraits:
     """What other stages may ask about a codec. No defaults for facts that matter.
 
@@ -36,6 +57,7 @@ class CodecTraits:
         file_suffix: what names of data files end with; "": it is not a format of files.
         body: how its messages are joined to one text; None: they are not.
         needs_old_rows: a delete has all columns of its row.
+        large_rows: how it tells of rows that are too large; None: it has no such messages.
     """
 
     file_suffix: str
@@ -45,6 +67,7 @@ class CodecTraits:
     one_table_per_topic: bool = False
     body: TextBody | None = None
     needs_old_rows: bool = False
+    large_rows: LargeRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +132,19 @@ class Format(Protocol):
         What the format does not carry comes back as the format's readers would see it. Raises
         DecodeError with the place.
         """
+
+
+@runtime_checkable
+class StoredFormat(Format, Protocol):
+    """A format of data files of which tables can be rebuilt."""
+
+    @property
+    def commit_time(self) -> CommitTime:
+        """How exactly rows tell when they were committed."""
+
+    @property
+    def unseen_moves(self) -> str:
+        """Why an update that changes a key does not tell the old one; "": it does."""
 
 
 class RowFile(Protocol):

@@ -17,8 +17,9 @@ from rowferry.change.plan import Topic
 from rowferry.columnar.render import text_buffers
 from rowferry.errors import BadOption, DecodeError, MessageTooLarge, OptionsConflict
 from rowferry.flow.encode.claim_check import ClaimChecks
-from rowferry.flow.encode.contract import Encoded
+from rowferry.flow.encode.contract import Encoded, LargeRows
 from rowferry.flow.encode.options import one_of_or_empty
+from rowferry.registry import CODECS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, Options, OptionTable, flag, text
 from rowferry.spec.sink_traits import SinkTraits
@@ -55,15 +56,14 @@ LARGE = OptionTable(
     "sink.kafka-config.large-message-handle", (HANDLING, COMPRESSION, CLAIM_URI, CLAIM_RAW)
 )
 
-_PROTOCOLS: Final = ("canal-json", "open-protocol", "simple")
-_NEEDS_EXTENSION: Final = "canal-json"
-_ALWAYS_WITH_KEY: Final = "open-protocol"
 _SHOWN: Final = 40  # characters of a key's value in an error
 _SNAPPY_GROWTH: Final = 64  # more than any snappy block can grow
 
 
-def check_large_messages(options: Options, protocol: str, extension: bool) -> None:
-    """Refuse settings of large messages that the protocol cannot keep.
+def check_large_messages(
+    options: Options, protocol: str, form: LargeRows | None, extension: bool
+) -> None:
+    """Refuse settings of large messages that a protocol with such a form cannot keep.
 
     Raises:
         OptionsConflict: the protocol has no form for it, or lacks the extension that carries it.
@@ -73,12 +73,13 @@ def check_large_messages(options: Options, protocol: str, extension: bool) -> No
     if handling == "none":
         return
     path = LARGE.path(HANDLING.key)
-    if protocol not in _PROTOCOLS:
+    if form is None:
+        known = [name for name in CODECS.names() if CODECS.load(name).TRAITS.large_rows]
         raise OptionsConflict(
             f"{path} = {handling}: protocol {protocol} has no such messages; "
-            f"set it to none, or use {' or '.join(_PROTOCOLS[:2])}"
+            f"set it to none, or use {' or '.join(known)}"
         )
-    if protocol == _NEEDS_EXTENSION and not extension:
+    if form.needs_extension and not extension:
         raise OptionsConflict(
             f"{path} = {handling}: {protocol} tells it in the extension; "
             "set enable-tidb-extension=true"
@@ -87,7 +88,7 @@ def check_large_messages(options: Options, protocol: str, extension: bool) -> No
         return
     if not options[CLAIM_URI]:
         raise BadOption(f"{path} = {handling} needs {LARGE.path(CLAIM_URI.key)}")
-    if options[CLAIM_RAW] and protocol == _ALWAYS_WITH_KEY:
+    if options[CLAIM_RAW] and form.needs_key:
         raise OptionsConflict(
             f"{LARGE.path(CLAIM_RAW.key)}: {protocol} messages need their key too; set it to false"
         )
@@ -102,11 +103,16 @@ class LargeMessages:
     """The settings of one changefeed, at work."""
 
     def __init__(
-        self, spec: ChangefeedSpec, sink: SinkTraits, protocol: str, extension: bool
+        self,
+        spec: ChangefeedSpec,
+        sink: SinkTraits,
+        protocol: str,
+        form: LargeRows | None,
+        extension: bool,
     ) -> None:
         """Read and check the settings. Pure: no storage is touched."""
         options = spec.options(LARGE)
-        check_large_messages(options, protocol, extension)
+        check_large_messages(options, protocol, form, extension)
         self._handling = options[HANDLING]
         compression = "none" if sink.takes_files else options[COMPRESSION]
         self._codec = None if compression == "none" else pa.Codec(compression)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableSchema
@@ -11,6 +11,9 @@ from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.defaults import SegmentDefaults
 from rowferry.spec.changefeed import ChangefeedSpec
+
+# The sink URI where one is needed and nothing is delivered.
+NOWHERE: Final = "blackhole://"
 
 
 class Blackhole(SegmentDefaults):

@@ -11,7 +11,7 @@ from page_examples import table_rows
 from rowferry.control.operator.operations import Operations
 from rowferry.face import rpc
 from rowferry.face.sources import Sources
-from rowferry.face.subscription import TYPES
+from rowferry.face.subscription import types
 
 
 def test_the_example_of_the_grpc_page(
@@ -23,4 +23,4 @@ def test_the_example_of_the_grpc_page(
     sink = f"file://{tmp_path}/out?protocol=csv"
     assert capsys.readouterr().out == f"orders-copy {sink} 0\norders-copy 1\n"
     rows = table_rows(page("grpc.md"), "type|keys of `config`")
-    assert [row[0].strip("`") for row in rows] == list(TYPES)
+    assert [row[0].strip("`") for row in rows] == list(types())

@@ -31,6 +31,7 @@ from rowferry.flow.encode.claim_check import FolderStore
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.encode.large_message import LARGE, check_large_messages
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
+from rowferry.registry import CODECS
 from rowferry.spec.option import read_options
 
 KAFKA = "kafka://broker/topic?enable-tidb-extension=true"
@@ -372,8 +373,9 @@ def test_a_length_that_no_snappy_block_can_have_is_not_believed() -> None:
 def test_settings_that_a_protocol_cannot_keep(
     settings: dict[str, Any], protocol: str, extension: bool, error: type[Exception], words: str
 ) -> None:
+    form = CODECS.load(protocol).TRAITS.large_rows
     with pytest.raises(error, match=words):
-        check_large_messages(read_options(LARGE, settings), protocol, extension)
+        check_large_messages(read_options(LARGE, settings), protocol, form, extension)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from rowferry.flow.capture.binlog.snapshot.snapshots import (
 from rowferry.flow.capture.binlog.state import State
 from rowferry.flow.capture.contract import Appetite, SnapshotShare, Standing
 from rowferry.flow.decide.contract import Decision
-from rowferry.mysql.session import Login
+from rowferry.mysql.session import Flavour, Login
 
 ENOUGH_BYTES: Final = 64 << 20  # of log: a stretch this long is worth a job
 WAIT_S: Final = 0.3
@@ -247,7 +247,7 @@ class BinlogPlanner:
         # our own reader of a moment ago.
         number = self._server_id or check_server_id(server.connection, server.login, 0)
         start = StartAt(log.file, log.offset) if log.file else StartAt(gtids=log.gtids)
-        if server.flavour.value == "mariadb" and log.gtids and not log.txn_ts:
+        if server.flavour is Flavour.MARIADB and log.gtids and not log.txn_ts:
             if log.offset >= FAR:
                 start = StartAt(gtids=log.gtids)
         stream = LogStream(server.login, server.flavour, start, number)

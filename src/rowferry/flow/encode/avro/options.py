@@ -183,7 +183,7 @@ class Settings:
 
 def _check_surroundings(spec: ChangefeedSpec, sink: SinkTraits) -> None:
     large = spec.options(LARGE)
-    check_large_messages(large, "avro", extension=False)
+    check_large_messages(large, "avro", None, extension=False)
     if large[COMPRESSION] != "none":
         path = LARGE.path(COMPRESSION.key)
         raise OptionsConflict(f"{path}: protocol avro has no compressed messages; set it to none")

@@ -22,7 +22,13 @@ from rowferry.flow.encode.canal_json import tokenizer as kernels_json
 from rowferry.flow.encode.canal_json.column_type import full_type
 from rowferry.flow.encode.canal_json.message import read_message
 from rowferry.flow.encode.canal_json.reader import read_messages
-from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
+from rowferry.flow.encode.contract import (
+    CodecTraits,
+    CommitTime,
+    Encoded,
+    LargeRows,
+    TextBody,
+)
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
 from rowferry.flow.encode.large_message import LARGE, LargeMessages
@@ -163,6 +169,7 @@ class CanalJson:
         carries_before_image=True,
         can_omit_columns=True,
         body=TextBody("application/x-ndjson", b"", b"\n", b"\n"),
+        large_rows=LargeRows(needs_extension=True),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CODEC, LARGE)
 
@@ -175,8 +182,21 @@ class CanalJson:
         self._only_updated = options[ONLY_UPDATED] or self._full_types
         self._delete_handle_only = delete_only_handle_key(spec)
         self._terminator = options[TERMINATOR].encode() if sink.takes_files else b""
-        self._large = LargeMessages(spec, sink, NAME, self._extension)
+        self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, self._extension)
         self._memory = ProgramMemory()
+
+    @property
+    def commit_time(self) -> CommitTime:
+        """Exact with the extension; else the millisecond."""
+        if self._extension:
+            return CommitTime("exact")
+        why = f"{NAME} without {TIDB_EXTENSION.key} tells the millisecond of a commit only"
+        return CommitTime("millisecond", why)
+
+    @property
+    def unseen_moves(self) -> str:
+        """Nothing is unseen: an update has its old row."""
+        return ""
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""

@@ -17,7 +17,7 @@ from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, Images, element_text, fields, float_text
 from rowferry.errors import BadOption, DecodeError, EncodeError, OptionsConflict
-from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.encode.contract import CodecTraits, CommitTime, Encoded
 from rowferry.flow.encode.csv import tokenizer as kernels_csv
 from rowferry.flow.encode.csv.reader import Dialect, read_lines
 from rowferry.flow.encode.kernels import row_writer as kernels
@@ -146,6 +146,22 @@ class Csv:
                 f"{SINK.path(DELETE_ONLY_HANDLE_KEY.key)}: CSV protocol always output all columns "
                 "for the delete event, set it to false"
             )
+
+    @property
+    def commit_time(self) -> CommitTime:
+        """Exact with a column for it; else nothing is told."""
+        if self._commit_ts:
+            return CommitTime("exact")
+        why = (
+            f"the changefeed has not {CSV.path(INCLUDE_COMMIT_TS.key)} = true (or its "
+            "configuration was not given)"
+        )
+        return CommitTime("none", why)
+
+    @property
+    def unseen_moves(self) -> str:
+        """An update has its old row with `output-old-value` only."""
+        return "" if self._old_value else f"csv without {OUTPUT_OLD_VALUE.key}"
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""

@@ -18,7 +18,7 @@ from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, Images, fields, float_text
 from rowferry.errors import DecodeError, EncodeError, OptionsConflict
-from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.encode.contract import CodecTraits, Encoded, LargeRows
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.large_message import LARGE, LargeMessages
 from rowferry.flow.encode.layout import Cell, Changed, Layout, Part
@@ -77,6 +77,7 @@ class OpenProtocol:
         schema_change_goes_to="all-partitions",
         carries_before_image=True,
         can_omit_columns=True,
+        large_rows=LargeRows(needs_key=True),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, OPEN, CODEC, LARGE)
 
@@ -96,7 +97,7 @@ class OpenProtocol:
         self._delete_handle_only = delete_only_handle_key(spec)
         self._old_value = spec.options(OPEN)[OUTPUT_OLD_VALUE]
         self._batch_rows = spec.options(CODEC)[MAX_BATCH_SIZE]
-        self._large = LargeMessages(spec, sink, NAME, extension=False)
+        self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, extension=False)
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""

@@ -13,7 +13,7 @@ from rowferry.change.chunk import Change, Op, Rows
 from rowferry.change.table import TableSchema
 from rowferry.change.typed_columns import COMMIT_TS, OP, OP_NAMES, SEQ, column_type, typed
 from rowferry.errors import BadInput, EncodeError
-from rowferry.flow.encode.contract import CodecTraits, RowFile
+from rowferry.flow.encode.contract import CodecTraits, CommitTime, RowFile
 from rowferry.flow.encode.parquet.reader import AFTER, BEFORE, read_file
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable, Section, one_of, option
@@ -69,6 +69,16 @@ class Parquet:
         self._native = options.temporal == "native"
         self._null_days = options.zero_date == "null"
         self._compression = options.compression
+
+    @property
+    def commit_time(self) -> CommitTime:
+        """Always exact: it is a column."""
+        return CommitTime("exact")
+
+    @property
+    def unseen_moves(self) -> str:
+        """An update has its old row in the layout `images` only."""
+        return "parquet in the layout flat, not images" if self._flat else ""
 
     def probe(self) -> None:
         """Ask nothing: this format needs nobody."""

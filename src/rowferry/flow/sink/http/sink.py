@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from rowferry.change.chunk import Watermark
@@ -22,6 +23,7 @@ from rowferry.flow.sink.lanes import in_lanes
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_traits import PlaceKeys
 
 
 class Http(LaneDefaults):
@@ -41,6 +43,7 @@ class Http(LaneDefaults):
         default_protocol="json",
         forwards_parameters=True,
         takes_partial_rows=True,
+        place_keys=PlaceKeys(("url",), ("url",), itemgetter("url")),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (HttpOptions.TABLE,)
 

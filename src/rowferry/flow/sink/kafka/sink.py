@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final
+from urllib.parse import quote
 
 from rowferry.change.chunk import SchemaChange, Watermark
 from rowferry.change.plan import Output, Plan, Receipt, Stretch, TableSlice, Topic
@@ -27,6 +28,7 @@ from rowferry.flow.sink.kafka.sender import Sender
 from rowferry.flow.sink.kafka.topics import Topics
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_traits import PlaceKeys
 
 _SEGMENT_BYTES: Final = 16 << 20
 _LOOK_S: Final = 10.0  # between two looks at the topics' ids
@@ -44,6 +46,11 @@ class Kafka:
         takes_partial_rows=True,
         takes_raw_changes=True,
         has_topics=True,
+        place_keys=PlaceKeys(
+            ("brokers", "topic"),
+            ("brokers", "topic"),
+            lambda found: f"kafka://{found['brokers']}/{quote(found['topic'], safe='')}",
+        ),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (KafkaOptions.TABLE,)
     flush_interval_s: ClassVar[float] = 0.2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
-from rowferry.errors import BadUri, OptionsConflict
+from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
     Section,
@@ -19,6 +21,7 @@ from rowferry.spec.option import (
     texts,
     whole,
 )
+from rowferry.spec.sink_traits import PlaceKeys
 from rowferry.spec.uri import Uri, host_port
 
 _ATOMICITY: Final = ("none", "table", "global")
@@ -313,3 +316,23 @@ def _login(uri: Uri, options: MysqlOptions) -> Login:
         read_s=options.read_timeout.total_seconds(),
         write_s=options.write_timeout.total_seconds(),
     )
+
+
+def _place_uri(found: Mapping[str, str]) -> str:
+    host, port = found["mysql_host"], found["mysql_port"] or "3306"
+    if not port.isdecimal() or int(port) > 65535:
+        raise BadOption("sink.config has a mysql_port that is no port's number")
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    login = quote(found["mysql_user"], safe="")
+    if found["mysql_password"]:
+        login += ":" + quote(found["mysql_password"], safe="")
+    return f"mysql://{login}{'@' if login else ''}{host}:{port}/"
+
+
+PLACE_KEYS: Final = PlaceKeys(
+    ("mysql_host", "mysql_port", "mysql_user", "mysql_password"),
+    ("mysql_host",),
+    _place_uri,
+    takes_tables=True,
+)

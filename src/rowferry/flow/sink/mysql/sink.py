@@ -28,7 +28,7 @@ from rowferry.flow.sink.mysql.emulation import check_triggers
 from rowferry.flow.sink.mysql.lanes import Lanes, last_of_shared
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.lww import newest_wins, no_settings, session_settings
-from rowferry.flow.sink.mysql.options import MysqlOptions, SharedOptions, read_settings
+from rowferry.flow.sink.mysql.options import PLACE_KEYS, MysqlOptions, SharedOptions, read_settings
 from rowferry.flow.sink.mysql.progress_table import ProgressTable
 from rowferry.flow.sink.mysql.schema_changes import SchemaChanges
 from rowferry.flow.sink.mysql.session import Flavour, Refused, Session, Sessions, connect
@@ -82,6 +82,7 @@ class MySql:
         writes_tables=True,
         keeps_newest=True,
         keeps_sync_points=True,
+        place_keys=PLACE_KEYS,
         vector_call_schemes=("mysql", "mysql+ssl"),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SharedOptions.TABLE, MysqlOptions.TABLE)

@@ -17,6 +17,7 @@ class S3Storage(Storage):
     """Files in a bucket of S3, or of a store that speaks its protocol."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (*Storage.TABLES, S3_TABLE)
+    in_directory: ClassVar[bool] = False
 
     @classmethod
     def files_of(cls, spec: ChangefeedSpec, settings: Settings) -> Files:
@@ -28,6 +29,7 @@ class GcsStorage(Storage):
     """Files in a bucket of Google Cloud Storage."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (*Storage.TABLES, GCS_TABLE)
+    in_directory: ClassVar[bool] = False
 
     @classmethod
     def files_of(cls, spec: ChangefeedSpec, settings: Settings) -> Files:
@@ -39,6 +41,7 @@ class AzureStorage(Storage):
     """Files in a container of Azure Blob Storage."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (*Storage.TABLES, AZURE_TABLE)
+    in_directory: ClassVar[bool] = False
 
     @classmethod
     def files_of(cls, spec: ChangefeedSpec, settings: Settings) -> Files:

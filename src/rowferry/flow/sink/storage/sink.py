@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from rowferry.change.chunk import Rows, SchemaChange
@@ -45,6 +46,7 @@ from rowferry.flow.sink.storage.walk import walk
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.sink_traits import PlaceKeys
 
 _KEPT_IN_STATE = 256  # directories; the numbers of others are read from CDC.index again
 _KEPT_IN_MEMORY = 65536
@@ -64,8 +66,10 @@ class Storage:
         atomicity=("none", "table"),
         takes_partial_rows=True,
         takes_raw_changes=True,
+        place_keys=PlaceKeys(("uri",), ("uri",), itemgetter("uri")),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (STORAGE_TABLE, SINK_TABLE)
+    in_directory: ClassVar[bool] = True  # the URI's path is one of this machine
     dispatch: ClassVar[BySlice] = BySlice()
 
     def __init__(

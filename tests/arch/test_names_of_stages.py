@@ -1,0 +1,113 @@
+"""A fact about a sink, source or protocol stands on its class: nobody else asks for its name."""
+
+from __future__ import annotations
+
+import pytest
+from names_of_stages import Exempt, owners, said_elsewhere
+from source_tree import read_sources
+
+from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES
+from rowferry.spec.ticdc_keys import BROUGHT, BROUGHT_PARAMETERS, PROTOCOLS
+from rowferry.spec.uri import Uri
+
+OWNED = owners([r._places for r in (SOURCES, CODECS, ROW_FORMATS, SINKS)])
+
+EXEMPT = (
+    # Where names are made.
+    Exempt("registry", " ".join(OWNED), "the tables of names themselves, and names of extras"),
+    # The same word for another thing.
+    Exempt("change.sqltype", "json", "a column's type"),
+    Exempt("mysql*", "mysql mariadb tidb json range file", "servers, and words of their SQL"),
+    Exempt("control.store*", "mysql mariadb", "databases that hold the meta data"),
+    Exempt("control.operator.hold", "file", "a key of a log position"),
+    Exempt("control.operator.statement", "range", "a column of SHOW"),
+    Exempt("downstream.verify.rendezvous", "file", "a key of a log position"),
+    Exempt("face.cli.verify_sync", "file", "a key of a log position"),
+    Exempt("face.cli.output", "json", "a form of output"),
+    Exempt("face.cli.refstore", "range", "a column of what is printed"),
+    Exempt("face.cli.demo", "json range file csv", "the demo says what it shows"),
+    Exempt("flow.capture.binlog*", "file json", "a key of a log position; a column's type"),
+    Exempt("flow.decide.table_filter", "mysql", "the database of a server's own tables"),
+    Exempt("flow.encode.canal_json*", "json", "a column's type"),
+    Exempt("flow.sink.mysql.session", "mariadb", "a word in a server's version"),
+    Exempt("refstore*", "range json", "a part of the store; a column's type"),
+    # URLs of the web that are no sinks.
+    Exempt("face.cli.client", "http https", "the address of our own server"),
+    Exempt("face.rest.*", "http https", "our own server"),
+    Exempt("flow.encode.avro*", "http https", "the address of a schema registry"),
+    Exempt("flow.sink.storage.buckets", "http https", "the address of an object store"),
+    # Facts that are not about our classes.
+    Exempt(
+        "spec.ticdc_keys",
+        "avro canal-json csv http json kafka mysql open-protocol",
+        "which protocol or sink a key of TiCDC concerns is TiCDC's fact; see the test below",
+    ),
+    Exempt(
+        "spec.uri",
+        "file http https",
+        "rules of URIs: a file has no host, a URL's parameters are its receiver's; see below",
+    ),
+    Exempt(
+        "downstream.storage_check.file_kind",
+        "csv canal-json json parquet",
+        "the check shares nothing with what it checks, so it has its own names of formats",
+    ),
+    Exempt("spark.table_request", "mysql", "an example in an error"),
+    # What stands outside of the product.
+    Exempt(
+        "testing*",
+        "avro azure canal-json csv file gcs http https json kafka mariadb mysql open-protocol "
+        "range s3 tidb",
+        "the kit of the tests starts servers and reads outputs by name",
+    ),
+)
+
+
+def test_no_name_stands_outside_of_its_owner() -> None:
+    assert said_elsewhere(read_sources(), OWNED, EXEMPT) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "found"),
+    [
+        ("rowferry/control/x.py", 'if uri.scheme == "mysql":\n    pass\n', "'mysql' belongs"),
+        ("rowferry/downstream/x.py", 'Q = ("kafka", "kafka+ssl")\n', "'kafka' belongs"),
+        ("rowferry/face/x.py", 'def f(h):\n    return f"s3://{h}/"\n', "'s3' belongs"),
+        ("rowferry/flow/sink/http/x.py", 'match p:\n    case "csv":\n        pass\n', "'csv'"),
+        ("rowferry/flow/sink/blackholes.py", 'K = "blackhole"\n', "'blackhole' belongs"),
+    ],
+)
+def test_a_planted_name_is_found(path: str, text: str, found: str) -> None:
+    assert found in said_elsewhere({path: text}, OWNED, ())[0]
+
+
+def test_an_owner_and_a_default_protocol_are_not_found() -> None:
+    sources = {
+        "rowferry/flow/sink/kafka/deep/x.py": 'A = "kafka+ssl"\n',
+        "rowferry/flow/sink/blackhole.py": 'T = SinkTraits(default_protocol="json")\n',
+        "rowferry/control/x.py": '"""In prose: mysql:// and csv."""\nB = "not mysql"\n',
+    }
+    assert said_elsewhere(sources, OWNED, ()) == []
+
+
+def test_an_exemption_that_nobody_needs_is_found() -> None:
+    (found,) = said_elsewhere({}, OWNED, [Exempt("control*", "csv", "it was once needed")])
+    assert "no more" in found
+
+
+def test_keys_of_ticdc_concern_what_is_known() -> None:
+    """A sink or protocol that gets another name must not leave keys behind that concern nobody."""
+    kinds = {SINKS.load(name).TRAITS.kind for name in SINKS.names()}
+    known = {*kinds, *PROTOCOLS, "pulsar"}
+    named = {reader for key in (*BROUGHT, *BROUGHT_PARAMETERS) for reader in key.readers}
+    assert named <= known
+    here = {*CODECS.names(), *ROW_FORMATS.names()}
+    internal = {SINKS.load(n).TRAITS.default_protocol for n in SINKS.names()} - {*PROTOCOLS, ""}
+    assert here - set(PROTOCOLS) == internal
+
+
+def test_parameters_that_belong_to_the_target_are_hidden() -> None:
+    """Only the receiver knows which of them are secret."""
+    forwarding = [name for name in SINKS.names() if SINKS.load(name).TRAITS.forwards_parameters]
+    shown = [str(Uri.parse(f"{scheme}://h/x?unheard=sesame", "sink")) for scheme in forwarding]
+    assert shown and not any("sesame" in text for text in shown)
