@@ -8,7 +8,8 @@ import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
-from rowferry.change.chunk import SchemaChange
+from rowferry.change.chunk import Op, Rows, SchemaChange, make_rows
 from rowferry.change.plan import Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
@@ -28,7 +29,7 @@ from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.paths import DataFile, index_path, parse_data_name, parse_path
 from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
-from rowferry.registry import SINKS
+from rowferry.registry import ROW_FORMATS, SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 from rowferry.testing.servers import ObjectServer, Relay
@@ -135,7 +136,18 @@ class SinkHarness(ABC):
     def build(self, changefeed: str = FEED) -> Sink:
         """A sink as a new process builds it: from the JSON form of the spec, nothing else."""
         spec = ChangefeedSpec.from_json(self.spec(changefeed).to_json())
-        return SINKS.load(self.scheme)(spec, Bare())
+        return SINKS.load(self.scheme)(spec, self.codec(spec))
+
+    def codec(self, spec: ChangefeedSpec) -> Any:
+        """What the values were made with."""
+        return Bare()
+
+    def hand(
+        self, sink: Any, part: Segment, outputs: Any, frames: Iterable[tuple[int, list[bytes]]]
+    ) -> list[Receipt]:
+        """Give a sink the values of one segment in the shape that it takes."""
+        given = ((place, encoded(values)) for place, values in frames)
+        return list(sink.write(part, outputs, given))
 
     def opened(
         self, epoch: int = 1, state: dict[str, Any] | None = None, changefeed: str = FEED
@@ -166,8 +178,7 @@ class SinkHarness(ABC):
             def run(
                 part: Segment = part, frames: Frames = frames, outputs: Any = outputs
             ) -> list[Receipt]:
-                given = ((place, encoded(values)) for place, values in frames)
-                return list(sink.write(part, outputs, given))
+                return self.hand(sink, part, outputs, frames)
 
             found += self.asks(run)
         return found
@@ -177,9 +188,12 @@ class SinkHarness(ABC):
 
 
 def tables_of(stretch: Stretch) -> dict[TableSlice, TableSchema]:
-    known = {ORDERS.id: ORDERS, ITEMS.id: ITEMS}
     slices = {s for part in stretch.segments for s in part.slices}
-    return {s: known[s.table].at(s.version) for s in slices}
+    return {s: table_of(s) for s in slices}
+
+
+def table_of(one: TableSlice) -> TableSchema:
+    return {ORDERS.id: ORDERS, ITEMS.id: ITEMS}[one.table].at(one.version)
 
 
 class BlackholeHarness(SinkHarness):
@@ -363,7 +377,15 @@ class ObjectHarness(FileHarness):
         kept = {p: s.data for p, s in found.items() if s is not None}
         if "metadata" in kept:
             kept["metadata"] = kept["metadata"].rstrip(b" \t")
-        return {p: data for p, data in kept.items() if data or not _is_above_index(p, kept)}
+        return {
+            p: data
+            for p, data in kept.items()
+            if not self.is_empty(p, data) or not _is_above_index(p, kept)
+        }
+
+    def is_empty(self, path: str, data: bytes) -> bool:
+        """Whether a file has no rows."""
+        return not data
 
     def break_for_now(self) -> None:
         self.relay.cut()
@@ -401,6 +423,65 @@ class LosingObjectHarness(ObjectHarness):
         return call()
 
 
+class RowHarness(FileHarness):
+    """The values as texts in a column of rows, which the sink makes files of by itself."""
+
+    protocol: ClassVar[str]
+
+    def uri(self) -> str:
+        return super().uri().replace("protocol=csv", f"protocol={self.protocol}")
+
+    def codec(self, spec: ChangefeedSpec) -> Any:
+        return ROW_FORMATS.load(self.protocol)(spec, SINKS.load(self.scheme).TRAITS)
+
+    def hand(
+        self, sink: Any, part: Segment, outputs: Any, frames: Iterable[tuple[int, list[bytes]]]
+    ) -> list[Receipt]:
+        """Files are measured by their own bytes; the suite knows those of the values."""
+        tables = [table_of(one) for one in part.slices]
+        sizes = [0] * len(tables)
+
+        def rows() -> Iterator[tuple[int, Rows]]:
+            number = 0
+            for place, values in frames:
+                yield place, text_rows(tables[place], values, number)
+                number += len(values)
+                sizes[place] += sum(map(len, values))
+
+        receipts = list(sink.write_rows(part, outputs, tables, rows()))
+        assert all(r.bytes > 0 for r in receipts)  # a file without rows has its columns
+        return [replace(r, bytes=sizes[r.slice]) for r in receipts]
+
+    def visible_rows(self) -> list[bytes]:
+        steps = [s for s in self._steps() if isinstance(s, StoredData)]
+        return [text for s in steps for text in self._texts(s.content, s.schema)]
+
+    def is_empty(self, path: str, data: bytes) -> bool:
+        return isinstance(parse_path(path), DataFile) and not self._texts(data, ORDERS)
+
+    def _texts(self, data: bytes, schema: TableSchema) -> list[bytes]:
+        changes = self.codec(self.spec()).decode(data, schema)
+        return [v.encode() for rows in changes for v in rows.after.field("note").to_pylist()]
+
+
+def text_rows(schema: TableSchema, values: Sequence[bytes], first: int) -> Rows:
+    """Inserts with these notes, numbered from `first`."""
+    numbers = range(first, first + len(values))
+    images = [{"id": n, "note": v.decode()} for n, v in zip(numbers, values, strict=True)]
+    return make_rows(
+        schema,
+        pa.array([Op.INSERT] * len(values), pa.int8()),
+        pa.array([NOON] * len(values), pa.uint64()),
+        pa.array(numbers, pa.int64()),
+        pa.nulls(len(values), schema.image),
+        pa.array(images, schema.image),
+    )
+
+
+def _rows(protocol: str, kind: type[FileHarness]) -> type[FileHarness]:
+    return type(f"{kind.__name__}_{protocol}", (RowHarness, kind), {"protocol": protocol})
+
+
 def _objects(scheme: str, kind: type[ObjectHarness] = ObjectHarness) -> type[ObjectHarness]:
     return type(f"{kind.__name__}_{scheme}", (kind,), {"scheme": scheme})
 
@@ -414,4 +495,6 @@ SINK_HARNESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], SinkHarness]] = {
     "file+slow": SlowFileHarness,
     **{scheme: _objects(scheme) for scheme in OBJECT_SERVERS},
     "s3+losing": _objects("s3", LosingObjectHarness),
+    **{f"file+{name}": _rows(name, FlakyFileHarness) for name in ROW_FORMATS.names()},
+    **{f"s3+{name}": _rows(name, _objects("s3")) for name in ROW_FORMATS.names()},
 }

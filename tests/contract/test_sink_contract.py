@@ -149,7 +149,8 @@ def test_an_output_without_rows(sink: SinkHarness) -> None:
     assert sink.visible_rows() == only_if(sink, [b"x\n"])
 
 
-def test_a_head_is_no_row(sink: SinkHarness) -> None:
+def test_a_head_is_no_row(healthy_sink: SinkHarness) -> None:
+    sink = healthy_sink
     one = sink.opened()
     plan = sink.plan(one, 1, segment(0, ORDERS))
     frames = [(0, encoded([b"head\n"])), (0, encoded([b"row\n"]))]
@@ -363,11 +364,12 @@ def test_an_error_while_reading_leaves_nothing_visible(sink: SinkHarness) -> Non
     before = sink.traces()
 
     def frames() -> Any:
-        yield 0, encoded([b"half\n"])
+        yield 0, [b"half\n"]
         raise ZeroDivisionError
 
+    part, outputs = plan.stretch.segments[0], plan.outputs_of(0)
     with pytest.raises(ZeroDivisionError):
-        sink.asks(lambda: list(one.write(plan.stretch.segments[0], plan.outputs_of(0), frames())))
+        sink.asks(lambda: sink.hand(one, part, outputs, frames()))
     assert sink.traces() == before
     sink.publish(one, plan, sink.write(one, plan, ROWS))
     assert sink.visible_rows() == only_if(sink, values(ROWS))
