@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos wheel site docs clean tools
+.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -94,26 +94,22 @@ services-spark: | $(VENV)/.installed ## fetch older versions of Spark, 450 MB ea
 demo: setup ## run the demonstration: a store, a changefeed, files, a check
 	@$(BIN)/rowferry demo
 
-# Tests that mostly wait for servers run in two processes of their own, beside all others.
-BESIDE := tests/chaos tests/integration/control tests/integration/kafka tests/integration/mysql_sink \
-	tests/integration/verify
-SEARCH := tests/histories tests/moments
+# Files of tests are spread over PROCESSES: one more than there are cores, since many wait for servers.
+LANE = $(BIN)/python tests/lanes.py $(if $(PROCESSES),--processes $(PROCESSES))
 
-test: setup services ## check style and types, then run every test
+test: setup services ## style, types and the tests that every change must pass at once
 	@echo "== ruff check"
 	@$(BIN)/ruff check .
 	@echo "== ruff format --check"
 	@$(BIN)/ruff format --check .
-	@echo "== mypy (strict, as pyproject.toml says)"
-	@$(BIN)/mypy
-	@echo "== pytest: $$(ls -d tests/*/ | grep -v -e tidb -e spark_versions | tr '\n' ' ')($(BESIDE) and $(SEARCH) beside the others)"
-	@mkdir -p .cache; $(BIN)/pytest $(BESIDE) > .cache/beside.log 2>&1 & beside=$$!; \
-		$(BIN)/pytest $(SEARCH) > .cache/search.log 2>&1 & search=$$!; \
-		trap "kill $$beside $$search 2> /dev/null" EXIT; \
-		$(BIN)/pytest $(patsubst %,--ignore=%,$(BESIDE) $(SEARCH)); others=$$?; \
-		wait $$beside; those=$$?; wait $$search; found=$$?; cat .cache/beside.log .cache/search.log; \
-		[ $$others = 0 ] && [ $$those = 0 ] && [ $$found = 0 ]
-	@echo "== all passed: ruff check, ruff format, mypy, pytest"
+	@$(LANE) first --beside "$(BIN)/mypy"
+	@echo "== passed: ruff check, ruff format, mypy (strict, as pyproject.toml says), the first lane of tests"
+
+test-rest: setup services ## all other tests: every integration, kills, histories, moments
+	@$(LANE) rest
+	@echo "== passed: the other tests"
+
+test-all: test test-rest ## everything
 
 test-unit: setup ## run the tests that need neither Spark nor services
 	@$(BIN)/pytest tests/unit tests/arch
@@ -165,7 +161,11 @@ soak: setup services ## run 100 changefeeds for an hour, restart everything, loo
 SEED ?= 1
 chaos: MINUTES = 5
 
+# What properties must hold for all values is tried with new ones, too; not where a history is repeated.
+PROPERTIES = $(shell grep -rl "@given\b" tests --include="test_*.py")
+
 chaos: setup services ## compare random histories with what feeds deliver; MINUTES=30 SEED=7 ARGS="--server mysql --sink kafka"
+	@$(if $(ARGS),,$(BIN)/pytest -q --dice random $(PROPERTIES))
 	@$(BIN)/python -m rowferry.testing.histories --minutes $(MINUTES) --dice $(SEED) $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from rowferry.testing.servers import (
     Azurite,
@@ -17,6 +18,7 @@ from rowferry.testing.servers import (
     Kafka,
     Listener,
     MariaDb,
+    MariaDb11,
     Minio,
     MySql,
     Postgres,
@@ -24,10 +26,19 @@ from rowferry.testing.servers import (
     Server,
 )
 
+# What every run repeats, and what `make chaos` adds to it: other dice each time, and more throws.
+# No test fails for the time that it takes: a machine may be under load.
+_ANY_TIME = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "database": None}
+settings.register_profile("ci", derandomize=True, **_ANY_TIME)
+settings.register_profile("explore", derandomize=False, max_examples=500, **_ANY_TIME)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--seed", default="", help="of what is random: a number, or `random`; else each test's own"
+        "--seed",
+        "--dice",
+        default="",
+        help="of what is random: a number, or `random`; else each test's own",
     )
     parser.addoption(
         "--moment", default="", help="of tests/moments: one case, as a failure names it"
@@ -35,9 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--seed") != "random":
-        settings.register_profile("own dice", derandomize=True, database=None)
-        settings.load_profile("own dice")
+    # Children inherit it where a shell has started us in the background: they could not be
+    # interrupted, which tests do.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.load_profile("explore" if config.getoption("--seed") == "random" else "ci")
 
 
 @pytest.fixture
@@ -75,6 +88,13 @@ def mysql_server(server_folder: Path) -> Iterator[MySql]:
 def mariadb_server(server_folder: Path) -> Iterator[MariaDb]:
     """A MariaDB server for all tests, as `mysql_server`."""
     with MariaDb.start(server_folder / "mariadb", server_id=102) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb11_server(server_folder: Path) -> Iterator[MariaDb11]:
+    """A newer MariaDB server for all tests, as `mysql_server`."""
+    with MariaDb11.start(server_folder / "mariadb11", server_id=103) as server:
         yield server
 
 

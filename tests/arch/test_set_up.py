@@ -15,6 +15,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from source_tree import ROOT
 
+from lanes import APART
+
 GOOD_JAVA = 'openjdk version "17.0.15" 2025-04-15'
 NEW_JAVA = 'openjdk version "25" 2025-09-16'
 OLD_JAVA = 'openjdk version "11.0.2" 2019-01-15'
@@ -152,6 +154,8 @@ def test_help_names_every_target() -> None:
         "setup",
         "demo",
         "test",
+        "test-rest",
+        "test-all",
         "test-unit",
         "test-tidb",
         "test-spark",
@@ -165,16 +169,14 @@ def test_help_names_every_target() -> None:
         assert re.search(rf"^make {target} +\w", shown.stdout, re.MULTILINE), target
 
 
-def test_every_folder_of_tests_is_run_but_two(request: pytest.FixtureRequest) -> None:
-    """TiDB's tests and those of Spark's versions have targets of their own, which name them."""
+def test_every_folder_of_tests_is_collected_but_those_with_a_target(
+    request: pytest.FixtureRequest,
+) -> None:
+    """Targets of their own name them: whoever names none asks for all others."""
     ask = request.config.hook.pytest_ignore_collect
     folders = {f for f in (ROOT / "tests").iterdir() if any(f.rglob("test_*.py"))}
     left = {f.name for f in folders if ask(collection_path=f, path=None, config=request.config)}
-    makefile = (ROOT / "Makefile").read_text()
-    beside = set(re.findall(r"tests/(\w+)", makefile.split("BESIDE :=")[1].split("\n\n")[0]))
-    apart = {"tidb", "spark_versions"}
-    assert left - beside == apart and len(folders) > 5  # `make test` runs those beside others
-    assert all(f"pytest tests/{name}" in makefile for name in apart)
+    assert left == set(APART) and len(folders) > 5
 
 
 def test_scripts_can_be_run() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 from rowferry.errors import RowferryError
 from rowferry.testing.servers.azurite import Azurite
@@ -22,14 +22,16 @@ from rowferry.testing.servers.registry import Registry
 from rowferry.testing.servers.spark_releases import SPARK_RELEASES
 from rowferry.testing.servers.tidb import TiDb
 
+# Minio first: it is built from its sources, which takes longest.
+FETCHED: Final[tuple[Any, ...]] = (
+    *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, Registry, FakeGcs, Azurite),
+    Chromium,
+)
+
 
 def main() -> int:
     """Fetch what is missing and say where it is; return the exit code."""
-    # Minio first: it is built from its sources, which takes longest.
-    kinds: tuple[Any, ...] = (
-        *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, Registry, FakeGcs, Azurite),
-        Chromium,
-    )
+    kinds = FETCHED
     if sys.argv[1:] == ["spark"]:
         kinds = SPARK_RELEASES
     elif sys.argv[1:] == ["tidb"]:
