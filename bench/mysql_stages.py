@@ -24,6 +24,7 @@ from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
 from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable
 from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame.scan import NONE_JOINED
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
 from rowferry.flow.capture.binlog.frame.start_lookup import position_at
 from rowferry.flow.capture.binlog.position import LogPosition
@@ -62,6 +63,7 @@ class Held:
     def __init__(self, data: npt.NDArray[np.uint8], tail: int) -> None:
         self.data, self.tail = data, tail
         self.start = self.filled = 0
+        self.joined = NONE_JOINED
 
     def fill(self) -> int:
         if self.filled == len(self.data):

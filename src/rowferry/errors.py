@@ -442,6 +442,13 @@ class TableContradicted(SourceError):
     verdict = Verdict.STOP
 
 
+class OddAnswer(SourceError):
+    """The source answers otherwise than its protocol allows, or with more than can be right."""
+
+    code = "RF-3015"
+    cure = "Find out who answers at the source's address; it is tried again."
+
+
 # --- RF-4xxx: sinks ------------------------------------------------------------------------------
 
 

@@ -22,11 +22,12 @@ Sources = Mapping[str, str]
 # matched against dotted names below `rowferry`.
 _STAGES = ("capture", "decide", "dispatch", "encode", "sink")
 _CONTRACTS = tuple(f"flow.{stage}.contract" for stage in _STAGES)
-_BELOW_FLOW = ("change*", "columnar*", "mysql*", "spec*", "errors", "moment")
+_BELOW_FLOW = ("change*", "columnar*", "mysql*", "spec*", "answers", "errors", "moment")
 _FLOW = (*_BELOW_FLOW, "registry", "flow*")
 MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("errors", ()),
     ("moment", ()),
+    ("answers", ()),
     ("change*", ("change*", "errors")),
     ("columnar*", ("columnar*", "change*", "errors")),
     ("spec*", ("spec*", "change*", "errors")),
@@ -155,6 +156,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "urllib3": ("flow.encode.avro*", "flow.sink.http*", "face.cli.client", "testing*"),
     "pymysql": (
         "mysql.session",
+        "mysql.wary_connection",
         "flow.sink.mysql.session",
         "downstream.consume.mysql_target",
         "testing.servers*",

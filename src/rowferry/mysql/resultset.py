@@ -136,9 +136,9 @@ class ResultSet:
         at = int(self._state[kernels.AT])
         left = self._filled - at
         usual = _BLOCK + _SPARE
-        room = max(usual, 2 * left if left > usual // 2 else usual)
-        if room > _LONGEST + usual:
+        if left > _LONGEST:
             raise CorruptLog(f"{self._login}: {_NOT_READABLE}: a row has more than 1 GiB")
+        room = max(usual, min(2 * left, _LONGEST + usual) if left > usual // 2 else usual)
         target = self._raw if room == len(self._raw) else np.empty(room, np.uint8)
         target[:left] = self._raw[at : self._filled]
         self._raw, self._filled = target, left

@@ -19,6 +19,7 @@ from rowferry.errors import (
     CorruptLog,
     LoginRefused,
     LogLost,
+    OddAnswer,
     ReplicaIdTaken,
     RowferryError,
     SnapshotOutdated,
@@ -28,6 +29,7 @@ from rowferry.errors import (
     SourceUnsupported,
 )
 from rowferry.mysql import login_options as opt
+from rowferry.mysql.wary_connection import MALFORMED, WaryConnection
 from rowferry.spec.option import Options
 from rowferry.spec.uri import Uri, host_port
 
@@ -169,7 +171,7 @@ def _as_text(value: Any, _: Any = None) -> str:
     return str(value)
 
 
-class _Client(Connection):
+class _Client(WaryConnection):
     """The client library's connection; TLS settings are made once, not for every connection."""
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
@@ -323,6 +325,8 @@ def as_ours(err: pymysql.err.MySQLError, login: Login) -> RowferryError:
         return _log_refused(str(words), text)
     if number in _ID_TAKEN:
         return ReplicaIdTaken(f"{text}; choose another server-id")
+    if number == MALFORMED:
+        return OddAnswer(text)
     if number in _STOP:
         return SourceUnsupported(text)
     return SourceUnavailable(text)

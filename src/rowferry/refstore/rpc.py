@@ -12,7 +12,7 @@ import grpc
 from rowferry.errors import BadInput, StoreUnavailable
 
 OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", 256 << 20),  # one entry of the log, at most
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
     ("grpc.so_reuseport", 0),

@@ -10,11 +10,13 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from rowferry.errors import EngineError
+from rowferry.spark import doors
 from rowferry.spark.versions import (
     JAVA_GONE,
     JAVA_RAISED,
@@ -32,6 +34,7 @@ appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = {file}
 appender.file.filePattern = {file}.%i
+appender.file.filePermissions = rw-------
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 appender.file.policies.type = Policies
@@ -40,6 +43,8 @@ appender.file.policies.size.size = 10MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
+
+_room: Final = doors.Room()  # a process has one session at a time
 
 
 def open_session(
@@ -56,6 +61,7 @@ def open_session(
     Raises:
         NoJava: the Java virtual machine did not start.
         WrongSpark: this version of Spark is not known.
+        BadOption: the master wants a secret that was not given.
         EngineError: Spark does not take the settings, or does not reach the master.
     """
     check_release()
@@ -64,10 +70,11 @@ def open_session(
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    log_dir = log_dir.absolute()
-    log_dir.mkdir(parents=True, exist_ok=True)
+    log_dir, settings = log_dir.absolute(), settings or {}
+    doors.private_folder(log_dir)
     log4j = log_dir / "log4j2.properties"
     log4j.write_text(_LOG4J.format(file=log_dir / "spark.log"))
+    entry = doors.authentication(master, settings)
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -89,12 +96,15 @@ def open_session(
         "spark.sql.warehouse.dir": str(log_dir / "warehouse"),
         "spark.log.level": "WARN",
     }
+    every = {**ours, **settings, **entry, **_room.settings(master, settings)}
     conf = SparkConf(loadDefaults=False).setAppName(name).setMaster(master)
-    for key, value in {**ours, **(settings or {})}.items():
-        if value:
+    for key, value in every.items():
+        if value and not doors.is_hidden(key):
             conf.set(key, value)
     if not has_java():
         start_java(conf, log_dir / "spark-process.log")
+    for key in filter(doors.is_hidden, every):  # not before: they would stand on a command line
+        conf.set(key, every[key])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -104,6 +114,7 @@ def open_session(
         except JAVA_RAISED as err:
             why = str(getattr(err, "java_exception", err)).partition("\n")[0]
             end_java()
+            _room.clear()
             raise EngineError(
                 f"Spark did not start on {master}: {why}; check --spark-master and --spark-conf; "
                 f"details are in {log_dir / 'spark.log'}"
@@ -128,3 +139,4 @@ def close_session(session: SparkSession) -> None:
     except JAVA_GONE:
         forget_session()
     end_java()
+    _room.clear()

@@ -25,6 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from rowferry.errors import NoJava, WrongSpark
+from rowferry.spark.doors import private_file
 
 OLDEST: Final = (4, 0)
 NEWEST: Final = (4, 3)
@@ -74,7 +75,7 @@ def start_java(conf: SparkConf, output: Path) -> None:
     Raises:
         NoJava: it did not start.
     """
-    with open(output, "ab") as target:
+    with open(private_file(output), "ab") as target:
         popen = {"stdout": target, "stderr": target, "start_new_session": True}
         try:
             gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]

@@ -67,7 +67,7 @@ def _arguments(folder: Path, spark: SparkCluster) -> list[str]:
     ports = [f"127.0.0.1:{port}" for port in free_ports(2)]
     arguments = ["--meta", f"sqlite:///{folder / 'meta.db'}", "--spark-master", spark.master]
     arguments += ["--addr", ports[0], "--grpc-addr", ports[1]]
-    for key, value in {**LOCAL, "spark.executor.memory": "512m"}.items():
+    for key, value in {**LOCAL, **spark.settings, "spark.executor.memory": "512m"}.items():
         arguments += ["--spark-conf", f"{key}={value}"]
     return arguments
 

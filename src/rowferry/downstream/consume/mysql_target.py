@@ -12,6 +12,7 @@ from pymysql.converters import encoders
 from rowferry.change.table import TableId
 from rowferry.errors import BadUri, RowferryError, RowRejected, SinkUnavailable, SinkUnwritable
 from rowferry.mysql.session import LOGIN_SCHEMES
+from rowferry.mysql.wary_connection import WaryConnection
 from rowferry.spec.uri import Uri
 
 _REFUSED: Final = frozenset({1044, 1045, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 2026})
@@ -47,7 +48,7 @@ class MySqlTarget:
             raise BadUri(f"--apply {uri}: write only user, password, host and port")
         self._name = f"{host}:{port or 3306}"
         with self._wrapped("connecting"):
-            self._connection = pymysql.connect(
+            self._connection = WaryConnection(
                 host=host.strip("[]"),
                 port=int(port or 3306),
                 user=uri.user,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rowferry.columnar.inflate import inflated
 from rowferry.downstream.storage_check.canal_rows import canal_lines
 from rowferry.downstream.storage_check.csv_rows import csv_lines
 from rowferry.downstream.storage_check.expected import Expected
@@ -39,6 +40,7 @@ _READERS = {
     FileKind.PARQUET: parquet_lines,
 }
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
+_MOST_FILE = 2 << 30  # bytes, of a file whose like has 512 MiB at most, and a row
 
 
 def check_storage(
@@ -255,5 +257,4 @@ class _DirectoryCheck:
 def _plain(data: bytes, compression: str) -> bytes:
     if not compression:
         return data
-    with pa.input_stream(pa.py_buffer(data), compression=_CODECS[compression]) as stream:
-        return bytes(stream.read())
+    return inflated(data, _CODECS[compression], _MOST_FILE)

@@ -23,6 +23,7 @@ from urllib3.exceptions import (
     TimeoutError,
 )
 
+from rowferry.answers import UnfitAnswer, read_answer
 from rowferry.errors import (
     AccessDenied,
     BadOption,
@@ -36,6 +37,8 @@ from rowferry.face.cli.output import Printer
 API: Final = ("api", "v2")
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8300"
+_MOST_ANSWER: Final = 256 << 20  # bytes
+_WITHIN_S: Final = 600.0
 _PATIENCE_S: Final = (10.0, 300.0)  # a creation asks source and sink, which takes its time
 _AT_A_KEY_S: Final = (0.5, 1.5)
 _MOST_SHOWN: Final = 200
@@ -115,10 +118,14 @@ class Client:
                 body=None if body is None else json.dumps(body).encode(),
                 headers=headers,
                 redirect=False,
+                preload_content=False,
             )
+            data = read_answer(answer, _MOST_ANSWER, _WITHIN_S)
         except HTTPError as err:
             raise self._unavailable(err) from err
-        return self._judged(answer.status, answer.data)
+        except UnfitAnswer as err:
+            raise ServerError(f"{self.address}: {err}") from None
+        return self._judged(answer.status, data)
 
     def _judged(self, status: int, data: bytes) -> Any:
         try:

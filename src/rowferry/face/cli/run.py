@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -97,7 +98,7 @@ def run_command(
         spark_settings=spark_settings,
     )
     if not meta:
-        work_dir.mkdir(parents=True, exist_ok=True)
+        work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     _log_to(work_dir / "logs", name)
     out.print(
         f"changefeed {name}: {counted(len(ready.tables), 'table')} from {ready.spec.source} "
@@ -140,9 +141,11 @@ def _until(until: str | None, until_ts: int | None) -> Until:
 
 def _log_to(folder: Path, name: str) -> None:
     """Send our own log lines to a file; the terminal shows only the progress."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / f"{name}.log"
+    os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
     logging.basicConfig(
-        filename=folder / f"{name}.log",
+        filename=file,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         level=logging.INFO,
         force=True,

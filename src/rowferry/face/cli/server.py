@@ -117,7 +117,7 @@ def server_command(
     master = with_a_spare(spark_master)
     sys.setswitchinterval(SWITCH_S)
     work_dir = work_dir.absolute()
-    work_dir.mkdir(parents=True, exist_ok=True)
+    work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     _log(log_json)
     compile_kernels(consoles()[1])
     failed: list[RowferryError] = []

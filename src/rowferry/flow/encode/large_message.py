@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.plan import Topic
+from rowferry.columnar.inflate import LONGEST_ROW, inflated
 from rowferry.columnar.render import text_buffers
 from rowferry.errors import BadOption, DecodeError, MessageTooLarge, OptionsConflict
 from rowferry.flow.encode.claim_check import ClaimChecks
@@ -140,8 +141,7 @@ class LargeMessages:
             return value
         try:
             if self._codec.name == "lz4":
-                with pa.input_stream(pa.py_buffer(value), compression="lz4") as stream:
-                    return bytes(stream.read())
+                return inflated(value, "lz4", LONGEST_ROW)
             size = _snappy_size(value)
             return bytes(self._codec.decompress(value, decompressed_size=size, asbytes=True))
         except (pa.ArrowException, OSError, ValueError) as err:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -27,11 +28,22 @@ class SparkCluster:
 
     Attributes:
         master: the URL for `--spark-master`.
+        settings: what an application must say to be let in.
     """
 
     def __init__(self, folder: Path, workers: int = 2, memory: str = "512m") -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        secret, own = secrets.token_hex(32), folder / "secret"
+        own.touch(0o600)
+        own.write_text(f"{secret}\n")
+        self.settings = {"spark.authenticate.secret.file": str(own)}
+        self._properties = folder / "spark.conf"
+        self._properties.touch(0o600)
+        self._properties.write_text(
+            "spark.authenticate true\nspark.network.crypto.enabled true\n"
+            f"spark.authenticate.secret {secret}\n"
+        )
         self._children: list[subprocess.Popen[bytes]] = []
         try:
             said = self._start("master", "master.Master", "--host", HOST, "--port", "0")
@@ -59,7 +71,7 @@ class SparkCluster:
             "PYSPARK_PYTHON": sys.executable,
         }
         jars = ("-cp", f"{home / 'conf'}:{home / 'jars'}/*")
-        web = ("--webui-port", "0")
+        web = ("--webui-port", "0", "--properties-file", str(self._properties))
         command = [java(), *_FRUGAL, *settings, *jars, f"{_DEPLOY}.{main}", *web, *arguments]
         self._children.append(spawn(command, said, env))
         return said

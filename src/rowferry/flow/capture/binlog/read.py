@@ -20,7 +20,7 @@ from rowferry.flow.capture.binlog.decode.rows_events import COMPRESSED, RowEvent
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.compressed import inflate_payload
-from rowferry.flow.capture.binlog.frame.scan import Found, Maps, Pairs, run_walk
+from rowferry.flow.capture.binlog.frame.scan import NONE_JOINED, Found, Maps, Pairs, run_walk
 from rowferry.mysql.feed_mark import MARK_TABLE
 from rowferry.mysql.session import Flavour, Login
 
@@ -136,7 +136,7 @@ class _Reader:
             state[k.AT] -= moved
             self._found.spans[: int(state[k.FOUND]), :2] -= moved
             while True:
-                reason = self._walk(stream.data, stream.filled, 5, self._tail)
+                reason = self._walk(stream.data, stream.filled, 5, self._tail, stream.joined)
                 if reason == k.JOIN:
                     if stream.join_packets(int(state[k.AT])):
                         continue
@@ -169,7 +169,14 @@ class _Reader:
         wanted = min(len(self._slices) * _BYTES_A_TABLE, _LARGEST_BLOCK)
         return max(BLOCK_BYTES, wanted)
 
-    def _walk(self, data: npt.NDArray[np.uint8], filled: int, prefix: int, tail: int) -> int:
+    def _walk(
+        self,
+        data: npt.NDArray[np.uint8],
+        filled: int,
+        prefix: int,
+        tail: int,
+        joined: npt.NDArray[np.int64] = NONE_JOINED,
+    ) -> int:
         return run_walk(
             data,
             filled,
@@ -183,6 +190,7 @@ class _Reader:
             self._pairs,
             True,
             self._found,
+            joined,
         )
 
     # --- rows ------------------------------------------------------------------------------------

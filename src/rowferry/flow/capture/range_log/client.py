@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError as NoMessage
 
 from rowferry.errors import (
     LogLost,
+    OddAnswer,
     RowferryError,
     SnapshotGone,
     SourceMismatch,
@@ -26,8 +28,8 @@ _SERVICE = "/rowferry.wire.RangeData/"
 _MASTER = "/rowferry.wire.RangeMaster/"
 _LOG_DATA = pb.CdcPullLogResponse.DESCRIPTOR.fields_by_name["log_data"].number
 _SNAPSHOT_DATA = pb.CdcPullSnapshotResponse.DESCRIPTOR.fields_by_name["snapshot_data"].number
+MOST_ANSWER = 256 << 20  # bytes: pages have 4 MiB, or one entry of the log
 _OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),
 )
@@ -216,7 +218,7 @@ class RangeClient:
 
     def _head(self, route: Route, last_index: int, call: Any) -> Head:
         try:
-            answer = pb.CdcPullLogResponse.FromString(call.result())
+            answer = _answer(route.leader, lambda: pb.CdcPullLogResponse.FromString(call.result()))
         except grpc.RpcError as err:
             raise Rerouted(f"range {route.range_id} at {route.leader}: {_words(err)}") from None
         self._check(answer.error, route, index=last_index)
@@ -246,7 +248,9 @@ class RangeClient:
     def _channel(self, address: str) -> grpc.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = grpc.insecure_channel(address, options=_OPTIONS)
+            channel = grpc.insecure_channel(
+                address, options=(("grpc.max_receive_message_length", MOST_ANSWER), *_OPTIONS)
+            )
             self._channels[address] = channel
         return channel
 
@@ -254,7 +258,7 @@ class RangeClient:
         call = self._channel(address).unary_unary(
             method, request_serializer=type(request).SerializeToString, response_deserializer=bytes
         )
-        return read(call(request, timeout=self._timeout_s))
+        return _answer(address, lambda: read(call(request, timeout=self._timeout_s)))
 
     def _begin(self, route: Route, method: str, request: Any) -> Any:
         moment("ask for head")
@@ -299,6 +303,20 @@ class RangeClient:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
+
+
+def _answer(address: str, read: Callable[[], T]) -> T:
+    """Return an answer; one that is too long or no message will not be better elsewhere."""
+    try:
+        return read()
+    except NoMessage:
+        raise OddAnswer(
+            f"{address} answers with bytes that are no message of the range protocol"
+        ) from None
+    except grpc.RpcError as err:
+        if "message larger than max" in _words(err):
+            raise OddAnswer(f"{address} answers with more than {MOST_ANSWER} bytes") from None
+        raise
 
 
 def _words(err: grpc.RpcError) -> str:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import urllib3
 
+from rowferry.answers import UnfitAnswer, read_answer
 from rowferry.change.remembered import Remembered
 from rowferry.errors import BadOption, SchemaRefused, SinkUnavailable, SinkUnwritable
 from rowferry.moment import moment
@@ -27,6 +28,8 @@ _ACCEPT: Final = (
 )
 _BODY: Final = "application/vnd.schemaregistry.v1+json"
 _TIMEOUT: Final = urllib3.Timeout(connect=10, read=30)
+_MOST_ANSWER: Final = 16 << 20  # bytes; a schema has some kB
+_WITHIN_S: Final = 60.0
 _PASSING: Final = frozenset({408, 425, 429})  # beside every 5xx
 _FORBIDDEN: Final = frozenset({401, 403})
 _CLIENT_WORDS = re.compile(r"^<?HTTPS?Connection(Pool)?\([^)]*\)>?: ")
@@ -119,9 +122,16 @@ class SchemaRegistry:
             headers["Authorization"] = f"Basic {b64encode(login).decode()}"
         try:
             answer = self._pool.request(
-                method, self._address.url + path, body=body, headers=headers, redirect=False
+                method,
+                self._address.url + path,
+                body=body,
+                headers=headers,
+                redirect=False,
+                preload_content=False,
             )
-            return answer.status, answer.data
+            return answer.status, read_answer(answer, _MOST_ANSWER, _WITHIN_S)
+        except UnfitAnswer as err:
+            raise SinkUnwritable(f"{self}: {err}; see schema-registry") from None
         except urllib3.exceptions.SSLError as err:
             raise SinkUnwritable(f"{self}: {_words(err)}; see schema-registry-ca") from err
         except urllib3.exceptions.HTTPError as err:

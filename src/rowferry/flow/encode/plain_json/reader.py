@@ -77,12 +77,13 @@ def read_message(value: bytes | None) -> Iterator[Change]:
     """
     try:
         found = json.loads(value or b"")
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise DecodeError(f"row 1: it is not JSON ({err})") from err
     for number, one in enumerate(found if isinstance(found, list) else [found]):
         if not isinstance(one, dict):
             raise DecodeError(f"row {number + 1}: {tokens.WORDS[tokens.MALFORMED]}")
-        text = json.dumps(one, ensure_ascii=False).encode() if isinstance(found, list) else value
+        # With escapes: half a character has no other form.
+        text = json.dumps(one).encode() if isinstance(found, list) else value
         yield from read_messages(text or b"", _guessed(one, number + 1), b"", embeds=True)
 
 
@@ -117,7 +118,7 @@ def _note(message: bytes, row: int) -> Change:
             )
         if found["type"] == "watermark":
             return Watermark(int(found["commitTs"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DecodeError(f"row {row}: it is neither a row change, nor a DDL, nor a watermark")
 
@@ -192,6 +193,10 @@ def _guessed(message: Mapping[str, Any], row: int) -> TableSchema:
         for column, value in image.items():
             if values.get(column) is None:
                 values[column] = value
+    try:
+        "".join([*name, *values]).encode()
+    except UnicodeEncodeError:
+        raise DecodeError(f"row {row}: a name holds half a character") from None
     keys = message.get("key")
     key = tuple(keys) if isinstance(keys, dict) else ()
     columns = tuple(

@@ -151,7 +151,7 @@ class Receiver:
         found, size = b"", 0
         until = self._now() + self._timeout_s
         while size <= _DRAINED and self._now() < until:
-            piece = answer.read1(65536)
+            piece = answer.read1(65536, decode_content=False)
             if not piece:
                 answer.release_conn()
                 return found

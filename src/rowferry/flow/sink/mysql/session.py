@@ -29,6 +29,7 @@ from rowferry.errors import (
 from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.mysql.options import Login
 from rowferry.moment import moment
+from rowferry.mysql.wary_connection import WaryConnection
 
 _LOGIN: Final = frozenset({1044, 1045, 1130, 1251, 1698, 1820, 1862, 3118, 4151})
 _RIGHTS: Final = frozenset({1142, 1143, 1227, 1370})
@@ -315,7 +316,7 @@ class Sessions:
 _TO_TEXT: Final[Any] = encoders  # all kinds of values can be sent; what comes back stays text
 
 
-class _Client(Connection):
+class _Client(WaryConnection):
     """The client library's connection; TLS settings are made once, not for every connection."""
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:

@@ -11,10 +11,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from rowferry.columnar.inflate import inflated
 from rowferry.errors import SinkDamaged
 from rowferry.flow.sink.storage.files import Staged
 
 SUFFIXES: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
+MOST_FILE: Final = 2 << 30  # bytes; data files have 512 MiB at most, and a row
 _BLOCK: Final = 1 << 20
 _GZIP: Final = 16 + zlib.MAX_WBITS  # zlib's word for a gzip header; its time is 0
 _LEVEL: Final = 6
@@ -84,7 +86,6 @@ def uncompressed(extension: str, data: bytes, shown: str) -> bytes:
     if kind is None:
         return data
     try:
-        with pa.CompressedInputStream(pa.BufferReader(data), kind) as stream:
-            return bytes(stream.read())
-    except OSError as err:
+        return inflated(data, kind, MOST_FILE)
+    except (OSError, ValueError) as err:
         raise SinkDamaged(f"{shown} is not {kind} ({err}); restore it from a copy") from None

@@ -25,7 +25,8 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable
+from rowferry.errors import FileConflict, SinkDamaged, SinkUnavailable, SinkUnwritable
+from rowferry.flow.sink.storage.compress import MOST_FILE
 from rowferry.flow.sink.storage.files import Entry, Staged, Stored
 from rowferry.flow.sink.storage.paths import STAGING
 from rowferry.flow.sink.storage.spool import Budget, Spool
@@ -80,6 +81,8 @@ class ObjectFiles:
         with self._owned(path):
             try:
                 found = obstore.get(self._store, self.key(path))
+                if found.meta["size"] > MOST_FILE:
+                    raise SinkDamaged(f"{self.shown(path)} has more than {MOST_FILE} bytes")
                 data = bytes(found.bytes())
             except FileNotFoundError:
                 return None

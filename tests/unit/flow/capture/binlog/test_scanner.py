@@ -15,6 +15,7 @@ from rowferry.flow.capture.binlog.client.gtid import GtidSet
 from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable, infer_schema, parse_table_map
 from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame.scan import NONE_JOINED
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.read import read_log
@@ -44,6 +45,7 @@ class Log:
         self._offset = 4
         self.start = self.filled = 0
         self.data = np.zeros(0, np.uint8)
+        self.joined = NONE_JOINED
 
     def add(self, code: int, body: bytes) -> None:
         size = ev.HEADER + len(body)

@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from rowferry.columnar.inflate import LONGEST_ROW
 from rowferry.errors import CorruptLog, RowferryError, SourceMoved, SourceUnavailable
 from rowferry.flow.capture.binlog.client.gtid import GtidSet
-from rowferry.flow.capture.binlog.frame.scan_kernels import JOINED
 from rowferry.moment import moment
 from rowferry.mysql import session
 from rowferry.mysql.session import Flavour, Login
@@ -36,7 +36,7 @@ _THROUGH_GTID: Final = 4
 _NO_END_POSITIONS: Final = (11, 4, 0)
 FAR: Final = 1 << 32  # a plain dump's offset has four bytes
 FIRST_ROOM: Final = 4 << 20
-LONGEST_EVENT: Final = 1100 << 20  # a row may have 1 GiB
+LONGEST_EVENT: Final = LONGEST_ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class LogStream:
         self.data: npt.NDArray[np.uint8] = np.zeros(max(room, FIRST_ROOM), np.uint8)
         self.start = 0  # what lies before was taken
         self.filled = 0
+        self.joined: npt.NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._heard = time.monotonic()
 
     def wait(self, seconds: float) -> bool:
@@ -113,10 +114,11 @@ class LogStream:
             moved = self.start
             self.data[:left] = self.data[self.start : self.filled]
             self.start, self.filled = 0, left
+            self.joined = self.joined[self.joined[:, 0] >= moved] - (moved, 0)
         if self.filled + (64 << 10) > len(self.data):
             if len(self.data) >= LONGEST_EVENT:
                 raise CorruptLog(f"{self._login} sent an event of more than {LONGEST_EVENT} bytes")
-            more = np.zeros(len(self.data) * 2, np.uint8)
+            more = np.zeros(min(len(self.data) * 2, LONGEST_EVENT), np.uint8)
             more[: self.filled] = self.data[: self.filled]
             self.data = more
         room = self.data[self.filled :].data
@@ -154,8 +156,7 @@ class LogStream:
     def join_packets(self, at: int) -> bool:
         """Make one packet of an event that came in several, in place; False: it is not whole yet.
 
-        The joined packet's header cannot tell the length any more: its first byte says so, and the
-        length is taken from the event's own header.
+        The joined packet's header cannot tell the length any more: `joined` does, by its place.
         """
         parts = []
         place = at
@@ -173,7 +174,7 @@ class LogStream:
         for begin, size in parts:
             self.data[to : to + size] = self.data[begin : begin + size]
             to += size
-        self.data[at + 4] = JOINED
+        self.joined = np.append(self.joined, np.array([[at, to - at - 4]], np.int64), axis=0)
         rest = self.filled - place
         self.data[to : to + rest] = self.data[place : self.filled]
         self.filled = to + rest

@@ -20,6 +20,7 @@ from rowferry.columnar.addresses import (
     Longs,
     frozen,
 )
+from rowferry.columnar.inflate import LONGEST_ROW
 from rowferry.errors import EventUnknown
 from rowferry.flow.capture.binlog.decode import kernels_columns as k
 from rowferry.flow.capture.binlog.decode import kernels_text as texts
@@ -260,6 +261,8 @@ def _inflate(part: bytes, row: int) -> bytes:
         raise BadValue(row, BAD_COMPRESSED)
     head = 1 + (flags & 7)
     size = int.from_bytes(part[1:head], "big")
+    if size > LONGEST_ROW:
+        raise BadValue(row, BAD_COMPRESSED)
     stream = zlib.decompressobj(wbits=15 if not flags & 8 else -15)
     try:
         plain = stream.decompress(part[head:], size + 1)

@@ -14,7 +14,6 @@ import numpy as np
 from numba import njit
 
 from rowferry.flow.capture.binlog.frame.scan_kernels import (
-    JOINED,
     _find_map,
     _is_quiet,
     _is_rows,
@@ -44,9 +43,7 @@ def keep_needed(
     while at + 24 <= behind:
         size = _number(data, at, 3)
         if size == 0xFFFFFF:
-            if data[at + 4] != JOINED:
-                break
-            size = 1 + _number(data, at + 14, 4)
+            break  # an event in several packets: far more than a plan takes along
         end = at + 4 + size
         if size < 20 + tail or end > behind:
             break

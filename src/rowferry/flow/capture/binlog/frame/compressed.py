@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.columnar.addresses import Bytes, compiled, frozen, i64
+from rowferry.columnar.inflate import LONGEST_ROW
 from rowferry.errors import CorruptLog, EventUnknown
 
 _BLOCK: Final = 4 << 20
@@ -64,8 +65,10 @@ def inflate_exactly(part: bytes, size: int, what: str) -> bytes:
     """Return the plain form of a zlib stream that must have exactly `size` bytes.
 
     Raises:
-        CorruptLog: it has not, or is damaged.
+        CorruptLog: it has not, or is damaged, or is longer than any event.
     """
+    if size > LONGEST_ROW:
+        raise CorruptLog(f"{what} announces {size} bytes; no event has more than {LONGEST_ROW}")
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(part, size + 1)  # one byte more, to see that there is none
@@ -196,6 +199,8 @@ def _whole_events(stream: io.RawIOBase | pa.NativeFile) -> Iterator[Bytes]:
         end, missing = last_border(frozen(block))
         if missing < 0:
             raise CorruptLog(f"{_NAME} holds an event shorter than its header at byte {end}")
+        if missing > LONGEST_ROW:
+            raise CorruptLog(f"{_NAME} holds an event of {missing} bytes; none has {LONGEST_ROW}")
         if have < need and end < have:
             raise CorruptLog(f"{_NAME} ends inside an event")
         if end:

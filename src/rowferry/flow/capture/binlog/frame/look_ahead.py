@@ -76,8 +76,9 @@ def _statements(stream: LogStream, server: Server, position: LogPosition) -> lis
         state[k.AT] -= moved
         while True:
             reason = run_walk(
-                stream.data, stream.filled, 5, tail, maria, _NEVER, state, border, maps, pairs, True
-            )
+                stream.data, stream.filled, 5, tail, maria, _NEVER, state, border, maps, pairs,
+                True, joined=stream.joined,
+            )  # fmt: skip
             if reason == k.END:
                 return found
             if reason == k.MORE:

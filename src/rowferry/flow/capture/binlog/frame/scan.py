@@ -13,6 +13,7 @@ from rowferry.flow.capture.binlog.frame.carry_kernels import keep_needed
 _UNSEEN = np.iinfo(np.int64).max
 _NO_OUT = np.zeros((0, 4), np.int64)
 _NO_TS = np.zeros(0, np.int64)
+NONE_JOINED = np.zeros((0, 2), np.int64)
 
 
 class Maps:
@@ -127,6 +128,7 @@ def run_walk(
     pairs: Pairs,
     collect: bool,
     found: Found = _NONE,
+    joined: npt.NDArray[np.int64] = NONE_JOINED,
 ) -> int:
     """Walk on from `state[AT]`; see `scan_kernels.walk`."""
     reason: Any = k.walk(
@@ -153,6 +155,7 @@ def run_walk(
         found.commit_ts,
         found.place,
         k.CRC_TABLES,
+        joined,
     )
     return int(reason)
 

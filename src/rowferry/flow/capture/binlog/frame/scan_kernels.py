@@ -5,7 +5,8 @@ occur. A task (`collect` true) also gets the place of every captured rows event.
 clock over the same events, so both give a transaction the same commit-ts.
 
 Comes in: a buffer of packets (4-byte header, a zero byte, the event) or of bare events. Lengths are
-checked before every read. Goes out: a reason for stopping; everything else is in `state`.
+checked before every read, and no byte of a server is taken for a mark of ours. Goes out: a reason
+for stopping; everything else is in `state`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,6 @@ JOIN: Final = 14  # an event in several packets: the caller joins them, then wal
 UNTIL: Final = 15  # the next transaction lies behind the end that is wanted
 
 AHEAD_MS: Final = 60_000  # how far ahead of the source's clock a time may be
-JOINED: Final = 1  # first byte of a packet that was joined from several
 
 _NEVER: Final = np.int64(1) << np.int64(62)
 
@@ -284,6 +284,15 @@ def _partition(data: Any, p: Any, end: Any, code: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _joined_size(joined: Any, at: Any) -> Any:
+    """Return the size of the packet at a place that was joined from several; -1: it was not."""
+    for i in range(len(joined)):
+        if joined[i, 0] == at:
+            return joined[i, 1]
+    return np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
 def walk(
     data: Any,
     filled: Any,
@@ -308,6 +317,7 @@ def walk(
     out_ts: Any,
     out_slot: Any,
     tables: Any,
+    joined: Any,
 ) -> Any:
     """Walk on from `state[AT]` and return why the walk stopped.
 
@@ -316,7 +326,7 @@ def walk(
     `border` gets a copy of `state` at every border between transactions. `seen_bytes` counts the
     captured rows events of each place, those that are walked over again as often as that.
     With `collect`, `out` gets (start, end, code, seq place) of captured rows events, whose
-    checksums are checked.
+    checksums are checked. `joined` has (place, size) of the packets that the caller joined.
     """
     while True:
         at = state[AT]
@@ -325,9 +335,9 @@ def walk(
                 return MORE
             size = _number(data, at, 3)
             if size == 0xFFFFFF:
-                if data[at + 4] != JOINED:
+                size = _joined_size(joined, at)
+                if size < 0:
                     return JOIN
-                size = 1 + _number(data, at + 14, 4)
             if at + 4 + size > filled:
                 return MORE
             first = data[at + 4] if size > 0 else 0
@@ -337,7 +347,7 @@ def walk(
                 return REFUSED
             if first == 0xFE and size < 9:
                 return END
-            if size < 20 or (first != 0 and (first != JOINED or size < 0xFFFFFF)):
+            if size < 20 or first != 0:
                 return BAD
             h = at + 5
             end = at + 4 + size

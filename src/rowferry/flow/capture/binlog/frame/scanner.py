@@ -240,6 +240,7 @@ class Scanner:
                 self._maps,
                 self._open.pairs if self._open else Pairs(),
                 False,
+                joined=self._stream.joined,
             )
             if reason == k.MORE:
                 break
