@@ -29,7 +29,7 @@ from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import open_session
 from rowferry.testing.servers import MySql
 from rowferry.testing.servers.kafka import Kafka, Message
-from rowferry.testing.servers.registry import Registry
+from rowferry.testing.servers.registry import SchemaRegistryServer
 
 PARTITIONS = 4
 AIM = 0.6
@@ -52,7 +52,7 @@ def main() -> None:
         with (
             MySql.start(folder / "server", options=("--max-binlog-size=1G",)) as server,
             Kafka.start(folder / "kafka") as broker,
-            Registry.start(folder / "registry") as registry,
+            SchemaRegistryServer.start(folder / "registry") as registry,
         ):
             make_numbers(server, asked.scale)
             log = make(server, "sysbench", asked.scale)

@@ -19,8 +19,8 @@ from mysql_profile import Stopwatch, in_this_process, of_spark, tasks_in
 from report import Figure
 
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import Loop, Runner, Step
-from rowferry.control.feed.service import Prepared, prepare
+from rowferry.control.feed.loop import Loop, SegmentRunner, StepResult
+from rowferry.control.feed.service import PreparedFeed, prepare
 from rowferry.control.feed.supervise import Supervisor, Until
 from rowferry.control.store.sql_store import open_store
 from rowferry.spark.job import InProcessRunner
@@ -64,7 +64,7 @@ class Ended:
     """How a feed came to the end of the log."""
 
     seconds: float
-    steps: list[Step]
+    steps: list[StepResult]
 
     @property
     def rows(self) -> int:
@@ -80,7 +80,7 @@ class Ended:
 class Feeds:
     """Runs feeds of one server, all with one runner."""
 
-    def __init__(self, server: Server, folder: Path, runner: Runner) -> None:
+    def __init__(self, server: Server, folder: Path, runner: SegmentRunner) -> None:
         self._server, self._folder, self._runner = server, folder, runner
 
     def figure(self, log: Log, target: Target, tries: int) -> Figure:
@@ -121,7 +121,7 @@ class Feeds:
         with pool, self._feed(None, target, self._runner) as (loop, ready):
             published: list[tuple[float, int]] = []
 
-            def note(step: Step) -> None:
+            def note(step: StepResult) -> None:
                 if step.rows:
                     published.append((time.time(), step.rows))
 
@@ -175,9 +175,9 @@ class Feeds:
                 raise SystemExit(f"the feed did not keep up within {CATCH_UP_S:.0f} s")
             time.sleep(0.02)
 
-    def _ended(self, log: Log, target: Target, runner: Runner) -> Ended:
+    def _ended(self, log: Log, target: Target, runner: SegmentRunner) -> Ended:
         with self._feed(log, target, runner) as (loop, _):
-            steps: list[Step] = []
+            steps: list[StepResult] = []
             began = time.perf_counter()
             while not steps or not steps[-1].caught_up:
                 steps.append(loop.step())
@@ -188,8 +188,8 @@ class Feeds:
 
     @contextmanager
     def _feed(
-        self, log: Log | None, target: Target, runner: Runner
-    ) -> Iterator[tuple[Loop, Prepared]]:
+        self, log: Log | None, target: Target, runner: SegmentRunner
+    ) -> Iterator[tuple[Loop, PreparedFeed]]:
         """Make a feed from a workload's place on; None: of the steady table, from now on."""
         folder = self._folder / "feed"
         shutil.rmtree(folder, ignore_errors=True)
@@ -216,7 +216,7 @@ class Feeds:
 
 
 @contextmanager
-def _running(loop: Loop, ready: Prepared, note: Any) -> Iterator[list[BaseException]]:
+def _running(loop: Loop, ready: PreparedFeed, note: Any) -> Iterator[list[BaseException]]:
     """Let a supervisor run the loop in a thread; gives the list that its error comes into."""
     stop = threading.Event()
     failed: list[BaseException] = []

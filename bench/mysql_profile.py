@@ -32,7 +32,7 @@ from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.flow.encode.csv.codec import Csv
 from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.flow.sink.storage.local_files import LocalFiles, LocalStaged
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.spark import job
 
 Call = Callable[..., Any]
@@ -118,7 +118,7 @@ _TASK = (
     (LocalStaged, "append", "write", "around"),
     (LocalFiles, "flush", "sync", "around"),
     (LocalFiles, "settle", "sync", "around"),
-    (Storage, "write", "sink, the rest", "around"),
+    (StorageSink, "write", "sink, the rest", "around"),
     (Blackhole, "write", "sink, the rest", "around"),
 )
 _DRIVER = (
@@ -126,8 +126,8 @@ _DRIVER = (
     (BinlogPlanner, "plan", "driver: plan", "around"),
     (SqlStore, "record", "driver: record", "around"),
     (SqlStore, "publish", "driver: store progress", "around"),
-    (Storage, "allocate", "driver: number the files", "around"),
-    (Storage, "publish", "driver: publish files", "around"),
+    (StorageSink, "allocate", "driver: number the files", "around"),
+    (StorageSink, "publish", "driver: publish files", "around"),
     (job.SparkRunner, "run", "driver: Spark job", "around"),
 )
 

@@ -27,7 +27,7 @@ from report import RESULTS, Figure, load_average, machine
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import Loop, Runner
+from rowferry.control.feed.loop import Loop, SegmentRunner
 from rowferry.control.operator.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.spark.job import InProcessRunner, SparkRunner
@@ -153,7 +153,7 @@ def main() -> None:
             MariaDb.start(folder / "source", 1, options) as source,
             MariaDb.start(folder / "target", 2, options) as target,
         ):
-            runner: Runner = InProcessRunner()
+            runner: SegmentRunner = InProcessRunner()
             if not asked.local:
                 runner = SparkRunner(open_session("bench", folder / "logs", f"local[{TASKS}]"))
             try:
@@ -183,7 +183,9 @@ def main() -> None:
 class Race:
     """Runs loads through a feed and by hand."""
 
-    def __init__(self, source: MariaDb, target: MariaDb, folder: Path, runner: Runner) -> None:
+    def __init__(
+        self, source: MariaDb, target: MariaDb, folder: Path, runner: SegmentRunner
+    ) -> None:
         self._source, self._target, self._folder = source, target, folder
         self._runner, self._turn = runner, 0
 

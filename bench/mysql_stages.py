@@ -88,7 +88,7 @@ class OneCore:
 
     def __init__(self, login: Login, log: Log, tries: int) -> None:
         self._login, self._log, self._tries = login, log, tries
-        server = source.Server(login)
+        server = source.BinlogServer(login)
         try:
             self._flavour = server.flavour
             self._position = position_at(server, log.file, log.start)

@@ -13,9 +13,9 @@ from typing import Any
 from soak_copy import COLUMNS, Copy, Table, digest
 from soak_world import Planned, World
 
-from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.local import ThreadRunner
 from rowferry.downstream.verify.names import Names
-from rowferry.downstream.verify.run import Request, verify
+from rowferry.downstream.verify.run import VerifyRequest, verify
 from rowferry.downstream.verify.side import open_side
 
 
@@ -55,11 +55,11 @@ def _compared(world: World, feed: Planned) -> Iterator[tuple[int, str]]:
 
 
 def _verified(world: World, feed: Planned) -> Iterator[tuple[int, str]]:
-    request = Request(Names.of([f"{feed.database}.*"], []))
+    request = VerifyRequest(Names.of([f"{feed.database}.*"], []))
     where = world.sink_uri(feed) if feed.kind == "files" else world.target.uri
     source = open_side(world.sources[feed.source].server.uri, request.chunk_rows)
     target = open_side(where, request.chunk_rows)
-    for result in verify(source, target, request, InProcessRunner(2)):
+    for result in verify(source, target, request, ThreadRunner(2)):
         told = {k: v for k, v in result.to_json().items() if v}
         yield result.rows[0] or 0, "" if result.is_equal else f"{feed.id}: {told}"
 

@@ -26,7 +26,7 @@ from stages import image
 
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.feed.service import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.refstore.client import Store
@@ -112,7 +112,7 @@ def until_caught_up(loop: Loop) -> tuple[float, int, int]:
     """Seconds, rows and bytes until the loop has caught up."""
     began, rows, size = time.perf_counter(), 0, 0
     while True:
-        step: Step = loop.step()
+        step: StepResult = loop.step()
         rows, size = rows + step.rows, size + step.bytes
         if step.caught_up:
             return time.perf_counter() - began, rows, size

@@ -16,13 +16,13 @@ from rowferry.testing.servers import (
     Azurite,
     FakeGcs,
     Kafka,
-    Listener,
+    KafkaListener,
     MariaDb,
     MariaDb11,
     Minio,
     MySql,
     Postgres,
-    Registry,
+    SchemaRegistryServer,
     Server,
 )
 
@@ -126,14 +126,14 @@ def guarded_broker(server_folder: Path) -> Iterator[Kafka]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
     }
-    with Kafka.start(server_folder / "guarded", rights, tuple(Listener)) as broker:
+    with Kafka.start(server_folder / "guarded", rights, tuple(KafkaListener)) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
-def schema_registry(server_folder: Path) -> Iterator[Registry]:
+def schema_registry(server_folder: Path) -> Iterator[SchemaRegistryServer]:
     """A schema registry for all tests: use subjects of your own, and do not stop it."""
-    with Registry.start(server_folder / "registry") as registry:
+    with SchemaRegistryServer.start(server_folder / "registry") as registry:
         yield registry
 
 

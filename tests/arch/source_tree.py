@@ -336,6 +336,18 @@ def empty_names(sources: Sources, exempt: Mapping[str, str] | None = None) -> li
     return found
 
 
+def repeated_names(sources: Sources) -> list[str]:
+    """Return public classes whose name another module has as well, generated ones left out."""
+    homes: dict[str, list[str]] = {}
+    for path, text in sources.items():
+        if path.endswith("_pb2_grpc.py"):
+            continue
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    return [f"{name}: {', '.join(at)}" for name, at in homes.items() if len(at) > 1]
+
+
 def prose(text: str) -> Iterator[tuple[int, str]]:
     """Yield comments and docstrings with their lines; `code` in back quotes is left out."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -20,7 +20,7 @@ from page_examples import (
     commands,
     table_rows,
 )
-from rowferry.control.store.tables import VERSION_TABLE, Table
+from rowferry.control.store.tables import VERSION_TABLE, MetaTable
 from rowferry.errors import BY_CODE, RowferryError
 from rowferry.face.cli import main as cli
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
@@ -112,7 +112,7 @@ def test_errors_named_in_prose_exist() -> None:
 
 def test_the_meta_databases_tables_are_on_the_page() -> None:
     named = [name.strip("`") for name, _ in table_rows(read("architecture.md"), "table|content")]
-    assert sorted(named) == sorted([*Table.metadata.tables, VERSION_TABLE])
+    assert sorted(named) == sorted([*MetaTable.metadata.tables, VERSION_TABLE])
 
 
 def test_spark_settings_are_those_of_the_session() -> None:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from source_tree import ROOT, empty_names, forbidden_prose, read_sources, secrets
+from source_tree import (
+    ROOT,
+    empty_names,
+    forbidden_prose,
+    read_sources,
+    repeated_names,
+    secrets,
+)
 
 # Name -> why it may stay although it ends in a word from the list.
 EXEMPT = {
@@ -29,6 +36,16 @@ def everything() -> dict[str, str]:
 
 def test_names_say_something() -> None:
     assert empty_names(read_sources(), EXEMPT) == []
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    assert repeated_names(read_sources()) == []
+
+
+def test_a_repeated_name_is_found() -> None:
+    twice = {"rowferry/a.py": "class Answer: ...", "rowferry/b.py": "x = 1\nclass Answer: ..."}
+    assert repeated_names(twice) == ["Answer: rowferry/a.py:1, rowferry/b.py:2"]
+    assert repeated_names({"rowferry/a.py": "class _Answer: ...\nclass Reply: ..."}) == []
 
 
 def test_exemptions_are_needed() -> None:

@@ -23,9 +23,9 @@ from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
 from rowferry.control.fleet.server import LEASE_S
-from rowferry.control.lifecycle import State
+from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import Operations, Wanted
-from rowferry.control.store.contract import Feed, MetaStore
+from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.flow.assemble import assemble
 from rowferry.refstore.client import Store
@@ -118,7 +118,7 @@ class Fleet:
 
         wait_for(done, f"all servers ({self.said()})", WITHIN_S)
 
-    def feed(self, name: str) -> Feed:
+    def feed(self, name: str) -> FeedRecord:
         """Return a changefeed."""
         found = self.store.feed(name)
         assert found is not None
@@ -237,7 +237,7 @@ def test_three_servers_lose_nothing(fleet: Fleet, tmp_path: Path, seed: int) -> 
         for name, layout in zip(NAMES, layouts, strict=True):
             layout.finish()
             assert layout.failures == []
-            assert fleet.feed(name).state is State.NORMAL
+            assert fleet.feed(name).state is FeedState.NORMAL
             _check(fleet, name, store, written[name])
 
 

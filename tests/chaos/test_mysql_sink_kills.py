@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pymysql.connections import Connection
 
-from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.local import ThreadRunner
 from rowferry.downstream.verify.names import Names
-from rowferry.downstream.verify.run import Request, verify
+from rowferry.downstream.verify.run import VerifyRequest, verify
 from rowferry.downstream.verify.side import open_side
 from rowferry.errors import RowferryError
 from rowferry.testing.harness import RunProcess, wait_for
-from rowferry.testing.mysql_history import JOURNAL, Writers, make_tables
+from rowferry.testing.mysql_history import JOURNAL, MySqlWriters, make_tables
 from rowferry.testing.servers import MariaDb, MySql
 
 DATABASE = "ferry_kills"
@@ -47,7 +47,7 @@ def test_kills_of_the_feed_and_of_its_target(
         arguments = ["--source", mysql_server.uri, "--sink-uri", sink, "--config", str(config)]
         arguments += ["--changefeed-id", "kills"]
         schemas = open_side(mysql_server.uri, ROWS).schemas(lambda t: t.database == DATABASE)
-        writers = Writers(mysql_server, schemas, prepare=lambda *_: time.sleep(0.02))
+        writers = MySqlWriters(mysql_server, schemas, prepare=lambda *_: time.sleep(0.02))
         writers.start(2, seed)
         try:
             for disturb in (_nothing, _kill_target, _nothing):
@@ -57,8 +57,8 @@ def test_kills_of_the_feed_and_of_its_target(
         with RunProcess([*arguments, "--until", "caught-up"], tmp_path / "work") as process:
             assert process.wait(PATIENCE_S) == 0, process.said()[-2000:]
         sides = [open_side(server.uri, ROWS) for server in (mysql_server, target)]
-        request = Request(Names.of([f"{DATABASE}.*"], ()), (), ROWS)
-        results = list(verify(*sides, request, InProcessRunner()))
+        request = VerifyRequest(Names.of([f"{DATABASE}.*"], ()), (), ROWS)
+        results = list(verify(*sides, request, ThreadRunner()))
         assert {r.name for r in results} == set(schemas)
         assert [r.to_json() for r in results if not r.is_equal] == []
         assert _arrived(target) >= len(writers.acknowledged)

@@ -29,8 +29,8 @@ from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.uri import Uri
-from rowferry.testing.receiver import Answer, Fault, HttpReceiver
-from rowferry.testing.servers import Kafka, Listener, Relay, Server
+from rowferry.testing.receiver import HttpReceiver, ReceiverFault, Refusal
+from rowferry.testing.servers import Kafka, KafkaListener, Relay, Server
 from rowferry.testing.servers.certificates import Certificates
 
 
@@ -163,10 +163,10 @@ class HttpHarness(LaneHarness):
         return [line for r in self.receiver.taken for line in r.body.splitlines()]
 
     def break_for_now(self) -> None:
-        self.receiver.faults.extend([Answer(503, words=b"busy")] * 100)
+        self.receiver.faults.extend([Refusal(503, words=b"busy")] * 100)
 
     def break_for_good(self) -> None:
-        self.receiver.faults.extend([Answer(403, words=b"keep out")] * 100)
+        self.receiver.faults.extend([Refusal(403, words=b"keep out")] * 100)
 
     def _tls(self) -> ssl.SSLContext | None:
         return None
@@ -194,10 +194,10 @@ class FlakyHttpHarness(HttpHarness):
     def uri(self) -> str:
         return super().uri().replace("max-retry=3", "max-retry=50")
 
-    def _faults(self) -> Iterator[Fault | Answer | None]:
-        for fault in cycle([Fault.DROP, Fault.LOSE_ANSWER, Answer(500)]):
+    def _faults(self) -> Iterator[ReceiverFault | Refusal | None]:
+        for fault in cycle([ReceiverFault.DROP, ReceiverFault.LOSE_ANSWER, Refusal(500)]):
             yield fault
-            yield Answer(429, {"Retry-After": "0"})
+            yield Refusal(429, {"Retry-After": "0"})
             yield None
 
     def received(self) -> list[bytes]:
@@ -251,7 +251,7 @@ class KafkaTlsHarness(KafkaHarness):
     scheme = "kafka+ssl"
 
     def uri(self) -> str:
-        address = self.broker.address(Listener.SSL)
+        address = self.broker.address(KafkaListener.SSL)
         ca = self.broker.certificates.ca
         return f"kafka+ssl://{address}/{self.topic}?write-timeout=300ms&ca={ca}"
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from rowferry.control.store.connection import WRITES, Database
 from rowferry.control.store.kind import kind_of
 from rowferry.control.store.sql_store import SqlStore
-from rowferry.control.store.tables import Table
+from rowferry.control.store.tables import MetaTable
 from rowferry.errors import MetaUnavailable
 from rowferry.testing.servers import Postgres, Server
 
@@ -39,12 +39,12 @@ class Place:
         with self._engine.begin() as connection:
             return {
                 table.name: sorted(str(tuple(row)) for row in connection.execute(select(table)))
-                for table in Table.metadata.sorted_tables
+                for table in MetaTable.metadata.sorted_tables
             }
 
     def clear(self) -> None:
         with self._engine.begin() as connection:
-            for table in reversed(Table.metadata.sorted_tables):
+            for table in reversed(MetaTable.metadata.sorted_tables):
                 connection.execute(delete(table))
 
     def close(self) -> None:

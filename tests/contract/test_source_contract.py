@@ -263,7 +263,7 @@ def test_a_snapshot_segment_read_twice_gives_what_it_says(reader: Reader) -> Non
     if {s.again for s in stretch.segments} == {Again.SAME}:
         assert again == first
         return
-    assert {s.again for s in stretch.segments} == {Again.AS_GOOD}
+    assert {s.again for s in stretch.segments} == {Again.EQUIVALENT}
     found = [row for _, _, batch in again for row in batch]
     assert [row["after"] for row in found] == source.content(table)
     low = {row["commit_ts"] for _, _, batch in first for row in batch}

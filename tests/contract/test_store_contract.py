@@ -42,7 +42,7 @@ from store_material import (
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Claim, Holder
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store import fence
 from rowferry.control.store.connection import Database
 from rowferry.control.store.contract import Hold, MetaStore, Sample, Subscribed, Subscribing
@@ -143,7 +143,7 @@ def test_a_changefeed_comes_back_as_it_was_stored(store: MetaStore) -> None:
     assert made == store.feed("feed-1")
     assert made.spec == spec
     assert made.spec.sink.reveal() == SINK.reveal()
-    assert (made.state, made.spec_version, made.created_at) == (State.NORMAL, 1, NOW)
+    assert (made.state, made.spec_version, made.created_at) == (FeedState.NORMAL, 1, NOW)
     assert (made.epoch, made.micro_batch, made.watermark) == (0, 0, 0)
     assert (made.error, made.error_code, made.cancel, made.lease) == ("", "", False, None)
 
@@ -209,19 +209,23 @@ def test_a_pending_plan_keeps_its_spec_version(store: MetaStore, claim: Claim, f
 
 
 def test_states_follow_the_lifecycle(store: MetaStore, claim: Claim, feed: str) -> None:
-    assert store.move(claim, Verb.FAULT, RowRejected("too long")) is State.WARNING
+    assert store.move(claim, Verb.FAULT, RowRejected("too long")) is FeedState.WARNING
     found = store.feed(feed)
     assert found is not None
-    assert (found.state, found.error_code, found.error) == (State.WARNING, "RF-4002", "too long")
-    assert store.move(feed, Verb.PAUSE) is State.STOPPED
+    assert (found.state, found.error_code, found.error) == (
+        FeedState.WARNING,
+        "RF-4002",
+        "too long",
+    )
+    assert store.move(feed, Verb.PAUSE) is FeedState.STOPPED
     with pytest.raises(IllegalMove, match="possible: resume"):
         store.move(claim, Verb.FAULT)  # the owner does not undo what the operator said
-    assert store.move(feed, Verb.RESUME) is State.NORMAL
+    assert store.move(feed, Verb.RESUME) is FeedState.NORMAL
     found = store.feed(feed)
     assert found is not None and (found.error_code, found.error) == ("", "")
     store.move(claim, Verb.GIVE_UP, ValueError("of unknown\nkind"))
     found = store.feed(feed)
-    assert found is not None and found.state is State.FAILED
+    assert found is not None and found.state is FeedState.FAILED
     assert (found.error_code, found.error) == ("RF-0000", "ValueError: of unknown kind")
 
 
@@ -917,7 +921,7 @@ def test_a_reset_forgets_how_far_it_is_and_fences_the_owner(
     store.move(feed, Verb.PAUSE)
     anew = replace(make_spec(feed), source=Uri.parse("range://master:7000?start-ts=9", "source"))
     found = store.reset(feed, anew, "to commit-ts 9")
-    assert (found.state, found.spec, found.spec_version) == (State.STOPPED, anew, 2)
+    assert (found.state, found.spec, found.spec_version) == (FeedState.STOPPED, anew, 2)
     assert (found.micro_batch, found.watermark, found.lease) == (1, 0, None)
     state = store.state(feed)
     assert (state.position, state.ranges, state.versions, state.watermark) == ({}, (), (), 0)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from rowferry.testing.histories.facts import Column, Table
+from rowferry.testing.histories.facts import ColumnFacts, TableFacts
 from rowferry.testing.histories.forms import FORMS
 from rowferry.testing.histories.judge import Case, Judge
 from rowferry.testing.histories.outputs import (
     Ddl,
+    DeliveredRow,
     Event,
-    Mark,
-    Row,
+    WatermarkMark,
     csv_records,
     go_unquoted,
 )
@@ -24,11 +24,11 @@ from rowferry.testing.histories.truth import JOURNAL, Change, Effect, Truth
 T = ("h_main", "t")
 
 
-def column(name: str, base: str, family: str) -> Column:
-    return Column(name, base, base, "", True, False, False, False, False, None, family)
+def column(name: str, base: str, family: str) -> ColumnFacts:
+    return ColumnFacts(name, base, base, "", True, False, False, False, False, None, family)
 
 
-TABLE = Table(
+TABLE = TableFacts(
     T,
     (column("id", "int", "int"), column("u", "int", "int"), column("v", "varchar", "text")),
     ("id",),
@@ -71,11 +71,11 @@ def cells(row: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if row is None else {n: None if v is None else str(v) for n, v in row.items()}
 
 
-def row(ts: int, op: Any, before: Any, after: Any, table: Any = T) -> Row:
-    return Row("0", table, op, ts, cells(before), cells(after), f"{ts}{op}{before}{after}")
+def row(ts: int, op: Any, before: Any, after: Any, table: Any = T) -> DeliveredRow:
+    return DeliveredRow("0", table, op, ts, cells(before), cells(after), f"{ts}{op}{before}{after}")
 
 
-def token(number: int, ts: int) -> Row:
+def token(number: int, ts: int) -> DeliveredRow:
     return row(ts, "insert", None, {"token": number}, JOURNAL)
 
 
@@ -85,19 +85,19 @@ def events() -> list[Event]:
         token(1, 10),
         token(2, 10),
         row(10, "insert", None, A),
-        Mark("0", 10),
+        WatermarkMark("0", 10),
         token(3, 30),
         row(30, "update", A, B),
         token(4, 40),
         row(40, "delete", B, None),
         row(40, "insert", None, C),
-        Mark("0", 45),
+        WatermarkMark("0", 45),
         token(5, 50),
         row(50, "insert", None, image(2, 2, "old")),
         row(50, "update", image(2, 2, "old"), D),
         Ddl("0", T, 55, "DINDEX", "DROP INDEX"),
         token(6, 60),
-        Mark("0", 60),
+        WatermarkMark("0", 60),
     ]
 
 
@@ -141,7 +141,7 @@ DAMAGE: dict[str, Callable[[list[Event]], list[Event]]] = {
     "a change comes behind its watermark": lambda s: [*s[:5], *s[6:10], s[5], *s[10:]],
     "a chain is broken": instead(12, row(50, "update", image(2, 2, "else"), D)),
     "a chain ends elsewhere": without(12),
-    "a watermark goes back": instead(15, Mark("0", 44)),
+    "a watermark goes back": instead(15, WatermarkMark("0", 44)),
     "a token is missing": without(6),
     "a token has two commit-ts": lambda s: [*s[:7], token(4, 41), *s[7:]],
     "a token that was never written": lambda s: [*s, token(77, 70)],
@@ -164,7 +164,7 @@ IN_ORDER: dict[str, Callable[[list[Event]], list[Event]]] = {
         *s[:11],
         *(replace(e, where="1") for e in s[11:13]),
         *s[13:15],
-        *(Mark(where, 60) for where in "01"),
+        *(WatermarkMark(where, 60) for where in "01"),
         replace(s[8], where="1"),
     ],
 }

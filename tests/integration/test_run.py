@@ -16,13 +16,13 @@ from run_kit import Result, call, tree
 
 from rowferry.change.chunk import Op, Rows, SchemaChange
 from rowferry.change.table import TableId
-from rowferry.control.lifecycle import State
+from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.prepare import prepare
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import OptionsConflict
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.encode.contract import Codec
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.spark import session as spark_session
@@ -182,7 +182,7 @@ class Ferry:
         assert isinstance(found, SqlStore)
         return found
 
-    def state(self) -> State:
+    def state(self) -> FeedState:
         store = self.meta()
         try:
             feed = store.feed("feed")
@@ -288,7 +288,7 @@ def test_until_a_commit_ts(ferry: Ferry) -> None:
     assert ferry.run("--until-ts", str(end)).code == 0
     assert checkpoint(ferry.out) == end
     assert ferry.count() == wanted
-    assert ferry.state() is State.FINISHED
+    assert ferry.state() is FeedState.FINISHED
     assert max(int(c.commit_ts.max()) for c in ferry.delivered()) <= end
 
     assert ferry.run("--until-ts", str(end)).code == 0  # nothing to do
@@ -320,7 +320,7 @@ class Killed(BaseException):
 
 KILLED_IN = {
     "before the job": (SparkRunner, "run"),
-    "before files become visible": (Storage, "publish"),
+    "before files become visible": (StorageSink, "publish"),
     "before that is noted": (SqlStore, "publish"),
 }
 
@@ -383,7 +383,7 @@ def test_settings_that_cannot_be_changed(ferry: Ferry) -> None:
     assert (code, "canal-json" in words) == ("RF-2004", True)
     ferry.protocol = "csv"
     assert (tree(ferry.out), ferry.count()) == before
-    assert ferry.state() is State.NORMAL
+    assert ferry.state() is FeedState.NORMAL
     ferry.catch_up(sink="&file-size=4096")  # this one can
 
 
@@ -412,14 +412,14 @@ def test_a_log_that_was_compacted(ferry: Ferry) -> None:
     assert (stopped.code, code) == (1, "RF-3003")
     assert re.search(r"range \d+: the log after index \d+ is gone", words)
     assert "on-log-lost = resnapshot" in words
-    assert ferry.state() is State.FAILED
+    assert ferry.state() is FeedState.FAILED
     after = tree(ferry.out)
     assert {k: v for k, v in after.items() if "rowferry" not in k} == {
         k: v for k, v in before.items() if "rowferry" not in k
     }
 
     ferry.catch_up(source="?on-log-lost=resnapshot")
-    assert ferry.state() is State.NORMAL
+    assert ferry.state() is FeedState.NORMAL
     assert [q for q in ferry.ddls() if q.startswith("TRUNCATE TABLE")]
     ferry.verify(ferry.orders)
     ferry.change(ferry.orders, [20], [30])

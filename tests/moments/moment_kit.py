@@ -24,7 +24,7 @@ from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Claim, Holder
-from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
@@ -167,7 +167,7 @@ class Ferry:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def step(self) -> Step | None:
+    def step(self) -> StepResult | None:
         """Do one step as a supervisor would; None: it came to nothing.
 
         Raises:

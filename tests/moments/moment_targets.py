@@ -14,7 +14,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.downstream.consume.arrival import Where, row_changes
 from rowferry.flow.assemble import Flow
 from rowferry.testing.mysql_history import quoted
-from rowferry.testing.rebuild import Comparison, RebuiltTable, compare, rebuild
+from rowferry.testing.rebuild import RebuiltTable, TableDifferences, compare, rebuild
 from rowferry.testing.servers import Kafka, Server
 from rowferry.testing.validators import StorageLayout
 
@@ -181,7 +181,7 @@ class Topic:
         return "; ".join(wrong)
 
 
-def _words(found: Comparison, extra: bool) -> str:
+def _words(found: TableDifferences, extra: bool) -> str:
     good = not (found.missing or found.different) if extra else found.same
     return "" if good else str(found)
 

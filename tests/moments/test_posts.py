@@ -18,7 +18,7 @@ from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable
 from rowferry.moment import watched
 from rowferry.spark.job import InProcessRunner
-from rowferry.testing.receiver import KEY, Answer, HttpReceiver
+from rowferry.testing.receiver import KEY, HttpReceiver, Refusal
 from rowferry.testing.servers import MySql
 
 PATIENCE_S = 120.0
@@ -100,7 +100,7 @@ def test_rows_that_a_receiver_refuses_for_a_while(
     def refuse(name: str) -> None:
         if name == "run job" and not refused:
             refused.append(name)
-            receiver.faults.extend([Answer(503)] * 2)  # to both tries of one request
+            receiver.faults.extend([Refusal(503)] * 2)  # to both tries of one request
 
     mysql_server.script("INSERT INTO posts.t VALUES (1), (2), (3)")
     end = time.monotonic() + PATIENCE_S

@@ -13,10 +13,10 @@ from typing import Any, Self
 from rowferry.control.operator.operations import Operations
 from rowferry.face.about import About
 from rowferry.face.gate import Gate
-from rowferry.face.names import Names
+from rowferry.face.names import ServerNames
 from rowferry.face.rest.app import create_app
-from rowferry.face.rest.door import Patience
-from rowferry.face.rest.serving import Place, serve
+from rowferry.face.rest.door import DoorPatience
+from rowferry.face.rest.serving import BoundAddress, serve
 from rowferry.face.rest.turns import Turns
 
 ABOUT = About("ferry.example:8300", "0.1.0", 1_700_000_000.0, "here")
@@ -53,13 +53,13 @@ class Front:
         cls,
         operations: Operations,
         gate: Gate | None = None,
-        names: Names | None = None,
+        names: ServerNames | None = None,
         turns: Turns | None = None,
         most: int | None = None,
-        patience: Patience | None = None,
+        patience: DoorPatience | None = None,
     ) -> Iterator[Self]:
         app = create_app(operations, ABOUT, gate, None, names, turns)
-        with serve(app, Place("127.0.0.1:0", most), patience=patience) as serving:
+        with serve(app, BoundAddress("127.0.0.1:0", most), patience=patience) as serving:
             host, _, port = serving.address.rpartition(":")
             yield cls(host, int(port))
 

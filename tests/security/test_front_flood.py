@@ -19,20 +19,20 @@ from front_kit import PATIENCE_S, Front, is_ended
 from rowferry.control.operator.operations import Operations
 from rowferry.face import rpc
 from rowferry.face.descriptors import share_of_descriptors
-from rowferry.face.rest.door import Patience
+from rowferry.face.rest.door import DoorPatience
 from rowferry.face.rest.turns import Turns
 from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire.subscribe_pb2_grpc import SubscriptionsStub
 
 HALF = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "
 MOST = 12
-SHORT = Patience(head_s=0.3, body_s=0.3, answer_s=60.0, rest_s=0.3, taking_s=0.3)
+SHORT = DoorPatience(head_s=0.3, body_s=0.3, answer_s=60.0, rest_s=0.3, taking_s=0.3)
 CHECK = "/api/rowferry/changefeeds/check"
 WANTED = {"source_uri": "range://a:1", "sink_uri": "blackhole:///?protocol=json"}
 
 
 def test_half_requests_make_room_for_whole_ones(opened: Callable[..., Front]) -> None:
-    front = opened(most=MOST, patience=Patience(head_s=600.0))
+    front = opened(most=MOST, patience=DoorPatience(head_s=600.0))
     with front.crowd(5 * MOST, HALF) as crowd:
         for _ in range(3):
             assert front.ask("GET", "/health").status == 200
@@ -46,7 +46,7 @@ def test_half_requests_make_room_for_whole_ones(opened: Callable[..., Front]) ->
 def test_those_that_are_served_are_not_closed_for_others(
     opened: Callable[..., Front], slow: SimpleNamespace
 ) -> None:
-    front = opened(most=4, patience=Patience(head_s=600.0))
+    front = opened(most=4, patience=DoorPatience(head_s=600.0))
     with slow.asked(front, 4) as answers, closing(front.knock(HALF)) as fifth:
         assert is_ended(fifth)
     assert [one.status for one in answers] == [200] * 4

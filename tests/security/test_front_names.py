@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rowferry.errors import BadOption
 from rowferry.face.cli.main import app
 from rowferry.face.gate import Gate
-from rowferry.face.names import Names, refuse_open_door
+from rowferry.face.names import ServerNames, refuse_open_door
 
 FEEDS = "/api/v2/changefeeds"
 PAUSE = f"{FEEDS}/one/pause"
@@ -61,10 +61,10 @@ def test_a_proxys_word_counts_only_from_a_proxy(opened: Callable[..., Front]) ->
         "x-forwarded-host": "cdc.example",
         "origin": "https://cdc.example",
     }
-    strangers = opened(names=Names.read(["ferry.example:1"], ["cdc.example"], ["10.0.0.0/8"]))
+    strangers = opened(names=ServerNames.read(["ferry.example:1"], ["cdc.example"], ["10.0.0.0/8"]))
     assert asked(strangers, told) == 421
     assert asked(strangers, post, "POST", PAUSE) == 403
-    proxy = opened(names=Names.read(["ferry.example:1"], ["cdc.example"], ["127.0.0.0/8"]))
+    proxy = opened(names=ServerNames.read(["ferry.example:1"], ["cdc.example"], ["127.0.0.0/8"]))
     assert asked(proxy, told) == 200
     assert asked(proxy, {**told, "x-forwarded-host": "ferry.example, evil.example"}) == 421
     assert asked(proxy, post, "POST", PAUSE) == 400  # there is no such changefeed
@@ -79,10 +79,10 @@ def test_with_a_login_any_name_will_do(opened: Callable[..., Front]) -> None:
 def test_names_of_another_form_are_refused() -> None:
     for name in ("", "a:1", "http://a", "a/b"):
         with pytest.raises(BadOption, match="--server-name"):
-            Names.read([], [name])
+            ServerNames.read([], [name])
     for proxy in ("", "proxy.example", "10.0.0.1/8"):
         with pytest.raises(BadOption, match="--trusted-proxy"):
-            Names.read([], [], [proxy])
+            ServerNames.read([], [], [proxy])
 
 
 def test_an_open_server_is_for_this_machine_only() -> None:

@@ -20,7 +20,7 @@ from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
-from rowferry.flow.capture.binlog.frame.scan import Maps, Pairs, run_walk
+from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs, run_walk
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.contract import Appetite
@@ -171,7 +171,7 @@ class NoTables:
 def walked(data: bytes, filled: int) -> int:
     state = np.zeros(k.STATE_SIZE, np.int64)
     room = np.frombuffer(bytearray(data), np.uint8)
-    none = (Maps(), Pairs())
+    none = (Maps(), SegmentPairs())
     return run_walk(room, filled, 5, 0, False, 1 << 62, state, state.copy(), *none, False)
 
 

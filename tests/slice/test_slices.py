@@ -26,7 +26,7 @@ from web_kit import Fleet, filled, started_browser
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop
-from rowferry.control.lifecycle import State
+from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import Operations
 from rowferry.control.operator.prepare import prepare
 from rowferry.control.store.sql_store import open_store
@@ -36,7 +36,7 @@ from rowferry.face.rest.serving import serve
 from rowferry.spark.job import InProcessRunner
 from rowferry.testing.harness import RunProcess, wait_for
 from rowferry.testing.receiver import HttpReceiver
-from rowferry.testing.servers import Kafka, ObjectServer, Postgres, Registry, Server
+from rowferry.testing.servers import Kafka, ObjectServer, Postgres, SchemaRegistryServer, Server
 from rowferry.testing.servers.__main__ import FETCHED
 
 NAME = "slice"
@@ -83,7 +83,7 @@ def of_files(contents: dict[str, bytes]) -> Rows:
     return of_canal_json(line for n in names for line in contents[n].split(b"\r\n") if line)
 
 
-def of_avro(broker: Kafka, registry: Registry, topic: str) -> Rows:
+def of_avro(broker: Kafka, registry: SchemaRegistryServer, topic: str) -> Rows:
     found: Rows = {}
     with SchemaRegistryClient({"url": registry.url}) as client:
         read = AvroDeserializer(client)
@@ -130,7 +130,7 @@ def to_kafka(stack: ExitStack, database: str, folder: Path, broker: Kafka) -> Ta
 
 
 def to_avro(
-    stack: ExitStack, database: str, folder: Path, broker: Kafka, registry: Registry
+    stack: ExitStack, database: str, folder: Path, broker: Kafka, registry: SchemaRegistryServer
 ) -> Target:
     uri = f"kafka://{broker.bootstrap}/{database}?protocol=avro&schema-registry={registry.url}"
     return Target(f"{uri}&partition-num=1", lambda: of_avro(broker, registry, database))
@@ -352,7 +352,7 @@ def test_the_page_in_a_browser(stack: ExitStack, tmp_path: Path) -> None:
 
     def stopped() -> bool:
         feed = store.feed("orders-search")
-        return feed is not None and feed.state is State.STOPPED
+        return feed is not None and feed.state is FeedState.STOPPED
 
     wait_for(stopped, "the changefeed is stopped", PATIENCE_S)
     expect(page.locator('tr[data-id="orders-search"] .badge')).to_have_text("stopped")

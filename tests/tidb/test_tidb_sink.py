@@ -13,10 +13,9 @@ from test_types_arrive import COLUMNS, KEYED, KEYS
 from rowferry.errors import Fenced, SinkUnwritable, SourceUnsupported, TargetUnfit
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.options import Login
-from rowferry.flow.sink.mysql.session import Flavour, Session, connect
-from rowferry.mysql.session import Flavour as SourceFlavour
-from rowferry.mysql.session import connected, facts
+from rowferry.flow.sink.mysql.options import DownstreamLogin
+from rowferry.flow.sink.mysql.session import DownstreamFlavour, Session, connect
+from rowferry.mysql.session import Flavour, connected, facts
 from rowferry.testing.servers import MariaDb, Server, TiDb
 
 # TiDB has no shapes, and no negative zero: whatever is written, 0 is read.
@@ -32,10 +31,12 @@ HIDDEN = (
 )
 
 
-def login_of(server: Server) -> Login:
+def login_of(server: Server) -> DownstreamLogin:
     login = server.login
     words = ("disabled", "", "", "")
-    return Login(login.host, login.port, login.user, login.password, *words, 10.0, 60.0, 60.0)
+    return DownstreamLogin(
+        login.host, login.port, login.user, login.password, *words, 10.0, 60.0, 60.0
+    )
 
 
 @pytest.fixture
@@ -116,11 +117,11 @@ def test_tidb_is_told_whatever_version_it_shows(tidb_server: TiDb) -> None:
         tidb_server.restart()
         assert tidb_server.execute("SELECT VERSION()") == [("8.0.36",)] != [(before,)]
         found = connect(login_of(tidb_server))
-        assert found.facts.flavour is Flavour.TIDB
+        assert found.facts.flavour is DownstreamFlavour.TIDB
         assert found.facts.lock == "FOR UPDATE" and found.facts.fence_slots > 1
         found.close()
         with connected(tidb_server.login) as connection:
-            assert facts(connection, tidb_server.login).flavour is SourceFlavour.TIDB
+            assert facts(connection, tidb_server.login).flavour is Flavour.TIDB
     finally:
         tidb_server.options = ()
         tidb_server.restart()

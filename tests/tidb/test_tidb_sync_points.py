@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 from mysql_sink_kit import Scene
 
-from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.local import ThreadRunner
 from rowferry.downstream.verify.names import Names
-from rowferry.downstream.verify.run import Request, TableResult, verify
+from rowferry.downstream.verify.run import TableResult, VerifyRequest, verify
 from rowferry.downstream.verify.side import DatabaseSide, open_side
 from rowferry.downstream.verify.sync_points import newest, read_at_newest
 from rowferry.downstream.verify.views import PastViews
@@ -38,8 +38,8 @@ def a_user(server: TiDb, *grants: str) -> Iterator[str]:
 
 
 def compared(scene: Scene, a: DatabaseSide, b: DatabaseSide, *routes: str) -> TableResult:
-    request = Request(Names.of([f"{scene.copy}.t"], routes), (), 100)
-    (found,) = verify(a, b, request, InProcessRunner(threads=2))
+    request = VerifyRequest(Names.of([f"{scene.copy}.t"], routes), (), 100)
+    (found,) = verify(a, b, request, ThreadRunner(threads=2))
     return found
 
 

@@ -9,10 +9,10 @@ from mysql_sink_kit import Scene
 from test_types_arrive import COLUMNS
 from typer.testing import CliRunner
 
-from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.local import ThreadRunner
 from rowferry.downstream.verify.names import Names
 from rowferry.downstream.verify.repair import RepairFile
-from rowferry.downstream.verify.run import Request, TableResult, verify
+from rowferry.downstream.verify.run import TableResult, VerifyRequest, verify
 from rowferry.downstream.verify.side import open_side
 from rowferry.face.cli.main import app
 from rowferry.testing.servers import Server, TiDb
@@ -46,8 +46,8 @@ def compared(
     one, two = (open_side(uri, CHUNK_ROWS) for uri in schemes)
     rules = Names.of([route.split(" -> ")[0]], [route])
     found = {}
-    request = Request(rules, (), CHUNK_ROWS, repairs=file is not None)
-    for result in verify(one, two, request, InProcessRunner(threads=2)):
+    request = VerifyRequest(rules, (), CHUNK_ROWS, repairs=file is not None)
+    for result in verify(one, two, request, ThreadRunner(threads=2)):
         found[result.name.table] = result
         if file is not None and result.repair is not None:
             file.add(result.repair)

@@ -82,7 +82,7 @@ def test_partition_count(
     monkeypatch.setattr(sink, "Topics", lambda settings: broker)
     asked = given["partition_num"]
     spec = spec_of(f"kafka://b/t?partition-num={asked}" if asked else "kafka://b/t")
-    kafka = sink.Kafka(spec, codec_for(OpenProtocol, spec))
+    kafka = sink.KafkaSink(spec, codec_for(OpenProtocol, spec))
 
     def count() -> int:
         kafka.open(Owner("feed", 1), None)

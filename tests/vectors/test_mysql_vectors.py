@@ -24,7 +24,7 @@ from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.mysql.statements import (
     Limits,
     NetEffect,
-    Statement,
+    SqlStatement,
     insert_around,
     net_effect,
     replace_around,
@@ -106,7 +106,7 @@ def test_statements_of_many_rows(given: dict[str, Any], expected: dict[str, Any]
     made = frame_of(table, [{"op": "insert", "commit_ts": 1, "after": r} for r in given["rows"]])
     replaces = expected["sql"].startswith("REPLACE")
     around = builders["multi-replace" if replaces else given["kind"]](table)
-    sql = Statement(table, made.rows, made.keys, around).sql.decode()
+    sql = SqlStatement(table, made.rows, made.keys, around).sql.decode()
     values = re.search(r"VALUES (\(.*?\))( ON|$)", sql)
     assert values
     assert [int(v) for v in re.findall(r"\d+", values[1])] == expected["args"]

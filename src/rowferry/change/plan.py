@@ -41,7 +41,7 @@ class Again(Enum):
     """What reading a segment a second time gives."""
 
     SAME = "same"  # the same rows
-    AS_GOOD = "as-good"  # rows of a later moment, which fit the plan as well
+    EQUIVALENT = "as-good"  # rows of a later moment, which fit the plan as well
     NEVER = "never"  # rows that do not fit the plan any more: it must be made anew
 
 

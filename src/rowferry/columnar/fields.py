@@ -81,14 +81,14 @@ def element_text(table: TableSchema, field: Field) -> pa.LargeStringArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
+class ImagePresence:
     """Which images each row of a chunk has; every row has what its kind needs."""
 
     op: npt.NDArray[np.int8]
     has_before: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, rows: Rows) -> Images:
+    def of(cls, rows: Rows) -> ImagePresence:
         """Look at a chunk.
 
         Raises:

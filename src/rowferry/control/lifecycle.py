@@ -7,7 +7,7 @@ from enum import StrEnum
 from rowferry.errors import IllegalMove
 
 
-class State(StrEnum):
+class FeedState(StrEnum):
     """What a changefeed is doing; the words that users see in lists and answers."""
 
     NORMAL = "normal"
@@ -21,7 +21,7 @@ class State(StrEnum):
     @property
     def runs(self) -> bool:
         """Whether a server should be working on a changefeed in this state."""
-        return self in (State.NORMAL, State.WARNING)
+        return self in (FeedState.NORMAL, FeedState.WARNING)
 
 
 class Verb(StrEnum):
@@ -39,43 +39,43 @@ class Verb(StrEnum):
     REACH_TARGET = "reach-target"
 
 
-INITIAL = State.NORMAL
+INITIAL = FeedState.NORMAL
 
-MOVES: dict[tuple[State, Verb], State] = {
-    (State.NORMAL, Verb.PAUSE): State.STOPPED,
-    (State.NORMAL, Verb.REMOVE): State.REMOVED,
-    (State.NORMAL, Verb.WAIT): State.PENDING,
-    (State.NORMAL, Verb.FAULT): State.WARNING,
-    (State.NORMAL, Verb.GIVE_UP): State.FAILED,
-    (State.NORMAL, Verb.REACH_TARGET): State.FINISHED,
-    (State.WARNING, Verb.PAUSE): State.STOPPED,
-    (State.WARNING, Verb.REMOVE): State.REMOVED,
-    (State.WARNING, Verb.WAIT): State.PENDING,
-    (State.WARNING, Verb.FAULT): State.WARNING,
-    (State.WARNING, Verb.RECOVER): State.NORMAL,
-    (State.WARNING, Verb.GIVE_UP): State.FAILED,
-    (State.WARNING, Verb.REACH_TARGET): State.FINISHED,
-    (State.PENDING, Verb.PAUSE): State.STOPPED,
-    (State.PENDING, Verb.REMOVE): State.REMOVED,
-    (State.PENDING, Verb.START): State.NORMAL,
-    (State.PENDING, Verb.GIVE_UP): State.FAILED,
-    (State.STOPPED, Verb.RESUME): State.NORMAL,
-    (State.STOPPED, Verb.UPDATE): State.STOPPED,
-    (State.STOPPED, Verb.REMOVE): State.REMOVED,
-    (State.FAILED, Verb.RESUME): State.NORMAL,
-    (State.FAILED, Verb.UPDATE): State.FAILED,
-    (State.FAILED, Verb.REMOVE): State.REMOVED,
-    (State.FINISHED, Verb.RESUME): State.NORMAL,
-    (State.FINISHED, Verb.REMOVE): State.REMOVED,
+MOVES: dict[tuple[FeedState, Verb], FeedState] = {
+    (FeedState.NORMAL, Verb.PAUSE): FeedState.STOPPED,
+    (FeedState.NORMAL, Verb.REMOVE): FeedState.REMOVED,
+    (FeedState.NORMAL, Verb.WAIT): FeedState.PENDING,
+    (FeedState.NORMAL, Verb.FAULT): FeedState.WARNING,
+    (FeedState.NORMAL, Verb.GIVE_UP): FeedState.FAILED,
+    (FeedState.NORMAL, Verb.REACH_TARGET): FeedState.FINISHED,
+    (FeedState.WARNING, Verb.PAUSE): FeedState.STOPPED,
+    (FeedState.WARNING, Verb.REMOVE): FeedState.REMOVED,
+    (FeedState.WARNING, Verb.WAIT): FeedState.PENDING,
+    (FeedState.WARNING, Verb.FAULT): FeedState.WARNING,
+    (FeedState.WARNING, Verb.RECOVER): FeedState.NORMAL,
+    (FeedState.WARNING, Verb.GIVE_UP): FeedState.FAILED,
+    (FeedState.WARNING, Verb.REACH_TARGET): FeedState.FINISHED,
+    (FeedState.PENDING, Verb.PAUSE): FeedState.STOPPED,
+    (FeedState.PENDING, Verb.REMOVE): FeedState.REMOVED,
+    (FeedState.PENDING, Verb.START): FeedState.NORMAL,
+    (FeedState.PENDING, Verb.GIVE_UP): FeedState.FAILED,
+    (FeedState.STOPPED, Verb.RESUME): FeedState.NORMAL,
+    (FeedState.STOPPED, Verb.UPDATE): FeedState.STOPPED,
+    (FeedState.STOPPED, Verb.REMOVE): FeedState.REMOVED,
+    (FeedState.FAILED, Verb.RESUME): FeedState.NORMAL,
+    (FeedState.FAILED, Verb.UPDATE): FeedState.FAILED,
+    (FeedState.FAILED, Verb.REMOVE): FeedState.REMOVED,
+    (FeedState.FINISHED, Verb.RESUME): FeedState.NORMAL,
+    (FeedState.FINISHED, Verb.REMOVE): FeedState.REMOVED,
 }
 
 
-def possible(state: State) -> tuple[Verb, ...]:
+def possible(state: FeedState) -> tuple[Verb, ...]:
     """Return the verbs that are allowed in a state, in the order of `Verb`."""
     return tuple(verb for verb in Verb if (state, verb) in MOVES)
 
 
-def move(state: State, verb: Verb) -> State:
+def move(state: FeedState, verb: Verb) -> FeedState:
     """Return the state after `verb`.
 
     Raises:

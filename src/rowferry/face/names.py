@@ -21,7 +21,7 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ServerNames:
     """The names of one server.
 
     Attributes:

@@ -13,7 +13,7 @@ import grpc
 
 from rowferry.change.table import TableId
 from rowferry.control.operator.operations import Operations
-from rowferry.control.store.contract import Feed, Subscribed
+from rowferry.control.store.contract import FeedRecord, Subscribed
 from rowferry.errors import (
     AccessDenied,
     BadInput,
@@ -57,7 +57,7 @@ _CODES: Final[tuple[tuple[type[RowferryError], grpc.StatusCode], ...]] = (
 A = TypeVar("A")
 
 
-class Subscriptions:
+class SubscriptionMethods:
     """The methods of the service `rowferry.wire.Subscriptions`."""
 
     def __init__(self, operations: Operations, sources: Sources, gate: Gate) -> None:
@@ -104,7 +104,7 @@ class Subscriptions:
                         "first, or use another name"
                     )
 
-    def _created(self, asked: Subscription, source: str) -> Feed:
+    def _created(self, asked: Subscription, source: str) -> FeedRecord:
         """Make the changefeed, under the first of its ids that is free."""
         *others, last = asked.changefeed_ids
         for one in others:
@@ -139,7 +139,7 @@ class Subscriptions:
         return wire.UnsubscribeCDCResponse(subscriber=_answer(replace(own[0], cancel=1)))
 
     def _of_cluster(
-        self, rows: list[Subscribed], cluster: int, feeds: Mapping[str, Feed | None]
+        self, rows: list[Subscribed], cluster: int, feeds: Mapping[str, FeedRecord | None]
     ) -> list[Subscribed]:
         """Return the rows of a cluster, also where the id is only what this server calls it."""
         if not cluster:
@@ -274,7 +274,7 @@ def serve(
     most = min(_MOST_CONNECTIONS, share_of_descriptors()) if connections is None else connections
     options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
     server = grpc.server(pool, options=options, maximum_concurrent_rpcs=_MOST_CALLS)
-    methods = Subscriptions(operations, sources or Sources(), gate or Gate())
+    methods = SubscriptionMethods(operations, sources or Sources(), gate or Gate())
     stubs.add_SubscriptionsServicer_to_server(methods, server)  # type: ignore[no-untyped-call]
     try:
         bound = (

@@ -16,7 +16,7 @@ from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadStatement, RowferryError, SourceUnsupported
 from rowferry.moment import moment
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.statement import parse_type
 from rowferry.mysql.ddl.table import quoted_table
 from rowferry.mysql.ddl.type import (
@@ -28,7 +28,7 @@ from rowferry.mysql.ddl.type import (
     with_charset,
 )
 from rowferry.mysql.server_form import (
-    Settings,
+    ServerSettings,
     as_logged,
     in_order,
     plain_charset,
@@ -62,7 +62,7 @@ class _Where:
     values: tuple[str, ...]
 
 
-def read_settings(connection: Any, login: Login) -> Settings:
+def read_settings(connection: Any, login: Login) -> ServerSettings:
     """Return the settings that change what statements mean, as they are now."""
     moment("read settings")
     lower_case, explicit = one_row(
@@ -73,7 +73,7 @@ def read_settings(connection: Any, login: Login) -> Settings:
         login,
         "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA",
     )
-    return Settings(int(lower_case), explicit in ("1", "ON"), dict(found))
+    return ServerSettings(int(lower_case), explicit in ("1", "ON"), dict(found))
 
 
 def read_tables(
@@ -298,7 +298,7 @@ def _default(text: Any, kind: SqlType, extra: str, flavour: Flavour) -> tuple[An
 def _printed_default(text: str, kind: SqlType) -> tuple[Any, str]:
     """Read a default that is printed as a statement would write it: values have quotes."""
     try:
-        cursor = Cursor(text)
+        cursor = TokenCursor(text)
         value, expression = read_default(cursor, kind, "")
     except BadStatement:
         return None, text

@@ -28,7 +28,7 @@ from rowferry.moment import moment
 from rowferry.mysql import key_ranges as chunks
 from rowferry.mysql import session
 from rowferry.mysql import snapshot_position as positions
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.type import read_type
 from rowferry.mysql.key_ranges import Chunk
 from rowferry.mysql.resultset import Meanings, ResultSet
@@ -241,7 +241,7 @@ def _check_columns(
 def _same_type(known: SqlType, text: str, charset: str) -> bool:
     """Return whether values of a type, as the server names it, are read and written as `known`."""
     try:
-        present, _ = read_type(Cursor(text), charset)
+        present, _ = read_type(TokenCursor(text), charset)
     except BadInput:
         return False
     return _shape(known) == _shape(present)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadStatement
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.type import CHARSET_BYTES, has_charset, read_default
 from rowferry.mysql.session import Flavour, ServerFacts
 
@@ -55,7 +55,7 @@ _MOMENTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP})
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServerSettings:
     """Settings of a server that change what a statement means.
 
     Attributes:
@@ -85,7 +85,7 @@ class Untold(Exception):
 
 
 def server_form(
-    table: TableSchema, before: TableSchema | None, facts: ServerFacts, settings: Settings
+    table: TableSchema, before: TableSchema | None, facts: ServerFacts, settings: ServerSettings
 ) -> TableSchema:
     """Return a table as information_schema shows it after a statement.
 
@@ -136,7 +136,9 @@ def in_order(indexes: Iterable[Index]) -> tuple[Index, ...]:
     return tuple(replace(index, id=number) for number, index in enumerate(found, 1))
 
 
-def _column(column: Column, old: Column | None, facts: ServerFacts, settings: Settings) -> Column:
+def _column(
+    column: Column, old: Column | None, facts: ServerFacts, settings: ServerSettings
+) -> Column:
     if old is not None and replace(column, name=old.name, nullable=old.nullable) == old:
         return column  # at most renamed, or NOT NULL by a new primary key
     if column.type.kind is Kind.TIMESTAMP and not settings.explicit_timestamps:
@@ -218,7 +220,7 @@ def _simplified(column: Column) -> Column:
     expression, inside = column.expression, True
     while inside:
         try:
-            cursor = Cursor(expression)
+            cursor = TokenCursor(expression)
             inside = cursor.at("(")
             value, expression = read_default(cursor, column.type, column.name)
         except BadStatement:

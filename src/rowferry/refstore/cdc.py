@@ -6,7 +6,7 @@ Answers are put together as bytes: protobuf messages that stand one after the ot
 from __future__ import annotations
 
 from rowferry.refstore.kernels import SNAPSHOT_TAG
-from rowferry.refstore.meta import Fault, RangeMeta, Refused
+from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
 from rowferry.refstore.range import Range
 from rowferry.refstore.snapshots import Snapshot
 from rowferry.wire import range_cdc_pb2 as cdc
@@ -23,7 +23,7 @@ class CdcRefused(Exception):
         self.error = error
 
 
-def cdc_error(refused: Refused) -> cdc.CDCError:
+def cdc_error(refused: RequestRefused) -> cdc.CDCError:
     """Return a refusal in the protocol's words; a range that cannot be served has no leader."""
     stale = refused.code == Fault.STALE_EPOCH
     code = cdc.CDCError.STALE_EPOCH if stale else cdc.CDCError.NOT_LEADER
@@ -80,7 +80,7 @@ def _key(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise Refused(Fault.BAD_REQUEST, f"{text[:40]!r} is not a key in hex") from None
+        raise RequestRefused(Fault.BAD_REQUEST, f"{text[:40]!r} is not a key in hex") from None
 
 
 def pull_log(held: Range, request: cdc.CdcPullLogRequest) -> bytes:

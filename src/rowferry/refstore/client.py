@@ -13,7 +13,7 @@ import pyarrow as pa
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import NoSuchTable, SnapshotGone, SourceUnavailable, StoreUnavailable
 from rowferry.flow.capture.range_log import catalog
-from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
+from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
 from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.refstore.commit import Committer, TableWrites
 from rowferry.refstore.images import Rows, encoded, image_of
@@ -207,7 +207,7 @@ class Store:
         batches = [pa.RecordBatch.from_struct_array(image) for image in images]
         return pa.Table.from_batches(batches, pa.schema(list(table.image)))
 
-    def _scan_range(self, route: Route, decoder: RowDecoder) -> Iterator[pa.StructArray]:
+    def _scan_range(self, route: KnownRange, decoder: RowDecoder) -> Iterator[pa.StructArray]:
         try:
             version = self._reader.register(route).version
             last, end = "", False
@@ -289,8 +289,8 @@ class Store:
         self.routing.patiently(ask)
 
 
-def _route(meta: RangeMeta) -> Route:
-    return Route(
+def _route(meta: RangeMeta) -> KnownRange:
+    return KnownRange(
         meta.range_id,
         meta.conf_ver,
         meta.version,

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from rowferry.errors import RowferryError, StoreDamaged, StoreUnavailable
 from rowferry.refstore import cdc as cdc_half
 from rowferry.refstore.cdc import CdcRefused, cdc_error
-from rowferry.refstore.meta import Fault, RangeMeta, Refused
+from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
 from rowferry.refstore.range import Open, Range, RangeOptions
-from rowferry.refstore.rpc import Channels, Server
+from rowferry.refstore.rpc import Channels, RpcServer
 from rowferry.refstore.split import require_whole, split
 from rowferry.refstore.timestamps import Clock
 from rowferry.wire import range_cdc_pb2 as cdc
@@ -49,7 +49,7 @@ class DataServer:
         self._heartbeat = 0
         self._cluster_id = 0
         self._stopping = threading.Event()
-        self._server = Server(
+        self._server = RpcServer(
             {"StoreData": self._store_methods(), "RangeData": self._cdc_methods()}
         )
         self.address = self._server.listen(listen)
@@ -191,7 +191,7 @@ class DataServer:
                 for entry in held.abandoned():
                     try:
                         self._resolve_one(held, entry)
-                    except (StoreUnavailable, Refused):
+                    except (StoreUnavailable, RequestRefused):
                         pass  # its primary range cannot be asked now; the next round tries again
 
     def _resolve_one(self, held: Range, entry: Open) -> None:
@@ -218,8 +218,8 @@ class DataServer:
         if held is None:
             words = self._failures.get(range_id)
             if words:
-                raise Refused(Fault.DAMAGED, words)
-            raise Refused(Fault.NOT_LEADER, f"{self.address} does not lead range {range_id}")
+                raise RequestRefused(Fault.DAMAGED, words)
+            raise RequestRefused(Fault.NOT_LEADER, f"{self.address} does not lead range {range_id}")
         held.check(epoch.conf_ver, epoch.version)
         return held
 
@@ -264,7 +264,7 @@ class DataServer:
             if held.meta.holds(request.key):
                 status, commit_ts = held.status(request.start_ts)
                 return wire.StatusReply(status=status, commit_ts=commit_ts)
-        raise Refused(Fault.NOT_LEADER, f"{self.address} does not lead {request.key.hex()}")
+        raise RequestRefused(Fault.NOT_LEADER, f"{self.address} does not lead {request.key.hex()}")
 
     def _get(self, request: wire.GetRequest) -> wire.GetReply:
         rows = self._at(request.target).get(list(request.keys), request.read_ts)
@@ -337,12 +337,12 @@ class DataServer:
                 return serve(self._range(request.range_id, request.range_epoch), request)
             except CdcRefused as refused:
                 return answer(error=refused.error)
-            except Refused as refused:
+            except RequestRefused as refused:
                 return answer(error=self._located(refused, request.range_id))
 
         return guarded
 
-    def _located(self, refused: Refused, range_id: int) -> cdc.CDCError:
+    def _located(self, refused: RequestRefused, range_id: int) -> cdc.CDCError:
         """Add what the master knows: where the leader is, or that there is no such range."""
         error = cdc_error(refused)
         if error.code != cdc.CDCError.NOT_LEADER:
@@ -363,7 +363,7 @@ def _guarded(answer: type[Any], serve: Callable[[Any], Any]) -> Callable[[Any], 
     def guarded(request: Any) -> Any:
         try:
             return serve(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return answer(fault=refused.fault())
         except StoreUnavailable as err:
             return answer(fault=wire.StoreFault(code=Fault.BUSY, message=str(err)))

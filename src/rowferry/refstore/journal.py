@@ -21,7 +21,7 @@ _NOTE = struct.Struct("<BQQ")
 _LARGE = 4 << 20
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a journal frame says about a transaction."""
 
     PREPARED = 1  # ts: the commit-ts will be above it; the write request follows
@@ -31,7 +31,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTransaction:
     """A transaction found prepared in the journal."""
 
     request: wire.WriteRequest
@@ -49,7 +49,7 @@ class Journal:
         """
         self._folder = folder
         self._fsync = fsync
-        self.prepared: dict[int, Prepared] = {}
+        self.prepared: dict[int, PreparedTransaction] = {}
         self.committed: dict[int, int] = {}
         self.rolled_back: set[int] = set()
         self.fence = 0
@@ -62,32 +62,32 @@ class Journal:
 
     def _read(self, payload: memoryview) -> None:
         kind, start_ts, ts = _NOTE.unpack_from(payload)
-        match Kind(kind):
-            case Kind.PREPARED:
+        match FrameKind(kind):
+            case FrameKind.PREPARED:
                 request = wire.WriteRequest.FromString(bytes(payload[_NOTE.size :]))
-                self.prepared[start_ts] = Prepared(request, ts)
-            case Kind.COMMITTED:
+                self.prepared[start_ts] = PreparedTransaction(request, ts)
+            case FrameKind.COMMITTED:
                 self.committed[start_ts] = ts
-            case Kind.ROLLED_BACK:
+            case FrameKind.ROLLED_BACK:
                 self.rolled_back.add(start_ts)
                 self.prepared.pop(start_ts, None)
-            case Kind.FENCE:
+            case FrameKind.FENCE:
                 self.fence = max(self.fence, start_ts)
 
-    def _append(self, kind: Kind, start_ts: int, ts: int = 0, rest: bytes = b"") -> None:
+    def _append(self, kind: FrameKind, start_ts: int, ts: int = 0, rest: bytes = b"") -> None:
         self._file.append(_frame(kind, start_ts, ts, rest))
 
     def prepare(self, request: wire.WriteRequest, floor: int) -> None:
         """Note a prepared transaction; on return it survives a restart."""
-        self._append(Kind.PREPARED, request.start_ts, floor, request.SerializeToString())
+        self._append(FrameKind.PREPARED, request.start_ts, floor, request.SerializeToString())
 
     def commit(self, start_ts: int, commit_ts: int) -> None:
         """Note that a prepared transaction is committed."""
-        self._append(Kind.COMMITTED, start_ts, commit_ts)
+        self._append(FrameKind.COMMITTED, start_ts, commit_ts)
 
     def roll_back(self, start_ts: int) -> None:
         """Note that a transaction is rolled back, prepared before or not."""
-        self._append(Kind.ROLLED_BACK, start_ts)
+        self._append(FrameKind.ROLLED_BACK, start_ts)
         self.rolled_back.add(start_ts)
 
     def refuses(self, start_ts: int) -> bool:
@@ -103,11 +103,13 @@ class Journal:
         """Keep only what is open: (request, floor, commit-ts or 0), and a fence for the rest."""
         self.fence = max([self.fence, *self.rolled_back])
         self.rolled_back = set()
-        parts = _frame(Kind.FENCE, self.fence)
+        parts = _frame(FrameKind.FENCE, self.fence)
         for request, floor, commit_ts in still_open:
-            parts += _frame(Kind.PREPARED, request.start_ts, floor, request.SerializeToString())
+            parts += _frame(
+                FrameKind.PREPARED, request.start_ts, floor, request.SerializeToString()
+            )
             if commit_ts:
-                parts += _frame(Kind.COMMITTED, request.start_ts, commit_ts)
+                parts += _frame(FrameKind.COMMITTED, request.start_ts, commit_ts)
         replace_file(self._folder / NAME, parts, self._fsync)
         self._file.close()
         self._file = FrameFile(self._folder / NAME, self._fsync)
@@ -115,13 +117,13 @@ class Journal:
     def write_fence(self, folder: Path) -> None:
         """Write a journal for a new range that refuses what this one refuses."""
         fence = max([self.fence, *self.rolled_back])
-        replace_file(folder / NAME, _frame(Kind.FENCE, fence), self._fsync)
+        replace_file(folder / NAME, _frame(FrameKind.FENCE, fence), self._fsync)
 
     def close(self) -> None:
         """Let the file go."""
         self._file.close()
 
 
-def _frame(kind: Kind, start_ts: int, ts: int = 0, rest: bytes = b"") -> list[bytes]:
+def _frame(kind: FrameKind, start_ts: int, ts: int = 0, rest: bytes = b"") -> list[bytes]:
     note = _NOTE.pack(kind, start_ts, ts)
     return [frame_head([note, rest]), note, rest]

@@ -12,7 +12,7 @@ from rowferry.errors import StoreUnavailable
 from rowferry.refstore.meta import RangeMeta
 from rowferry.refstore.routing import NotHere, check_fault
 from rowferry.refstore.rpc import Channels
-from rowferry.refstore.timestamps import Oracle
+from rowferry.refstore.timestamps import TimestampOracle
 from rowferry.refstore.topology import CATALOG_RANGE, Topology
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
@@ -38,7 +38,7 @@ def retried(ask: Callable[[], A]) -> A:
 class Leaders:
     """Calls to the leaders of ranges, found through the topology."""
 
-    def __init__(self, topology: Topology, oracle: Oracle, channels: Channels) -> None:
+    def __init__(self, topology: Topology, oracle: TimestampOracle, channels: Channels) -> None:
         self._topology, self._oracle, self._channels = topology, oracle, channels
 
     def nudge(self) -> None:

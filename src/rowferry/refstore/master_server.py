@@ -13,9 +13,9 @@ from rowferry.errors import RowferryError, StoreUnavailable
 from rowferry.refstore.leaders import Leaders, retried
 from rowferry.refstore.meta import Fault
 from rowferry.refstore.routing import NotHere
-from rowferry.refstore.rpc import Channels, Server
-from rowferry.refstore.schema_change import SchemaChanges
-from rowferry.refstore.timestamps import Oracle
+from rowferry.refstore.rpc import Channels, RpcServer
+from rowferry.refstore.schema_change import SchemaChangeQueue
+from rowferry.refstore.timestamps import TimestampOracle
 from rowferry.refstore.topology import DEAD_AFTER_S, Topology
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
@@ -31,13 +31,13 @@ class Master:
         folder = data_dir / "master"
         folder.mkdir(parents=True, exist_ok=True)
         self._topology = Topology(folder / "topology.json", cluster_id, fsync)
-        self._oracle = Oracle(folder / "timestamps.json", fsync)
+        self._oracle = TimestampOracle(folder / "timestamps.json", fsync)
         self._channels = Channels()
         self._leaders = Leaders(self._topology, self._oracle, self._channels)
-        self._schemas = SchemaChanges(self._topology, self._leaders)
+        self._schemas = SchemaChangeQueue(self._topology, self._leaders)
         self._stopping = threading.Event()
         self._started = time.monotonic()
-        self._server = Server(
+        self._server = RpcServer(
             {"RangeMaster": self._range_methods(), "StoreMaster": self._methods()}
         )
         self.address = self._server.listen(listen)

@@ -99,7 +99,7 @@ class RangeMeta:
         return cls(**{**form, **keys})
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request cannot be served as it is; the code says what the asker should do."""
 
     def __init__(self, code: wire.StoreFault.Code, words: str) -> None:

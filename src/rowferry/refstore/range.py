@@ -23,11 +23,11 @@ from rowferry.refstore.checkpoint import Checkpoint, read_checkpoint
 from rowferry.refstore.journal import Journal
 from rowferry.refstore.kernels import LOG_TAG, Stamps
 from rowferry.refstore.logfile import PRIMARY, LogFile
-from rowferry.refstore.meta import Fault, RangeMeta, Refused
-from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE, Change, read_mutations
+from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
+from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE, KeyChanges, read_mutations
 from rowferry.refstore.pairs import Pairs, Run
 from rowferry.refstore.snapshots import Snapshots
-from rowferry.refstore.state import State
+from rowferry.refstore.state import StoreState
 from rowferry.refstore.timestamps import Clock
 from rowferry.wire import store_pb2 as wire
 
@@ -57,7 +57,7 @@ class Open:
     """A transaction that is prepared, or committed but not yet in the log."""
 
     request: wire.WriteRequest
-    change: Change
+    change: KeyChanges
     floor: int
     expires_at: float
     one_phase: bool = False
@@ -111,7 +111,7 @@ class Range:
         self.decided: dict[int, int] = kept.decided
         self.log = LogFile(self.folder, self.options.fsync)
         self.journal = Journal(self.folder, self.options.fsync)
-        self.state = State(kept.run)
+        self.state = StoreState(kept.run)
         self.state.forgotten_ts = kept.forgotten_ts
         for piece in self.log.replay(max(kept.index, self.log.base_index)):
             self.state.add(Run.sorted_from(piece.pairs, piece.commit_ts))
@@ -143,9 +143,9 @@ class Range:
     def check(self, conf_ver: int, version: int) -> None:
         """Refuse a request that was made for another epoch."""
         if self.closed:
-            raise Refused(Fault.NOT_LEADER, f"range {self.meta.range_id} is led elsewhere")
+            raise RequestRefused(Fault.NOT_LEADER, f"range {self.meta.range_id} is led elsewhere")
         if (conf_ver, version) != (self.meta.conf_ver, self.meta.version):
-            raise Refused(
+            raise RequestRefused(
                 Fault.STALE_EPOCH,
                 f"range {self.meta.range_id} has epoch {self.meta.conf_ver}.{self.meta.version}, "
                 f"not {conf_ver}.{version}",
@@ -195,9 +195,9 @@ class Range:
             if entry is None:
                 if self._outcome(start_ts) == commit_ts:
                     return
-                raise Refused(Fault.ROLLED_BACK, f"transaction {start_ts} was rolled back")
+                raise RequestRefused(Fault.ROLLED_BACK, f"transaction {start_ts} was rolled back")
             if entry.one_phase or commit_ts <= entry.floor:
-                raise Refused(Fault.BAD_REQUEST, f"{commit_ts} cannot be the commit-ts here")
+                raise RequestRefused(Fault.BAD_REQUEST, f"{commit_ts} cannot be the commit-ts here")
             self._end(entry, commit_ts)
 
     def roll_back(self, start_ts: int) -> None:
@@ -205,7 +205,7 @@ class Range:
         with self.changed:
             self._usable()
             if self._outcome(start_ts):
-                raise Refused(Fault.BAD_REQUEST, f"transaction {start_ts} is committed")
+                raise RequestRefused(Fault.BAD_REQUEST, f"transaction {start_ts} is committed")
             if start_ts not in self.journal.rolled_back:
                 self.journal.roll_back(start_ts)
             self._forget(start_ts)
@@ -243,28 +243,34 @@ class Range:
 
     def _usable(self) -> None:
         if self.closed:
-            raise Refused(Fault.NOT_LEADER, f"range {self.meta.range_id} is led elsewhere")
+            raise RequestRefused(Fault.NOT_LEADER, f"range {self.meta.range_id} is led elsewhere")
 
-    def _admit(self, request: wire.WriteRequest, change: Change) -> None:
+    def _admit(self, request: wire.WriteRequest, change: KeyChanges) -> None:
         """Refuse a transaction that cannot be prepared now."""
         self._usable()
         # First of all: a master that has just started freezes tables whose version it must learn.
         if self.frozen:
-            raise Refused(Fault.BUSY, f"range {self.meta.range_id} takes no writes for a moment")
+            raise RequestRefused(
+                Fault.BUSY, f"range {self.meta.range_id} takes no writes for a moment"
+            )
         if self.meta.dropped or (
             self.meta.physical_id and request.schema_version != self.schema_version
         ):
-            raise Refused(Fault.SCHEMA_CHANGED, f"the table of range {self.meta.range_id} changed")
+            raise RequestRefused(
+                Fault.SCHEMA_CHANGED, f"the table of range {self.meta.range_id} changed"
+            )
         if self.journal.refuses(request.start_ts):
-            raise Refused(Fault.ROLLED_BACK, f"transaction {request.start_ts} was rolled back")
+            raise RequestRefused(
+                Fault.ROLLED_BACK, f"transaction {request.start_ts} was rolled back"
+            )
         for other in [*self._open.values(), *(t for _, t in self._held)]:
             key = other.change.pairs.common_key(change.pairs)
             if key is not None:
                 words = f"key {key.hex()} is locked by transaction {other.start_ts}"
-                raise Refused(Fault.CONFLICT, words)
+                raise RequestRefused(Fault.CONFLICT, words)
         self._check_rows(change, request.read_ts)
 
-    def _check_rows(self, change: Change, read_ts: int) -> None:
+    def _check_rows(self, change: KeyChanges, read_ts: int) -> None:
         ts, (_, _, length) = self.state.before(change.pairs)
         _refuse_first(ts > np.uint64(read_ts), change.pairs, Fault.CONFLICT, "changed meanwhile")
         if read_ts < self.state.forgotten_ts:
@@ -348,7 +354,7 @@ class Range:
             found = [self.state.get(k) for k in keys]
         for key, (_, ts) in zip(keys, found, strict=True):
             if ts > read_ts:
-                raise Refused(Fault.CONFLICT, f"key {key.hex()} changed meanwhile")
+                raise RequestRefused(Fault.CONFLICT, f"key {key.hex()} changed meanwhile")
         return [value for value, _ in found]
 
     def settle(self, ts: int) -> None:
@@ -363,7 +369,9 @@ class Range:
         self.changed.wait_for(lambda: self.closed or until(), _PATIENCE_S)
         self._usable()
         if not until():
-            raise Refused(Fault.BUSY, f"range {self.meta.range_id} has a transaction under way")
+            raise RequestRefused(
+                Fault.BUSY, f"range {self.meta.range_id} has a transaction under way"
+            )
 
     # --- administration --------------------------------------------------------------------------
 
@@ -395,7 +403,9 @@ class Range:
             self._usable()
             if through_index > self.log.last_index:
                 words = f"range {self.meta.range_id} has no index {through_index} yet"
-                raise Refused(Fault.BAD_REQUEST, f"{words}; the last is {self.log.last_index}")
+                raise RequestRefused(
+                    Fault.BAD_REQUEST, f"{words}; the last is {self.log.last_index}"
+                )
             kept = self.checkpoint()
             kept.write(self.folder, self.options.fsync)
             self.decided = kept.decided
@@ -414,4 +424,4 @@ def _refuse_first(
 ) -> None:
     hits = np.flatnonzero(bad)
     if hits.size:
-        raise Refused(code, f"key {pairs.key(int(hits[0])).hex()} {words}")
+        raise RequestRefused(code, f"key {pairs.key(int(hits[0])).hex()} {words}")

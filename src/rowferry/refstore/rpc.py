@@ -75,7 +75,7 @@ def unavailable(address: str, method: str, err: grpc.RpcError) -> StoreUnavailab
     return StoreUnavailable(f"{address} did not answer {method} ({code}: {details})")
 
 
-class Server:
+class RpcServer:
     """A gRPC server of plain functions: request in, message or bytes out."""
 
     def __init__(

@@ -30,7 +30,7 @@ class _Touched:
     new: dict[int, TableSchema]
 
 
-class SchemaChanges:
+class SchemaChangeQueue:
     """Runs one DDL after the other."""
 
     def __init__(self, topology: Topology, leaders: Leaders) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rowferry.errors import StoreDamaged
 from rowferry.refstore.checkpoint import NAME as CHECKPOINT
 from rowferry.refstore.checkpoint import Checkpoint
-from rowferry.refstore.meta import Fault, RangeMeta, Refused
+from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
 from rowferry.refstore.range import Range
 
 
@@ -24,7 +24,7 @@ def split(held: Range, key: bytes, new_range_id: int, heartbeat: int) -> tuple[R
         key = key or middle(kept, held.meta)
         if not (held.meta.start < key < held.meta.end):
             words = f"key {key.hex()} does not lie inside range {held.meta.range_id}"
-            raise Refused(Fault.BAD_REQUEST, words)
+            raise RequestRefused(Fault.BAD_REQUEST, words)
         left, right = held.meta.halves(key, new_range_id, held.log.last_index)
         return _half(held, left, kept), _half(held, right, kept)
 
@@ -32,7 +32,9 @@ def split(held: Range, key: bytes, new_range_id: int, heartbeat: int) -> tuple[R
 def middle(kept: Checkpoint, meta: RangeMeta) -> bytes:
     """Return the key that halves the rows."""
     if len(kept.run) < 2:
-        raise Refused(Fault.BAD_REQUEST, f"range {meta.range_id} has too few rows; give a key")
+        raise RequestRefused(
+            Fault.BAD_REQUEST, f"range {meta.range_id} has too few rows; give a key"
+        )
     return kept.run.pairs.key(len(kept.run) // 2)
 
 

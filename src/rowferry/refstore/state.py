@@ -14,7 +14,7 @@ RECENT_ROWS = 20_000
 DELETED_ROWS_KEPT_MS = 60_000
 
 
-class State:
+class StoreState:
     """Key to (value, commit-ts), the newest version only; deleted keys are remembered for a while.
 
     Not thread-safe: the range's lock guards it.

@@ -23,7 +23,7 @@ def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Oracle:
+class TimestampOracle:
     """The master's source of timestamps.
 
     A bound is stored before any timestamp up to it is given out; a restart begins above the bound.

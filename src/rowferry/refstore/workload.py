@@ -22,7 +22,7 @@ _LOAD_ROWS: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WorkloadPace:
     """How much to do: until so many transactions or seconds, at a rate per second (0: no limit)."""
 
     transactions: int = 0
@@ -70,7 +70,9 @@ class Hand(Protocol):
         """Take note that the last step was committed."""
 
 
-def run(store: Store, workload: Workload, pace: Pace, tick: Callable[[Summary], None]) -> Summary:
+def run(
+    store: Store, workload: Workload, pace: WorkloadPace, tick: Callable[[Summary], None]
+) -> Summary:
     """Run a workload to its end; `tick` is called now and then with what was done so far.
 
     An aborted transaction is counted and put together anew.
@@ -112,7 +114,7 @@ def run(store: Store, workload: Workload, pace: Pace, tick: Callable[[Summary], 
     return summary
 
 
-def _turns(pace: Pace, began: float) -> Iterator[float]:
+def _turns(pace: WorkloadPace, began: float) -> Iterator[float]:
     """Yield when each transaction may start."""
     number = 0
     while not pace.transactions or number < pace.transactions:

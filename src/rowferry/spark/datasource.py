@@ -28,7 +28,7 @@ from rowferry.errors import BadOption, RowferryError, TableAltered, Verdict
 from rowferry.flow.capture.contract import Source
 from rowferry.registry import SOURCES
 from rowferry.spark.table_columns import as_batches, change_schema, same_columns
-from rowferry.spark.table_request import MAX_BYTES, Request, read_request
+from rowferry.spark.table_request import MAX_BYTES, TableRequest, read_request
 from rowferry.spark.table_stretches import Form, Offset, Stretches, plan_all
 from rowferry.spark.versions import (
     LIMITS_MICRO_BATCHES,
@@ -115,13 +115,13 @@ class SegmentReader:
                 "stream remove the newest file in `offsets` of its checkpoint and start it again"
             ) from None
 
-    def _request(self, feed: str) -> Request:
+    def _request(self, feed: str) -> TableRequest:
         return read_request(self._options, feed)
 
-    def _fits(self, request: Request, table: TableSchema) -> bool:
+    def _fits(self, request: TableRequest, table: TableSchema) -> bool:
         return same_columns(change_schema(table, request.native_times), self._wanted)
 
-    def _check_columns(self, request: Request) -> None:
+    def _check_columns(self, request: TableRequest) -> None:
         """Refuse columns that the table has not: altered since, or given by hand."""
         if not self._fits(request, request.present()):
             raise TableAltered(
@@ -130,7 +130,7 @@ class SegmentReader:
             )
 
     def _partitions(
-        self, request: Request, planned: Sequence[tuple[Segment, list[TableSchema]]]
+        self, request: TableRequest, planned: Sequence[tuple[Segment, list[TableSchema]]]
     ) -> list[InputPartition]:
         spec = request.spec.to_json()
         return [
@@ -159,7 +159,7 @@ class TableStreamReader(SegmentReader, Follower):
         super().__init__(options, schema)
         self._bounded = False
         self._stretches: Stretches | None = None
-        self._asked: Request | None = None
+        self._asked: TableRequest | None = None
 
     def initialOffset(self) -> Form:
         """Return where a new query begins: the same on every call, in every process."""
@@ -188,7 +188,7 @@ class TableStreamReader(SegmentReader, Follower):
         if self._stretches is not None:
             self._stretches.close()
 
-    def _planning(self, offset: Form) -> tuple[Request, Stretches]:
+    def _planning(self, offset: Form) -> tuple[TableRequest, Stretches]:
         if self._stretches is None or self._asked is None:
             request = self._request(Offset.from_json(offset).feed or _new_name())
             self._check_columns(request)

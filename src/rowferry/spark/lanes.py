@@ -13,7 +13,7 @@ from rowferry.change.plan import Receipt, Topic
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.packing import from_bytes, to_bytes
 from rowferry.spark.receipts import RECEIPT, read_receipts, receipt_batch
-from rowferry.spark.spool import Spool, fetch, spooling
+from rowferry.spark.spool import PacketSpool, fetch, spooling
 
 _PACKET = pa.schema(
     [
@@ -54,7 +54,7 @@ class PackTask:
                     for found in self._task.pack(int(ordinal)):
                         yield self._row(found, spool)
 
-    def _row(self, found: Packet | Receipt, spool: Spool) -> pa.RecordBatch:
+    def _row(self, found: Packet | Receipt, spool: PacketSpool) -> pa.RecordBatch:
         if isinstance(found, Receipt):
             payload = receipt_batch([found]).serialize()
             row = (0, found.segment, _RECEIPTS_LAST, "", 0)

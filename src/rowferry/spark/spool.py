@@ -19,7 +19,7 @@ import pyarrow as pa
 _SPOOLED: Final = b"rowferry-spooled:"  # no packet begins with it: those begin with 4 bytes 0xff
 
 
-class Spool:
+class PacketSpool:
     """Takes the packets of one segment; without a file, gives them back as they are."""
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
@@ -36,14 +36,14 @@ class Spool:
 
 
 @contextmanager
-def spooling(folder: str | None) -> Iterator[Spool]:
+def spooling(folder: str | None) -> Iterator[PacketSpool]:
     """Open a spool in a folder (None: keep packets in the shuffle)."""
     if folder is None:
-        yield Spool()
+        yield PacketSpool()
         return
     # A second attempt at the same segment writes a file of its own.
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".packets", delete=False) as file:
-        yield Spool(file.file)
+        yield PacketSpool(file.file)
 
 
 def fetch(payload: pa.Buffer) -> pa.Buffer:

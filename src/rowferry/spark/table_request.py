@@ -70,7 +70,7 @@ _SNAPSHOT = "snapshot"  # the source's own option for where to begin, where it h
 
 
 @dataclass(frozen=True)
-class Request:
+class TableRequest:
     """One table of one source, and how it is wanted.
 
     Attributes:
@@ -112,7 +112,7 @@ class Request:
         )
 
 
-def read_request(options: Mapping[str, str], feed: str) -> Request:
+def read_request(options: Mapping[str, str], feed: str) -> TableRequest:
     """Return what the options ask for; `feed` names the reader to the source.
 
     Beside ours every option of the source can be given, as if it stood in the URI. Keys are taken
@@ -144,7 +144,7 @@ def read_request(options: Mapping[str, str], feed: str) -> Request:
         _begin_now(config["source"], Uri.parse(values[SOURCE], "source"))
     spec, _ = build_spec(values[SOURCE], NOWHERE, config, feed, tables, sinks=sink_traits)
     _check_images(spec)
-    return Request(
+    return TableRequest(
         spec=spec,
         table=table,
         starts_now=starts_now,

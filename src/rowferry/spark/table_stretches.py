@@ -20,7 +20,7 @@ from rowferry.change.position import RangeProgress, physical_ms
 from rowferry.change.table import TableSchema
 from rowferry.errors import NoSuchTable, PlanRefused, TableAltered, TableIneligible
 from rowferry.flow.capture.contract import Appetite, Planner
-from rowferry.spark.table_request import Request
+from rowferry.spark.table_request import TableRequest
 
 LOG = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 32 << 20
@@ -109,7 +109,7 @@ class Stretches:
     """
 
     def __init__(
-        self, request: Request, fits: Callable[[TableSchema], bool], once: bool = False
+        self, request: TableRequest, fits: Callable[[TableSchema], bool], once: bool = False
     ) -> None:
         """Open nothing yet.
 
@@ -347,7 +347,7 @@ class Stretches:
 
 
 def plan_all(
-    request: Request, fits: Callable[[TableSchema], bool]
+    request: TableRequest, fits: Callable[[TableSchema], bool]
 ) -> list[tuple[Segment, list[TableSchema]]]:
     """Return the segments of everything from the beginning until the source has nothing more.
 

@@ -175,7 +175,7 @@ def _turned(word: int, bits: int) -> int:
 # --- streams -------------------------------------------------------------------------------------
 
 
-class Following(ABC):
+class StreamReporter(ABC):
     """What a stream tells of itself, to whichever Spark asks."""
 
     @abstractmethod
@@ -207,7 +207,7 @@ if LIMITS_MICRO_BATCHES:
         SupportsTriggerAvailableNow,
     )
 
-    class Follower(Following, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    class Follower(StreamReporter, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A stream reader that Spark tells where to begin, and how much to take."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
@@ -229,7 +229,7 @@ if LIMITS_MICRO_BATCHES:
 elif RELEASE >= OLDEST:
     from pyspark.sql.datasource import DataSourceStreamReader
 
-    class Follower(Following, DataSourceStreamReader):  # type: ignore[no-redef]
+    class Follower(StreamReporter, DataSourceStreamReader):  # type: ignore[no-redef]
         """A stream reader that Spark asks for the newest offset and tells nothing.
 
         `Trigger.AvailableNow` is one question then (or none, where a micro-batch is to be run

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from rowferry.errors import OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Section, Shape, duration, flag, option, text, texts, whole
+from rowferry.spec.option import OptionShape, Section, duration, flag, option, text, texts, whole
 from rowferry.spec.sink_traits import SinkTraits
 
 
-def _interval() -> Shape[timedelta]:
+def _interval() -> OptionShape[timedelta]:
     any_duration = duration()
 
     def parse(value: Any) -> timedelta:
@@ -21,7 +21,7 @@ def _interval() -> Shape[timedelta]:
             raise ValueError("the active-active-progress-interval must be larger than 0")
         return found
 
-    return Shape("a duration above 0, such as 30m", parse)
+    return OptionShape("a duration above 0, such as 30m", parse)
 
 
 CLUSTER_INDEX_BITS: Final = 4  # the low bits of a timestamp that say which cluster made it

@@ -14,8 +14,8 @@ from rowferry.errors import BadDispatchRule, UnknownOption
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
     Option,
+    OptionShape,
     OptionTable,
-    Shape,
     expression,
     text,
     texts,
@@ -91,7 +91,7 @@ def _read_rule(place: int, rule: Mapping[str, Any]) -> DispatchRule:
 
 DISPATCHERS: Final = Option(
     "dispatchers",
-    Shape(f"a list of rules, each with the keys {', '.join(_KEYS)}", _read_rules),
+    OptionShape(f"a list of rules, each with the keys {', '.join(_KEYS)}", _read_rules),
     (),
     "Where rows go: the first rule whose `matcher` fits a table gives its topic and its partition "
     "expression; the first of those with a target gives the name that is written. Tables that no "

@@ -9,7 +9,7 @@ from rowferry.spec.active_active import ActiveActive
 from rowferry.spec.dispatch_rules import DISPATCH_RULES
 from rowferry.spec.filter_rules import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
 from rowferry.spec.legacy import parse_protocol
-from rowferry.spec.option import Option, OptionTable, Shape, duration, flag, texts, whole
+from rowferry.spec.option import Option, OptionShape, OptionTable, duration, flag, texts, whole
 from rowferry.spec.sink_traits import SinkTraits
 from rowferry.spec.sync_point import SyncPointSettings
 
@@ -75,7 +75,7 @@ def _protocol(value: Any) -> str:
 
 PROTOCOL: Final = Option(
     "protocol",
-    Shape("the name of a protocol", _protocol),
+    OptionShape("the name of a protocol", _protocol),
     "",
     "The format of the output.",
     uri=True,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from rowferry.errors import BadColumnSelector, BadEventFilter, BadInput, UnknownOption
-from rowferry.spec.option import Option, OptionTable, Shape, text, texts, unknown_words
+from rowferry.spec.option import Option, OptionShape, OptionTable, text, texts, unknown_words
 
 R = TypeVar("R")
 
@@ -57,7 +57,7 @@ def _rules(
     keys: Mapping[str, Callable[[Any], Any]],
     make: Callable[..., R],
     error: type[BadInput],
-) -> Shape[tuple[R, ...]]:
+) -> OptionShape[tuple[R, ...]]:
     """Return the shape of a list of rules, each of which needs a matcher."""
 
     def read(place: int, rule: Mapping[str, Any]) -> R:
@@ -81,7 +81,7 @@ def _rules(
             raise ValueError("expected a list of rules")
         return tuple(read(place, rule) for place, rule in enumerate(value))
 
-    return Shape(f"a list of rules, each with the keys {', '.join(keys)}", parse)
+    return OptionShape(f"a list of rules, each with the keys {', '.join(keys)}", parse)
 
 
 _LIST, _TEXT = texts().parse, text().parse
@@ -117,7 +117,7 @@ def _timestamps(value: Any) -> tuple[int, ...]:
 
 IGNORE_TXN_START_TS: Final[Option[tuple[int, ...]]] = Option(
     "ignore-txn-start-ts",
-    Shape("a list of whole numbers", _timestamps),
+    OptionShape("a list of whole numbers", _timestamps),
     (),
     "Transactions that are left out, by their start-ts. No source here tells the start-ts of a "
     "transaction, so a list that is not empty is refused.",

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape(Generic[T]):
+class OptionShape(Generic[T]):
     """How a raw value (from a file or URI text) becomes a T, and the words for what is allowed.
 
     `parse` raises ValueError with words that complete "option k: ...". `written` reads the value as
@@ -50,7 +50,7 @@ class Option(Generic[T]):
     """
 
     key: str
-    shape: Shape[T]
+    shape: OptionShape[T]
     default: T
     doc: str
     uri: bool = False
@@ -71,7 +71,7 @@ class Option(Generic[T]):
 
 
 def option(
-    shape: Shape[T],
+    shape: OptionShape[T],
     default: T,
     doc: str,
     *,
@@ -209,7 +209,7 @@ def _kind(value: Any) -> str:
 # --- shapes --------------------------------------------------------------------------------------
 
 
-def text() -> Shape[str]:
+def text() -> OptionShape[str]:
     """Any text."""
 
     def parse(value: Any) -> str:
@@ -217,10 +217,10 @@ def text() -> Shape[str]:
             raise ValueError(f"expected text, got {_kind(value)}")
         return value
 
-    return Shape("text", parse)
+    return OptionShape("text", parse)
 
 
-def expression() -> Shape[str]:
+def expression() -> OptionShape[str]:
     """A partition expression; the number of a partition is given as its text."""
     words = "an expression or the number of a partition"
 
@@ -229,13 +229,13 @@ def expression() -> Shape[str]:
             raise ValueError(f"expected {words}, got {_kind(value)}")
         return str(value)
 
-    return Shape(words, parse)
+    return OptionShape(words, parse)
 
 
 _YES, _NO = ("true", "t", "1"), ("false", "f", "0")
 
 
-def flag() -> Shape[bool]:
+def flag() -> OptionShape[bool]:
     """True or false; in a URI also the words `true` and `false`, or `1` and `0`."""
 
     def parse(value: Any) -> bool:
@@ -245,10 +245,12 @@ def flag() -> Shape[bool]:
             return value.lower() in _YES
         raise ValueError(f"expected true or false, got {_kind(value)}")
 
-    return Shape("true or false", parse)
+    return OptionShape("true or false", parse)
 
 
-def whole(least: int | None = None, most: int | None = None, clamp: bool = False) -> Shape[int]:
+def whole(
+    least: int | None = None, most: int | None = None, clamp: bool = False
+) -> OptionShape[int]:
     """A whole number, also as decimal text (URI).
 
     A value outside the bounds is refused or, with `clamp`, moved to the nearest bound.
@@ -268,7 +270,9 @@ _SIZE = re.compile(r"(-?[0-9]+)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
 _POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
-def size(least: int | None = None, most: int | None = None, clamp: bool = False) -> Shape[int]:
+def size(
+    least: int | None = None, most: int | None = None, clamp: bool = False
+) -> OptionShape[int]:
     """A number of bytes, also with a unit (`64MiB`, `64M`: powers of 1024)."""
 
     def written(value: Any) -> int:
@@ -324,7 +328,7 @@ def parse_duration(text: str) -> timedelta:
 
 def duration(
     least: timedelta | None = None, most: timedelta | None = None, clamp: bool = False
-) -> Shape[timedelta]:
+) -> OptionShape[timedelta]:
     """A duration with its unit: `5s`, `100ms`, `1h30m`.
 
     Plain numbers are refused, as they would be seconds to some and nanoseconds to others.
@@ -358,7 +362,7 @@ def _bounded(
     most: Any,
     clamp: bool,
     show: Callable[[Any], str],
-) -> Shape[Any]:
+) -> OptionShape[Any]:
     """Return the shape of an ordered value with optional bounds."""
 
     def parse(value: Any) -> Any:
@@ -373,10 +377,10 @@ def _bounded(
     if least is not None or most is not None:
         words += f" from {'…' if least is None else show(least)}"
         words += f" to {'…' if most is None else show(most)}"
-    return Shape(words, parse, written if clamp else None)
+    return OptionShape(words, parse, written if clamp else None)
 
 
-def one_of(*allowed: str) -> Shape[str]:
+def one_of(*allowed: str) -> OptionShape[str]:
     """One of these words, in any case."""
 
     def parse(value: Any) -> str:
@@ -386,10 +390,10 @@ def one_of(*allowed: str) -> Shape[str]:
             raise ValueError("not one of the allowed words")
         return value.lower()
 
-    return Shape(" | ".join(allowed), parse)
+    return OptionShape(" | ".join(allowed), parse)
 
 
-def texts() -> Shape[tuple[str, ...]]:
+def texts() -> OptionShape[tuple[str, ...]]:
     """A list of texts."""
 
     def parse(value: Any) -> tuple[str, ...]:
@@ -397,4 +401,4 @@ def texts() -> Shape[tuple[str, ...]]:
             raise ValueError(f"expected a list of texts, got {_kind(value)}")
         return tuple(value)
 
-    return Shape("a list of texts", parse)
+    return OptionShape("a list of texts", parse)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from rowferry.spec.option import Shape, duration, flag, one_of, whole
+from rowferry.spec.option import OptionShape, duration, flag, one_of, whole
 
 # Every protocol that TiCDC's users write, and ours; which of them are here says the registry.
 PROTOCOLS: Final = tuple(
@@ -40,7 +40,7 @@ class BroughtKey:
     readers: frozenset[str] = frozenset()
     no_effect: str = ""
     whole_section: bool = False
-    shape: Shape[Any] | None = None
+    shape: OptionShape[Any] | None = None
 
     @property
     def section(self) -> str:
@@ -54,7 +54,7 @@ class BroughtKey:
 
 
 def _idle(
-    section: str, keys: str, why: str, *readers: str, shape: Shape[Any] | None = None
+    section: str, keys: str, why: str, *readers: str, shape: OptionShape[Any] | None = None
 ) -> list[BroughtKey]:
     lead = f"{section}." if section else ""
     who = frozenset(readers)

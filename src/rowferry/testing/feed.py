@@ -1,7 +1,7 @@
 """What a consumer sees: rows, schema changes and watermarks, in delivery order.
 
-A `Feed` takes what was read from files or topics, works out once for each row whether it was seen
-before, and passes it on in chunks. It is meant for a few million rows in one process.
+A `WatchedFeed` takes what was read from files or topics, works out once for each row whether it was
+seen before, and passes it on in chunks. It is meant for a few million rows in one process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FeedFacts:
 EVERYWHERE = Where("")
 
 
-class Standing(IntEnum):
+class RowRepetition(IntEnum):
     """How a delivered row stands to what came before it."""
 
     FIRST = 0  # nothing of this key at this commit-ts was seen
@@ -86,7 +86,7 @@ class DeliveredRows:
     left_keys: list[Key | None]
     before: list[Row | None]
     after: list[Row | None]
-    standing: list[Standing]
+    standing: list[RowRepetition]
 
     def place(self, i: int) -> str:
         """Name the row for a failure's text: where it was read and what it is."""
@@ -118,7 +118,7 @@ class Consumer(Protocol):
         """The feed has ended: report what only the end can show."""
 
 
-class Feed:
+class WatchedFeed:
     """Hands a feed's events to validators.
 
     Args:
@@ -251,14 +251,14 @@ class Feed:
         before: list[Row | None],
         after: list[Row | None],
         digests: list[int],
-    ) -> list[Standing]:
+    ) -> list[RowRepetition]:
         """Compare each row with what was seen of its key at its commit-ts, and remember it.
 
         For each change a pair of 64-bit hashes is kept: of the images, of the raw bytes.
         """
         if not self.facts.carries_commit_ts:
-            return [Standing.FIRST] * len(keys)
-        found: list[Standing] = []
+            return [RowRepetition.FIRST] * len(keys)
+        found: list[RowRepetition] = []
         seen = self._seen.setdefault(table, {})
         for op, stamp, key, old, new, digest in zip(
             ops, commit_ts, keys, before, after, digests, strict=True
@@ -267,13 +267,13 @@ class Feed:
             known = seen.get((key, stamp))
             if known is None:
                 seen[key, stamp] = [content, digest]
-                found.append(Standing.FIRST)
+                found.append(RowRepetition.FIRST)
             elif content in known[::2]:
                 same = known[known[::2].index(content) * 2 + 1] == digest
-                found.append(Standing.REPEAT if same else Standing.REWRITTEN)
+                found.append(RowRepetition.REPEAT if same else RowRepetition.REWRITTEN)
             else:
                 known += (content, digest)
-                found.append(Standing.OTHER)
+                found.append(RowRepetition.OTHER)
         return found
 
 

@@ -185,9 +185,9 @@ class History:
                 self._in_order = True
             return [e[3] for e in self._entries]
 
-    def replay(self) -> Replay:
+    def replay(self) -> HistoryReplay:
         """Return a replay of what is noted now, standing before the first entry."""
-        return Replay(self.entries())
+        return HistoryReplay(self.entries())
 
     def rows_at(self, table: TableId, commit_ts: int) -> dict[Key, Row]:
         """Return the table's rows as of that commit-ts (inclusive)."""
@@ -268,7 +268,7 @@ class History:
             self._entries.append(place)
 
 
-class Replay:
+class HistoryReplay:
     """A history played forward: `states` holds every table's rows at the moment reached."""
 
     def __init__(self, entries: list[Entry]) -> None:

@@ -40,7 +40,7 @@ Prepare: TypeAlias = Callable[[Cursor, random.Random], None]
 
 
 @dataclass(slots=True)
-class Writers:
+class MySqlWriters:
     """Threads that change the tables of one database until they are stopped.
 
     Attributes:
@@ -263,7 +263,7 @@ def _where(schema: TableSchema, row: Row) -> tuple[str, tuple[Any, ...]]:
 # --- afterwards ----------------------------------------------------------------------------------
 
 
-def settled(writers: Writers) -> list[tuple[int, list[RowChange]]]:
+def settled(writers: MySqlWriters) -> list[tuple[int, list[RowChange]]]:
     """Return the committed transactions by token, in a serial order, as the journal says.
 
     Raises:

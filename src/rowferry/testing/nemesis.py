@@ -44,7 +44,7 @@ from rowferry.testing.nemesis_judge import (
     windows_of,
 )
 from rowferry.testing.nemesis_notes import Notebook, settle
-from rowferry.testing.nemesis_source import MADE, MadeTables, SchemaEvents, Writers
+from rowferry.testing.nemesis_source import MADE, MadeTables, SchemaEvents, StoreWriters
 from rowferry.testing.nemesis_watch import Watch
 from rowferry.testing.validators import SnapshotWindow
 
@@ -147,7 +147,7 @@ class Nemesis:
             "mixed": self._mixed,
             "made": self._made,
         }
-        writers = Writers(hasty, works, self._write_weights, self._notes, self._dice)
+        writers = StoreWriters(hasty, works, self._write_weights, self._notes, self._dice)
         stack.callback(writers.stop)
         fixed = [self._bank.table, self._mixed.table]
         schema = SchemaEvents(store, reader, fixed, self._made, self._notes, self._dice)

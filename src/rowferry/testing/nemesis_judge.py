@@ -7,16 +7,16 @@ from pathlib import Path
 
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId
-from rowferry.control.store.contract import FeedState
+from rowferry.control.store.contract import StoredState
 from rowferry.errors import RowferryError
 from rowferry.flow.encode.contract import Codec
 from rowferry.refstore.client import Store
 from rowferry.refstore.workload import START_BALANCE, Bank
-from rowferry.testing.feed import Feed, FeedFacts
+from rowferry.testing.feed import FeedFacts, WatchedFeed
 from rowferry.testing.model import History
 from rowferry.testing.nemesis_watch import Sight, deliver_sights
 from rowferry.testing.storage import StorageDecoder
-from rowferry.testing.validators import AllPromises, Oracle, SnapshotWindow, StorageLayout
+from rowferry.testing.validators import AllPromises, DeliveryOracle, SnapshotWindow, StorageLayout
 from rowferry.testing.validators.rebuilt import Invariant, Tables
 from rowferry.testing.verify import verify_storage
 
@@ -26,7 +26,7 @@ FACTS = {
 }
 
 
-def windows_of(state: FeedState) -> list[SnapshotWindow]:
+def windows_of(state: StoredState) -> list[SnapshotWindow]:
     """Return the snapshots of a feed whose first watermark is out."""
     lows = {table_id: low for table_id, _, _, low in state.position["tables"]}
     by_table: dict[int, list[RangeProgress]] = {}
@@ -43,7 +43,7 @@ def windows_of(state: FeedState) -> list[SnapshotWindow]:
     ]
 
 
-def lost_a_snapshot(state: FeedState) -> bool:
+def lost_a_snapshot(state: StoredState) -> bool:
     """Return whether a snapshot was begun again: only then may rows come twice."""
     return any(r.current_snapshot_version != r.init_snapshot_version for r in state.ranges)
 
@@ -73,9 +73,9 @@ def judge(
     allow_repeats: bool,
 ) -> list[str]:
     """Return how the output breaks P1 to P8, read as the sights saw it grow."""
-    oracle = Oracle(history, facts, windows)
+    oracle = DeliveryOracle(history, facts, windows)
     promises = AllPromises.of(oracle, invariant, allow_repeats=allow_repeats)
-    feed = Feed(facts, [promises])
+    feed = WatchedFeed(facts, [promises])
     layout = StorageLayout(root, oracle, StorageDecoder(root, codec), allow_repeats)
     try:
         deliver_sights(root, codec, sights, feed)

@@ -121,7 +121,7 @@ class MadeRows:
         ]
 
 
-class Writers:
+class StoreWriters:
     """Threads that write until stopped; every commit that the store acknowledged is noted.
 
     `failures` holds what ended a thread early.

@@ -14,7 +14,7 @@ from rowferry.flow.sink.storage.index_file import read_any_index
 from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.flow.sink.storage.paths import IndexFile, SchemaFile, parse_data_name
 from rowferry.flow.sink.storage.walk import walk
-from rowferry.testing.feed import Feed, Where
+from rowferry.testing.feed import WatchedFeed, Where
 from rowferry.testing.harness import checkpoint
 from rowferry.testing.storage import placed_changes
 from rowferry.testing.validators.layout import StorageLayout
@@ -101,7 +101,7 @@ def see(root: Path, checkpoint_ts: int) -> Sight:
     return Sight(checkpoint_ts, last_numbers, frozenset(schema_files))
 
 
-def deliver_sights(root: Path, codec: Codec, sights: list[Sight], feed: Feed) -> None:
+def deliver_sights(root: Path, codec: Codec, sights: list[Sight], feed: WatchedFeed) -> None:
     """Note a directory's content as a reader got it that looked at these moments.
 
     Each file comes with the first sight that shows it, before that sight's checkpoint; what no
@@ -121,7 +121,7 @@ def deliver_sights(root: Path, codec: Codec, sights: list[Sight], feed: Feed) ->
     _deliver(waiting.get(len(sights), []), feed)
 
 
-def _deliver(found: list[tuple[Where, Change]], feed: Feed) -> None:
+def _deliver(found: list[tuple[Where, Change]], feed: WatchedFeed) -> None:
     for where, change in found:
         match change:
             case Rows():

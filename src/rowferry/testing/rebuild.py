@@ -276,7 +276,7 @@ def _weighed(images: pa.Table, weight: pa.ChunkedArray) -> pa.Table:
 
 
 @dataclass
-class Comparison:
+class TableDifferences:
     """How rebuilt tables differ from expected ones; `samples` shows some differences in words."""
 
     equal: int = 0
@@ -299,9 +299,9 @@ def compare(
     rebuilt: Mapping[TableId, RebuiltTable],
     expected: Mapping[TableId, RebuiltTable | Mapping[Key, Row]],
     most_samples: int = 10,
-) -> Comparison:
+) -> TableDifferences:
     """Compare tables row by row, column by name; a table that is not there counts as empty."""
-    found = Comparison()
+    found = TableDifferences()
     for name in sorted(rebuilt.keys() | expected.keys()):
         have = rebuilt.get(name)
         want = expected.get(name, {})
@@ -321,7 +321,7 @@ def compare(
 
 
 def _compare_table(
-    found: Comparison,
+    found: TableDifferences,
     name: TableId,
     key: tuple[str, ...],
     sides: list[tuple[int, pa.Table]],
@@ -367,7 +367,7 @@ def _arrow(name: TableId, rows: RebuiltTable | Mapping[Key, Row], schema: pa.Sch
     return rows.rows.select(schema.names).cast(schema)
 
 
-def _sample(found: Comparison, most: int, lines: Iterable[str]) -> None:
+def _sample(found: TableDifferences, most: int, lines: Iterable[str]) -> None:
     for line in lines:
         if len(found.samples) >= most:
             return

@@ -17,7 +17,7 @@ from typing import Any, Self
 KEY = "Idempotency-Key"
 
 
-class Fault(Enum):
+class ReceiverFault(Enum):
     """What a receiver may do instead of answering."""
 
     DROP = auto()  # it does not take the request, and closes the connection
@@ -28,7 +28,7 @@ class Fault(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Refusal:
     """A refusal: the request is not taken."""
 
     status: int
@@ -37,7 +37,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReceivedRequest:
     """What was sent; `body` is decompressed."""
 
     path: str
@@ -54,9 +54,9 @@ class HttpReceiver:
     """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.seen: list[Request] = []
-        self.taken: list[Request] = []
-        self.faults: deque[Fault | Answer | None] = deque()
+        self.seen: list[ReceivedRequest] = []
+        self.taken: list[ReceivedRequest] = []
+        self.faults: deque[ReceiverFault | Refusal | None] = deque()
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -95,19 +95,22 @@ class HttpReceiver:
             self._server.server_close()
             self._thread.join()
 
-    def once(self) -> list[Request]:
+    def once(self) -> list[ReceivedRequest]:
         """Return what was taken, each key's first request only."""
-        found: dict[str, Request] = {}
+        found: dict[str, ReceivedRequest] = {}
         for request in list(self.taken):
             found.setdefault(request.headers.get(KEY, ""), request)
         return list(found.values())
 
-    def note(self, request: Request) -> Fault | Answer | None:
+    def note(self, request: ReceivedRequest) -> ReceiverFault | Refusal | None:
         """Remember a request; return what to do instead of taking it."""
         with self._lock:
             self.seen.append(request)
             fault = self.faults.popleft() if self.faults else None
-            if not isinstance(fault, Answer) and fault not in (Fault.DROP, Fault.SILENCE):
+            if not isinstance(fault, Refusal) and fault not in (
+                ReceiverFault.DROP,
+                ReceiverFault.SILENCE,
+            ):
                 self.taken.append(request)
             return fault
 
@@ -150,16 +153,16 @@ def _handler(receiver: HttpReceiver) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
-            fault = receiver.note(Request(self.path, dict(self.headers.items()), body))
+            fault = receiver.note(ReceivedRequest(self.path, dict(self.headers.items()), body))
             match fault:
                 case None:
-                    self._answer(Answer(200, words=b"thanks"))
-                case Answer():
+                    self._answer(Refusal(200, words=b"thanks"))
+                case Refusal():
                     self._answer(fault)
                 case _:
                     self._misbehave(fault)
 
-        def _answer(self, answer: Answer) -> None:
+        def _answer(self, answer: Refusal) -> None:
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
@@ -167,13 +170,13 @@ def _handler(receiver: HttpReceiver) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(answer.words)
 
-        def _misbehave(self, fault: Fault) -> None:
+        def _misbehave(self, fault: ReceiverFault) -> None:
             self.close_connection = True
-            if fault is Fault.HALF_ANSWER:
+            if fault is ReceiverFault.HALF_ANSWER:
                 self.wfile.write(b"HTTP/1.1 2")
-            elif fault is Fault.SILENCE:
+            elif fault is ReceiverFault.SILENCE:
                 receiver.be_silent()
-            elif fault is Fault.ENDLESS_ANSWER:
+            elif fault is ReceiverFault.ENDLESS_ANSWER:
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
                 while True:  # until the other side has enough
                     self.wfile.write(b"10000\r\n" + b"x" * 65536 + b"\r\n")

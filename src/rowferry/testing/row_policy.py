@@ -14,13 +14,13 @@ from typing import Any
 from rowferry.change.chunk import Op, SchemaChange
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableSchema
-from rowferry.testing.model import Commit, History, Replay, RowChange, key_of
+from rowferry.testing.model import Commit, History, HistoryReplay, RowChange, key_of
 
 Image = dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PolicyRow:
     """One change of a row; an insert has no `before`, a delete no `after`."""
 
     op: Op
@@ -36,8 +36,8 @@ def is_deleted(image: Image) -> bool:
 
 
 def policy_of(
-    row: Row, table: TableSchema, active_active: bool, cluster_index: int = 0
-) -> list[Row]:
+    row: PolicyRow, table: TableSchema, active_active: bool, cluster_index: int = 0
+) -> list[PolicyRow]:
     """Return what of a change goes on, and as what; `active_active`: the mode is on."""
     if not (table.is_active_active_table or table.is_soft_delete_table):
         return [row]
@@ -46,11 +46,15 @@ def policy_of(
     if active_active:
         return _newest_wins(row, table, cluster_index)
     if row.op is Op.UPDATE and is_deleted(row.after):
-        return [] if is_deleted(row.before) else [Row(Op.DELETE, row.before, None, row.commit_ts)]
+        return (
+            []
+            if is_deleted(row.before)
+            else [PolicyRow(Op.DELETE, row.before, None, row.commit_ts)]
+        )
     return [row]
 
 
-def _newest_wins(row: Row, table: TableSchema, cluster_index: int) -> list[Row]:
+def _newest_wins(row: PolicyRow, table: TableSchema, cluster_index: int) -> list[PolicyRow]:
     after = row.after or {}
     if after.get("_tidb_origin_ts") is not None:
         return []
@@ -60,21 +64,21 @@ def _newest_wins(row: Row, table: TableSchema, cluster_index: int) -> list[Row]:
     new = {**after, "_tidb_origin_ts": stamp}
     old = row.before
     if old is None or all(old[k] == after[k] for k in table.primary_key):
-        return [Row(row.op, old, new, row.commit_ts)]
+        return [PolicyRow(row.op, old, new, row.commit_ts)]
     time = datetime.fromtimestamp(physical_ms(row.commit_ts) / 1000, UTC)
     text = time.strftime("%Y-%m-%d %H:%M:%S.%f")
     buried = {**old, "_tidb_origin_ts": stamp}
     if not is_deleted(old):
         buried["_tidb_softdelete_time"] = text
     return [
-        Row(Op.INSERT, None, buried, row.commit_ts),
-        Row(Op.INSERT, None, new, row.commit_ts),
+        PolicyRow(Op.INSERT, None, buried, row.commit_ts),
+        PolicyRow(Op.INSERT, None, new, row.commit_ts),
     ]
 
 
 def as_readers_see(history: History) -> History:
     """Return a history as a feed without the active-active mode tells it."""
-    found, replay = History(), Replay([])
+    found, replay = History(), HistoryReplay([])
     for entry in history.entries():
         if isinstance(entry, Commit):
             told: list[RowChange] = []
@@ -92,14 +96,14 @@ def as_readers_see(history: History) -> History:
     return found
 
 
-def _seen(change: RowChange, commit_ts: int, at: Replay) -> list[RowChange]:
+def _seen(change: RowChange, commit_ts: int, at: HistoryReplay) -> list[RowChange]:
     schema = at.states.schemas.get(change.table)
     if schema is None:
         return [change]
     before = change.before
     if before is None and change.op is not Op.INSERT:
         before = at.states.rows.get(change.table, {}).get(change.key)
-    passed = policy_of(Row(change.op, before, change.after, commit_ts), schema, False)
+    passed = policy_of(PolicyRow(change.op, before, change.after, commit_ts), schema, False)
     return [
         RowChange(change.table, r.op, key_of(schema, r.after or r.before or {}), r.before, r.after)
         for r in passed

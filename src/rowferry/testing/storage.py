@@ -14,10 +14,10 @@ from rowferry.errors import BadInput
 from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.paths import DataFile, SchemaFile, parse_path, schema_directory
 from rowferry.flow.sink.storage.schema_file import read_document
-from rowferry.testing.feed import Feed
+from rowferry.testing.feed import WatchedFeed
 
 
-def deliver_storage(root: Path, codec: Format, feed: Feed) -> None:
+def deliver_storage(root: Path, codec: Format, feed: WatchedFeed) -> None:
     """Note everything that a directory shows, as a consumer that reads it once."""
     for where, change in placed_changes(root, codec):
         match change:

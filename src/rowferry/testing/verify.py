@@ -9,10 +9,12 @@ from rowferry.downstream.rebuild.stored_feed import StoredFeed
 from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
 from rowferry.flow.encode.contract import Codec
 from rowferry.refstore.client import Store
-from rowferry.testing.rebuild import Comparison, RebuiltTable, compare, rebuild
+from rowferry.testing.rebuild import RebuiltTable, TableDifferences, compare, rebuild
 
 
-def verify_storage(root: Path, codec: Codec, store: Store, tables: list[TableId]) -> Comparison:
+def verify_storage(
+    root: Path, codec: Codec, store: Store, tables: list[TableId]
+) -> TableDifferences:
     """Rebuild tables from their files and compare them with the store's present rows.
 
     The store must be quiet, and the feed must have delivered everything.
@@ -22,7 +24,7 @@ def verify_storage(root: Path, codec: Codec, store: Store, tables: list[TableId]
     return compare({t: r for t, r in rebuilt.items() if t in expected}, expected)
 
 
-def verify_stored(feed: StoredFeed, store: Store, tables: list[TableId]) -> Comparison:
+def verify_stored(feed: StoredFeed, store: Store, tables: list[TableId]) -> TableDifferences:
     """Do the same with the product's own rebuild, by which users read such files."""
     expected = _present(store, tables)
     rebuilt: dict[TableId, RebuiltTable] = {}

@@ -30,7 +30,7 @@ from rowferry.flow.encode.avro.schema import Modes, key_schema, value_schema
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
-from rowferry.testing.servers import Registry
+from rowferry.testing.servers import SchemaRegistryServer
 
 Image = dict[str, Any] | None
 COMMIT_TS = 1_700_000_000_000 << 18
@@ -43,7 +43,7 @@ def avro(url: str, query: str = "") -> Avro:
 
 
 @pytest.fixture
-def confluent(schema_registry: Registry) -> Iterator[SchemaRegistryClient]:
+def confluent(schema_registry: SchemaRegistryServer) -> Iterator[SchemaRegistryClient]:
     with SchemaRegistryClient({"url": schema_registry.url}) as client:
         yield client
 
@@ -105,7 +105,7 @@ class Downstream:
 
 
 def test_a_schema_that_is_not_in_the_registry_is_created(
-    schema_registry: Registry, topic: Topic
+    schema_registry: SchemaRegistryServer, topic: Topic
 ) -> None:
     codec, schema = avro(schema_registry.url), table("a varchar(9), b decimal(9,2) not null")
     codec.probe()
@@ -124,7 +124,7 @@ def test_a_schema_that_is_not_in_the_registry_is_created(
 
 
 def test_a_compatible_change_of_the_table_is_a_new_version(
-    schema_registry: Registry, topic: Topic
+    schema_registry: SchemaRegistryServer, topic: Topic
 ) -> None:
     codec = avro(schema_registry.url)
     first = codec.encode_rows(one_insert(table("a int")), 0, topic).values.to_pylist()
@@ -138,7 +138,7 @@ def test_a_compatible_change_of_the_table_is_a_new_version(
 
 
 def test_an_incompatible_change_is_refused_in_the_registrys_words(
-    schema_registry: Registry, topic: Topic
+    schema_registry: SchemaRegistryServer, topic: Topic
 ) -> None:
     codec = avro(schema_registry.url)
     codec.encode_rows(one_insert(table("a int")), 0, topic)
@@ -153,7 +153,7 @@ def test_an_incompatible_change_is_refused_in_the_registrys_words(
 
 
 def test_insert_update_and_delete_reach_a_consumer(
-    schema_registry: Registry, confluent: SchemaRegistryClient, topic: Topic
+    schema_registry: SchemaRegistryServer, confluent: SchemaRegistryClient, topic: Topic
 ) -> None:
     codec = avro(schema_registry.url, "enable-tidb-extension=true")
     target, schema = Downstream(confluent, topic), table("a varchar(9)")
@@ -191,7 +191,10 @@ TYPES: dict[str, tuple[Any, Any]] = {  # column type: our value, the consumer's
 
 @pytest.mark.parametrize("floats", ["double", "float"])
 def test_every_type_reaches_a_consumer_and_comes_back(
-    schema_registry: Registry, confluent: SchemaRegistryClient, topic: Topic, floats: str
+    schema_registry: SchemaRegistryServer,
+    confluent: SchemaRegistryClient,
+    topic: Topic,
+    floats: str,
 ) -> None:
     names = [f"c{i}" for i in range(len(TYPES))]
     schema = table(", ".join(f"{n} {t}" for n, t in zip(names, TYPES, strict=True)))
@@ -255,7 +258,7 @@ def way_to(url: str, port: int) -> Iterator[None]:
 
 
 def test_an_outage_is_retried_and_the_registry_comes_back(
-    schema_registry: Registry, topic: Topic
+    schema_registry: SchemaRegistryServer, topic: Topic
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from rowferry.change.table import TableId, TableSchema
 from rowferry.mysql.catalog import read_settings, read_table, read_tables
-from rowferry.mysql.server_form import Settings
+from rowferry.mysql.server_form import ServerSettings
 from rowferry.mysql.session import Login, ServerFacts, connected, facts, rows
 from rowferry.testing.servers import Server
 
@@ -31,7 +31,7 @@ class Desk:
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         return rows(self.connection, self.login, sql)
 
-    def settings(self) -> Settings:
+    def settings(self) -> ServerSettings:
         return read_settings(self.connection, self.login)
 
     def tables(self) -> dict[str, TableSchema]:

@@ -27,7 +27,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.encode.contract import Format
@@ -161,7 +161,7 @@ class Feed:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def step(self) -> Step | None:
+    def step(self) -> StepResult | None:
         """Do one step; None: it failed in a way that a supervisor repeats.
 
         Raises:
@@ -180,7 +180,7 @@ class Feed:
         self.warnings += step.warnings
         return step
 
-    def step_until(self, done: Callable[[Step], bool]) -> Step:
+    def step_until(self, done: Callable[[StepResult], bool]) -> StepResult:
         """Step until a step is as wanted, and return it."""
         end = time.monotonic() + PATIENCE_S
         while True:

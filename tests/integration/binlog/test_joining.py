@@ -12,7 +12,7 @@ from feed_kit import Feed, Scene, scene_of
 from rowferry.change.chunk import DdlKind
 from rowferry.errors import SourceUnavailable
 from rowferry.flow.capture.binlog import planner, source
-from rowferry.flow.capture.binlog.client.server import Server as SourceServer
+from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.snapshot import joining
 from rowferry.testing.servers import Server
 
@@ -113,7 +113,7 @@ def made_tables(scene: Scene) -> None:
 # --- the first tables ----------------------------------------------------------------------------
 
 GAPS = {
-    "before the list": (SourceServer, "tables", False),
+    "before the list": (BinlogServer, "tables", False),
     "between the list and the position": (joining, "low_position", False),
     "between the position and the second list": (joining, "low_position", True),
     "after the second list": (planner, "cut_snapshots", False),
@@ -162,7 +162,7 @@ def test_without_snapshots(scene: Scene, meddler: Meddler) -> None:
     """The log begins before the tables are listed: what is made meanwhile is in one of them."""
     scene.sql(TABLES[0])
     feed = scene.feed(source="snapshot=never")
-    meddler.at(SourceServer, "tables", lambda: scene.sql(*EVENTS[:3]), False)
+    meddler.at(BinlogServer, "tables", lambda: scene.sql(*EVENTS[:3]), False)
     feed.catch_up()
     assert meddler.done == 1
     scene.sql(LATER[0])

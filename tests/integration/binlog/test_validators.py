@@ -22,7 +22,7 @@ from rowferry.errors import RowferryError
 from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.testing.model import Row
 from rowferry.testing.mysql_history import (
-    Writers,
+    MySqlWriters,
     broken_order,
     make_history,
     make_tables,
@@ -30,7 +30,7 @@ from rowferry.testing.mysql_history import (
     settled,
 )
 from rowferry.testing.servers import MariaDb, MySql, Server
-from rowferry.testing.validators import AllPromises, Oracle, PerKeyOrder, WatermarkHolds
+from rowferry.testing.validators import AllPromises, DeliveryOracle, PerKeyOrder, WatermarkHolds
 
 WRITING_S = 2.0
 
@@ -58,7 +58,7 @@ class Scene:
         self.first_rows: dict[TableId, list[Row]] = {
             t: list(read_rows(server, s).values()) for t, s in self.ferry.schemas.items()
         }
-        self.writers = Writers(server, self.ferry.schemas)
+        self.writers = MySqlWriters(server, self.ferry.schemas)
 
     def run(self, seconds: float) -> None:
         """Let the feed run, until enough was written meanwhile."""
@@ -75,7 +75,7 @@ class Scene:
         commit_ts = self.ferry.commit_ts()
         history = make_history(self.first_rows, self.ferry.schemas, transactions, commit_ts)
         assert broken_order(history) == []
-        oracle = Oracle(history, self.ferry.facts, self.ferry.windows())
+        oracle = DeliveryOracle(history, self.ferry.facts, self.ferry.windows())
         promises = AllPromises.of(oracle)
         assert self.ferry.judge(oracle, promises) == []
         assert any(token in commit_ts for token, _ in transactions), "only the snapshot was shown"

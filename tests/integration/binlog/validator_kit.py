@@ -15,13 +15,13 @@ from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import STRETCH_BYTES, Loop, Step
+from rowferry.control.feed.loop import STRETCH_BYTES, Loop, StepResult
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.encode.contract import Codec
 from rowferry.spark.job import InProcessRunner
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.testing.feed import Consumer, Feed
+from rowferry.testing.feed import Consumer, WatchedFeed
 from rowferry.testing.harness import checkpoint
 from rowferry.testing.mysql_history import JOURNAL, read_rows
 from rowferry.testing.nemesis_judge import FACTS
@@ -30,7 +30,7 @@ from rowferry.testing.rebuild import compare, rebuild
 from rowferry.testing.servers import Server
 from rowferry.testing.storage import StorageDecoder, storage_changes
 from rowferry.testing.validators import (
-    Oracle,
+    DeliveryOracle,
     PerKeyOrder,
     SnapshotWindow,
     StorageLayout,
@@ -104,7 +104,7 @@ class Ferry:
         self.schema_changes = 0
         self.first_watermark = 0
 
-    def step(self) -> Step | None:
+    def step(self) -> StepResult | None:
         """Do one step; None: it failed in a way that a supervisor repeats.
 
         Raises:
@@ -178,9 +178,9 @@ class Ferry:
                         assert found.setdefault(token, stamp) == stamp, "it came with two commit-ts"
         return found
 
-    def judge(self, oracle: Oracle | None, *validators: Consumer) -> list[str]:
+    def judge(self, oracle: DeliveryOracle | None, *validators: Consumer) -> list[str]:
         """Return how the files break a promise, read as they grew."""
-        feed = Feed(self.facts, validators)
+        feed = WatchedFeed(self.facts, validators)
         deliver_sights(self.root, self.codec, self.sights, feed)
         feed.finish()
         failures = [f for v in validators for f in v.failures]
@@ -225,7 +225,7 @@ class Stepping(Protocol):
     """A feed of files that is run step by step."""
 
     root: Path
-    step: Callable[[], Step | None]
+    step: Callable[[], StepResult | None]
 
     @property
     def codec(self) -> Codec:
@@ -242,7 +242,7 @@ class Watched:
         self._sights: list[Sight] = []
         step = feed.step
 
-        def watched() -> Step | None:
+        def watched() -> StepResult | None:
             done = step()
             self._look()
             return done
@@ -253,7 +253,7 @@ class Watched:
     def failures(self) -> list[str]:
         """Return how the files break a promise, read as they grew."""
         order, marks = PerKeyOrder(self._facts), WatermarkHolds(self._facts)
-        feed = Feed(self._facts, (order, marks))
+        feed = WatchedFeed(self._facts, (order, marks))
         deliver_sights(self._feed.root, self._feed.codec, self._sights, feed)
         feed.finish()
         self._layout.observe()

@@ -9,7 +9,7 @@ from consume_kit import Changefeed
 from run_kit import call
 
 from rowferry.flow.sink.storage.reader import StoredSchema, read_storage
-from rowferry.testing.servers import Kafka, MariaDb, MySql, Registry
+from rowferry.testing.servers import Kafka, MariaDb, MySql, SchemaRegistryServer
 
 KINDS = ["canal-json&enable-tidb-extension=true", "canal-json", "open-protocol", "avro", "file"]
 TABLES = (
@@ -45,7 +45,7 @@ def test_a_feed_applied_elsewhere_gives_equal_tables(
     mysql_server: MySql,
     mariadb_server: MariaDb,
     kafka_broker: Kafka,
-    schema_registry: Registry,
+    schema_registry: SchemaRegistryServer,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -19,7 +19,7 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.downstream.consume import kafka_topics
 from rowferry.downstream.consume.arrival import Arrival
-from rowferry.downstream.consume.consumer import Outcome, Request, consume
+from rowferry.downstream.consume.consumer import ConsumeOutcome, ConsumeRequest, consume
 from rowferry.testing.servers import Kafka
 
 TABLE = TableSchema(
@@ -150,7 +150,7 @@ class Taken:
     def take(self, changes: Iterable[Arrival]) -> None:
         self.changes += changes
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: ConsumeOutcome) -> None:
         self.waiting = outcome.waiting
 
 
@@ -174,7 +174,7 @@ def test_topics_and_partitions_that_come_later_are_read(
     first = Writer(kafka_broker, codec_of(uri), "consume-first")
     later = Writer(kafka_broker, codec_of(uri), "consume-shop")
     taken = Taken()
-    request = Request(uri, config, until_ts=50)
+    request = ConsumeRequest(uri, config, until_ts=50)
     stop = threading.Event()
     with ThreadPoolExecutor(1) as worker:
         running = worker.submit(consume, request, lambda _: [taken], stop, taken.tell)

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import httpx
 import typer
 
-from rowferry.control.lifecycle import State
-from rowferry.control.operator.operations import Changed, Operations, Wanted
+from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
 from rowferry.errors import RowferryError, from_text
 from rowferry.face.cli import main as cli
 
@@ -65,7 +65,7 @@ class Direct:
         return [str(table) for table in made.eligible]
 
     def listed(self) -> Listed:
-        return [(feed.id, str(feed.state)) for feed in self._operations.feeds(tuple(State))]
+        return [(feed.id, str(feed.state)) for feed in self._operations.feeds(tuple(FeedState))]
 
     def pause(self, name: str) -> None:
         self._operations.pause(name)
@@ -74,7 +74,7 @@ class Direct:
         self._operations.resume(name)
 
     def update(self, name: str, config: Mapping[str, Any], more: Mapping[str, Any]) -> None:
-        self._operations.update(name, Changed(config=config))
+        self._operations.update(name, ChangedSettings(config=config))
 
     def add_table(self, name: str, pattern: str) -> None:
         self._operations.add_tables(name, [pattern])
@@ -300,7 +300,7 @@ def stored(operations: Operations) -> list[dict[str, Any]]:
             "cancel": feed.cancel,
             "notes": sorted(note.what for note in operations.store.history(feed.id)),
         }
-        for feed in operations.feeds(tuple(State))
+        for feed in operations.feeds(tuple(FeedState))
     ]
 
 

@@ -13,9 +13,9 @@ from rowferry.change.chunk import Op, Rows
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.operator.operations import Operations, Wanted
-from rowferry.control.store.contract import Feed
+from rowferry.control.store.contract import FeedRecord
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, SinkUnavailable, Verdict
 from rowferry.flow.assemble import assemble
@@ -126,7 +126,7 @@ class Operated:
         self.desk.create(Wanted(uri or self.source.uri, sink, "feed", config))
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> FeedRecord:
         found = self.store.feed("feed")
         assert found is not None
         return found
@@ -139,7 +139,7 @@ class Operated:
 
     # --- what a server does -----------------------------------------------------------------------
 
-    def step(self) -> Step | None:
+    def step(self) -> StepResult | None:
         """Look at the changefeed, then do one step; None: it does not run, or a step failed."""
         feed = self.feed
         if not feed.state.runs or feed.spec_version != self._running:
@@ -162,7 +162,7 @@ class Operated:
                 raise
             return None
 
-    def run_until(self, done: Callable[[Step], bool]) -> None:
+    def run_until(self, done: Callable[[StepResult], bool]) -> None:
         """Step until a step is as wanted."""
         end = time.monotonic() + PATIENCE_S
         while (step := self.step()) is None or not done(step):

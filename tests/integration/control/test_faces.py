@@ -14,7 +14,7 @@ import grpc
 import pytest
 from faces_kit import FACES, Direct, Face, Shell, Sql, rules, stored
 
-from rowferry.control.lifecycle import State
+from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadStatement, RequestTooLarge, RowferryError, ServerUnavailable
@@ -216,7 +216,7 @@ def test_a_subscription_is_the_changefeed_that_a_statement_makes(world: World) -
         assert stored(by_call) == stored(by_statement)
         leave = wire.UnsubscribeCDCRequest(subscriber_name="feed")
         said.append(str(stub.UnsubscribeCDC(leave)))
-        assert by_call.feeds(tuple(State)) == ()
+        assert by_call.feeds(tuple(FeedState)) == ()
         assert refusal(stub.UnsubscribeCDC, leave) == (status.NOT_FOUND, "RF-2007")
     assert world.password not in "".join(said)
 

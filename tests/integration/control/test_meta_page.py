@@ -19,7 +19,7 @@ from rowferry.change.position import RangeProgress, Stage
 from rowferry.control.feed.lease import Holder
 from rowferry.control.store.connection import Database
 from rowferry.control.store.sql_store import SqlStore, open_store
-from rowferry.control.store.tables import Table
+from rowferry.control.store.tables import MetaTable
 from rowferry.errors import BadInput
 from rowferry.face.cli import main as cli
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -134,4 +134,4 @@ def test_every_column_is_on_the_page(table: str) -> None:
     text = (ROOT / "docs" / PAGE).read_text()
     rows = table_rows(text, f"column of `{table}`|meaning")
     named = [name.strip("`") for cells in rows for name in cells[0].split(", ")]
-    assert sorted(named) == sorted(Table.metadata.tables[table].columns.keys())
+    assert sorted(named) == sorted(MetaTable.metadata.tables[table].columns.keys())

@@ -10,7 +10,7 @@ import pytest
 from operated_kit import Database, Operated, RangeDatabase, SqlDatabase
 
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.control.operator.operations import Changed
+from rowferry.control.operator.operations import ChangedSettings
 from rowferry.errors import IllegalMove, TargetTsTooEarly
 from rowferry.refstore.cluster import LocalCluster
 
@@ -125,9 +125,9 @@ def test_it_goes_on_behind_a_commit_ts_and_ends_at_another(operated: Operated) -
     desk.pause("feed")
     operated.step()
     with pytest.raises(TargetTsTooEarly):
-        desk.update("feed", Changed(target_ts=operated.feed.watermark))
+        desk.update("feed", ChangedSettings(target_ts=operated.feed.watermark))
     end = operated.feed.watermark + (200 << PHYSICAL_SHIFT)
-    desk.update("feed", Changed(target_ts=end))
+    desk.update("feed", ChangedSettings(target_ts=end))
     desk.resume("feed")
     operated.run_until(lambda step: step.watermark >= end)
     assert operated.feed.watermark == end

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from rowferry.change.chunk import Rows
 from rowferry.control.feed.running import Conditions
 from rowferry.control.fleet import measures
-from rowferry.control.fleet.server import Member, Pace
+from rowferry.control.fleet.server import FleetPace, Member
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
 from rowferry.flow.assemble import assemble
@@ -45,7 +45,7 @@ def test_a_quiet_changefeed(
         rules = {"filter": {"rules": ["quiet.*"]}}
         made = Operations(store).create(Wanted(mysql_server.uri, sink, "quiet", rules))
         codec = assemble(made.feed.spec).encode
-        pace = Pace(every_s=0.05, sample_every_s=0.1)
+        pace = FleetPace(every_s=0.05, sample_every_s=0.1)
         member = Member(store, "here:1", Conditions(lambda name: DriverRunner()), pace)
         thread = threading.Thread(target=member.run, args=(stop,))
         thread.start()

@@ -8,7 +8,7 @@ from faces_kit import Shell, stored
 
 from page_examples import all_blocks, commands
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.statement import Answer, execute
+from rowferry.control.operator.statement import StatementAnswer, execute
 from rowferry.control.operator.statement_tokens import split
 from rowferry.control.store.sql_store import open_store
 from rowferry.face.about import About
@@ -23,7 +23,7 @@ def test_a_reader_can_follow_the_page(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/meta.db")
     operations = Operations(store)
     about = About("127.0.0.1:8300", "0.1.0", 0.0, "here")
-    answers: list[tuple[str, Answer]] = []
+    answers: list[tuple[str, StatementAnswer]] = []
     with (
         LocalCluster(tmp_path / "store", 1) as cluster,
         serve(create_app(operations, about), "127.0.0.1:0") as serving,

@@ -16,7 +16,7 @@ from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
 from rowferry.control.feed.running import Conditions
 from rowferry.control.feed.supervise import Patience
-from rowferry.control.fleet.server import Member, Pace
+from rowferry.control.fleet.server import FleetPace, Member
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.connection import Database
 from rowferry.control.store.sql_store import SqlStore
@@ -33,7 +33,7 @@ from rowferry.wire.range_cdc_pb2 import RequestHeader
 from rowferry.wire.subscribe_pb2_grpc import SubscriptionsStub
 
 WITHIN_S = 240.0
-PACE = Pace(lease_s=60.0, renew_s=0.2, every_s=0.05, sample_every_s=0.0, others_come_s=0.1)
+PACE = FleetPace(lease_s=60.0, renew_s=0.2, every_s=0.05, sample_every_s=0.0, others_come_s=0.1)
 NAME = "my_app." + "x" * 248
 EXISTS, MISSING = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND
 WRONG = grpc.StatusCode.INVALID_ARGUMENT

@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from web_kit import PATIENCE_MS, SECRET, SERVERS, Fleet, filled, started_browser
 
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable
@@ -83,11 +83,11 @@ class Desk:
         if message.type in ("error", "warning") and "Failed to load" not in message.text:
             self.trouble.append(message.text)
 
-    def state(self, name: str) -> State | None:
+    def state(self, name: str) -> FeedState | None:
         feed = self.operations.store.feed(name)
         return feed.state if feed else None
 
-    def is_soon(self, name: str, state: State | None) -> None:
+    def is_soon(self, name: str, state: FeedState | None) -> None:
         end = time.monotonic() + PATIENCE_MS / 1000
         while self.state(name) is not state:
             assert time.monotonic() < end, f"{name} is {self.state(name)}"
@@ -169,11 +169,11 @@ def test_the_list_shows_every_state_and_follows_changes(desk: Desk) -> None:
 def test_buttons_change_what_is_stored(desk: Desk) -> None:
     page = desk.open()
     row(page, "orders-search").get_by_role("button", name="Pause orders-search").click()
-    desk.is_soon("orders-search", State.STOPPED)
+    desk.is_soon("orders-search", FeedState.STOPPED)
     expect(row(page, "orders-search").locator(".badge")).to_have_text("stopped")
     page.goto(f"{desk.serving.url}/#/changefeed/audit-hooks")
     page.get_by_role("button", name="Resume audit-hooks").click()
-    desk.is_soon("audit-hooks", State.NORMAL)
+    desk.is_soon("audit-hooks", FeedState.NORMAL)
     expect(page.locator(".title .badge")).to_have_text("normal")
 
     page.goto(f"{desk.serving.url}/#/changefeed/year-end-copy")
@@ -182,7 +182,7 @@ def test_buttons_change_what_is_stored(desk: Desk) -> None:
     assert "Remove year-end-copy?" in dialog.inner_text()
     page.keyboard.press("Enter")  # the button that does nothing has the focus
     expect(dialog).to_be_hidden()
-    assert desk.state("year-end-copy") is State.FINISHED
+    assert desk.state("year-end-copy") is FeedState.FINISHED
     page.get_by_role("button", name="Remove…").click()
     dialog.get_by_role("button", name="Remove").click()
     desk.is_soon("year-end-copy", None)

@@ -23,7 +23,7 @@ from rowferry.change.table import TableId
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.testing.harness import ServerProcess, wait_for
-from rowferry.testing.receiver import Answer, HttpReceiver, Request
+from rowferry.testing.receiver import HttpReceiver, ReceivedRequest, Refusal
 from rowferry.testing.servers.child import free_ports
 
 WITHIN_S = PATIENCE_MS / 1000
@@ -42,14 +42,14 @@ class Gate(HttpReceiver):
         self.held = 0  # the micro-batch that waits
         self.refusing = False
 
-    def note(self, request: Request) -> Any:
+    def note(self, request: ReceivedRequest) -> Any:
         number = int(request.headers["Rowferry-Micro-Batch"])
         with self._turn:
             self.held = max(self.held, number)
             self._turn.notify_all()
             assert self._turn.wait_for(lambda: number <= self._let, WITHIN_S)
             if self.refusing:
-                return Answer(422, words=b"this receiver takes no orders today")
+                return Refusal(422, words=b"this receiver takes no orders today")
         return super().note(request)
 
     def next(self) -> None:

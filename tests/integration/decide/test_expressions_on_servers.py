@@ -11,7 +11,7 @@ import pyarrow as pa
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.flow.decide.expression import Expression
-from rowferry.flow.decide.expression_values import Images
+from rowferry.flow.decide.expression_values import ImageColumns
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.testing.servers import Server
 
@@ -162,7 +162,7 @@ _AS_NUMBER = (Kind.BIT, Kind.ENUM, Kind.SET)
 _WHOLE = (Kind.INTEGER, Kind.YEAR, *_AS_NUMBER)
 
 
-def images(server: Server, schema: TableSchema) -> Images:
+def images(server: Server, schema: TableSchema) -> ImageColumns:
     columns = schema.columns
     listed = ", ".join(f"{c.name}+0" if c.type.kind in _AS_NUMBER else c.name for c in columns)
     texts = server.execute(f"SELECT {listed} FROM {schema.id} ORDER BY id")
@@ -182,7 +182,7 @@ def images(server: Server, schema: TableSchema) -> Images:
         pa.array([value(row[place], c.type.kind) for row in texts], c.type.arrow)
         for place, c in enumerate(columns)
     ]
-    return Images(pa.StructArray.from_arrays(arrays, [c.name for c in columns]))
+    return ImageColumns(pa.StructArray.from_arrays(arrays, [c.name for c in columns]))
 
 
 def test_same_as_the_server(source_server: Server) -> None:

@@ -17,7 +17,7 @@ from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.refstore.client import Store
 from rowferry.spark.job import InProcessRunner
-from rowferry.testing.receiver import Request
+from rowferry.testing.receiver import ReceivedRequest
 
 NAME = "feed"
 PATIENCE_S = 60.0  # an upper bound for a machine under load
@@ -66,7 +66,7 @@ class Ferry:
     def close(self) -> None:
         self._loop.close()
 
-    def changes(self, request: Request) -> Iterator[tuple[Change, bytes]]:
+    def changes(self, request: ReceivedRequest) -> Iterator[tuple[Change, bytes]]:
         """Yield what a request holds, each row as a chunk with its bytes."""
         if request.body.startswith(b"["):
             texts = [json.dumps(m, ensure_ascii=False).encode() for m in json.loads(request.body)]

@@ -14,17 +14,17 @@ from rowferry.change.chunk import Rows, SchemaChange, Watermark
 from rowferry.change.table import TableId
 from rowferry.errors import RowRejected
 from rowferry.refstore.client import Store
-from rowferry.testing.feed import Feed, FeedFacts, Where
+from rowferry.testing.feed import FeedFacts, WatchedFeed, Where
 from rowferry.testing.rebuild import rebuild_changes
-from rowferry.testing.receiver import Answer, Fault, HttpReceiver
+from rowferry.testing.receiver import HttpReceiver, ReceiverFault, Refusal
 from rowferry.testing.validators import PerKeyOrder, WatermarkHolds
 
-ODD: list[Fault | Answer] = [
-    Answer(500, words=b"oops"),
-    Answer(429, {"Retry-After": "0"}),
-    Fault.DROP,
-    Fault.LOSE_ANSWER,
-    Fault.HALF_ANSWER,
+ODD: list[ReceiverFault | Refusal] = [
+    Refusal(500, words=b"oops"),
+    Refusal(429, {"Retry-After": "0"}),
+    ReceiverFault.DROP,
+    ReceiverFault.LOSE_ANSWER,
+    ReceiverFault.HALF_ANSWER,
 ]
 FACTS = FeedFacts(carries_before=True, carries_commit_ts=True, schema_changes_go_to="partition-0")
 
@@ -90,7 +90,7 @@ def test_a_rebuilt_table_is_equal_whatever_the_receiver_does(
 
 
 def _judge(receiver: HttpReceiver, ferry: Ferry, store: Store, table: TableId) -> None:
-    feed = Feed(FACTS, [PerKeyOrder(FACTS), WatermarkHolds(FACTS)])
+    feed = WatchedFeed(FACTS, [PerKeyOrder(FACTS), WatermarkHolds(FACTS)])
     for place, request in enumerate(receiver.taken):
         for change, text in ferry.changes(request):
             where = Where("requests", place)
@@ -119,7 +119,7 @@ def test_a_refusal_stops_the_feed_and_it_goes_on_where_it_stopped(
         ferry.catch_up()
         with store.transaction() as work:
             work.insert(table, [{"id": k} for k in range(5)])
-        receiver.faults.append(Answer(422, words=b"no such tenant"))
+        receiver.faults.append(Refusal(422, words=b"no such tenant"))
         with pytest.raises(RowRejected, match="422: no such tenant"):
             ferry.catch_up()
         ferry.catch_up()

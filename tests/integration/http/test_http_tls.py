@@ -16,7 +16,7 @@ from rowferry.errors import SinkUnavailable, SinkUnwritable
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.encode.plain_json.codec import PlainJson
 from rowferry.flow.sink.contract import Owner, Packet
-from rowferry.flow.sink.http.sink import Http
+from rowferry.flow.sink.http.sink import HttpSink
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import HttpReceiver
@@ -40,14 +40,14 @@ def _context(made: Certificates) -> ssl.SSLContext:
     return found
 
 
-def _sink(receiver: HttpReceiver, host: str = "127.0.0.1", **options: Any) -> Http:
+def _sink(receiver: HttpReceiver, host: str = "127.0.0.1", **options: Any) -> HttpSink:
     uri = Uri.parse(receiver.uri.replace("127.0.0.1", host), "sink")
     config = {"sink": {"http-config": {"max-retry": 0, **options}}}
     spec = ChangefeedSpec("feed", Uri.parse("range://127.0.0.1:1", "source"), uri, config)
-    return Http(spec, codec_for(PlainJson, spec))
+    return HttpSink(spec, codec_for(PlainJson, spec))
 
 
-def _use(sink: Http) -> None:
+def _use(sink: HttpSink) -> None:
     sink.probe(Owner("feed", 1))
     messages = Encoded(pa.array([b"1"], pa.large_binary()))
     sink.deliver(iter([Packet(0, 0, Topic("a.b", 4, 1024), 0, messages)]))
@@ -101,6 +101,6 @@ def test_plain_text_where_tls_is_spoken(receiver: HttpReceiver) -> None:
     )
     messages = Encoded(pa.array([b"1"], pa.large_binary()))
     with pytest.raises(SinkUnavailable, match=r"http://127\.0\.0\.1"):
-        Http(spec, codec_for(PlainJson, spec)).deliver(
+        HttpSink(spec, codec_for(PlainJson, spec)).deliver(
             iter([Packet(0, 0, Topic("a.b", 4, 1024), 0, messages)])
         )

@@ -16,9 +16,9 @@ from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.store.sql_store import open_store
-from rowferry.downstream.consume.arrival import RowChange, Where, row_changes
+from rowferry.downstream.consume.arrival import ArrivedRow, Where, row_changes
 from rowferry.errors import RowferryError, Verdict
 from rowferry.spark.job import InProcessRunner
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -84,7 +84,7 @@ class KafkaFeed:
         self.store = open_store(f"sqlite:///{folder}/meta.db")
         self.run()
 
-    def prepare(self) -> service.Prepared:
+    def prepare(self) -> service.PreparedFeed:
         """Check the feed as its creation does."""
         found = self._folder / "feed.toml"
         rules = f"['{self._scene.database}.*']"
@@ -120,7 +120,7 @@ class KafkaFeed:
             self._loop = None
             self.store.release(self._claim)
 
-    def step(self) -> Step | None:
+    def step(self) -> StepResult | None:
         """Do one step; None: it failed in a way that a supervisor repeats.
 
         Raises:
@@ -151,10 +151,10 @@ class KafkaFeed:
 
     # --- what a reader sees ----------------------------------------------------------------------
 
-    def read(self, topic: str = "") -> list[RowChange | Statement | Mark]:
+    def read(self, topic: str = "") -> list[ArrivedRow | Statement | Mark]:
         """Return what is in a topic, partition by partition in order."""
         name = topic or self.topic
-        found: list[RowChange | Statement | Mark] = []
+        found: list[ArrivedRow | Statement | Mark] = []
         for message in self._scene.broker.read_all(name):
             where = Where(str(message.partition), message.offset)
             for change in self.codec.decode_message(message.key, message.value):
@@ -167,9 +167,9 @@ class KafkaFeed:
                         found.append(Mark(change.commit_ts, where))
         return found
 
-    def rows(self, topic: str = "") -> list[RowChange]:
+    def rows(self, topic: str = "") -> list[ArrivedRow]:
         """Return the rows of a topic, partition by partition in order."""
-        return [one for one in self.read(topic) if isinstance(one, RowChange)]
+        return [one for one in self.read(topic) if isinstance(one, ArrivedRow)]
 
     def images(self, topic: str = "") -> list[dict[str, Any]]:
         """Return the new images of the rows of a topic."""

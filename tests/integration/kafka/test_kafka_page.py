@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from page_examples import Block, all_blocks, commands
-from rowferry.testing.servers import Kafka, MariaDb, MySql, Registry
+from rowferry.testing.servers import Kafka, MariaDb, MySql, SchemaRegistryServer
 
 TABLES = ("orders", "notes")
 
@@ -31,7 +31,7 @@ def test_what_a_reader_applies_equals_the_source(
     mysql_server: MySql,
     mariadb_server: MariaDb,
     kafka_broker: Kafka,
-    schema_registry: Registry,
+    schema_registry: SchemaRegistryServer,
     tmp_path: Path,
 ) -> None:
     tables = (

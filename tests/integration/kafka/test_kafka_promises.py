@@ -16,10 +16,10 @@ from rowferry.change.table import TableId
 from rowferry.downstream.consume.arrival import Where
 from rowferry.errors import SinkUnavailable
 from rowferry.flow.capture.binlog.frame import scanner
-from rowferry.testing.feed import Feed, FeedFacts
+from rowferry.testing.feed import FeedFacts, WatchedFeed
 from rowferry.testing.mysql_history import (
     JOURNAL,
-    Writers,
+    MySqlWriters,
     broken_order,
     make_history,
     make_tables,
@@ -29,8 +29,8 @@ from rowferry.testing.mysql_history import (
 from rowferry.testing.rebuild import compare, rebuild_changes
 from rowferry.testing.validators import (
     BeforeImagesTrue,
+    DeliveryOracle,
     NothingLostOrInvented,
-    Oracle,
     PerKeyOrder,
     RebuildMatches,
     SnapshotMeetsLog,
@@ -57,7 +57,7 @@ def test_every_promise(
     schemas = {t.id: t for t in feed.prepare().tables}
     first_rows = {t: list(read_rows(server, s).values()) for t, s in schemas.items()}
     # Slow ones: what counts is how often the feed stumbles over them, not how much it carries.
-    writers = Writers(server, schemas, prepare=lambda cursor, dice: time.sleep(0.02))
+    writers = MySqlWriters(server, schemas, prepare=lambda cursor, dice: time.sleep(0.02))
     dice = random.Random(seed)
     first_mark = 0
 
@@ -94,7 +94,7 @@ def test_every_promise(
     dated = {token: stamp for token, stamp in commit_ts.items() if stamp not in lows}
     history = make_history(first_rows, schemas, settled(writers), dated)
     assert broken_order(history) == []
-    oracle = Oracle(history, FACTS, windows)
+    oracle = DeliveryOracle(history, FACTS, windows)
     assert judge(oracle, messages) == []
     rebuilt = rebuild_changes(change for *_, change, _ in messages)
     source = {name: read_rows(server, schema) for name, schema in schemas.items()}
@@ -123,7 +123,7 @@ def _parts(batch: bytes) -> Iterator[bytes]:
         batch = batch[end:]
 
 
-def judge(oracle: Oracle, messages: list[Message]) -> list[str]:
+def judge(oracle: DeliveryOracle, messages: list[Message]) -> list[str]:
     """Read all partitions side by side, each up to its next watermark in turn."""
     lanes: dict[int, list[list[Message]]] = defaultdict(lambda: [[]])
     for message in messages:
@@ -138,7 +138,7 @@ def judge(oracle: Oracle, messages: list[Message]) -> list[str]:
         BeforeImagesTrue(oracle),
         SnapshotMeetsLog(oracle),
     )
-    feed = Feed(FACTS, validators, containers=[str(lane) for lane in lanes])
+    feed = WatchedFeed(FACTS, validators, containers=[str(lane) for lane in lanes])
     rounds = max(len(stretches) for stretches in lanes.values())
     for turn in range(rounds):
         for lane, stretches in lanes.items():

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka_feed_kit import KafkaFeed, Scene, scene_of
 
-from rowferry.downstream.consume.consumer import Outcome, Request, consume
+from rowferry.downstream.consume.consumer import ConsumeOutcome, ConsumeRequest, consume
 from rowferry.errors import SinkUnavailable, Verdict
 from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.flow.sink.kafka.sender import Sender
@@ -23,11 +23,11 @@ from rowferry.testing.servers import Kafka, MySql
 OWN_TOPICS = "[[sink.dispatchers]]\nmatcher = ['*.*']\npartition = 'pk'\n"
 
 
-def judged(feed: KafkaFeed, folder: Path) -> Outcome:
+def judged(feed: KafkaFeed, folder: Path) -> ConsumeOutcome:
     """Return what a consumer finds wrong: order, watermarks, partitions."""
     config = folder / "judge.toml"
     config.write_text(feed.config)
-    request = Request(feed.sink_uri, config, until_end=True)
+    request = ConsumeRequest(feed.sink_uri, config, until_end=True)
     return consume(request, lambda findings: [], threading.Event())
 
 

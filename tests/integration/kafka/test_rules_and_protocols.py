@@ -11,10 +11,10 @@ import pytest
 from kafka_feed_kit import Mark, Scene, Statement
 
 from rowferry.change.chunk import Op
-from rowferry.downstream.consume.arrival import RowChange
+from rowferry.downstream.consume.arrival import ArrivedRow
 from rowferry.errors import TopicRefused
 from rowferry.flow.capture.binlog.frame import scanner
-from rowferry.testing.servers import Registry
+from rowferry.testing.servers import SchemaRegistryServer
 
 PARTITIONS = 3
 ROUNDS = 12
@@ -116,7 +116,7 @@ def partition(database: str, table: str, row: Expected) -> int:
 
 @pytest.mark.parametrize("name", list(KINDS))
 def test_every_rule(
-    scene: Scene, name: str, schema_registry: Registry, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, name: str, schema_registry: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanner, "SEGMENT_BYTES", 4_000)  # order must hold across segments
     kind, database = KINDS[name], scene.database
@@ -145,7 +145,7 @@ def test_every_rule(
     }
     for table in RULES:
         found = everything[f"{database}.{table}" if kind.alone else database]
-        mine = [r for r in found if isinstance(r, RowChange) and r.table.id.table == table]
+        mine = [r for r in found if isinstance(r, ArrivedRow) and r.table.id.table == table]
         check_rows(kind, database, table, mine, expected)
         check_schema_changes(kind, table, found)
     for topic, found in everything.items():
@@ -157,12 +157,12 @@ def _for_each(statements: list[str]) -> list[str]:
 
 
 def check_rows(
-    kind: Kind, database: str, table: str, found: list[RowChange], expected: list[Expected]
+    kind: Kind, database: str, table: str, found: list[ArrivedRow], expected: list[Expected]
 ) -> None:
     last = Expected(Op.INSERT, None, {**image(-1, -1, ""), "c": None, "d": 5})
     wanted = [*expected, last]
     assert len(found) == len(wanted), table
-    lanes: dict[int, list[RowChange]] = defaultdict(list)
+    lanes: dict[int, list[ArrivedRow]] = defaultdict(list)
     for row in found:
         lanes[int(row.where.container)].append(row)
     if table == "by_ts":  # where each is found by its own commit-ts
@@ -192,24 +192,26 @@ def _told(kind: Kind, op: Op, key: tuple[Any, ...], after: dict[str, Any] | None
     return (known, key, None if after is None else tuple(sorted(after.items())))
 
 
-def check_schema_changes(kind: Kind, table: str, found: list[RowChange | Statement | Mark]) -> None:
+def check_schema_changes(
+    kind: Kind, table: str, found: list[ArrivedRow | Statement | Mark]
+) -> None:
     mine = [s for s in found if isinstance(s, Statement) and s.change.table.table == table]
     assert sorted(int(s.where.container) for s in mine) == sorted(kind.ddl), table
     assert all("ADD COLUMN" in s.change.query for s in mine)
     for statement in mine:  # after the rows of before, ahead of those of after
         lane = [r for r in found if r.where.container == statement.where.container]
-        rows = [r for r in lane if isinstance(r, RowChange) and r.table.id.table == table]
+        rows = [r for r in lane if isinstance(r, ArrivedRow) and r.table.id.table == table]
         assert all(
             (r.where.number > statement.where.number) == ("d" in (r.after or {})) for r in rows
         )
 
 
-def check_watermarks(kind: Kind, found: list[RowChange | Statement | Mark], topic: str) -> None:
+def check_watermarks(kind: Kind, found: list[ArrivedRow | Statement | Mark], topic: str) -> None:
     marks: dict[str, list[int]] = defaultdict(list)
     for one in found:
         if isinstance(one, Mark):
             marks[one.where.container].append(one.commit_ts)
-        elif isinstance(one, RowChange) and kind.marks:
+        elif isinstance(one, ArrivedRow) and kind.marks:
             assert one.commit_ts > max(marks[one.where.container], default=0), topic
     if not kind.marks:
         assert not marks

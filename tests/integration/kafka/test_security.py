@@ -17,7 +17,7 @@ from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.contract import LaneSink, Owner, Packet
 from rowferry.spec.build import build_spec
-from rowferry.testing.servers import Kafka, Listener, TokenEndpoint
+from rowferry.testing.servers import Kafka, KafkaListener, TokenEndpoint
 from rowferry.testing.servers.certificates import Certificates
 from rowferry.testing.servers.kafka import USER
 
@@ -27,7 +27,9 @@ QUICK = "protocol=open-protocol&partition-num=1&read-timeout=2s"
 class Door:
     """One way into a broker, with a topic of its own."""
 
-    def __init__(self, broker: Kafka, listener: Listener, more: str = "", scheme: str = "kafka"):
+    def __init__(
+        self, broker: Kafka, listener: KafkaListener, more: str = "", scheme: str = "kafka"
+    ):
         self.broker = broker
         self.topic = f"door-{uuid4().hex}"
         self.uri = f"{scheme}://{broker.address(listener)}/{self.topic}?{QUICK}{more}"
@@ -69,7 +71,7 @@ def sasl(broker: Kafka, mechanism: str) -> str:
 
 @pytest.mark.parametrize("mechanism", ["plain", "SCRAM-SHA-256", "scram-sha-512"])
 def test_passwords(guarded_broker: Kafka, mechanism: str) -> None:
-    broker, way = guarded_broker, Listener.SASL_PLAINTEXT
+    broker, way = guarded_broker, KafkaListener.SASL_PLAINTEXT
     login = sasl(broker, mechanism)
     Door(broker, way, login).enter()
     wrong = Door(broker, way, login.replace(broker.password, "nobody-knows"))
@@ -82,8 +84,8 @@ def test_passwords(guarded_broker: Kafka, mechanism: str) -> None:
 def test_a_password_with_tls_and_in_the_address(guarded_broker: Kafka) -> None:
     broker, ca = guarded_broker, guarded_broker.certificates.ca
     login = sasl(broker, "scram-sha-512")
-    Door(broker, Listener.SASL_SSL, f"{login}&ca={ca}", "kafka+ssl").enter()
-    door = Door(broker, Listener.SASL_SSL, f"&sasl-mechanism=plain&ca={ca}")
+    Door(broker, KafkaListener.SASL_SSL, f"{login}&ca={ca}", "kafka+ssl").enter()
+    door = Door(broker, KafkaListener.SASL_SSL, f"&sasl-mechanism=plain&ca={ca}")
     door.uri = door.uri.replace("kafka://", f"kafka://{USER}:{broker.password}@")
     door.enter()
 
@@ -104,32 +106,32 @@ def test_tokens(guarded_broker: Kafka, tokens: TokenEndpoint) -> None:
             "sasl-oauth-scopes": ["kafka", "more"],
         }
 
-    Door(guarded_broker, Listener.SASL_PLAINTEXT).enter(**told(tokens.client_secret))
+    Door(guarded_broker, KafkaListener.SASL_PLAINTEXT).enter(**told(tokens.client_secret))
     assert tokens.grants >= 1
     assert tokens.asked[-1]["scope"] == ["kafka more"]
-    words = Door(guarded_broker, Listener.SASL_PLAINTEXT).refused(**told("nobody-knows"))
+    words = Door(guarded_broker, KafkaListener.SASL_PLAINTEXT).refused(**told("nobody-knows"))
     assert "nobody-knows" not in words
     assert "invalid_client" in words
 
 
 def test_certificates(guarded_broker: Kafka, tmp_path: Path) -> None:
     broker, own = guarded_broker, guarded_broker.certificates
-    Door(broker, Listener.SSL, f"&ca={own.ca}").enter()
-    Door(broker, Listener.SSL, f"&ca={own.ca}", "kafka+ssl").enter()
-    Door(broker, Listener.SSL, "&enable-tls=true&insecure-skip-verify=true").enter()
+    Door(broker, KafkaListener.SSL, f"&ca={own.ca}").enter()
+    Door(broker, KafkaListener.SSL, f"&ca={own.ca}", "kafka+ssl").enter()
+    Door(broker, KafkaListener.SSL, "&enable-tls=true&insecure-skip-verify=true").enter()
     pair = f"&cert={own.client}&key={own.client_key}"
-    Door(broker, Listener.MTLS, f"&ca={own.ca}{pair}").enter()
+    Door(broker, KafkaListener.MTLS, f"&ca={own.ca}{pair}").enter()
     other = Certificates.make(tmp_path / "other")
-    strange = Door(broker, Listener.SSL, f"&ca={other.ca}").refused()
+    strange = Door(broker, KafkaListener.SSL, f"&ca={other.ca}").refused()
     assert "certificate verify failed" in strange
-    assert "certificate" in Door(broker, Listener.MTLS, f"&ca={own.ca}").refused()
+    assert "certificate" in Door(broker, KafkaListener.MTLS, f"&ca={own.ca}").refused()
     not_theirs = f"&ca={own.ca}&cert={other.client}&key={other.client_key}"
-    assert "certificate" in Door(broker, Listener.MTLS, not_theirs).refused()
+    assert "certificate" in Door(broker, KafkaListener.MTLS, not_theirs).refused()
 
 
 def test_the_wrong_kind_of_listener(guarded_broker: Kafka) -> None:
     """It may be a broker that is just starting: tried again, with words that help."""
-    door = Door(guarded_broker, Listener.PLAINTEXT, "&enable-tls=true")
+    door = Door(guarded_broker, KafkaListener.PLAINTEXT, "&enable-tls=true")
     with pytest.raises(SinkUnavailable, match="SSL|Disconnected") as caught:
         door.enter()
     assert "\n" not in str(caught.value)
@@ -137,7 +139,7 @@ def test_the_wrong_kind_of_listener(guarded_broker: Kafka) -> None:
 
 
 def test_missing_rights(guarded_broker: Kafka) -> None:
-    broker, way = guarded_broker, Listener.SASL_PLAINTEXT
+    broker, way = guarded_broker, KafkaListener.SASL_PLAINTEXT
     login = sasl(broker, "plain")
     door = Door(broker, way, login)
     broker.forbid("CREATE", user=USER)
@@ -176,7 +178,7 @@ def test_a_right_that_is_withdrawn_while_the_feed_runs(guarded_broker: Kafka, co
 
 def test_settings_that_may_not_be_looked_at(guarded_broker: Kafka) -> None:
     """A login may write without a right to see the topic's settings."""
-    door = Door(guarded_broker, Listener.SASL_PLAINTEXT, sasl(guarded_broker, "plain"))
+    door = Door(guarded_broker, KafkaListener.SASL_PLAINTEXT, sasl(guarded_broker, "plain"))
     guarded_broker.create_topic(door.topic, 1)
     guarded_broker.forbid("DESCRIBE_CONFIGS", door.topic, USER)
     door.enter()

@@ -8,7 +8,7 @@ import pytest
 from kafka_feed_kit import KafkaFeed, Scene
 
 from rowferry.errors import BadDispatchRule, SinkUnavailable, TopicRefused, Verdict
-from rowferry.testing.servers import Registry
+from rowferry.testing.servers import SchemaRegistryServer
 
 BY_KEY = "[sink]\ndispatchers = [{matcher = ['*.*'], partition = 'pk'}]\n"
 OWN_TOPICS = (
@@ -142,7 +142,7 @@ def test_what_the_broker_refuses_is_told_at_creation(table: Scene) -> None:
     assert table.topics() == {}
 
 
-def test_avro_has_one_table_in_a_topic(scene: Scene, schema_registry: Registry) -> None:
+def test_avro_has_one_table_in_a_topic(scene: Scene, schema_registry: SchemaRegistryServer) -> None:
     query = f"protocol=avro&schema-registry={schema_registry.url}"
     scene.sql("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE u (id INT PRIMARY KEY)")
     with pytest.raises(TopicRefused, match=f"would hold {scene.database}.t and {scene.database}.u"):

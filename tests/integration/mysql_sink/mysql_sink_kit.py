@@ -15,7 +15,7 @@ from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.operator import prepare as preparing
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, SinkUnavailable, Verdict
@@ -69,7 +69,7 @@ class MySqlFeed:
             uri = re.sub(r"//.*@", f"//{self.login}@", uri)
         return f"{uri}?meta-database={self._scene.meta}&{self.query}"
 
-    def prepare(self) -> preparing.Prepared:
+    def prepare(self) -> preparing.PreparedFeed:
         """Check the feed as its creation does."""
         found = self._folder / "feed.toml"
         route = f"matcher = ['*.*']\ntarget-schema = '{self._scene.copy}'\n"
@@ -131,7 +131,7 @@ class MySqlFeed:
             self._loop = None
             self.store.release(self._claim)
 
-    def step(self) -> Step | None:
+    def step(self) -> StepResult | None:
         """Do one step; None: it failed in a way that a supervisor repeats.
 
         Raises:

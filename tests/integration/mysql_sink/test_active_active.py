@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from page_examples import all_blocks, commands
 from rowferry.change.plan import Plan
 from rowferry.change.table import TableId
-from rowferry.control.feed.loop import Step
+from rowferry.control.feed.loop import StepResult
 from rowferry.control.operator.operations import Operations
 from rowferry.control.operator.prepare import check_rules
 from rowferry.control.operator.table_rules import with_rules
@@ -100,7 +100,7 @@ def counted(feed: MySqlFeed) -> Counter[str]:
     found: Counter[str] = Counter()
     whole = feed.step
 
-    def step() -> Step | None:
+    def step() -> StepResult | None:
         done = whole()
         if done is not None:
             found.update(rows=done.rows, schema_changes=done.schema_changes)

@@ -13,7 +13,7 @@ from mysql_sink_kit import Scene, scene_of
 from rowferry.errors import SinkUnavailable
 from rowferry.flow.capture.binlog.frame import scanner
 from rowferry.flow.sink.mysql import apply
-from rowferry.testing.mysql_history import JOURNAL, SHAPES, Writers, make_tables, settled
+from rowferry.testing.mysql_history import JOURNAL, SHAPES, MySqlWriters, make_tables, settled
 from rowferry.testing.servers import MariaDb, MySql, Relay
 
 UNIQUE = (
@@ -80,7 +80,7 @@ def test_equal_tables_whatever_fails(
     feed = scene.feed(query)
     feed.run()
     schemas = {t.id: t for t in feed.prepare().tables if t.id.table != "taken"}
-    writers = Writers(scene.source, schemas, prepare=lambda cursor, dice: time.sleep(0.01))
+    writers = MySqlWriters(scene.source, schemas, prepare=lambda cursor, dice: time.sleep(0.01))
 
     def stumble(plan: object) -> None:
         if dice.random() < 0.2:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
+from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
 from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.flow.capture.range_log.page import DELETE
 from rowferry.refstore.client import Store
@@ -34,13 +34,13 @@ def eventually(check: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.05)
 
 
-def routes_of(reader: RangeClient, table: TableSchema) -> list[Route]:
+def routes_of(reader: RangeClient, table: TableSchema) -> list[KnownRange]:
     wanted = set(table.physical_ids)
     return [r for r in reader.routes() if r.physical_id in wanted]
 
 
 def pulled(
-    reader: RangeClient, table: TableSchema, route: Route, after: int = 0
+    reader: RangeClient, table: TableSchema, route: KnownRange, after: int = 0
 ) -> tuple[list[LogRow], int]:
     """Return the rest of a range's log and its last index."""
     decoder, rows = RowDecoder(table), []

@@ -12,7 +12,7 @@ from test_transactions import fill
 
 from rowferry.change.table import TableId
 from rowferry.errors import LogLost, SnapshotGone, StoreDamaged, StoreError
-from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
+from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 
@@ -121,7 +121,7 @@ def test_a_moved_leader_loses_snapshots_and_keeps_the_log(
         store.move_leader(old.range_id, "127.0.0.1:1")
 
 
-def _leads(reader: RangeClient, route: Route) -> bool:
+def _leads(reader: RangeClient, route: KnownRange) -> bool:
     try:
         return bool(reader.heads([(route, 0)]))
     except Rerouted:

@@ -14,7 +14,7 @@ from rowferry.errors import StoreError, TransactionAborted
 from rowferry.flow.capture.range_log.client import RangeClient
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
-from rowferry.refstore.workload import START_BALANCE, Bank, Mixed, Pace, run
+from rowferry.refstore.workload import START_BALANCE, Bank, Mixed, WorkloadPace, run
 
 
 def fill(store: Store, table: TableId, count: int = 100) -> None:
@@ -136,7 +136,7 @@ def test_the_banks_total_survives_a_killed_server(
 
     timer = threading.Timer(0.7, kill)
     timer.start()
-    done = run(store, bank, Pace(seconds=4, threads=3), lambda _: None)
+    done = run(store, bank, WorkloadPace(seconds=4, threads=3), lambda _: None)
     killed.wait()
     cluster.restart(0)
     cluster.wait_ready()
@@ -155,7 +155,7 @@ def test_the_banks_total_survives_a_killed_server(
 def test_every_column_type_goes_through(store: Store, reader: RangeClient) -> None:
     mixed = Mixed("all_types", keys=2000)
     mixed.create(store, ranges=2)
-    done = run(store, mixed, Pace(transactions=60, threads=2, randomness=4), lambda _: None)
+    done = run(store, mixed, WorkloadPace(transactions=60, threads=2, randomness=4), lambda _: None)
     assert done.failures == []
     assert done.committed == 60
     assert rebuilt(whole_log(reader, store, mixed.table)) == content(store, mixed.table)

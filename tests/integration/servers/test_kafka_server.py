@@ -10,15 +10,15 @@ from confluent_kafka import KafkaException, Producer
 from process_kit import is_gone, listens
 
 from rowferry.errors import SourceUnavailable
-from rowferry.testing.servers import Kafka, Listener, TokenEndpoint, java_server
+from rowferry.testing.servers import Kafka, KafkaListener, TokenEndpoint, java_server
 
 SASL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 WAYS = [
-    (Listener.PLAINTEXT, ""),
-    *((Listener.SASL_PLAINTEXT, mechanism) for mechanism in SASL),
-    (Listener.SSL, ""),
-    *((Listener.SASL_SSL, mechanism) for mechanism in SASL),
-    (Listener.MTLS, ""),
+    (KafkaListener.PLAINTEXT, ""),
+    *((KafkaListener.SASL_PLAINTEXT, mechanism) for mechanism in SASL),
+    (KafkaListener.SSL, ""),
+    *((KafkaListener.SASL_SSL, mechanism) for mechanism in SASL),
+    (KafkaListener.MTLS, ""),
 ]
 
 
@@ -69,7 +69,7 @@ def test_no_topic_appears_by_itself(kafka_broker: Kafka) -> None:
 
 
 def test_every_way_in_and_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listeners = tuple(Listener)[1:]
+    listeners = tuple(KafkaListener)[1:]
     options = {"message.max.bytes": "30000"}
     with Kafka.start(tmp_path / "one", options, listeners) as broker:
         broker.create_topic("t")
@@ -83,9 +83,9 @@ def test_every_way_in_and_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert len(written) == len(WAYS) + 1
         assert broker.topic_config("t")["max.message.bytes"] == "30000"
         with pytest.raises(KafkaException):  # no certificate
-            _reach({**broker.client_settings(Listener.SSL), **_at(broker, Listener.MTLS)})
+            _reach({**broker.client_settings(KafkaListener.SSL), **_at(broker, KafkaListener.MTLS)})
         with pytest.raises(KafkaException):  # a wrong password
-            sasl = broker.client_settings(Listener.SASL_PLAINTEXT)
+            sasl = broker.client_settings(KafkaListener.SASL_PLAINTEXT)
             _reach({**sasl, "sasl.password": "other"})
 
         pid, address = broker.pid, broker.bootstrap
@@ -127,7 +127,7 @@ def _other_broker(folder: Path, taken: int, monkeypatch: pytest.MonkeyPatch) -> 
     return broker
 
 
-def _at(broker: Kafka, listener: Listener) -> dict[str, Any]:
+def _at(broker: Kafka, listener: KafkaListener) -> dict[str, Any]:
     return {"bootstrap.servers": broker.address(listener)}
 
 
@@ -136,7 +136,7 @@ def _reach(settings: dict[str, Any]) -> None:
 
 
 def _by_token(broker: Kafka, tokens: TokenEndpoint) -> dict[str, Any]:
-    settings = broker.client_settings(Listener.SASL_SSL, "OAUTHBEARER")
+    settings = broker.client_settings(KafkaListener.SASL_SSL, "OAUTHBEARER")
     del settings["sasl.username"], settings["sasl.password"]
     return settings | {
         "sasl.oauthbearer.method": "oidc",

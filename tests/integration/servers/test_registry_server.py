@@ -10,7 +10,7 @@ import pytest
 from process_kit import is_gone
 
 from rowferry.errors import SourceUnavailable
-from rowferry.testing.servers import Registry
+from rowferry.testing.servers import SchemaRegistryServer
 
 
 def record(*fields: dict[str, Any]) -> dict[str, str]:
@@ -22,7 +22,9 @@ A = {"name": "a", "type": "int"}
 B = {"name": "b", "type": "int"}
 
 
-def test_a_schema_that_old_readers_cannot_read_is_refused(schema_registry: Registry) -> None:
+def test_a_schema_that_old_readers_cannot_read_is_refused(
+    schema_registry: SchemaRegistryServer,
+) -> None:
     registry, subject = schema_registry, "servers-value"
     path = f"/subjects/{subject}/versions"
     registry.ask("POST", path, record(A))
@@ -39,7 +41,7 @@ def test_a_schema_that_old_readers_cannot_read_is_refused(schema_registry: Regis
 
 
 def test_life(tmp_path: Path) -> None:
-    with Registry.start(tmp_path) as registry:
+    with SchemaRegistryServer.start(tmp_path) as registry:
         registry.ask("POST", "/subjects/kept/versions", record(A))
         pid, url = registry.pid, registry.url
         registry.kill()

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from rowferry.flow.sink.storage.object_files import ObjectFiles
 from rowferry.flow.sink.storage.options import read_settings
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -30,7 +30,7 @@ def spec_of(uri: str) -> ChangefeedSpec:
 
 def files_at(uri: str, **attributes: Any) -> ObjectFiles:
     spec = spec_of(uri)
-    sink = cast("type[Storage]", SINKS.load(spec.sink.scheme))
+    sink = cast("type[StorageSink]", SINKS.load(spec.sink.scheme))
     found = sink.files_of(spec, read_settings(spec))
     assert isinstance(found, ObjectFiles)
     for name, value in attributes.items():

@@ -18,8 +18,8 @@ from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop
 from rowferry.control.store.sql_store import open_store
-from rowferry.downstream.consume.arrival import Arrival, RowChange
-from rowferry.downstream.consume.consumer import Request, consume
+from rowferry.downstream.consume.arrival import Arrival, ArrivedRow
+from rowferry.downstream.consume.consumer import ConsumeRequest, consume
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.sink.storage import buckets
 from rowferry.refstore.client import Store
@@ -153,13 +153,13 @@ class _Counter:
     rows = 0
 
     def take(self, changes: Iterable[Arrival]) -> None:
-        self.rows += sum(isinstance(change, RowChange) for change in changes)
+        self.rows += sum(isinstance(change, ArrivedRow) for change in changes)
 
 
 def _consumed(uri: str) -> tuple[int, int]:
     """Read the bucket as users do; return rows and violations."""
     taker = _Counter()
-    outcome = consume(Request(uri, until_end=True), lambda _: [taker], threading.Event())
+    outcome = consume(ConsumeRequest(uri, until_end=True), lambda _: [taker], threading.Event())
     assert outcome.watermark > 0
     assert taker.rows == outcome.findings.rows
     return taker.rows, outcome.findings.violations

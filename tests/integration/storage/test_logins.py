@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from object_store_kit import files_at
 
 from rowferry.errors import BadOption, SinkUnwritable
-from rowferry.flow.sink.storage.files import Entry
+from rowferry.flow.sink.storage.files import DirectoryEntry
 from rowferry.testing.servers import Azurite
 
 
@@ -45,7 +45,7 @@ def test_a_shared_access_signature(azure_server: Azurite, prefix: str) -> None:
     assert stored is not None
     assert files.swap("a/x", b"two", stored) is True
     assert files.swap("a/x", b"three", stored) is False
-    assert files.entries("a") == [Entry("x", False)]
+    assert files.entries("a") == [DirectoryEntry("x", False)]
     # Azurite answers 500 to every removal with a signature, so that is not tried here.
     for weak in (
         signature(azure_server, "rl"),

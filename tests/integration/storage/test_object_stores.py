@@ -13,7 +13,7 @@ from object_store_kit import files_at, sink_uri
 
 from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage import buckets, object_files
-from rowferry.flow.sink.storage.files import Entry
+from rowferry.flow.sink.storage.files import DirectoryEntry
 from rowferry.testing.servers import Minio, ObjectServer, Relay
 
 WRITERS = 8
@@ -73,7 +73,7 @@ def test_names_lists_and_lengths(server: ObjectServer, prefix: str) -> None:
     files.create("empty", b"")
     assert sorted(files.paths(9)) == sorted([*paths, "empty"])
     assert {e.name for e in files.entries("") if e.is_directory} == {p[:-12] for p in paths}
-    assert files.entries("日本/t/1") == [Entry("CDC.csv", False)]
+    assert files.entries("日本/t/1") == [DirectoryEntry("CDC.csv", False)]
     assert files.entries("none") == []
     for path in paths:
         stored = files.get(path)
@@ -182,7 +182,7 @@ def test_tls(tmp_path: Path) -> None:
         assert server.endpoint.startswith("https://")
         files = files_at(uri)
         assert files.create("a", b"x")
-        assert files.entries("") == [Entry("a", False)]
+        assert files.entries("") == [DirectoryEntry("a", False)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(buckets.RETRIES, "max_retries", 0)
             with pytest.raises(SinkUnavailable):

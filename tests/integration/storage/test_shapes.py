@@ -22,7 +22,7 @@ from rowferry.downstream.rebuild.table import plan_tables, rebuild_here
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.storage.paths import DataFile, IndexFile, SchemaFile
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.flow.sink.storage.walk import walk
 from rowferry.registry import CODECS, SINKS
 
@@ -40,15 +40,17 @@ def table(name: str, *more: Column) -> TableSchema:
     return TableSchema(TableId("shop", name), 1, 100, columns, (primary,))
 
 
-def opened(uri: str) -> tuple[Storage, Codec]:
+def opened(uri: str) -> tuple[StorageSink, Codec]:
     spec = spec_of(uri)
     codec: Codec = codec_for(CODECS.load(spec.protocol), spec)
-    sink = cast("type[Storage]", SINKS.load(spec.sink.scheme))(spec, codec)
+    sink = cast("type[StorageSink]", SINKS.load(spec.sink.scheme))(spec, codec)
     sink.open(Owner("feed", 1), None)
     return sink, codec
 
 
-def run(sink: Storage, number: int, frames: dict[TableSchema, Encoded], per_segment: int) -> Plan:
+def run(
+    sink: StorageSink, number: int, frames: dict[TableSchema, Encoded], per_segment: int
+) -> Plan:
     """One micro-batch with a file for each table."""
     tables = list(frames)
     slices = {t: TableSlice(t.id, t.table_id, t.version) for t in tables}

@@ -11,11 +11,11 @@ from feed_kit import scene_of
 
 from rowferry.change.table import TableId
 from rowferry.downstream.verify import ranges, run
-from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.local import ThreadRunner
 from rowferry.downstream.verify.names import Names
 from rowferry.downstream.verify.ranges import Ranges
 from rowferry.downstream.verify.repair import RepairFile
-from rowferry.downstream.verify.run import Request, TableResult, verify
+from rowferry.downstream.verify.run import TableResult, VerifyRequest, verify
 from rowferry.downstream.verify.side import DatabaseSide, DatabaseTable, Side, open_side
 from rowferry.downstream.verify.sync_points import newest, read_at_newest
 from rowferry.downstream.verify.views import PastViews
@@ -48,7 +48,7 @@ COLUMNS = {
 }
 
 
-class Counting(InProcessRunner):
+class Counting(ThreadRunner):
     """Remembers which key ranges the servers found to differ."""
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ class Counting(InProcessRunner):
 
 
 def compared(
-    a: Side, b: Side, runner: InProcessRunner, *rules: str, file: RepairFile | None = None
+    a: Side, b: Side, runner: ThreadRunner, *rules: str, file: RepairFile | None = None
 ) -> dict[str, TableResult]:
-    request = Request(Names.of(["va.*"], rules), (), CHUNK_ROWS, repairs=file is not None)
+    request = VerifyRequest(Names.of(["va.*"], rules), (), CHUNK_ROWS, repairs=file is not None)
     results = {}
     for result in verify(a, b, request, runner):
         if file is not None and result.repair is not None:
@@ -237,7 +237,7 @@ def test_a_storage_is_compared_with_its_source_while_the_feed_runs(
         feed.catch_up()
         uri = f"file://{feed.root}?protocol=canal-json&enable-tidb-extension=true"
         a, b = open_side(mysql_server.uri, CHUNK_ROWS), open_side(uri, CHUNK_ROWS)
-        runner = InProcessRunner()
+        runner = ThreadRunner()
         found = compared(a, b, runner)
         assert [r.name.table for r in found.values() if not r.is_equal and r.missing == ""] == []
         assert found["many"].rows == (1000, 1000)
@@ -253,14 +253,14 @@ def test_a_storage_is_compared_with_its_source_while_the_feed_runs(
                 scene.sql("UPDATE many SET v = 'late' WHERE id = 700")
 
         names = Names.of(["va.many", "va.words"], [])
-        request = Request(names, (), CHUNK_ROWS, tries=3, wait_s=0.5)
+        request = VerifyRequest(names, (), CHUNK_ROWS, tries=3, wait_s=0.5)
         found = {r.name.table: r for r in verify(a, b, request, runner, wait)}
         assert all(r.is_equal for r in found.values()) and found["many"].tries == 2
         assert waits == [0.5]  # the rest had come meanwhile
         # A row that never comes is real.
         feed.catch_up()
         scene.sql("SET sql_log_bin = 0", "DELETE FROM many WHERE id = 707")
-        (lost,) = verify(a, b, Request(Names.of(["va.many"], []), tries=2, wait_s=0), runner)
+        (lost,) = verify(a, b, VerifyRequest(Names.of(["va.many"], []), tries=2, wait_s=0), runner)
         assert (lost.only, lost.changed, lost.tries) == ([0, 1], 0, 2)
         # What the storage was then is not what the source is now.
         old = open_side(uri, CHUNK_ROWS, as_of=before)

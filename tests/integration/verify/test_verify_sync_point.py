@@ -15,7 +15,7 @@ from run_kit import Result, call
 
 from page_examples import all_blocks, commands
 from rowferry.control.feed.running import Conditions
-from rowferry.control.fleet.server import Member, Pace
+from rowferry.control.fleet.server import FleetPace, Member
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
 from rowferry.downstream.verify import views
@@ -78,7 +78,7 @@ def served(folder: Path) -> Iterator[tuple[Operations, str]]:
     with closing(open_store(f"sqlite:///{folder / 'meta.db'}")) as store:
         operations = Operations(store)
         app = create_app(operations, About("127.0.0.1:8300", "0", 0.0, "here"))
-        pace = Pace(every_s=0.05)
+        pace = FleetPace(every_s=0.05)
         member = Member(store, "here:1", Conditions(lambda name: DriverRunner()), pace)
         thread = threading.Thread(target=member.run, args=(stop,))
         thread.start()

@@ -11,8 +11,8 @@ from rowferry.change.chunk import DdlKind, Op, SchemaChange
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.downstream.consume.apply import Applier, create_statement
-from rowferry.downstream.consume.arrival import RowChange, Statement, Where
-from rowferry.downstream.consume.checks import Findings
+from rowferry.downstream.consume.arrival import ArrivedRow, ArrivedStatement, Where
+from rowferry.downstream.consume.checks import ConsumeFindings
 from rowferry.downstream.consume.mysql_target import MySqlTarget
 from rowferry.errors import BadUri
 from rowferry.spec.uri import Uri
@@ -47,21 +47,21 @@ class Database(MySqlTarget):
         self.said.append((f"USE {database}", query))
 
 
-def change(op: Op, before: dict[str, Any] | None, after: dict[str, Any] | None) -> RowChange:
-    return RowChange(TABLE, op, 1, before, after, Where("t[0]", 7))
+def change(op: Op, before: dict[str, Any] | None, after: dict[str, Any] | None) -> ArrivedRow:
+    return ArrivedRow(TABLE, op, 1, before, after, Where("t[0]", 7))
 
 
-def put(key: int, value: str) -> RowChange:
+def put(key: int, value: str) -> ArrivedRow:
     return change(Op.INSERT, None, {"id": key, "v%": value})
 
 
-def drop(key: int) -> RowChange:
+def drop(key: int) -> ArrivedRow:
     return change(Op.DELETE, {"id": key, "v%": ""}, None)
 
 
-def applied(*changes: RowChange | Statement, database: Database | None = None) -> list[Any]:
+def applied(*changes: ArrivedRow | ArrivedStatement, database: Database | None = None) -> list[Any]:
     found = database or Database()
-    Applier(found, Findings()).take(changes)
+    Applier(found, ConsumeFindings()).take(changes)
     return [s for s in found.said if "DATABASE IF NOT EXISTS" not in str(s)]
 
 
@@ -80,7 +80,7 @@ def test_the_last_change_of_each_key_counts() -> None:
 
 def test_a_schema_change_is_a_border() -> None:
     query = SchemaChange(2, DdlKind.ADD_COLUMN, "ALTER TABLE t ADD c INT", TableId("d", "t"))
-    said = applied(put(1, "a"), Statement(query, Where("")), put(1, "b"))
+    said = applied(put(1, "a"), ArrivedStatement(query, Where("")), put(1, "b"))
     assert [s if isinstance(s, str) else s[0].split()[0] for s in said] == [
         "REPLACE", "COMMIT", "USE", "COMMIT", "REPLACE", "COMMIT",
     ]  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_schema_change_is_a_border() -> None:
 
 def test_a_database_is_not_entered_before_it_is_made() -> None:
     query = SchemaChange(2, DdlKind.NONE, "CREATE DATABASE d", TableId("d", ""))
-    assert applied(Statement(query, Where("")))[0] == ("USE ", "CREATE DATABASE d")
+    assert applied(ArrivedStatement(query, Where("")))[0] == ("USE ", "CREATE DATABASE d")
 
 
 def test_missing_tables_and_columns_are_made() -> None:
@@ -108,8 +108,8 @@ def test_generated_columns_are_not_set() -> None:
 
 
 def test_a_row_that_is_only_a_key_is_a_violation() -> None:
-    findings, database = Findings(), Database()
-    row = RowChange(TABLE, Op.INSERT, 1, None, {"id": 1}, Where("t[0]", 7), key_only=True)
+    findings, database = ConsumeFindings(), Database()
+    row = ArrivedRow(TABLE, Op.INSERT, 1, None, {"id": 1}, Where("t[0]", 7), key_only=True)
     Applier(database, findings).take([row])
     assert findings.samples == [
         "t[0]@7: d.t (1,) insert at 1: cannot be applied, the message holds its key only"

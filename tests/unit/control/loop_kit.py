@@ -18,7 +18,7 @@ from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.feed.loop import Loop
 from rowferry.control.store.contract import Hold, MetaStore
 from rowferry.flow.assemble import Flow, assemble
-from rowferry.flow.capture.contract import Appetite, SnapshotShare, SourceTraits, Standing
+from rowferry.flow.capture.contract import Appetite, PlannerPosition, SnapshotShare, SourceTraits
 from rowferry.flow.decide.contract import Decision
 from rowferry.registry import SOURCES
 from rowferry.spark.job import InProcessRunner
@@ -174,10 +174,10 @@ class ScriptedPlanner:
             self._known.add(table.version)
             self._met.append(table)
 
-    def standing(self, place: Mapping[str, Any]) -> Standing:
+    def standing(self, place: Mapping[str, Any]) -> PlannerPosition:
         if self.next == place["next"]:
-            return Standing.AT
-        return Standing.PAST if self.next > place["next"] else Standing.BEFORE
+            return PlannerPosition.AT
+        return PlannerPosition.PAST if self.next > place["next"] else PlannerPosition.BEFORE
 
     def table_versions(self) -> tuple[TableSchema, ...]:
         found, self._met = tuple(self._met), []

@@ -14,9 +14,9 @@ from loop_kit import SCRIPTS, Script
 from rowferry.change.chunk import Rows
 from rowferry.control.feed.running import Conditions
 from rowferry.control.feed.supervise import Patience
-from rowferry.control.fleet.server import Member, Pace
-from rowferry.control.lifecycle import State
-from rowferry.control.store.contract import Feed, MetaStore
+from rowferry.control.fleet.server import FleetPace, Member
+from rowferry.control.lifecycle import FeedState
+from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.errors import MetaUnavailable
 from rowferry.flow.assemble import assemble
 from rowferry.spark.shared import DriverRunner
@@ -25,7 +25,7 @@ from rowferry.spec.uri import Uri
 from rowferry.testing.harness import wait_for
 from rowferry.testing.storage import storage_changes
 
-QUICK = Pace(lease_s=30.0, renew_s=0.01, every_s=0.01, sample_every_s=0.0, others_come_s=0.3)
+QUICK = FleetPace(lease_s=30.0, renew_s=0.01, every_s=0.01, sample_every_s=0.0, others_come_s=0.3)
 SOON = Patience(0.01, 0.02, 0.1)
 WITHIN_S = 120.0
 
@@ -74,7 +74,7 @@ class Fleet:
 
     @contextmanager
     def member(
-        self, pace: Pace = QUICK, store: Any = None, patience: Patience = SOON
+        self, pace: FleetPace = QUICK, store: Any = None, patience: Patience = SOON
     ) -> Iterator[Member]:
         """Run a member in a thread; it drains at the end of the block."""
         stop = threading.Event()
@@ -90,7 +90,7 @@ class Fleet:
             thread.join(WITHIN_S)
             assert not thread.is_alive(), "the member did not drain"
 
-    def feed(self, name: str) -> Feed:
+    def feed(self, name: str) -> FeedRecord:
         """Return a changefeed that is stored."""
         found = self.store.feed(name)
         assert found is not None
@@ -113,7 +113,7 @@ class Fleet:
         expected = SCRIPTS[name].ids()
         self.until(lambda: self.ids(name) == expected, f"all rows of {name}")
 
-    def until_state(self, name: str, state: State) -> None:
+    def until_state(self, name: str, state: FeedState) -> None:
         """Wait until a changefeed has a state and, unless it runs, nobody holds it."""
 
         def there() -> bool:

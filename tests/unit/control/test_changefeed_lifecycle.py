@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.control.lifecycle import INITIAL, State, Verb, move, possible
+from rowferry.control.lifecycle import INITIAL, FeedState, Verb, move, possible
 from rowferry.errors import IllegalMove
 
 # Written as a picture, apart from the table under test: rows are states, columns verbs.
@@ -20,24 +20,24 @@ removed    -        -       -        -        -        -       -        -       
 """  # noqa: E501
 
 
-def _cells() -> list[tuple[State, Verb, str]]:
+def _cells() -> list[tuple[FeedState, Verb, str]]:
     head, *lines = EXPECTED.strip().splitlines()
     verbs = [Verb(v) for v in head.split()]
     cells = []
     for line in lines:
         state, *found = line.split()
-        cells += [(State(state), verb, to) for verb, to in zip(verbs, found, strict=True)]
+        cells += [(FeedState(state), verb, to) for verb, to in zip(verbs, found, strict=True)]
     return cells
 
 
 def test_the_picture_covers_every_state_and_verb() -> None:
-    assert {(s, v) for s, v, _ in _cells()} == {(s, v) for s in State for v in Verb}
+    assert {(s, v) for s, v, _ in _cells()} == {(s, v) for s in FeedState for v in Verb}
 
 
 @pytest.mark.parametrize(("state", "verb", "to"), _cells())
-def test_each_verb_in_each_state(state: State, verb: Verb, to: str) -> None:
+def test_each_verb_in_each_state(state: FeedState, verb: Verb, to: str) -> None:
     if to != "-":
-        assert move(state, verb) is State(to)
+        assert move(state, verb) is FeedState(to)
         return
     with pytest.raises(IllegalMove) as raised:
         move(state, verb)
@@ -52,8 +52,8 @@ def test_every_state_can_be_reached_from_the_first_one() -> None:
     while fresh:
         reached |= fresh
         fresh = {move(s, v) for s in fresh for v in possible(s)} - reached
-    assert reached == set(State)
+    assert reached == set(FeedState)
 
 
 def test_only_normal_and_warning_run() -> None:
-    assert {s for s in State if s.runs} == {State.NORMAL, State.WARNING}
+    assert {s for s in FeedState if s.runs} == {FeedState.NORMAL, FeedState.WARNING}

@@ -9,7 +9,7 @@ import pytest
 from operations_kit import listed_source, table
 
 from page_examples import ROOT, all_blocks, table_rows
-from rowferry.control.lifecycle import MOVES, State, Verb
+from rowferry.control.lifecycle import MOVES, FeedState, Verb
 from rowferry.control.operator import operations
 
 PAGE = (ROOT / "docs" / "changefeeds.md").read_text()
@@ -17,16 +17,16 @@ PAGE = (ROOT / "docs" / "changefeeds.md").read_text()
 
 def test_the_tables_of_states_are_whole() -> None:
     described = {row[0].strip("`") for row in table_rows(PAGE, "state|meaning")}
-    assert described == set(State)
+    assert described == set(FeedState)
     rows = table_rows(PAGE, "state|" + "|".join(Verb))
     written = {
-        (State(row[0].strip("`")), verb): State(cell.strip("`"))
+        (FeedState(row[0].strip("`")), verb): FeedState(cell.strip("`"))
         for row in rows
         for verb, cell in zip(Verb, row[1:], strict=True)
         if cell
     }
     assert written == MOVES
-    assert [row[0].strip("`") for row in rows] == list(State)
+    assert [row[0].strip("`") for row in rows] == list(FeedState)
 
 
 def test_the_examples_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from rowferry.change.plan import Output, Plan, Segment, Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim, Holder
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator import explain, operations
-from rowferry.control.operator.operations import Changed, Operations, Wanted
-from rowferry.control.operator.prepare import Prepared
+from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
+from rowferry.control.operator.prepare import PreparedFeed
 from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import (
@@ -160,7 +160,7 @@ def test_rules_of_a_queue_are_told(desk: Desk) -> None:
     config = {"sink": {"dispatchers": [dispatch]}}
     uri = "kafka://localhost:9092/all?protocol=canal-json"
     spec, _ = build_spec("listed://shop", uri, config, "feed", sinks=sink_traits)
-    prepared = Prepared(spec, assemble(spec), tuple(desk.tables[:2]), ())
+    prepared = PreparedFeed(spec, assemble(spec), tuple(desk.tables[:2]), ())
     assert explain.outputs(prepared) == {ORDERS: "shop_orders", ITEMS: "all"}
     assert (
         "shop.orders: dispatched by sink.dispatchers[0] (topic = {schema}_{table}, partition = ts)"
@@ -206,13 +206,13 @@ def test_an_id_is_taken_once(desk: Desk) -> None:
 
 def test_pause_and_resume_can_be_repeated(desk: Desk) -> None:
     desk.create()
-    assert desk.operations.pause("feed").state is State.STOPPED
+    assert desk.operations.pause("feed").state is FeedState.STOPPED
     before = desk.snapshot()
-    assert desk.operations.pause("feed").state is State.STOPPED
+    assert desk.operations.pause("feed").state is FeedState.STOPPED
     assert desk.snapshot() == before
-    assert desk.operations.resume("feed").state is State.NORMAL
+    assert desk.operations.resume("feed").state is FeedState.NORMAL
     before = desk.snapshot()
-    assert desk.operations.resume("feed").state is State.NORMAL
+    assert desk.operations.resume("feed").state is FeedState.NORMAL
     assert desk.snapshot() == before
 
 
@@ -225,7 +225,7 @@ def test_the_owner_cannot_undo_a_pause(desk: Desk) -> None:
             desk.store.move(claim, verb)
     feed = desk.store.feed("feed")
     assert feed is not None
-    assert feed.state is State.STOPPED
+    assert feed.state is FeedState.STOPPED
 
 
 def test_a_failed_one_is_resumed_without_its_error(desk: Desk) -> None:
@@ -236,7 +236,7 @@ def test_a_failed_one_is_resumed_without_its_error(desk: Desk) -> None:
     with pytest.raises(IllegalMove, match="possible: resume, update, remove"):
         desk.operations.pause("feed")
     found = desk.operations.resume("feed")
-    assert (found.state, found.error, found.error_code) == (State.NORMAL, "", "")
+    assert (found.state, found.error, found.error_code) == (FeedState.NORMAL, "", "")
     assert desk.operations.see("feed").cure == ""
 
 
@@ -248,7 +248,7 @@ def test_an_overwrite_needs_a_stopped_one(desk: Desk) -> None:
     assert desk.snapshot() == before
     desk.stop()
     found = desk.operations.resume("feed", overwrite_checkpoint_ts=77)
-    assert (found.state, found.spec.start_ts) == (State.NORMAL, 77)
+    assert (found.state, found.spec.start_ts) == (FeedState.NORMAL, 77)
 
 
 def test_remove_forgets_at_once_what_nobody_runs(desk: Desk) -> None:
@@ -289,26 +289,28 @@ def test_only_a_stopped_or_failed_one_is_updated(desk: Desk) -> None:
     desk.create()
     before = desk.snapshot()
     with pytest.raises(IllegalMove, match="when it is stopped or failed; feed is normal"):
-        desk.operations.update("feed", Changed(target_ts=5))
+        desk.operations.update("feed", ChangedSettings(target_ts=5))
     assert desk.snapshot() == before
     desk.stop()
-    found = desk.operations.update("feed", Changed(target_ts=5, config={"case-sensitive": True}))
-    assert (found.state, found.spec_version) == (State.STOPPED, 2)
+    found = desk.operations.update(
+        "feed", ChangedSettings(target_ts=5, config={"case-sensitive": True})
+    )
+    assert (found.state, found.spec_version) == (FeedState.STOPPED, 2)
     assert (found.spec.target_ts, found.spec.config) == (5, {"case-sensitive": True})
-    assert desk.operations.update("feed", Changed(target_ts=0)).spec.target_ts == 0
+    assert desk.operations.update("feed", ChangedSettings(target_ts=0)).spec.target_ts == 0
 
 
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        (Changed(sink_uri="file:///elsewhere?protocol=csv"), SpecChanged),
-        (Changed(source_uri="listed://shop?start-ts=9"), SpecChanged),
-        (Changed(config={"filter": {"rules": ["shop.*", "crm.none"]}}), NoSuchTable),
-        (Changed(config={"filter": {"rulez": []}}), BadInput),
+        (ChangedSettings(sink_uri="file:///elsewhere?protocol=csv"), SpecChanged),
+        (ChangedSettings(source_uri="listed://shop?start-ts=9"), SpecChanged),
+        (ChangedSettings(config={"filter": {"rules": ["shop.*", "crm.none"]}}), NoSuchTable),
+        (ChangedSettings(config={"filter": {"rulez": []}}), BadInput),
     ],
 )
 def test_updates_that_cannot_be_are_refused(
-    desk: Desk, changed: Changed, error: type[Exception]
+    desk: Desk, changed: ChangedSettings, error: type[Exception]
 ) -> None:
     desk.create()
     desk.stop()
@@ -323,11 +325,11 @@ def test_secrets_that_were_hidden_stay_as_they_are(desk: Desk) -> None:
     desk.create(source_uri=f"listed://root:{hidden}@shop?server-id=7&start-ts=5")
     desk.stop()
     shown = "listed://root:***@shop?server-id=8"
-    found = desk.operations.update("feed", Changed(source_uri=shown))
+    found = desk.operations.update("feed", ChangedSettings(source_uri=shown))
     assert str(found.spec.source) == f"{shown}&start-ts=5"  # where it began stays, too
     assert found.spec.source.password == hidden
     with pytest.raises(BadUri, match="another address"):
-        desk.operations.update("feed", Changed(source_uri="listed://root:***@elsewhere"))
+        desk.operations.update("feed", ChangedSettings(source_uri="listed://root:***@elsewhere"))
 
 
 def test_a_plan_for_another_sink_is_taken_back(desk: Desk) -> None:
@@ -337,12 +339,12 @@ def test_a_plan_for_another_sink_is_taken_back(desk: Desk) -> None:
     desk.store.record(claim, pending, [replace(desk.tables[0], table_id=1, version=5)])
     desk.stop()
     written = desk.folder / "out" / pending.outputs[0].target["path"]
-    desk.operations.update("feed", Changed(config={"case-sensitive": True}))
+    desk.operations.update("feed", ChangedSettings(config={"case-sensitive": True}))
     assert desk.store.pending("feed") is not None  # carried out first, as it was recorded
     with pytest.raises(LeaseHeld):
-        desk.operations.update("feed", Changed(sink_uri=desk.sink + "&flush-interval=9s"))
+        desk.operations.update("feed", ChangedSettings(sink_uri=desk.sink + "&flush-interval=9s"))
     desk.store.release(claim)
-    desk.operations.update("feed", Changed(sink_uri=desk.sink + "&flush-interval=9s"))
+    desk.operations.update("feed", ChangedSettings(sink_uri=desk.sink + "&flush-interval=9s"))
     assert desk.store.pending("feed") is None
     assert not written.exists()
     assert any("rows may come again" in str(n.details) for n in desk.store.history("feed"))
@@ -428,7 +430,7 @@ def test_reset_begins_elsewhere(desk: Desk, to: dict[str, Any], parameters: dict
         desk.operations.reset("feed", **to)
     desk.stop()
     found = desk.operations.reset("feed", **to)
-    assert (found.state, found.watermark, found.micro_batch) == (State.STOPPED, 0, 1)
+    assert (found.state, found.watermark, found.micro_batch) == (FeedState.STOPPED, 0, 1)
     assert dict(found.spec.source.parameters) == parameters
     left = {"server-id": 9} if to.get("snapshot") else {"snapshot": "never", "server-id": 9}
     assert found.spec.section("source") == left
@@ -469,7 +471,10 @@ def test_finished_ones_are_listed_only_on_request(desk: Desk) -> None:
     desk.store.move("c", Verb.REACH_TARGET)
     desk.operations.pause("b")
     assert [f.id for f in desk.operations.feeds()] == ["a", "b"]
-    assert [f.id for f in desk.operations.feeds([State.FINISHED, State.STOPPED])] == ["b", "c"]
+    assert [f.id for f in desk.operations.feeds([FeedState.FINISHED, FeedState.STOPPED])] == [
+        "b",
+        "c",
+    ]
 
 
 def test_all_that_is_known_is_seen(desk: Desk) -> None:
@@ -521,7 +526,7 @@ def test_synced_means_quiet_and_near(desk: Desk) -> None:
     quiet = {"synced-status": {"synced-check-interval": 50, "checkpoint-interval": 10}}
     desk.stop()
     desk.store.release(claim)
-    desk.operations.update("feed", Changed(config=quiet))
+    desk.operations.update("feed", ChangedSettings(config=quiet))
     found = desk.operations.synced("feed")
     assert (found.synced, found.words) == (True, operations.SYNCED)
 

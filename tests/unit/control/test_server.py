@@ -19,11 +19,11 @@ from server_kit import QUICK, WITHIN_S, Fleet, FragileStore
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.feed.supervise import Patience
 from rowferry.control.fleet import measures
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowRejected, SinkUnavailable
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.testing.receiver import HttpReceiver
 
 
@@ -57,7 +57,7 @@ def test_the_operators_verbs_are_followed(fleet: Fleet) -> None:
         rows = 'rowferry_rows_total{changefeed="one",stage="sent"} 3.0'
         fleet.until(lambda: rows in shown(), "its figures")
         fleet.store.move("one", Verb.PAUSE)
-        fleet.until_state("one", State.STOPPED)
+        fleet.until_state("one", FeedState.STOPPED)
         fleet.until(lambda: not member.changefeeds, "an idle member")
         assert 'changefeed="one"' not in shown()
         script.commit(4)
@@ -98,12 +98,12 @@ def test_a_changefeed_is_removed_and_takes_its_leave_of_the_sink(
 ) -> None:
     left: list[bool] = []
 
-    def leave(sink: Storage) -> None:
+    def leave(sink: StorageSink) -> None:
         left.append(fleet.store.feed("one") is not None)
         if not answers:
             raise SinkUnavailable("nobody is there")
 
-    monkeypatch.setattr(Storage, "leave", leave, raising=False)
+    monkeypatch.setattr(StorageSink, "leave", leave, raising=False)
     fleet.create("one", 1)
     if stopped:
         fleet.store.move("one", Verb.PAUSE)
@@ -118,7 +118,7 @@ def test_a_changefeed_is_removed_and_takes_its_leave_of_the_sink(
 def test_a_target_ts_finishes(fleet: Fleet) -> None:
     script = fleet.create("one", 1, 2, 3, target_ts=START + 3)
     with fleet.member():
-        fleet.until_state("one", State.FINISHED)
+        fleet.until_state("one", FeedState.FINISHED)
         script.commit(4)
         assert fleet.ids("one") == [1, 2, 3]
     assert fleet.feed("one").watermark >= START + 3
@@ -172,7 +172,7 @@ def test_a_stolen_lease_ends_the_run_and_the_thief_is_left_alone(fleet: Fleet) -
         lease = fleet.feed("one").lease
         assert lease is not None
         assert (lease.holder, fleet.feed("one").epoch) == (thief, stolen.epoch)
-        assert fleet.feed("one").state is State.NORMAL  # to be taken over is no error
+        assert fleet.feed("one").state is FeedState.NORMAL  # to be taken over is no error
         fleet.store.release(stolen)
         fleet.until_delivered("one")
         assert fleet.feed("one").epoch == stolen.epoch + 1
@@ -249,14 +249,14 @@ def test_an_error_is_shown_until_it_is_over(fleet: Fleet, monkeypatch: pytest.Mo
         def refuse(*_: object) -> None:
             raise SinkUnavailable("the disk is full")
 
-        patch.setattr(Storage, "publish", refuse)
+        patch.setattr(StorageSink, "publish", refuse)
         with fleet.member():
-            fleet.until_state("one", State.WARNING)
+            fleet.until_state("one", FeedState.WARNING)
             counted = 'rowferry_errors_total{changefeed="one",code="RF-4001"}'
             fleet.until(lambda: counted in shown(), "a count")
-        assert (fleet.feed("one").state, fleet.feed("one").lease) == (State.WARNING, None)
+        assert (fleet.feed("one").state, fleet.feed("one").lease) == (FeedState.WARNING, None)
     with fleet.member():  # another server, which never saw the error
-        fleet.until_state("one", State.NORMAL)
+        fleet.until_state("one", FeedState.NORMAL)
         fleet.until_delivered("one")
     assert fleet.feed("one").error == ""
 
@@ -267,16 +267,16 @@ def test_an_error_that_cannot_be_repeated_away_fails_it_for_good(
     def refuse(*_: object) -> None:
         raise RowRejected("row 7")
 
-    monkeypatch.setattr(Storage, "publish", refuse)
+    monkeypatch.setattr(StorageSink, "publish", refuse)
     fleet.create("one", 1)
     fleet.create("two")
     with fleet.member() as member:
-        fleet.until_state("one", State.FAILED)
+        fleet.until_state("one", FeedState.FAILED)
         fleet.until(lambda: member.changefeeds == ("two",), "only the other one")
         assert fleet.feed("one").error == "row 7"
         before = fleet.feed("one").epoch
         fleet.store.move("one", Verb.RESUME)
-        fleet.until_state("one", State.FAILED)
+        fleet.until_state("one", FeedState.FAILED)
         assert fleet.feed("one").epoch == before + 1
 
 
@@ -288,7 +288,7 @@ def test_an_error_that_nobody_foresaw_disturbs_no_one(
     monkeypatch.setattr(odd, "versions", [])  # its planner will break
     with fleet.member():
         fleet.until_delivered("one")
-        fleet.until_state("two", State.WARNING)
+        fleet.until_state("two", FeedState.WARNING)
 
 
 def test_a_sink_that_never_answers_keeps_nobody_waiting(fleet: Fleet) -> None:
@@ -298,12 +298,12 @@ def test_a_sink_that_never_answers_keeps_nobody_waiting(fleet: Fleet) -> None:
         fleet.create("silent", 1, sink=sink)
         others = {name: fleet.create(name, 1) for name in ("a", "b")}
         with fleet.member(patience=Patience(0.2, 1.0, 0.1)) as member:
-            fleet.until_state("silent", State.WARNING)
+            fleet.until_state("silent", FeedState.WARNING)
             for turn in range(2, 12):
                 for script in others.values():
                     script.commit(turn)
                 for name in others:
                     fleet.until_delivered(name)
             assert "silent" in member.changefeeds
-    assert fleet.feed("silent").state is State.WARNING
+    assert fleet.feed("silent").state is FeedState.WARNING
     assert fleet.feed("silent").error_code == "RF-4001"

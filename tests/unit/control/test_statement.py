@@ -11,10 +11,10 @@ import pytest
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
-from rowferry.control.lifecycle import State
-from rowferry.control.operator.operations import Changed, Created, Operations, Seen, Wanted
+from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.operations import ChangedSettings, Created, Operations, Seen, Wanted
 from rowferry.control.operator.statement import execute
-from rowferry.control.store.contract import Feed, Lease, Sample
+from rowferry.control.store.contract import FeedRecord, Lease, Sample
 from rowferry.errors import BadStatement, NoSuchChangefeed
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -26,11 +26,11 @@ WATERMARK = (1_700_000_000_000 << 18) + 7
 TABLE = TableId("a", "t")
 
 
-def feed(**changes: Any) -> Feed:
+def feed(**changes: Any) -> FeedRecord:
     spec = ChangefeedSpec("x", Uri.parse(SOURCE, "source"), Uri.parse(SINK, "sink"), CONFIG)
-    made = Feed(
+    made = FeedRecord(
         id="x",
-        state=State.NORMAL,
+        state=FeedState.NORMAL,
         spec=spec,
         spec_version=1,
         created_at=1_700_000_000.0,
@@ -77,27 +77,27 @@ class Recorder(Operations):
         tables = (TABLE, TableId("a", "u"))
         return Seen(self.feed, ranges, tables, self.samples, (), None, cure)
 
-    def feeds(self, states: Any = ()) -> tuple[Feed, ...]:
+    def feeds(self, states: Any = ()) -> tuple[FeedRecord, ...]:
         self.calls.append(("feeds", tuple(states)))
         return (self.feed,)
 
-    def remove(self, changefeed: str) -> Feed | None:
+    def remove(self, changefeed: str) -> FeedRecord | None:
         self.calls.append(("remove", changefeed))
         return self.feed if self.there else None
 
-    def pause(self, changefeed: str) -> Feed:
+    def pause(self, changefeed: str) -> FeedRecord:
         return self._note("pause", changefeed)
 
-    def resume(self, changefeed: str, overwrite_checkpoint_ts: int | None = None) -> Feed:
+    def resume(self, changefeed: str, overwrite_checkpoint_ts: int | None = None) -> FeedRecord:
         return self._note("resume", changefeed, overwrite_checkpoint_ts)
 
-    def update(self, changefeed: str, changed: Changed) -> Feed:
+    def update(self, changefeed: str, changed: ChangedSettings) -> FeedRecord:
         return self._note("update", changefeed, changed)
 
-    def add_tables(self, changefeed: str, patterns: Any) -> Feed:
+    def add_tables(self, changefeed: str, patterns: Any) -> FeedRecord:
         return self._note("add_tables", changefeed, patterns)
 
-    def drop_tables(self, changefeed: str, patterns: Any) -> Feed:
+    def drop_tables(self, changefeed: str, patterns: Any) -> FeedRecord:
         return self._note("drop_tables", changefeed, patterns)
 
     def reset(
@@ -106,10 +106,10 @@ class Recorder(Operations):
         commit_ts: int | None = None,
         position: str | None = None,
         snapshot: bool = False,
-    ) -> Feed:
+    ) -> FeedRecord:
         return self._note("reset", changefeed, commit_ts, position, snapshot)
 
-    def _note(self, *call: Any) -> Feed:
+    def _note(self, *call: Any) -> FeedRecord:
         self.calls.append(call)
         return self.feed
 
@@ -160,7 +160,7 @@ def test_create_stores_and_explain_does_not(recorder: Recorder) -> None:
         ("ALTER CHANGEFEED x RESET TO POSITION 'f:4'", ("reset", "x", None, "f:4", False)),
         ("DROP CHANGEFEED x", ("remove", "x")),
         ("SHOW CHANGEFEEDS", ("feeds", ())),
-        ("SHOW ALL CHANGEFEEDS", ("feeds", tuple(State))),
+        ("SHOW ALL CHANGEFEEDS", ("feeds", tuple(FeedState))),
     ],
 )
 def test_one_statement_is_one_call(recorder: Recorder, text: str, call: tuple[Any, ...]) -> None:
@@ -176,10 +176,10 @@ def test_set_changes_what_it_names_and_keeps_the_rest(recorder: Recorder) -> Non
     execute(recorder, "ALTER CHANGEFEED x SET (target_ts = NULL)")
     config = {"filter": {}, "sink": {**CONFIG["sink"], "protocol": "avro"}}
     assert [call[2] for call in recorder.calls] == [
-        Changed(config=config),
-        Changed("t://", "s://"),
-        Changed(target_ts=9),
-        Changed(target_ts=0),
+        ChangedSettings(config=config),
+        ChangedSettings("t://", "s://"),
+        ChangedSettings(target_ts=9),
+        ChangedSettings(target_ts=0),
     ]
     assert recorder.feed.spec.config == CONFIG
 
@@ -218,7 +218,7 @@ def test_drop_of_nothing(recorder: Recorder) -> None:
 
 
 def test_show_hides_secrets_and_tells_where_it_stands(recorder: Recorder) -> None:
-    recorder.feed = feed(state=State.WARNING, error="gone", error_code="RF-4001")
+    recorder.feed = feed(state=FeedState.WARNING, error="gone", error_code="RF-4001")
     recorder.samples = (
         Sample(10.0, 5, 1, 0, 0, 0, 0.0),
         Sample(15.0, 5, 1, 5000, 0, 0, 0.0, snapshots=(("a.t", 3, 10),)),

@@ -22,7 +22,7 @@ from sqlalchemy.schema import CreateTable
 from rowferry.control.store import connection
 from rowferry.control.store.mysql_kind import MysqlKind
 from rowferry.control.store.sql_store import open_store
-from rowferry.control.store.tables import REVISIONS, VERSION_TABLE, Table
+from rowferry.control.store.tables import REVISIONS, VERSION_TABLE, MetaTable
 from rowferry.errors import BadUri, MetaDamaged, MetaUnavailable
 
 MIGRATIONS = Path(connection.__file__).parent / "migrations"
@@ -56,7 +56,7 @@ def test_migrations_make_exactly_the_tables_that_the_code_uses(tmp_path: Path) -
     engine = create_engine(f"sqlite:///{path}")
     with engine.connect() as found:
         context = MigrationContext.configure(found, opts={"version_table": VERSION_TABLE})
-        assert compare_metadata(context, Table.metadata) == []
+        assert compare_metadata(context, MetaTable.metadata) == []
     engine.dispose()
 
 
@@ -69,10 +69,10 @@ def test_known_revisions_are_those_of_the_scripts() -> None:
 
 def test_the_tables_can_be_written_down_for_other_databases() -> None:
     for dialect in (mysql.dialect(), postgresql.dialect()):
-        for table in Table.metadata.sorted_tables:
+        for table in MetaTable.metadata.sorted_tables:
             assert str(CreateTable(table).compile(dialect=dialect))
     on_mysql = str(
-        CreateTable(Table.metadata.tables["pending_plans"]).compile(dialect=mysql.dialect())
+        CreateTable(MetaTable.metadata.tables["pending_plans"]).compile(dialect=mysql.dialect())
     )
     assert "LONGTEXT" in on_mysql and "utf8mb4_bin" in on_mysql
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rowferry.control.feed import supervise
-from rowferry.control.feed.loop import Step
+from rowferry.control.feed.loop import StepResult
 from rowferry.control.feed.supervise import (
     FIRST_WAIT_S,
     IDLE_PUBLISH_S,
@@ -36,21 +36,21 @@ from rowferry.errors import (
 )
 
 FLUSH_S = 5.0
-BUSY = Step(published=True, rows=10, micro_batch=1, watermark=100)
-DONE = Step(published=True, caught_up=True, rows=10, micro_batch=2, watermark=200)
-IDLE = Step(published=False, caught_up=True, watermark=200)
+BUSY = StepResult(published=True, rows=10, micro_batch=1, watermark=100)
+DONE = StepResult(published=True, caught_up=True, rows=10, micro_batch=2, watermark=200)
+IDLE = StepResult(published=False, caught_up=True, watermark=200)
 
 
 class ScriptedLoop:
     """Steps that were written down before: what to return, or to raise."""
 
-    def __init__(self, *script: Step | Exception | Callable[[], Step]) -> None:
+    def __init__(self, *script: StepResult | Exception | Callable[[], StepResult]) -> None:
         self.script = list(script)
         self.replanned: list[str] = []
         self.replan_errors: list[Exception] = []
         self.publish_idle: list[bool] = []
 
-    def step(self, publish_idle: bool = True) -> Step:
+    def step(self, publish_idle: bool = True) -> StepResult:
         self.publish_idle.append(publish_idle)
         entry = self.script.pop(0)
         if isinstance(entry, Exception):
@@ -70,7 +70,7 @@ class Watch:
         self.now = 1_000.0
         self.waits: list[float] = []
         self.moves: list[tuple[Verb, str]] = []
-        self.steps: list[Step] = []
+        self.steps: list[StepResult] = []
         self.faults: list[tuple[str, float]] = []
         self.loop = loop
         self.stop = _Stop(self)
@@ -89,10 +89,10 @@ class Watch:
             **more,
         ).run(until or Until(caught_up=True), self.stop, self.lost)
 
-    def stops(self, step: Step = BUSY) -> Callable[[], Step]:
+    def stops(self, step: StepResult = BUSY) -> Callable[[], StepResult]:
         """A step during which the operator asks to stop."""
 
-        def call() -> Step:
+        def call() -> StepResult:
             self.stop.set()
             return step
 
@@ -256,7 +256,7 @@ def test_a_stop_during_a_fault_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> Non
     loop = ScriptedLoop()
     watch = Watch(loop, monkeypatch)
 
-    def failing() -> Step:
+    def failing() -> StepResult:
         watch.stop.set()
         raise SinkUnavailable("down")
 
@@ -269,7 +269,7 @@ def test_a_lost_lease_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = ScriptedLoop()
     watch = Watch(loop, monkeypatch)
 
-    def losing() -> Step:
+    def losing() -> StepResult:
         watch.lost.set()
         return BUSY
 

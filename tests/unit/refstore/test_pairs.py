@@ -10,7 +10,7 @@ import pytest
 from rowferry.errors import StoreDamaged
 from rowferry.refstore.kernels import LOG_TAG, SNAPSHOT_TAG
 from rowferry.refstore.pairs import EMPTY_RUN, Pairs, Run, as_bytes, read_entries
-from rowferry.refstore.state import State
+from rowferry.refstore.state import StoreState
 from rowferry.wire import range_cdc_pb2 as cdc
 
 WRITE, DELETE = cdc.CdcChangeData.WRITE, cdc.CdcChangeData.DELETE
@@ -103,7 +103,7 @@ def test_between_and_cuts() -> None:
 
 @pytest.mark.parametrize("batch", [3, 200])
 def test_state_equals_a_dict(batch: int) -> None:
-    dice, state = random.Random(2), State()
+    dice, state = random.Random(2), StoreState()
     model: dict[bytes, tuple[bytes | None, int]] = {}
     for ts in range(1, 60):
         keys = sorted({b"%04d" % dice.randrange(2000) for _ in range(batch)})
@@ -121,7 +121,7 @@ def test_state_equals_a_dict(batch: int) -> None:
 
 
 def test_a_snapshot_is_not_touched_by_later_writes() -> None:
-    state = State()
+    state = StoreState()
     state.apply(Pairs.of([(b"a", b"1")]), 1)
     pinned = state.whole()
     state.apply(Pairs.of([(b"a", b"2"), (b"b", b"3")]), 2)
@@ -130,7 +130,7 @@ def test_a_snapshot_is_not_touched_by_later_writes() -> None:
 
 
 def test_old_deletes_are_forgotten_but_remembered_as_forgotten() -> None:
-    state, minute = State(), 61_000 << 18
+    state, minute = StoreState(), 61_000 << 18
     state.apply(Pairs.of([(b"a", None), (b"b", b"1")]), minute)
     state.apply(Pairs.of([(b"c", b"1")]), 3 * minute)
     assert list(content(state.whole())) == [b"b", b"c"]

@@ -11,7 +11,7 @@ from range_kit import META, Timer, head_of, log_of, open_range, request, snapsho
 from rowferry.errors import StoreDamaged
 from rowferry.refstore import cdc as cdc_half
 from rowferry.refstore.cdc import CdcRefused
-from rowferry.refstore.meta import Fault, Refused
+from rowferry.refstore.meta import Fault, RequestRefused
 from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.range import RangeOptions
 from rowferry.refstore.split import split
@@ -19,8 +19,8 @@ from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 
 
-def refused(code: int) -> pytest.RaisesExc[Refused]:
-    return pytest.RaisesExc(Refused, check=lambda err: err.code == code)
+def refused(code: int) -> pytest.RaisesExc[RequestRefused]:
+    return pytest.RaisesExc(RequestRefused, check=lambda err: err.code == code)
 
 
 def test_one_range_transactions_carry_the_value_before(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rowferry.errors import BadInput, StoreDamaged
-from rowferry.refstore.timestamps import Clock, Oracle
+from rowferry.refstore.timestamps import Clock, TimestampOracle
 from rowferry.refstore.topology import Topology
 
 
 def test_timestamps_grow_with_the_clock_and_without_it(tmp_path: Path) -> None:
     now = [1000]
-    oracle = Oracle(tmp_path / "ts", fsync=False, wall_ms=lambda: now[0])
+    oracle = TimestampOracle(tmp_path / "ts", fsync=False, wall_ms=lambda: now[0])
     first = oracle.next()
     assert first == 1000 << 18
     assert oracle.next() == first + 1
@@ -25,15 +25,15 @@ def test_timestamps_grow_with_the_clock_and_without_it(tmp_path: Path) -> None:
 
 
 def test_a_restart_begins_above_everything_given_out(tmp_path: Path) -> None:
-    oracle = Oracle(tmp_path / "ts", fsync=False, wall_ms=lambda: 1000)
+    oracle = TimestampOracle(tmp_path / "ts", fsync=False, wall_ms=lambda: 1000)
     last = max(oracle.next(300_000) for _ in range(5))
-    assert Oracle(tmp_path / "ts", fsync=False, wall_ms=lambda: 1).next() > last
+    assert TimestampOracle(tmp_path / "ts", fsync=False, wall_ms=lambda: 1).next() > last
 
 
 def test_a_damaged_bound_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ts").write_text("{")
     with pytest.raises(StoreDamaged, match="ts"):
-        Oracle(tmp_path / "ts", fsync=False)
+        TimestampOracle(tmp_path / "ts", fsync=False)
 
 
 def test_a_reading_is_renewed_when_old() -> None:

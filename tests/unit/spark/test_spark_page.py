@@ -10,7 +10,7 @@ import pytest
 from page_examples import ROOT, table_rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.typed_columns import column_type
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.type import read_type
 from rowferry.spark.table_request import SPARK_OPTIONS
 from rowferry.spark.versions import spark_schema
@@ -42,12 +42,12 @@ TYPES = [
 
 @pytest.mark.parametrize(("name", "plain", "native"), TYPES)
 def test_types_are_those_of_the_page(name: str, plain: str, native: str) -> None:
-    kind, _ = read_type(Cursor(name), "utf8mb4")
+    kind, _ = read_type(TokenCursor(name), "utf8mb4")
     for found, wanted in ((column_type(kind, False), plain), (column_type(kind, True), native)):
         (field,) = spark_schema(pa.schema([("a", found)])).fields
         assert field.dataType.simpleString() == wanted
 
 
 def test_every_kind_is_on_the_page() -> None:
-    named = {read_type(Cursor(name), "utf8mb4")[0].kind for name, _, _ in TYPES}
+    named = {read_type(TokenCursor(name), "utf8mb4")[0].kind for name, _, _ in TYPES}
     assert named == set(Kind)

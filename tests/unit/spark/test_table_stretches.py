@@ -17,7 +17,7 @@ from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import NoSuchTable, PlanRefused, TableAltered, TableIneligible
 from rowferry.flow.capture.contract import Appetite
 from rowferry.spark import table_stretches
-from rowferry.spark.table_request import Request, read_request
+from rowferry.spark.table_request import TableRequest, read_request
 from rowferry.spark.table_stretches import Form, Offset, Stretches, plan_all
 
 NAME = TableId("d", "t")
@@ -50,8 +50,8 @@ class Script:
     table: TableId = NAME
     stretch_bytes: int = 1 << 20
 
-    def request(self) -> Request:
-        return cast(Request, self)
+    def request(self) -> TableRequest:
+        return cast(TableRequest, self)
 
     @property
     def spec(self) -> Any:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rowferry.errors import BadOption, UnknownOption
 from rowferry.spec.option import (
     Option,
+    OptionShape,
     OptionTable,
-    Shape,
     duration,
     flag,
     go_text,
@@ -91,7 +91,7 @@ def test_durations_are_read_back(value: timedelta) -> None:
         (text(), "", ""),
     ],
 )
-def test_shapes(shape: Shape[Any], value: Any, wanted: Any) -> None:
+def test_shapes(shape: OptionShape[Any], value: Any, wanted: Any) -> None:
     assert shape.parse(value) == wanted
 
 
@@ -118,7 +118,7 @@ def test_shapes(shape: Shape[Any], value: Any, wanted: Any) -> None:
         (one_of("a", "b"), {}, "k = {}: expected text, got a section; allowed: a | b"),
     ],
 )
-def test_refusals(shape: Shape[Any], value: Any, words: str) -> None:
+def test_refusals(shape: OptionShape[Any], value: Any, words: str) -> None:
     table = OptionTable("", (Option("k", shape, None, ""),))
     with pytest.raises(BadOption) as caught:
         read_options(table, {"k": value})

@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from rowferry.downstream.storage_check.check import check_storage
-from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.expected import ExpectedLayout
 from rowferry.downstream.storage_check.file_kind import FileKind
-from rowferry.downstream.storage_check.rules import Findings
+from rowferry.downstream.storage_check.rules import StorageFindings
 
 Tree = dict[str, bytes]
 
@@ -24,8 +24,8 @@ def ts(text: str) -> int:
 V1 = ts("2023-05-09T10:00:00")
 V2 = ts("2023-05-11T10:00:00")
 LAST = ts("2023-05-12T00:00:00")
-CSV = Expected(carries_commit_ts=True, date_separator="day", partitions=True, digits=6)
-CANAL = Expected(FileKind.CANAL_JSON, carries_commit_ts=True)
+CSV = ExpectedLayout(carries_commit_ts=True, date_separator="day", partitions=True, digits=6)
+CANAL = ExpectedLayout(FileKind.CANAL_JSON, carries_commit_ts=True)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Memory:
         return Content(found) if found is not None else None
 
 
-def check(tree: Tree, expected: Expected) -> Findings:
+def check(tree: Tree, expected: ExpectedLayout) -> StorageFindings:
     return check_storage(Memory(tree), expected)
 
 

@@ -11,7 +11,7 @@ from check_kit import clean
 from rich.console import Console
 from typer.testing import CliRunner
 
-from rowferry.downstream.storage_check.rules import Findings, Rule
+from rowferry.downstream.storage_check.rules import Rule, StorageFindings
 from rowferry.errors import BadOption
 from rowferry.face.cli.check_storage import _show
 from rowferry.face.cli.main import app
@@ -55,7 +55,7 @@ def test_json_for_programs(words: list[str]) -> None:
 
 
 def test_a_table_with_colours_on_a_terminal() -> None:
-    findings = Findings()
+    findings = StorageFindings()
     findings.add(Rule.GAP_IN_NUMBERS, "a/b", "no file has number 3")
     said = io.StringIO()
     _show(Console(file=said, force_terminal=True, width=100), findings)

@@ -35,7 +35,7 @@ from check_kit import (
     ts,
 )
 
-from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.expected import ExpectedLayout
 from rowferry.downstream.storage_check.rules import MOST_SAMPLES, Rule
 
 FIRST = f"{DAY9}/CDC000001.csv"
@@ -152,11 +152,11 @@ def test_a_clean_directory_passes() -> None:
 
 
 def test_settings_that_nobody_told_may_be_any() -> None:
-    assert not check(clean(), Expected(carries_commit_ts=True)).counts
+    assert not check(clean(), ExpectedLayout(carries_commit_ts=True)).counts
     months = clean()
     move(DAY9, f"{HOME}/2023")(months)
     drop(DAY10, SECOND)(months)
-    assert not check(months, Expected(carries_commit_ts=True)).counts
+    assert not check(months, ExpectedLayout(carries_commit_ts=True)).counts
 
 
 @pytest.mark.parametrize(("rule", "plant"), CSV_PLANTS, ids=named(CSV_PLANTS))

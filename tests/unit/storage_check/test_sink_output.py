@@ -19,11 +19,11 @@ from rowferry.downstream.rebuild.stored_feed import open_storage
 from rowferry.downstream.storage_check.check import check_storage
 from rowferry.downstream.storage_check.expected import expected_of
 from rowferry.downstream.storage_check.listing import Listing
-from rowferry.downstream.storage_check.rules import Findings, Rule
+from rowferry.downstream.storage_check.rules import Rule, StorageFindings
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.encode.contract import RowFormat
 from rowferry.flow.sink.storage.object_files import ObjectFiles
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
 
@@ -60,7 +60,7 @@ def written(root: Path, query: str, sink: dict[str, Any]) -> None:
         "range://127.0.0.1:1", uri, {"sink": sink}, "feed", option_tables, sinks=sink_traits
     )
     flow = assemble(spec)
-    assert isinstance(flow.sink, Storage)
+    assert isinstance(flow.sink, StorageSink)
     flow.sink.open(OWNER, None)
     feed = Feed(flow.sink, TABLE, TABLE.at(ALTERED))
     for number, day in enumerate(DAYS):
@@ -100,7 +100,7 @@ def run(feed: Feed, codec: Any, schema: TableSchema, at: int, first: int) -> Non
     feed.publish(plan, list(written))
 
 
-def checked(root: Path, query: str, sink: dict[str, Any], folder: Path) -> Findings:
+def checked(root: Path, query: str, sink: dict[str, Any], folder: Path) -> StorageFindings:
     spec, _ = build_spec(
         "range://127.0.0.1:1",
         f"file://{root}?{query}",

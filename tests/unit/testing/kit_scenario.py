@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, make_rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.testing.feed import Delivered, Feed, FeedFacts, Where
+from rowferry.testing.feed import Delivered, FeedFacts, WatchedFeed, Where
 from rowferry.testing.model import History, Row, RowChange
-from rowferry.testing.validators import AllPromises, Oracle
+from rowferry.testing.validators import AllPromises, DeliveryOracle
 
 ACCOUNT = TableId("bank", "account")
 FULL = FeedFacts(carries_before=True, carries_commit_ts=True)
@@ -85,7 +85,7 @@ class Ddl:
 Event = Delivered | Mark | Ddl
 
 
-def good_feed(oracle: Oracle, *marks: int, container: str = "topic/0") -> list[Event]:
+def good_feed(oracle: DeliveryOracle, *marks: int, container: str = "topic/0") -> list[Event]:
     """Return the events of a sound feed, with watermarks at these commit-ts."""
     found: list[Event] = []
     rest = sorted(marks)
@@ -110,7 +110,7 @@ def good_feed(oracle: Oracle, *marks: int, container: str = "topic/0") -> list[E
 
 
 def run(events: list[Event], facts: FeedFacts, *consumers: Any, **options: Any) -> list[str]:
-    feed = Feed(facts, consumers, **options)
+    feed = WatchedFeed(facts, consumers, **options)
     for event in events:
         match event:
             case Delivered():
@@ -122,7 +122,7 @@ def run(events: list[Event], facts: FeedFacts, *consumers: Any, **options: Any) 
     return feed.finish()
 
 
-def broken_promises(events: list[Event], oracle: Oracle, **options: Any) -> set[str]:
+def broken_promises(events: list[Event], oracle: DeliveryOracle, **options: Any) -> set[str]:
     """Return which promises of P1 to P7 the events break."""
     failures = run(events, oracle.facts, AllPromises.of(oracle, **options))
     return {f.partition(":")[0] for f in failures}

@@ -21,15 +21,15 @@ from kit_scenario import (
 from rowferry.change.chunk import Op
 from rowferry.testing.feed import Delivered
 from rowferry.testing.model import Row
-from rowferry.testing.validators import Oracle
+from rowferry.testing.validators import DeliveryOracle
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
-def feeds(draw: Any) -> tuple[Oracle, list[Event]]:
+def feeds(draw: Any) -> tuple[DeliveryOracle, list[Event]]:
     """A sound feed with watermarks at random and stretches delivered again."""
-    oracle = Oracle(draw(histories()), FULL)
+    oracle = DeliveryOracle(draw(histories()), FULL)
     last = oracle.history.last_commit_ts()
     marks = draw(st.sets(st.integers(5, last))) | {last}
     events = good_feed(oracle, *marks)
@@ -153,7 +153,7 @@ FAULTS: list[tuple[Callable[[Any, list[Event]], list[Event]], set[str]]] = [
 
 @QUICK
 @given(feeds())
-def test_sound_feeds_break_nothing(made: tuple[Oracle, list[Event]]):
+def test_sound_feeds_break_nothing(made: tuple[DeliveryOracle, list[Event]]):
     oracle, events = made
     assert broken_promises(events, oracle) == set()
 

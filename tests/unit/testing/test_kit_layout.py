@@ -11,7 +11,7 @@ import pytest
 from kit_scenario import ACCOUNT, FULL, account, bank, chunk
 
 from rowferry.change.chunk import Rows
-from rowferry.testing.validators import Oracle, StorageLayout
+from rowferry.testing.validators import DeliveryOracle, StorageLayout
 
 
 class Writer:
@@ -55,7 +55,7 @@ def writer(tmp_path: Path) -> Writer:
 
 @pytest.fixture
 def layout(writer: Writer) -> StorageLayout:
-    found = StorageLayout(writer.root, Oracle(bank(), FULL), decode)
+    found = StorageLayout(writer.root, DeliveryOracle(bank(), FULL), decode)
     found.observe()
     assert found.failures == []
     return found
@@ -211,7 +211,7 @@ def test_rows_that_stand_twice(writer: Writer, layout: StorageLayout):
     writer.data(3, 5, 7)
     writer.index(3)
     assert "repeated: bank/account/1/2024-01-01/CDC00000000000000000003.csv@1" in failure(layout)
-    lenient = StorageLayout(writer.root, Oracle(bank(), FULL), decode, allow_repeats=True)
+    lenient = StorageLayout(writer.root, DeliveryOracle(bank(), FULL), decode, allow_repeats=True)
     lenient.finish()
     assert lenient.failures == []
 

@@ -33,11 +33,17 @@ from rowferry.flow.sink.storage import schema_file
 from rowferry.registry import CODECS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
-from rowferry.testing.feed import Feed, FeedFacts
+from rowferry.testing.feed import FeedFacts, WatchedFeed
 from rowferry.testing.model import Commit, History
-from rowferry.testing.rebuild import Comparison, RebuiltTable, compare, rebuild, rebuild_changes
+from rowferry.testing.rebuild import (
+    RebuiltTable,
+    TableDifferences,
+    compare,
+    rebuild,
+    rebuild_changes,
+)
 from rowferry.testing.storage import StorageDecoder, deliver_storage, renamed_from
-from rowferry.testing.validators import AllPromises, Oracle, StorageLayout
+from rowferry.testing.validators import AllPromises, DeliveryOracle, StorageLayout
 
 QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -209,7 +215,7 @@ def test_compare_takes_missing_tables_as_empty():
     assert compare({}, have).missing == 2
     assert compare(have, {}).extra == 2
     assert compare(have, have).same
-    assert compare({}, {}) == Comparison()
+    assert compare({}, {}) == TableDifferences()
 
 
 def test_compare_counts_equal_rows_of_keyless_tables():
@@ -329,9 +335,9 @@ def test_validate_a_directory(
     made = codec(name, **sink)
     Directory(tmp_path, made).write(evolving())
     facts = FeedFacts(before, dated, schema_changes_go_to="files")
-    oracle = Oracle(evolving(), facts)
+    oracle = DeliveryOracle(evolving(), facts)
     whole = AllPromises.of(oracle)
-    feed = Feed(facts, [whole])
+    feed = WatchedFeed(facts, [whole])
     deliver_storage(tmp_path, made, feed)
     assert feed.finish() == []
     assert bool(whole.unchecked) is not (dated and before)
@@ -347,8 +353,8 @@ def test_validate_finds_a_lost_file(tmp_path: Path, name: str, sink: dict[str, A
     Directory(tmp_path, made).write(history)
     history.note_commit(85, [update(row(1, "ann", 50, note="x"), row(1, "ann", 9, note="x"))])
     facts = FeedFacts(name != "csv", bool(sink), schema_changes_go_to="files")
-    whole = AllPromises.of(Oracle(history, facts))
-    feed = Feed(facts, [whole])
+    whole = AllPromises.of(DeliveryOracle(history, facts))
+    feed = WatchedFeed(facts, [whole])
     deliver_storage(tmp_path, made, feed)
     assert {f[:2] for f in feed.finish()} == {"P1", "P4"}
 

@@ -29,13 +29,13 @@ from rowferry.change.chunk import Op
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableSchema
 from rowferry.errors import BadInput
-from rowferry.testing.feed import Delivered, Feed, FeedFacts, Where
+from rowferry.testing.feed import Delivered, FeedFacts, WatchedFeed, Where
 from rowferry.testing.model import History
 from rowferry.testing.validators import (
     AllPromises,
     BeforeImagesTrue,
+    DeliveryOracle,
     NothingLostOrInvented,
-    Oracle,
     PerKeyOrder,
     RebuildMatches,
     RightVersions,
@@ -49,8 +49,8 @@ from rowferry.testing.validators import (
 #   10 u1@70  11 W70
 
 
-def feed(*marks: int) -> tuple[Oracle, list]:
-    oracle = Oracle(bank(), FULL)
+def feed(*marks: int) -> tuple[DeliveryOracle, list]:
+    oracle = DeliveryOracle(bank(), FULL)
     return oracle, good_feed(oracle, *(marks or (25, 45, 70)))
 
 
@@ -118,7 +118,7 @@ def test_p1_refuses_repeats_when_told_to():
 
 def test_p1_without_commit_ts_matches_contents_and_says_so():
     facts = FeedFacts(carries_before=False, carries_commit_ts=False)
-    oracle = Oracle(bank(), facts)
+    oracle = DeliveryOracle(bank(), facts)
     events = good_feed(oracle, 70)
     sound = NothingLostOrInvented(oracle)
     assert run(events, facts, sound) == []
@@ -165,7 +165,7 @@ def test_p2_checks_the_order_inside_a_transaction():
     history.note_table(account())
     one, two, three = row(1, "a", 1), row(1, "a", 2), row(1, "a", 3)
     history.note_commit(10, [insert(one), update(one, two), update(two, three)])
-    oracle = Oracle(history, FULL)
+    oracle = DeliveryOracle(history, FULL)
     events = good_feed(oracle, 10)
     assert failures_of(PerKeyOrder, events, oracle) == []
     assert failures_of(PerKeyOrder, events[:2] + events, oracle) == []
@@ -181,7 +181,7 @@ def test_p2_lets_equal_changes_of_one_transaction_pass():
     one, two = row(1, "a", 1), row(1, "a", 2)
     history.note_commit(10, [insert(one)])
     history.note_commit(20, [update(one, one), update(one, one), update(one, two)])
-    oracle = Oracle(history, FULL)
+    oracle = DeliveryOracle(history, FULL)
     events = good_feed(oracle, 20)
     assert failures_of(PerKeyOrder, events, oracle) == []
     back = [*events[:1], events[3], *events[1:3]]
@@ -190,7 +190,7 @@ def test_p2_lets_equal_changes_of_one_transaction_pass():
 
 def test_p2_finds_a_key_on_two_partitions():
     facts = replace(FULL, key_affinity=True)
-    oracle = Oracle(bank(), facts)
+    oracle = DeliveryOracle(bank(), facts)
     events = good_feed(oracle, 70)
     assert failures_of(PerKeyOrder, events, oracle) == []
     [words] = failures_of(PerKeyOrder, with_row(events, 3, where=Where("topic/1", 0)), oracle)
@@ -259,7 +259,7 @@ def test_p4_applies_schema_changes_of_the_feed():
     ddl = truncate(65)
     history.note_schema_change(ddl)
     facts = replace(FULL, schema_changes_go_to="partition-0")
-    oracle = Oracle(history, facts)
+    oracle = DeliveryOracle(history, facts)
     events = good_feed(oracle, 70)
     sound = [*events[:8], Ddl(ddl), *events[8:]]
     assert failures_of(RebuildMatches, sound, oracle) == []
@@ -270,7 +270,7 @@ def test_p4_applies_schema_changes_of_the_feed():
 def test_p4_follows_new_columns_without_ddl_in_the_feed():
     history = bank()
     history.note_schema_change(add_column(75))
-    oracle = Oracle(history, FULL)
+    oracle = DeliveryOracle(history, FULL)
     assert failures_of(RebuildMatches, good_feed(oracle, 70, 80), oracle) == []
 
 
@@ -284,7 +284,7 @@ def test_p4_finds_a_transaction_in_two_files():
 
 def test_p4_without_commit_ts_compares_at_the_end_and_says_so():
     facts = FeedFacts(carries_before=False, carries_commit_ts=False)
-    oracle = Oracle(bank(), facts)
+    oracle = DeliveryOracle(bank(), facts)
     events = good_feed(oracle, 25, 70)
     sound = RebuildMatches(oracle)
     assert run(events, facts, sound) == []
@@ -293,11 +293,11 @@ def test_p4_without_commit_ts_compares_at_the_end_and_says_so():
     history = bank()
     history.note_schema_change(truncate(65))
     with pytest.raises(BadInput, match="without DDLs"):
-        RebuildMatches(Oracle(history, facts))
+        RebuildMatches(DeliveryOracle(history, facts))
 
 
 def test_p4_starts_from_the_rows_at_the_start():
-    oracle = Oracle(bank(), FULL, start_ts=45)
+    oracle = DeliveryOracle(bank(), FULL, start_ts=45)
     assert len(oracle.expected) == 3
     assert broken_promises(good_feed(oracle, 70), oracle) == set()
 
@@ -307,7 +307,7 @@ def test_p4_says_that_a_table_has_no_key():
     history = History()
     history.note_table(keyless)
     history.note_commit(10, [insert(row(1, "a", 1))])
-    oracle = Oracle(history, FULL)
+    oracle = DeliveryOracle(history, FULL)
     validator = RebuildMatches(oracle)
     run(good_feed(oracle, 10), FULL, validator)
     assert validator.unchecked == ["P4: bank.account: it has no key"]
@@ -330,11 +330,11 @@ def test_p5_finds_a_wrong_before_image(place, before):
 def test_p5_takes_partial_images_only_where_allowed():
     _, events = feed()
     partial = with_row(events, 8, before={"id": 3})
-    assert len(failures_of(BeforeImagesTrue, partial, Oracle(bank(), FULL))) == 1
+    assert len(failures_of(BeforeImagesTrue, partial, DeliveryOracle(bank(), FULL))) == 1
     facts = replace(FULL, partial_images=True)
-    assert failures_of(BeforeImagesTrue, partial, Oracle(bank(), facts)) == []
+    assert failures_of(BeforeImagesTrue, partial, DeliveryOracle(bank(), facts)) == []
     wrong = with_row(events, 8, before={"id": 3, "owner": "x"})
-    assert len(failures_of(BeforeImagesTrue, wrong, Oracle(bank(), facts))) == 1
+    assert len(failures_of(BeforeImagesTrue, wrong, DeliveryOracle(bank(), facts))) == 1
 
 
 def test_p5_knows_before_images_that_the_writer_did_not():
@@ -342,13 +342,13 @@ def test_p5_knows_before_images_that_the_writer_did_not():
     history.note_table(account())
     history.note_commit(10, [insert(row(1, "a", 1))])
     history.note_commit(20, [update(row(1, "a", 1), row(1, "a", 2))._replace(before=None)])
-    oracle = Oracle(history, FULL)
+    oracle = DeliveryOracle(history, FULL)
     assert oracle.expected[1].before == row(1, "a", 1)
 
 
 def test_p5_says_what_it_cannot_check():
     facts = FeedFacts(carries_before=False, carries_commit_ts=True)
-    oracle = Oracle(bank(), facts)
+    oracle = DeliveryOracle(bank(), facts)
     validator = BeforeImagesTrue(oracle)
     blind = [
         e._replace(before=None) if isinstance(e, Delivered) and e.op is Op.UPDATE else e
@@ -361,13 +361,13 @@ def test_p5_says_what_it_cannot_check():
 # --- P6 ------------------------------------------------------------------------------------------
 
 
-def evolving(goes_to: str) -> tuple[Oracle, list]:
+def evolving(goes_to: str) -> tuple[DeliveryOracle, list]:
     history = History()
     history.note_table(account(5))
     history.note_commit(10, [insert(row(1, "a", 1))])
     history.note_schema_change(add_column(20))
     history.note_commit(30, [insert(row(2, "b", 1, note="n"))])
-    oracle = Oracle(history, replace(FULL, schema_changes_go_to=goes_to))
+    oracle = DeliveryOracle(history, replace(FULL, schema_changes_go_to=goes_to))
     events = good_feed(oracle, 30)
     return oracle, [events[0], Ddl(add_column(20)), *events[1:]]
 
@@ -417,7 +417,7 @@ def test_p6_wants_a_ddl_on_all_partitions():
 
 def test_p6_lets_snapshot_rows_have_a_version_of_their_window():
     history = evolving("nowhere")[0].history
-    oracle = Oracle(history, FULL, [SnapshotWindow(ACCOUNT, 15, 25)])
+    oracle = DeliveryOracle(history, FULL, [SnapshotWindow(ACCOUNT, 15, 25)])
     after = row(1, "a", 1, note="x")
     shot = Delivered(ACCOUNT, 20, Op.INSERT, 15, (1,), None, after, Where("f", 1))
     for version, sound in ((5, True), (20, True), (25, True), (26, False), (4, False)):
@@ -430,9 +430,9 @@ def test_p6_lets_snapshot_rows_have_a_version_of_their_window():
 WINDOW = SnapshotWindow(ACCOUNT, 25, 45)
 
 
-def snapshot_feed() -> tuple[Oracle, list]:
+def snapshot_feed() -> tuple[DeliveryOracle, list]:
     """A snapshot at 25 that read key 3 at 40, then the log from 25 on."""
-    oracle = Oracle(bank(), FULL, [WINDOW])
+    oracle = DeliveryOracle(bank(), FULL, [WINDOW])
     shots = [
         Delivered(ACCOUNT, 1, Op.INSERT, 25, (r["id"],), None, r, Where("topic/0", 90), 1)
         for r in (row(1, "ann", 50), row(2, "bob", 50), row(3, "cyd", 0))
@@ -471,7 +471,7 @@ def test_p7_finds_a_resurrected_row():
     history = bank()
     history.note_commit(15, [insert(row(8, "eve", 0))])
     history.note_commit(35, [delete(row(8, "eve", 0))])
-    oracle = Oracle(history, FULL, [WINDOW])
+    oracle = DeliveryOracle(history, FULL, [WINDOW])
     _, sound = snapshot_feed()
     shot = sound[1]._replace(key=(8,), after=row(8, "eve", 0))
     log = good_feed(oracle, 45, 70)
@@ -527,20 +527,20 @@ def key_mover() -> History:
 
 
 def test_updates_of_keys_are_expected_as_the_feed_writes_them():
-    split = Oracle(key_mover(), FULL).expected
+    split = DeliveryOracle(key_mover(), FULL).expected
     assert [(e.op, e.key) for e in split[1:]] == [(Op.DELETE, (1,)), (Op.INSERT, (2,))]
-    whole = Oracle(key_mover(), replace(FULL, updates="whole")).expected
+    whole = DeliveryOracle(key_mover(), replace(FULL, updates="whole")).expected
     assert [(e.op, e.key) for e in whole[1:]] == [(Op.UPDATE, (2,))]
-    every = Oracle(bank(), replace(FULL, updates="split-all")).expected
+    every = DeliveryOracle(bank(), replace(FULL, updates="split-all")).expected
     assert {e.op for e in every} == {Op.INSERT, Op.DELETE}
 
 
 def test_whole_updates_of_keys_leave_no_old_row():
     facts = replace(FULL, updates="whole")
-    oracle = Oracle(key_mover(), facts)
+    oracle = DeliveryOracle(key_mover(), facts)
     rows = chunk(account(), key_mover().changes(ACCOUNT))
     whole = AllPromises.of(oracle)
-    taken = Feed(facts, [whole])
+    taken = WatchedFeed(facts, [whole])
     taken.note_rows(rows, Where("f", 1))
     taken.note_watermark(20)
     assert taken.finish() == []
@@ -551,12 +551,12 @@ def test_chunks_say_the_same_as_single_rows():
     changes = bank().changes(ACCOUNT)
     for raw in (None, [b"%d" % i for i in range(len(changes))]):
         whole = AllPromises.of(oracle)
-        taken = Feed(FULL, [whole])
+        taken = WatchedFeed(FULL, [whole])
         taken.note_rows(chunk(account(), changes[:5]), Where("f", 1), raw and raw[:5])
         taken.note_rows(chunk(account(), changes[3:]), Where("f", 4), raw and raw[3:])
         taken.note_watermark(70)
         assert taken.finish() == []
-    taken = Feed(FULL, [PerKeyOrder(FULL, oracle)])
+    taken = WatchedFeed(FULL, [PerKeyOrder(FULL, oracle)])
     taken.note_rows(chunk(account(), changes), Where("f", 1), raw)
     taken.note_rows(chunk(account(), changes[:1]), Where("f", 1), [b"other"])
     assert "other bytes" in taken.finish()[0]
@@ -565,7 +565,7 @@ def test_chunks_say_the_same_as_single_rows():
 def test_a_watermark_counts_when_every_partition_has_it():
     oracle, events = feed()
     validator = NothingLostOrInvented(oracle)
-    taken = Feed(FULL, [validator], containers=["a", "b"])
+    taken = WatchedFeed(FULL, [validator], containers=["a", "b"])
     taken.note_watermark(70, Where("a"))
     assert validator.failures == []
     taken.note_watermark(15, Where("b"))
@@ -577,15 +577,15 @@ def test_a_watermark_counts_when_every_partition_has_it():
 def test_key_columns_can_be_named():
     table = TableSchema(ACCOUNT, 7, 1, account().columns)
     changes = bank().changes(ACCOUNT)
-    validator = NothingLostOrInvented(Oracle(bank(), FULL))
-    taken = Feed(FULL, [validator], keys={ACCOUNT: ("id",)})
+    validator = NothingLostOrInvented(DeliveryOracle(bank(), FULL))
+    taken = WatchedFeed(FULL, [validator], keys={ACCOUNT: ("id",)})
     taken.note_rows(chunk(table, changes), Where("f", 1))
     taken.note_watermark(70)
     assert taken.finish() == []
 
 
 def test_tables_that_are_not_captured_do_not_count():
-    oracle = Oracle(bank(), FULL, keeps=lambda table: table != ACCOUNT)
+    oracle = DeliveryOracle(bank(), FULL, keeps=lambda table: table != ACCOUNT)
     assert broken_promises([Mark(70)], oracle) == set()
 
 
@@ -609,7 +609,7 @@ def test_a_unique_key_of_another_column_splits_updates_too():
     history.note_table(schema)
     history.note_commit(10, [insert(row(1, "a", 1))])
     history.note_commit(20, [update(row(1, "a", 1), row(1, "b", 1))])
-    oracle = Oracle(history, FULL)
+    oracle = DeliveryOracle(history, FULL)
     assert [e.op for e in oracle.expected] == [Op.INSERT, Op.DELETE, Op.INSERT]
     assert broken_promises(good_feed(oracle, 20), oracle) == set()
 
@@ -621,7 +621,7 @@ def test_new_columns_show_in_before_images():
     history.note_schema_change(add_column(20))
     after = row(1, "a", 2, note="x")
     history.note_commit(30, [update(row(1, "a", 1), after)._replace(before=None)])
-    oracle = Oracle(history, FULL)
+    oracle = DeliveryOracle(history, FULL)
     assert oracle.expected[1].before == row(1, "a", 1, note="x")
     assert (
         Column(4, "note", SqlType("varchar", length=9), default="x")

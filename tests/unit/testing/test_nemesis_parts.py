@@ -27,7 +27,7 @@ from rowferry.flow.sink.storage.schema_file import of_change, of_table
 from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.workload import START_BALANCE, Bank
 from rowferry.spec.build import build_spec
-from rowferry.testing.feed import DeliveredRows, Feed, Where
+from rowferry.testing.feed import DeliveredRows, WatchedFeed, Where
 from rowferry.testing.nemesis_events import EVENTS, Report, check_weights, draw
 from rowferry.testing.nemesis_judge import lost_a_snapshot, total_stays, windows_of
 from rowferry.testing.nemesis_notes import Notebook, Write, settle
@@ -270,7 +270,7 @@ def test_files_come_with_the_first_sight_that_shows_them(tmp_path: Path) -> None
         Sight(12, {home: 2}, frozenset(schema_files)),
     ]
     diary = Diary()
-    deliver_sights(tmp_path, codec, sights, Feed(FULL, [diary]))
+    deliver_sights(tmp_path, codec, sights, WatchedFeed(FULL, [diary]))
     ddl = add_column(25).query
     assert diary.lines == ["row 1", "mark 3", "row 2", ddl, "mark 12", "row 3", "mark 30"]
 

@@ -19,12 +19,12 @@ from rowferry.control.store.contract import Hold, MetaStore
 from rowferry.flow.assemble import Flow, tables_of
 from rowferry.flow.capture.contract import (
     Appetite,
-    Halting,
-    Keeping,
-    Listening,
+    CanPauseAt,
+    HasNews,
+    KnowsRetention,
     Planner,
+    PlannerPosition,
     SnapshotShare,
-    Standing,
 )
 from rowferry.flow.sink.contract import Owner, Remembering
 from rowferry.moment import moment
@@ -33,7 +33,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 STRETCH_BYTES = 512 << 20
 
 
-class Runner(Protocol):
+class SegmentRunner(Protocol):
     """Runs the segments of a plan somewhere; see `rowferry.spark.job`."""
 
     def run(
@@ -46,7 +46,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepResult:
     """What one step did.
 
     Attributes:
@@ -99,7 +99,7 @@ class Loop:
         flow: Flow,
         store: MetaStore,
         claim: Claim,
-        runner: Runner,
+        runner: SegmentRunner,
         now_ms: Callable[[], int],
         until_ts: int | None = None,
         stretch_bytes: int = STRETCH_BYTES,
@@ -125,7 +125,7 @@ class Loop:
             fewer_slices=flow.sink.TRAITS.takes_files,
         )
         self._planner: Planner | None = None
-        self._hears = False  # whether it is a `Listening` one: asked once, it costs
+        self._hears = False  # whether it is a `HasNews` one: asked once, it costs
         self._versions: dict[tuple[int, int], TableSchema] = {}
         self._specs: dict[int, ChangefeedSpec] = {}  # of the plan that was run last
         self._fresh_versions: list[TableSchema] = []  # met, but not yet stored
@@ -137,7 +137,7 @@ class Loop:
         self._spec_version = 0
         self.watermark = 0
 
-    def step(self, publish_idle: bool = True) -> Step:
+    def step(self, publish_idle: bool = True) -> StepResult:
         """Do the next thing: the pending plan, or the next stretch.
 
         With `publish_idle` false, a stretch that only moves the watermark is planned but not
@@ -154,7 +154,7 @@ class Loop:
             self._close_planner()
             raise
 
-    def _next(self, publish_idle: bool) -> Step:
+    def _next(self, publish_idle: bool) -> StepResult:
         if not self._opened:
             self._open()
         # While a planner is open, all that was recorded has been published, and by this loop.
@@ -162,23 +162,23 @@ class Loop:
         if pending is not None:
             if any(s.again is Again.NEVER for s in pending.stretch.segments):
                 self.replan("a part of it can be read only once")
-                return Step(published=False, watermark=self.watermark)
+                return StepResult(published=False, watermark=self.watermark)
             if self._has_moved(pending):
                 self.replan("the source has another address or login now")
-                return Step(published=False, watermark=self.watermark)
+                return StepResult(published=False, watermark=self.watermark)
             done = self._carry_out(pending, replayed=True)
             self._close_planner()  # it must start from what was just published
             return done
         hold = self._hold()
         if hold is not None and hold.place is None:
-            return self._stand(hold, Standing.AT)
+            return self._stand(hold, PlannerPosition.AT)
         planner = self._planner or self._open_planner()
-        if hold is not None and hold.place is not None and isinstance(planner, Halting):
+        if hold is not None and hold.place is not None and isinstance(planner, CanPauseAt):
             standing = planner.standing(hold.place)
-            if standing is not Standing.BEFORE:
+            if standing is not PlannerPosition.BEFORE:
                 return self._stand(hold, standing)
-        if not publish_idle and self._hears and not cast(Listening, planner).has_news():
-            return Step(published=False, caught_up=True, watermark=self.watermark)
+        if not publish_idle and self._hears and not cast(HasNews, planner).has_news():
+            return StepResult(published=False, caught_up=True, watermark=self.watermark)
         appetite = self._appetite
         if hold is not None:
             appetite = replace(appetite, until_place=hold.place)
@@ -187,7 +187,7 @@ class Loop:
         self._fresh_versions += met
         self._versions.update({(v.table_id, v.version): v for v in met})
         if self._is_idle(stretch, publish_idle):
-            return Step(
+            return StepResult(
                 published=False,
                 caught_up=stretch.caught_up,
                 watermark=self.watermark,
@@ -204,12 +204,12 @@ class Loop:
         self._fresh_versions.clear()
         return self._carry_out(plan, replayed=False)
 
-    def _stand(self, hold: Hold, standing: Standing) -> Step:
+    def _stand(self, hold: Hold, standing: PlannerPosition) -> StepResult:
         """Do nothing, and say so where the hold is stored; everything planned was published."""
         if self._told != (hold.id, standing.value):
             self._store.stand(self._claim, hold.id, standing.value)
             self._told = (hold.id, standing.value)
-        return Step(published=False, watermark=self.watermark, resolved=self.watermark)
+        return StepResult(published=False, watermark=self.watermark, resolved=self.watermark)
 
     def replan(self, why: str) -> None:
         """Discard the pending plan, which can never run again, and plan from what was published."""
@@ -259,7 +259,7 @@ class Loop:
         self._planner = self._flow.capture.planner(
             self._flow.decide, state.position, state.ranges, state.versions
         )
-        self._hears = isinstance(self._planner, Listening)
+        self._hears = isinstance(self._planner, HasNews)
         return self._planner
 
     def _close_planner(self) -> None:
@@ -293,7 +293,7 @@ class Loop:
         )
         return bare.with_(outputs=outputs, sink_state=sink_state)
 
-    def _carry_out(self, plan: Plan, replayed: bool) -> Step:
+    def _carry_out(self, plan: Plan, replayed: bool) -> StepResult:
         if replayed:
             state = self._store.state(self._id)
             self._versions = {(v.table_id, v.version): v for v in state.versions}
@@ -355,8 +355,8 @@ class Loop:
 
     def _step(
         self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float
-    ) -> Step:
-        return Step(
+    ) -> StepResult:
+        return StepResult(
             published=True,
             replayed=replayed,
             caught_up=plan.stretch.caught_up and not replayed,
@@ -384,4 +384,4 @@ def _sum(volumes: Iterable[Volume]) -> Volume:
 
 
 def _kept_for(planner: Planner | None) -> int | None:
-    return planner.retention_ms() if isinstance(planner, Keeping) else None
+    return planner.retention_ms() if isinstance(planner, KnowsRetention) else None

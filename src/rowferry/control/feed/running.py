@@ -17,11 +17,11 @@ from rowferry.change.position import physical_ms
 from rowferry.control.feed.lease import Claim
 from rowferry.control.feed.leaving import leave_sink
 from rowferry.control.feed.log_scope import current_changefeed
-from rowferry.control.feed.loop import STRETCH_BYTES, Loop, Runner, Step
+from rowferry.control.feed.loop import STRETCH_BYTES, Loop, SegmentRunner, StepResult
 from rowferry.control.feed.supervise import META_WAIT_S, OF_A_SERVER, Patience, Supervisor, Until
 from rowferry.control.fleet import measures
-from rowferry.control.lifecycle import State, Verb
-from rowferry.control.store.contract import Feed, Hold, MetaStore, Sample
+from rowferry.control.lifecycle import FeedState, Verb
+from rowferry.control.store.contract import FeedRecord, Hold, MetaStore, Sample
 from rowferry.errors import (
     Fenced,
     IllegalMove,
@@ -92,7 +92,7 @@ class HeldLease:
 class Conditions:
     """How a server runs changefeeds; nothing here changes what is written."""
 
-    runner: Callable[[str], Runner]
+    runner: Callable[[str], SegmentRunner]
     stretch_bytes: int = STRETCH_BYTES
     patience: Patience = OF_A_SERVER
     rest_s: Callable[[], float] = lambda: 0.0
@@ -106,7 +106,7 @@ class Running:
     """
 
     def __init__(
-        self, feed: Feed, lease: HeldLease, store: MetaStore, conditions: Conditions
+        self, feed: FeedRecord, lease: HeldLease, store: MetaStore, conditions: Conditions
     ) -> None:
         self.id, self.claim, self.lease = feed.id, lease.claim, lease
         self.spec_version = feed.spec_version
@@ -115,7 +115,7 @@ class Running:
         self._leaving = threading.Event()
         self._removing = False
         self._border = threading.Event()  # the supervisor should come back
-        self._shows_error = feed.state is State.WARNING
+        self._shows_error = feed.state is FeedState.WARNING
         self._meter = _Meter(feed.watermark)
         self._thread = threading.Thread(target=self._run, name=f"feed-{feed.id}", daemon=True)
 
@@ -276,7 +276,7 @@ class Running:
         except RowferryError as err:
             LOG.warning("changefeed %s: state not stored (%s): %s", self.id, verb, err)
 
-    def _tell_step(self, step: Step) -> None:
+    def _tell_step(self, step: StepResult) -> None:
         self._meter.add(step)
         measures.note_step(self.id, step)
         measures.note_retention(self.id, step.retention_ms)
@@ -298,7 +298,7 @@ class ProvenSteps:
         self._loop, self._flow, self._owner = loop, flow, owner
         self._proven = False
 
-    def step(self, publish_idle: bool = True) -> Step:
+    def step(self, publish_idle: bool = True) -> StepResult:
         """Do the next thing; see `Loop`."""
         if not self._proven:
             self._flow.format.probe()
@@ -325,7 +325,7 @@ class _Meter:
     def watermark(self) -> int:
         return self._sums.watermark
 
-    def add(self, step: Step) -> None:
+    def add(self, step: StepResult) -> None:
         """Take in a step."""
         worked = bool(step.rows or step.schema_changes)
         shares = tuple((str(s.table), s.done_parts, s.all_parts) for s in step.snapshots)
@@ -352,6 +352,6 @@ class _Meter:
         return replace(done, at=now, lag_ms=None if lag is None else max(0, lag))
 
 
-def wants_to_run(feed: Feed) -> bool:
+def wants_to_run(feed: FeedRecord) -> bool:
     """Return whether some server should have this changefeed: to run it, or to remove it."""
-    return feed.state.runs or feed.state is State.PENDING or feed.cancel
+    return feed.state.runs or feed.state is FeedState.PENDING or feed.cancel

@@ -11,27 +11,27 @@ from pathlib import Path
 
 from rowferry.control.feed.lease import Claim, Heartbeat, Holder
 from rowferry.control.feed.leaving import leave_sink
-from rowferry.control.feed.loop import STRETCH_BYTES, Loop, Step
+from rowferry.control.feed.loop import STRETCH_BYTES, Loop, StepResult
 from rowferry.control.feed.supervise import Supervisor, Until
-from rowferry.control.lifecycle import State, Verb
-from rowferry.control.operator.prepare import Prepared, check_alterable, prepare, stored_spec
-from rowferry.control.store.contract import Feed, MetaStore
+from rowferry.control.lifecycle import FeedState, Verb
+from rowferry.control.operator.prepare import PreparedFeed, check_alterable, prepare, stored_spec
+from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, RowferryError
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import ERROR_STUCK, TOP
 
-__all__ = ["Listener", "Prepared", "RunSettings", "prepare", "run", "stored_spec"]
+__all__ = ["PreparedFeed", "RunListener", "RunSettings", "prepare", "run", "stored_spec"]
 
 LOG = logging.getLogger(__name__)
 LEASE_S = 10.0
 
 
 @dataclass(slots=True)
-class Listener:
+class RunListener:
     """Where a run reports to; every call comes from the run's own thread."""
 
-    on_step: Callable[[Step], None] = lambda step: None
+    on_step: Callable[[StepResult], None] = lambda step: None
     on_fault: Callable[[RowferryError, float], None] = lambda error, wait_s: None
     on_phase: Callable[[str], None] = lambda words: None
 
@@ -48,11 +48,11 @@ class RunSettings:
 
 
 def run(
-    prepared: Prepared,
+    prepared: PreparedFeed,
     settings: RunSettings,
     until: Until,
     stop: threading.Event,
-    listener: Listener,
+    listener: RunListener,
 ) -> None:
     """Run one changefeed in this process until its end, `stop`, or an error.
 
@@ -74,7 +74,7 @@ def run(
         try:
             _bring_up_to_date(store, feed, spec)
             with Heartbeat(store.renew, claim) as heartbeat:
-                again = feed.state is State.WARNING
+                again = feed.state is FeedState.WARNING
                 _run_claimed(
                     prepared, settings, until, stop, listener, store, claim, heartbeat, again
                 )
@@ -84,20 +84,22 @@ def run(
         store.close()
 
 
-def _bring_up_to_date(store: MetaStore, feed: Feed, spec: ChangefeedSpec) -> None:
+def _bring_up_to_date(store: MetaStore, feed: FeedRecord, spec: ChangefeedSpec) -> None:
     """Store changed settings, and let a changefeed run that was stopped or had failed."""
     if feed.spec.to_json() != spec.to_json():
         store.update_spec(spec.changefeed_id, spec)
     if not feed.state.runs:
-        store.move(spec.changefeed_id, Verb.START if feed.state is State.PENDING else Verb.RESUME)
+        store.move(
+            spec.changefeed_id, Verb.START if feed.state is FeedState.PENDING else Verb.RESUME
+        )
 
 
 def _run_claimed(
-    prepared: Prepared,
+    prepared: PreparedFeed,
     settings: RunSettings,
     until: Until,
     stop: threading.Event,
-    listener: Listener,
+    listener: RunListener,
     store: MetaStore,
     claim: Claim,
     heartbeat: Heartbeat,
@@ -127,7 +129,7 @@ def _run_claimed(
     )
     cancel = _CancelWatch(store, claim.changefeed, stop)
 
-    def tell_step(step: Step) -> None:
+    def tell_step(step: StepResult) -> None:
         listener.on_step(step)
         cancel.look()
 

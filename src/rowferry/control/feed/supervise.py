@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rowferry.control.feed.loop import Step
+from rowferry.control.feed.loop import StepResult
 from rowferry.control.lifecycle import Verb
 from rowferry.errors import MetaUnavailable, RowferryError, TaskFailed, Verdict
 
@@ -48,7 +48,7 @@ OF_A_SERVER = Patience(10.0, 600.0, 0.1)
 class Steps(Protocol):
     """What a supervisor keeps going; see `Loop`."""
 
-    def step(self, publish_idle: bool = True) -> Step:
+    def step(self, publish_idle: bool = True) -> StepResult:
         """Do the next thing."""
 
     def replan(self, why: str) -> None:
@@ -69,7 +69,7 @@ class Until:
     caught_up: bool = False
     commit_ts: int | None = None
 
-    def reached(self, step: Step) -> bool:
+    def reached(self, step: StepResult) -> bool:
         """Return whether this step was the last one wanted."""
         if step.finished:
             return True
@@ -85,7 +85,7 @@ class Supervisor:
         self,
         loop: Steps,
         move: Callable[[Verb, Exception | None], None],
-        tell_step: Callable[[Step], None],
+        tell_step: Callable[[StepResult], None],
         tell_fault: Callable[[RowferryError, float], None],
         flush_interval_s: float,
         give_up_after_s: float,
@@ -138,7 +138,7 @@ class Supervisor:
             if pause:
                 stop.wait(max(0.0, pause - (time.monotonic() - began)))
 
-    def _pause(self, step: Step) -> float:
+    def _pause(self, step: StepResult) -> float:
         """Return how long after its beginning a step may be followed by the next one."""
         pause = 0.0
         if step.caught_up or not step.published:
@@ -149,7 +149,7 @@ class Supervisor:
             pause = max(pause, self._rest_s())
         return pause
 
-    def _on_success(self, step: Step) -> None:
+    def _on_success(self, step: StepResult) -> None:
         if step.published and (self._recovering or self._failing_since is not None):
             self._failing_since = None
             self._recovering = False

@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from rowferry.change.position import physical_ms
-from rowferry.control.feed.loop import Step
+from rowferry.control.feed.loop import StepResult
 
 REGISTRY: Final = CollectorRegistry()
 _FEED: Final = ("changefeed",)
@@ -61,7 +61,7 @@ _ALL: Final = (
 )
 
 
-def note_step(changefeed: str, step: Step) -> None:
+def note_step(changefeed: str, step: StepResult) -> None:
     """Take in what a step did."""
     CHECKPOINT.labels(changefeed).set(step.watermark)
     RESOLVED.labels(changefeed).set(max(step.resolved, step.watermark))

@@ -22,8 +22,8 @@ from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.running import Conditions, HeldLease, Running, wants_to_run
 from rowferry.control.fleet import measures
 from rowferry.control.fleet.assignment import to_claim, to_hand_over
-from rowferry.control.lifecycle import State, Verb
-from rowferry.control.store.contract import Feed, MetaStore, Server
+from rowferry.control.lifecycle import FeedState, Verb
+from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore
 from rowferry.errors import IllegalMove, LeaseHeld, NoSuchChangefeed, RowferryError
 from rowferry.spark import cores
 
@@ -39,7 +39,7 @@ OTHERS_COME_S: Final = 2.5  # a changefeed free for longer is taken whatever the
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FleetPace:
     """How often a member looks, and how long its leases last."""
 
     lease_s: float = LEASE_S
@@ -57,11 +57,11 @@ class Member:
         store: MetaStore,
         address: str,
         conditions: Conditions,
-        pace: Pace | None = None,
+        pace: FleetPace | None = None,
     ) -> None:
         self.holder = Holder.here()
         self.address = address
-        self._store, self._pace = store, pace or Pace()
+        self._store, self._pace = store, pace or FleetPace()
         self._conditions = replace(conditions, rest_s=self._rest_s)
         self._running: dict[str, Running] = {}
         self._processors = cores.allowed()
@@ -172,11 +172,11 @@ class Member:
             else:
                 one.lease.renewed(asked_at)
 
-    def _alive(self, now: float) -> Sequence[Server]:
+    def _alive(self, now: float) -> Sequence[FleetServer]:
         found = self._store.servers(now - self._pace.lease_s)
         return [s for s in found if not s.holder.is_dead(seen_by=self.holder)]
 
-    def _watch(self, feeds: Mapping[str, Feed]) -> None:
+    def _watch(self, feeds: Mapping[str, FeedRecord]) -> None:
         """Let changefeeds that run here follow what operators asked for."""
         for name, one in self._running.items():
             feed = feeds.get(name)
@@ -191,7 +191,9 @@ class Member:
             elif feed.spec_version > one.spec_version:
                 one.reload()
 
-    def _balance(self, feeds: Mapping[str, Feed], alive: Sequence[Server], now: float) -> None:
+    def _balance(
+        self, feeds: Mapping[str, FeedRecord], alive: Sequence[FleetServer], now: float
+    ) -> None:
         me = self.holder.instance
         wanted = [feed for feed in feeds.values() if wants_to_run(feed)]
         held_by = Counter(self._holder_of(f, now) for f in wanted)
@@ -214,24 +216,24 @@ class Member:
                 self._handed_over[chosen] = clock
                 self._running[chosen].leave()
 
-    def _holder_of(self, feed: Feed, now: float) -> str:
+    def _holder_of(self, feed: FeedRecord, now: float) -> str:
         """Return the server that has a changefeed; empty: nobody who lives."""
         lease = feed.lease
         if lease is None or now >= lease.expires_at or lease.holder.is_dead(self.holder):
             return ""
         return lease.holder.instance
 
-    def _is_free(self, feed: Feed, now: float) -> bool:
+    def _is_free(self, feed: FeedRecord, now: float) -> bool:
         """Return whether nobody runs it; a lease of ours that we do not use counts as free."""
         if feed.id in self._running:
             return False
         return self._holder_of(feed, now) in ("", self.holder.instance)
 
-    def _claim(self, feed: Feed, now: float) -> None:
+    def _claim(self, feed: FeedRecord, now: float) -> None:
         asked_at = time.monotonic()
         try:
             claim = self._store.claim(feed.id, self.holder, now, self._pace.lease_s)
-            if feed.state is State.PENDING:
+            if feed.state is FeedState.PENDING:
                 self._store.move(claim, Verb.START)
         except (LeaseHeld, NoSuchChangefeed, IllegalMove):
             return  # someone was faster

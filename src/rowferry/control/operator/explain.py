@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rowferry.change.table import TableId, TableSchema
-from rowferry.control.operator.prepare import Prepared
+from rowferry.control.operator.prepare import PreparedFeed
 from rowferry.control.operator.table_rules import deciding_rule, filter_rules
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.dispatch.by_topic import ByTopic
@@ -16,12 +16,12 @@ from rowferry.spec.feed_options import CASE_SENSITIVE, TOP
 from rowferry.spec.uri import Uri
 
 
-def outputs(prepared: Prepared) -> dict[TableId, str]:
+def outputs(prepared: PreparedFeed) -> dict[TableId, str]:
     """Return where the rows of each captured table go: a topic, a directory, a table or a URL."""
     return {table.id: _output(prepared, table) for table in prepared.tables}
 
 
-def _output(prepared: Prepared, table: TableSchema) -> str:
+def _output(prepared: PreparedFeed, table: TableSchema) -> str:
     flow, sink = prepared.flow, prepared.spec.sink
     name = flow.decide.seen_as(table).written_as
     if isinstance(flow.dispatch, ByTopic):
@@ -39,7 +39,7 @@ def _bare(uri: Uri) -> str:
     return f"{uri.scheme}://{uri.address}{uri.path}"
 
 
-def rules(prepared: Prepared) -> tuple[str, ...]:
+def rules(prepared: PreparedFeed) -> tuple[str, ...]:
     """Return which rules decide about each table, a line each."""
     return tuple(
         line
@@ -48,7 +48,7 @@ def rules(prepared: Prepared) -> tuple[str, ...]:
     )
 
 
-def _lines(prepared: Prepared, table: TableSchema) -> Iterator[str]:
+def _lines(prepared: PreparedFeed, table: TableSchema) -> Iterator[str]:
     spec, name = prepared.spec, table.id
     cased = spec.options(TOP)[CASE_SENSITIVE]
     rule = deciding_rule(filter_rules(spec), *name, cased)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rowferry.change.position import physical_ms
 from rowferry.control.operator.operation_forms import Held
-from rowferry.control.store.contract import Feed, Hold, MetaStore, Server
+from rowferry.control.store.contract import FeedRecord, FleetServer, Hold, MetaStore
 from rowferry.errors import BadInput, IllegalMove, NotSupported
 from rowferry.flow.assemble import assemble
 
@@ -22,8 +22,8 @@ _PLACE: Final = {"server": str, "file": str, "offset": int, "gtid": str}
 
 def ask(
     store: MetaStore,
-    feed: Feed,
-    owner: Server | None,
+    feed: FeedRecord,
+    owner: FleetServer | None,
     place: Mapping[str, Any] | None,
     seconds: int,
     instead_of: str,
@@ -51,7 +51,7 @@ def ask(
     store.hold(feed.id, Hold(uuid.uuid4().hex, now + seconds, form), instead_of)
 
 
-def look(store: MetaStore, feed: Feed, now: float) -> Held:
+def look(store: MetaStore, feed: FeedRecord, now: float) -> Held:
     """Return where a changefeed stands; the hold only if it is still in force.
 
     A plan that was recorded before this call is seen: as pending, or by its number.

@@ -5,17 +5,17 @@ from __future__ import annotations
 from rowferry.control import lifecycle
 from rowferry.control.lifecycle import Verb
 from rowferry.control.operator import start_place as beginning
-from rowferry.control.operator.operation_forms import Changed
-from rowferry.control.operator.prepare import Prepared, check_added_rules, examine
+from rowferry.control.operator.operation_forms import ChangedSettings
+from rowferry.control.operator.prepare import PreparedFeed, check_added_rules, examine
 from rowferry.control.operator.redaction import restored, restored_uri
 from rowferry.control.operator.table_rules import refuse_rule_files
-from rowferry.control.store.contract import Feed
+from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import IllegalMove
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.build import build_spec, check_target_ts
 
 
-def altered(feed: Feed, changed: Changed) -> Prepared:
+def altered(feed: FeedRecord, changed: ChangedSettings) -> PreparedFeed:
     """Return a changefeed with new settings; its sink is open, and nothing was written.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId
-from rowferry.control.store.contract import Feed, Hold, Note, Sample, Server, Subscribing
+from rowferry.control.store.contract import FeedRecord, FleetServer, Hold, Note, Sample, Subscribing
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedSettings:
     """New settings of a changefeed; what is None stays as it is.
 
     `config` replaces the whole configuration.
@@ -59,7 +59,7 @@ class Created:
         notices: what the user should know, a line each.
     """
 
-    feed: Feed
+    feed: FeedRecord
     eligible: tuple[TableId, ...]
     ineligible: tuple[TableId, ...]
     outputs: Mapping[TableId, str]
@@ -81,12 +81,12 @@ class Seen:
         cure: what to do about `feed.error`; empty without one.
     """
 
-    feed: Feed
+    feed: FeedRecord
     ranges: tuple[RangeProgress, ...]
     tables: tuple[TableId, ...]
     samples: tuple[Sample, ...]
     history: tuple[Note, ...]
-    server: Server | None
+    server: FleetServer | None
     cure: str
 
 

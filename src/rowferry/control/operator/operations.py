@@ -19,13 +19,20 @@ from rowferry.control import lifecycle
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.feed.leaving import leave_sink
 from rowferry.control.feed.loop import discard
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator import explain
 from rowferry.control.operator import hold as holding
 from rowferry.control.operator import start_place as beginning
 from rowferry.control.operator.new_settings import altered
-from rowferry.control.operator.operation_forms import Changed, Created, Held, Seen, Synced, Wanted
-from rowferry.control.operator.prepare import Prepared, check_rules, examine
+from rowferry.control.operator.operation_forms import (
+    ChangedSettings,
+    Created,
+    Held,
+    Seen,
+    Synced,
+    Wanted,
+)
+from rowferry.control.operator.prepare import PreparedFeed, check_rules, examine
 from rowferry.control.operator.table_rules import (
     filter_rules,
     refuse_rule_files,
@@ -33,7 +40,7 @@ from rowferry.control.operator.table_rules import (
     with_tables,
     without_tables,
 )
-from rowferry.control.store.contract import Feed, MetaStore, Server, Subscribing
+from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore, Subscribing
 from rowferry.control.store.publishing import nothing_delivered
 from rowferry.errors import BadInput, ChangefeedExists, IllegalMove, NoSuchChangefeed, cure_of
 from rowferry.flow.assemble import Flow, option_tables, sink_traits
@@ -48,12 +55,18 @@ from rowferry.spec.feed_options import (
     TOP,
 )
 
-__all__ = ["Changed", "Created", "Held", "Operations", "Seen", "Synced", "Wanted"]
+__all__ = ["ChangedSettings", "Created", "Held", "Operations", "Seen", "Synced", "Wanted"]
 
 ALIVE_S: Final = 10.0  # a server that was silent for longer is gone
 LEASE_S: Final = 30.0
 PATIENCE_S: Final = 5.0  # how long an operator waits for an owner to come to its border
-LISTED: Final = (State.NORMAL, State.STOPPED, State.FAILED, State.WARNING, State.PENDING)
+LISTED: Final = (
+    FeedState.NORMAL,
+    FeedState.STOPPED,
+    FeedState.FAILED,
+    FeedState.WARNING,
+    FeedState.PENDING,
+)
 SYNCED: Final = "The data syncing is finished"
 NOT_SYNCED: Final = "The data syncing is not finished, please wait"
 MAYBE_SYNCED: Final = (
@@ -110,7 +123,7 @@ class Operations:
                 feed = self.store.create_changefeed(spec, cluster_id, subscribing)
             return _described(prepared, feed, dry_run)
 
-    def feeds(self, states: Sequence[State] = ()) -> tuple[Feed, ...]:
+    def feeds(self, states: Sequence[FeedState] = ()) -> tuple[FeedRecord, ...]:
         """Return changefeeds in these states, by id; no states: all that TiCDC's list shows.
 
         That is: normal, stopped, failed, warning, pending; the finished ones must be asked for.
@@ -132,7 +145,7 @@ class Operations:
             cure=cure_of(feed.error_code) if feed.error_code else "",
         )
 
-    def _server_of(self, feed: Feed) -> Server | None:
+    def _server_of(self, feed: FeedRecord) -> FleetServer | None:
         if feed.lease is None:
             return None
         mine, found = feed.lease.holder, self.store.servers()
@@ -142,11 +155,11 @@ class Operations:
 
     # --- the lifecycle ---------------------------------------------------------------------------
 
-    def pause(self, changefeed: str) -> Feed:
+    def pause(self, changefeed: str) -> FeedRecord:
         """Stop it at the next border. Paused already: nothing changes."""
-        return self._moved(changefeed, Verb.PAUSE, lambda state: state is State.STOPPED)
+        return self._moved(changefeed, Verb.PAUSE, lambda state: state is FeedState.STOPPED)
 
-    def resume(self, changefeed: str, overwrite_checkpoint_ts: int | None = None) -> Feed:
+    def resume(self, changefeed: str, overwrite_checkpoint_ts: int | None = None) -> FeedRecord:
         """Let it run again, on the server that claims it first.
 
         With `overwrite_checkpoint_ts` it goes on from there, as after `reset`. Running already:
@@ -164,7 +177,7 @@ class Operations:
             self.reset(changefeed, commit_ts=overwrite_checkpoint_ts)
         return self._moved(changefeed, Verb.RESUME, _wants_to_run)
 
-    def _moved(self, changefeed: str, verb: Verb, done: Callable[[State], bool]) -> Feed:
+    def _moved(self, changefeed: str, verb: Verb, done: Callable[[FeedState], bool]) -> FeedRecord:
         """Change the state by a verb, unless that was done already."""
         try:
             if not done(self._feed(changefeed).state):
@@ -174,7 +187,7 @@ class Operations:
                 raise
         return self._feed(changefeed)
 
-    def remove(self, changefeed: str) -> Feed | None:
+    def remove(self, changefeed: str) -> FeedRecord | None:
         """Stop it at the next border and forget it; None: there was none.
 
         Where a server is in the middle of a long micro-batch, the changefeed is still listed on
@@ -195,7 +208,7 @@ class Operations:
 
     # --- settings --------------------------------------------------------------------------------
 
-    def update(self, changefeed: str, changed: Changed) -> Feed:
+    def update(self, changefeed: str, changed: ChangedSettings) -> FeedRecord:
         """Store new settings of a stopped or failed changefeed, checked as at creation.
 
         A value `***`, as answers show secrets, keeps what is stored. A plan that was recorded and
@@ -215,13 +228,13 @@ class Operations:
                 self.store.move(changefeed, Verb.UPDATE)  # nobody has resumed it meanwhile
                 return self.store.update_spec(changefeed, spec, feed.spec_version)
 
-    def foresee_update(self, changefeed: str, changed: Changed) -> Created:
+    def foresee_update(self, changefeed: str, changed: ChangedSettings) -> Created:
         """Return what `update` would do; raises as that does. Nothing is changed."""
         feed = self._feed(changefeed)
         with _closing(altered(feed, changed)) as prepared:
             return _described(prepared, replace(feed, spec=prepared.spec), dry_run=True)
 
-    def add_tables(self, changefeed: str, patterns: Sequence[str]) -> Feed:
+    def add_tables(self, changefeed: str, patterns: Sequence[str]) -> FeedRecord:
         """Capture further tables, also while it runs; those that exist are snapshotted.
 
         With `snapshot = never` only their changes are captured, from the next border on.
@@ -232,7 +245,7 @@ class Operations:
         """
         return self._change_rules(changefeed, patterns, with_tables, "tables added")
 
-    def drop_tables(self, changefeed: str, patterns: Sequence[str]) -> Feed:
+    def drop_tables(self, changefeed: str, patterns: Sequence[str]) -> FeedRecord:
         """Capture these no more, also while it runs, from the next border on.
 
         Raises:
@@ -243,7 +256,7 @@ class Operations:
 
     def _change_rules(
         self, changefeed: str, patterns: Sequence[str], change: ChangeRules, what: str
-    ) -> Feed:
+    ) -> FeedRecord:
         with self._altering(changefeed):
             feed = self._feed(changefeed)
             if not _wants_to_run(feed.state):
@@ -266,7 +279,7 @@ class Operations:
         commit_ts: int | None = None,
         position: str | None = None,
         snapshot: bool = False,
-    ) -> Feed:
+    ) -> FeedRecord:
         """Begin anew: behind a commit-ts, at a position (FILE:OFFSET or GTIDs), or with a snapshot.
 
         Exactly one must be given, of a changefeed that does not run. Rows may come again, and the
@@ -291,7 +304,7 @@ class Operations:
                 self._discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
             return self.store.reset(changefeed, spec, words, snapshot)
 
-    def _discard_pending(self, feed: Feed, flow: Flow, why: str, anew: bool = False) -> None:
+    def _discard_pending(self, feed: FeedRecord, flow: Flow, why: str, anew: bool = False) -> None:
         """Take a recorded, unfinished plan back, also what its tasks have left at the sink.
 
         `anew`: all will be delivered again, and what was need not be there any more.
@@ -370,7 +383,7 @@ class Operations:
 
     # --- servers ---------------------------------------------------------------------------------
 
-    def servers(self) -> tuple[Server, ...]:
+    def servers(self) -> tuple[FleetServer, ...]:
         """Return the servers that are alive, by address; the first of them is called the owner."""
         found = self.store.servers(self._now() - ALIVE_S)
         return tuple(sorted(found, key=lambda s: (s.address, s.holder.instance)))
@@ -381,20 +394,22 @@ class Operations:
         """Return what keeps others out while settings are read, changed and written back."""
         return self._locks.setdefault(changefeed, threading.Lock())
 
-    def _feed(self, changefeed: str) -> Feed:
+    def _feed(self, changefeed: str) -> FeedRecord:
         feed = self.store.feed(changefeed)
         if feed is None:
             raise NoSuchChangefeed(f"there is no changefeed {changefeed!r}")
         return feed
 
-    def _held(self, feed: Feed) -> bool:
+    def _held(self, feed: FeedRecord) -> bool:
         """Return whether somebody may still be at work on it."""
         lease = feed.lease
         if lease is None or lease.expires_at <= self._now():
             return False
         return not lease.holder.is_dead(Holder.here())
 
-    def _when(self, changefeed: str, done: Callable[[Feed | None], bool]) -> Feed | None:
+    def _when(
+        self, changefeed: str, done: Callable[[FeedRecord | None], bool]
+    ) -> FeedRecord | None:
         """Wait, not for long, until a changefeed is as wanted; returns it as it then is."""
         until = time.monotonic() + PATIENCE_S
         while True:
@@ -404,11 +419,11 @@ class Operations:
             time.sleep(0.05)
 
 
-def _wants_to_run(state: State) -> bool:
-    return state.runs or state is State.PENDING
+def _wants_to_run(state: FeedState) -> bool:
+    return state.runs or state is FeedState.PENDING
 
 
-def _described(prepared: Prepared, feed: Feed, dry_run: bool) -> Created:
+def _described(prepared: PreparedFeed, feed: FeedRecord, dry_run: bool) -> Created:
     return Created(
         feed=feed,
         eligible=tuple(sorted(t.id for t in prepared.tables)),
@@ -420,7 +435,7 @@ def _described(prepared: Prepared, feed: Feed, dry_run: bool) -> Created:
     )
 
 
-def _with_table_id(subscribing: Subscribing | None, prepared: Prepared) -> Subscribing | None:
+def _with_table_id(subscribing: Subscribing | None, prepared: PreparedFeed) -> Subscribing | None:
     """Return a subscription with the id that its source has for the table."""
     if subscribing is None:
         return None
@@ -428,9 +443,9 @@ def _with_table_id(subscribing: Subscribing | None, prepared: Prepared) -> Subsc
     return replace(subscribing, table_id=next(ids, 0))
 
 
-def _only_foreseen(spec: ChangefeedSpec, now: float) -> Feed:
+def _only_foreseen(spec: ChangefeedSpec, now: float) -> FeedRecord:
     """Return a changefeed as it would be, had it been stored."""
-    return Feed(
+    return FeedRecord(
         id=spec.changefeed_id,
         state=lifecycle.INITIAL,
         spec=spec,
@@ -447,7 +462,7 @@ def _only_foreseen(spec: ChangefeedSpec, now: float) -> Feed:
 
 
 @contextmanager
-def _closing(prepared: Prepared) -> Iterator[Prepared]:
+def _closing(prepared: PreparedFeed) -> Iterator[PreparedFeed]:
     try:
         yield prepared
     finally:

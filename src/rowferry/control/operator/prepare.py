@@ -14,8 +14,8 @@ from rowferry.control.store.connection import has_database
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import OptionsConflict, SpecChanged, WrittenOntoItself
 from rowferry.flow.assemble import Flow, assemble, decisions_of, option_tables, sink_traits
-from rowferry.flow.capture.contract import Marking, Placing, Stamping
-from rowferry.flow.sink.contract import Advising, MarkReading, Owner
+from rowferry.flow.capture.contract import ChecksStart, Marking, Stamping
+from rowferry.flow.sink.contract import HasAdvice, MarkReading, Owner
 from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.active_active import ActiveActive, read_active_active
 from rowferry.spec.build import build_spec
@@ -26,7 +26,7 @@ _EPOCH_TO_COME = (1 << 62) - 1  # the claim comes later; it will be above every 
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedFeed:
     """A changefeed that was checked and may run; nothing was written yet.
 
     Attributes:
@@ -48,7 +48,7 @@ def prepare(
     changefeed_id: str | None = None,
     stored: Callable[[str], ChangefeedSpec | None] = lambda changefeed: None,
     target_ts: int = 0,
-) -> Prepared:
+) -> PreparedFeed:
     """Check what the user asked for, and ask source and sink whether it can be done.
 
     `stored` returns the settings of a changefeed that was created before. It goes on whatever
@@ -74,7 +74,7 @@ def examine(
     before: ChangefeedSpec | None,
     notices: Iterable[str] = (),
     anew: bool = False,
-) -> Prepared:
+) -> PreparedFeed:
     """Ask source and sink whether a changefeed with checked settings can run.
 
     `before` are the settings with which it was stored, None: it is new. `anew`: it begins where
@@ -90,7 +90,7 @@ def examine(
     if before is not None:
         check_alterable(before, spec, flow)
     tables = flow.capture.probe(flow.decide)
-    if (anew or before is None) and isinstance(flow.capture, Placing):
+    if (anew or before is None) and isinstance(flow.capture, ChecksStart):
         flow.capture.check_beginning()
     told += flow.capture.notices
     spec, flow = _with_cluster_id(spec, before, flow)
@@ -112,7 +112,7 @@ def examine(
         flow.sink.check_tables(seen)
         _check_stamps(flow, captured)
         for part in (flow.sink, flow.format):
-            if isinstance(part, Advising):
+            if isinstance(part, HasAdvice):
                 told += part.advice(seen)
     flow.format.probe()
     flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
@@ -120,7 +120,7 @@ def examine(
         told.append("no table matches the filter yet; new ones are picked up when created")
     taken = {t.id for t in captured}
     keyless = tuple(t for t in tables if t.id not in taken and flow.decide.keeps_table(t.id))
-    return Prepared(spec, flow, captured, tuple(told), keyless)
+    return PreparedFeed(spec, flow, captured, tuple(told), keyless)
 
 
 def refuse_self_replication(flow: Flow, tables: Iterable[TableSchema]) -> None:
@@ -206,10 +206,10 @@ def check_rules(old: ChangefeedSpec, new: ChangefeedSpec) -> None:
     flow.decide.claim_names(captured)
     flow.sink.check_tables([flow.decide.seen_as(t) for t in captured])
     _check_stamps(flow, captured)
-    check_added_rules(old, Prepared(new, flow, tables, ()))
+    check_added_rules(old, PreparedFeed(new, flow, tables, ()))
 
 
-def check_added_rules(old: ChangefeedSpec, prepared: Prepared) -> None:
+def check_added_rules(old: ChangefeedSpec, prepared: PreparedFeed) -> None:
     """Judge the tables that new filter rules bring, as those of a new changefeed are judged.
 
     Raises:

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, Final, assert_never
 
 from rowferry.change.position import RangeProgress, Stage, physical_ms
-from rowferry.control.lifecycle import State
-from rowferry.control.operator.operations import Changed, Created, Operations, Seen, Wanted
+from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.operations import ChangedSettings, Created, Operations, Seen, Wanted
 from rowferry.control.operator.redaction import redacted_config
 from rowferry.control.operator.statement_syntax import (
     AddTables,
@@ -30,7 +30,7 @@ from rowferry.control.operator.statement_syntax import (
     ShowChangefeeds,
     parse,
 )
-from rowferry.control.store.contract import Feed
+from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import BadStatement, NoSuchChangefeed
 
 _LISTED: Final = ("id", "state", "checkpoint_ts", "checkpoint_time", "lag_ms", "owner")
@@ -39,7 +39,7 @@ _PROGRESS: Final = ("table", "range", "stage", "position", "snapshot")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatementAnswer:
     """What a statement gave: a table, which may be empty, and a line of words.
 
     Cells are texts, whole numbers or None.
@@ -50,7 +50,7 @@ class Answer:
     message: str
 
 
-def execute(operations: Operations, text: str) -> Answer:
+def execute(operations: Operations, text: str) -> StatementAnswer:
     """Carry out the one statement that `text` holds.
 
     Raises:
@@ -79,7 +79,7 @@ def execute(operations: Operations, text: str) -> Answer:
         case Drop():
             return _dropped(operations, asked)
         case ShowChangefeeds():
-            return _listed(operations.feeds(tuple(State) if asked.every else ()))
+            return _listed(operations.feeds(tuple(FeedState) if asked.every else ()))
         case ShowChangefeed():
             seen = operations.see(asked.name)
             return _progress(seen) if asked.progress else _details(seen)
@@ -109,7 +109,7 @@ def _wanted(asked: CreateChangefeed) -> Wanted:
     )
 
 
-def _changed(operations: Operations, asked: SetOptions) -> Changed:
+def _changed(operations: Operations, asked: SetOptions) -> ChangedSettings:
     own, settings = _own_keys(
         asked.settings, ("start_ts", "target_ts", "source_uri", "sink_uri", "changefeed_id")
     )
@@ -123,7 +123,7 @@ def _changed(operations: Operations, asked: SetOptions) -> Changed:
         if key in own and not isinstance(own[key], str):
             raise BadStatement(f"{key}: expected a URI in quotes")
     stored = operations.see(asked.name).feed.spec.config
-    return Changed(
+    return ChangedSettings(
         own.get("source_uri"),
         own.get("sink_uri"),
         _merged(stored, settings) if settings else None,
@@ -186,20 +186,20 @@ def _merged(config: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str,
 # --- answers -------------------------------------------------------------------------------------
 
 
-def _done(feed: Feed, what: str) -> Answer:
-    return Answer((), (), f"changefeed {feed.id} {what}")
+def _done(feed: FeedRecord, what: str) -> StatementAnswer:
+    return StatementAnswer((), (), f"changefeed {feed.id} {what}")
 
 
-def _dropped(operations: Operations, asked: Drop) -> Answer:
+def _dropped(operations: Operations, asked: Drop) -> StatementAnswer:
     feed = operations.remove(asked.name)
     if feed is not None:
         return _done(feed, "dropped")
     if not asked.if_exists:
         raise NoSuchChangefeed(f"there is no changefeed {asked.name!r}")
-    return Answer((), (), f"there is no changefeed {asked.name!r}: nothing to drop")
+    return StatementAnswer((), (), f"there is no changefeed {asked.name!r}: nothing to drop")
 
 
-def _created(made: Created) -> Answer:
+def _created(made: Created) -> StatementAnswer:
     rows: list[tuple[str, str, str]] = [
         ("captured", str(table), made.outputs.get(table, "")) for table in made.eligible
     ]
@@ -211,18 +211,18 @@ def _created(made: Created) -> Answer:
     message = f"changefeed {name} created: {count} captured"
     if made.dry_run:
         message = f"changefeed {name} can be created: {count} would be captured; nothing was stored"
-    return Answer(_PLANNED, tuple(rows), message)
+    return StatementAnswer(_PLANNED, tuple(rows), message)
 
 
-def _listed(feeds: Sequence[Feed]) -> Answer:
+def _listed(feeds: Sequence[FeedRecord]) -> StatementAnswer:
     rows = tuple(
         (*_where(feed), str(feed.spec.source), str(feed.spec.sink), _error(feed)) for feed in feeds
     )
     count = f"{len(feeds)} changefeed{'' if len(feeds) == 1 else 's'}"
-    return Answer((*_LISTED, "source", "sink", "error"), rows, count)
+    return StatementAnswer((*_LISTED, "source", "sink", "error"), rows, count)
 
 
-def _details(seen: Seen) -> Answer:
+def _details(seen: Seen) -> StatementAnswer:
     feed = seen.feed
     rows: list[tuple[str, Any]] = list(zip(_LISTED, _where(feed), strict=True))
     rows += [
@@ -235,10 +235,10 @@ def _details(seen: Seen) -> Answer:
         ("cure", seen.cure or None),
     ]
     rows += [(key, _value(value)) for key, value in _flat(redacted_config(feed.spec))]
-    return Answer(("key", "value"), tuple(rows), _words(seen))
+    return StatementAnswer(("key", "value"), tuple(rows), _words(seen))
 
 
-def _progress(seen: Seen) -> Answer:
+def _progress(seen: Seen) -> StatementAnswer:
     under_way = {t: f"{done}/{all_}" for t, done, all_ in _snapshots(seen)}
     rows: list[tuple[Any, ...]] = []
     shown: set[str] = set()
@@ -252,7 +252,7 @@ def _progress(seen: Seen) -> Answer:
         for table in seen.tables
         if str(table) not in shown
     ]
-    return Answer(_PROGRESS, tuple(rows), _words(seen))
+    return StatementAnswer(_PROGRESS, tuple(rows), _words(seen))
 
 
 def _snapshots(seen: Seen) -> tuple[tuple[str, int, int], ...]:
@@ -291,7 +291,7 @@ def _rows_per_s(seen: Seen) -> float:
     return newest.rows / seconds if seconds > 0 else 0.0
 
 
-def _where(feed: Feed) -> tuple[Any, ...]:
+def _where(feed: FeedRecord) -> tuple[Any, ...]:
     """Return the cells of `_LISTED`."""
     held = feed.lease is not None and feed.lease.expires_at > time.time()
     holder = feed.lease.holder if feed.lease and held else None
@@ -305,13 +305,13 @@ def _where(feed: Feed) -> tuple[Any, ...]:
     )
 
 
-def _lag_ms(feed: Feed) -> int | None:
+def _lag_ms(feed: FeedRecord) -> int | None:
     if not feed.watermark:
         return None
     return max(0, time.time_ns() // 1_000_000 - physical_ms(feed.watermark))
 
 
-def _error(feed: Feed) -> str | None:
+def _error(feed: FeedRecord) -> str | None:
     return f"[{feed.error_code}] {feed.error}" if feed.error else None
 
 

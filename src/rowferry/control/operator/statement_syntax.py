@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeAlias
 
-from rowferry.control.operator.statement_tokens import Kind, Token, tokens
+from rowferry.control.operator.statement_tokens import StatementToken, TokenKind, tokens
 from rowferry.errors import BadStatement
 
 # --- statements ----------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def parse(text: str) -> Statement:
 @dataclass(slots=True)
 class _Parser:
     text: str
-    _tokens: list[Token] = field(init=False)
+    _tokens: list[StatementToken] = field(init=False)
     _at: int = 0
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class _Parser:
         }
         found = verbs[self._word(*verbs)]()
         self._symbol_if(";")
-        if self._now.kind is not Kind.END:
+        if self._now.kind is not TokenKind.END:
             more = "" if self._before.text != ";" else "; one statement is carried out at a time"
             self._refuse(f"expected the end, found {self._now.shown}{more}")
         return found
@@ -238,10 +238,10 @@ class _Parser:
 
     def _name(self) -> str:
         token = self._now
-        if token.kind not in (Kind.WORD, Kind.NUMBER, Kind.QUOTED):
+        if token.kind not in (TokenKind.WORD, TokenKind.NUMBER, TokenKind.QUOTED):
             self._expected("the changefeed's name")
         self._at += 1
-        return token.text[1:-1].replace("``", "`") if token.kind is Kind.QUOTED else token.text
+        return token.text[1:-1].replace("``", "`") if token.kind is TokenKind.QUOTED else token.text
 
     def _patterns(self) -> tuple[str, ...]:
         """Read `TABLE a.b, c.*, !c.d, '/regex/.*'`: table filter rules, those in quotes as is."""
@@ -253,13 +253,13 @@ class _Parser:
 
     def _pattern(self) -> str:
         first = self._now
-        if first.kind is Kind.TEXT and not self._dotted(first):
+        if first.kind is TokenKind.TEXT and not self._dotted(first):
             return self._string("a table")
         last = None
-        while (token := self._now).kind is not Kind.END and not (
-            token.kind is Kind.SYMBOL and token.text in ",;()"
+        while (token := self._now).kind is not TokenKind.END and not (
+            token.kind is TokenKind.SYMBOL and token.text in ",;()"
         ):
-            if token.kind is Kind.UNFINISHED or (last and token.start != last.end):
+            if token.kind is TokenKind.UNFINISHED or (last and token.start != last.end):
                 break
             last = token
             self._at += 1
@@ -267,7 +267,7 @@ class _Parser:
             self._expected("a table such as db.name or db.*")
         return self.text[first.start : last.end]
 
-    def _dotted(self, token: Token) -> bool:
+    def _dotted(self, token: StatementToken) -> bool:
         """Return whether a quoted text is the first half of `"db"."table"`."""
         return self.text[token.end : token.end + 1] == "."
 
@@ -290,7 +290,7 @@ class _Parser:
 
     def _key(self) -> tuple[str, ...]:
         """Read `sink.csv.delimiter`, the whole in quotes or not."""
-        if self._now.kind is Kind.TEXT:
+        if self._now.kind is TokenKind.TEXT:
             path = tuple(self._string("a key").split("."))
             if not all(path):
                 self._refuse("expected a key such as 'sink.protocol'", self._before)
@@ -301,7 +301,7 @@ class _Parser:
         return tuple(parts)
 
     def _key_part(self) -> str:
-        if self._now.kind is not Kind.WORD:
+        if self._now.kind is not TokenKind.WORD:
             self._expected("a key such as sink.protocol")
         self._at += 1
         return self._before.text
@@ -311,12 +311,12 @@ class _Parser:
         if depth > _DEEPEST:
             self._refuse(f"lists and objects stand in one another more than {_DEEPEST} deep")
         match token.kind:
-            case Kind.TEXT:
+            case TokenKind.TEXT:
                 return self._string("a value")
-            case Kind.NUMBER:
+            case TokenKind.NUMBER:
                 self._at += 1
                 return float(token.text) if "." in token.text else int(token.text)
-            case Kind.WORD:
+            case TokenKind.WORD:
                 self._at += 1
                 plain = {"TRUE": True, "FALSE": False, "NULL": None, "DEFAULT": None}
                 return plain.get(token.text.upper(), token.text)
@@ -350,7 +350,7 @@ class _Parser:
 
     def _string(self, what: str) -> str:
         token = self._now
-        if token.kind is not Kind.TEXT:
+        if token.kind is not TokenKind.TEXT:
             self._expected(what)
         self._at += 1
         if token.text[0] == "'":
@@ -362,7 +362,7 @@ class _Parser:
 
     def _commit_ts(self) -> int:
         token = self._now
-        if token.kind is not Kind.NUMBER or not token.text.isdecimal() or not int(token.text):
+        if token.kind is not TokenKind.NUMBER or not token.text.isdecimal() or not int(token.text):
             self._expected("a commit-ts, a positive whole number")
         self._at += 1
         return int(token.text)
@@ -370,16 +370,16 @@ class _Parser:
     # --- tokens ----------------------------------------------------------------------------------
 
     @property
-    def _now(self) -> Token:
+    def _now(self) -> StatementToken:
         return self._tokens[self._at]
 
     @property
-    def _before(self) -> Token:
+    def _before(self) -> StatementToken:
         return self._tokens[self._at - 1]
 
     def _is_word_at(self, ahead: int, *words: str) -> bool:
         token = self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
-        return token.kind is Kind.WORD and token.text.upper() in words
+        return token.kind is TokenKind.WORD and token.text.upper() in words
 
     def _is_word(self, *words: str) -> bool:
         return self._is_word_at(0, *words)
@@ -397,7 +397,7 @@ class _Parser:
         return True
 
     def _symbol_if(self, symbol: str) -> bool:
-        if self._now.kind is not Kind.SYMBOL or self._now.text != symbol:
+        if self._now.kind is not TokenKind.SYMBOL or self._now.text != symbol:
             return False
         self._at += 1
         return True
@@ -409,7 +409,7 @@ class _Parser:
     def _expected(self, what: str) -> NoReturn:
         self._refuse(f"expected {what}, found {self._now.shown}")
 
-    def _refuse(self, words: str, token: Token | None = None) -> NoReturn:
+    def _refuse(self, words: str, token: StatementToken | None = None) -> NoReturn:
         start = (token or self._now).start
         line = self.text.count("\n", 0, start) + 1
         column = start - (self.text.rfind("\n", 0, start) + 1) + 1

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Final
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is."""
 
     WORD = auto()
@@ -22,10 +22,10 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class StatementToken:
     """One word; `start` and `end` are its place."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     start: int
     end: int
@@ -34,11 +34,11 @@ class Token:
     def shown(self) -> str:
         """The token as an error names it. Texts are not repeated: they may hold a password."""
         match self.kind:
-            case Kind.END:
+            case TokenKind.END:
                 return "the end"
-            case Kind.TEXT:
+            case TokenKind.TEXT:
                 return "a text in quotes"
-            case Kind.UNFINISHED:
+            case TokenKind.UNFINISHED:
                 return "quotes or a comment without an end"
         return repr(self.text if len(self.text) <= 40 else self.text[:40] + "…")
 
@@ -57,16 +57,16 @@ _TOKEN: Final = re.compile(
 )
 
 
-def tokens(text: str) -> Iterator[Token]:
+def tokens(text: str) -> Iterator[StatementToken]:
     """Yield the tokens of a text; what follows quotes without an end is part of them."""
     for found in _TOKEN.finditer(text):
         kind = found.lastgroup or ""
         if kind == "UNFINISHED":
-            yield Token(Kind.UNFINISHED, found[0], found.start(), len(text))
+            yield StatementToken(TokenKind.UNFINISHED, found[0], found.start(), len(text))
             break
         if kind != "space":
-            yield Token(Kind[kind], found[0], found.start(), found.end())
-    yield Token(Kind.END, "", len(text), len(text))
+            yield StatementToken(TokenKind[kind], found[0], found.start(), found.end())
+    yield StatementToken(TokenKind.END, "", len(text), len(text))
 
 
 def split(text: str) -> tuple[tuple[str, ...], str]:
@@ -78,10 +78,10 @@ def split(text: str) -> tuple[tuple[str, ...], str]:
     complete: list[str] = []
     begin: int | None = None
     for token in tokens(text):
-        if token.kind is Kind.SYMBOL and token.text == ";":
+        if token.kind is TokenKind.SYMBOL and token.text == ";":
             if begin is not None:
                 complete.append(text[begin : token.start].strip())
             begin = None
-        elif begin is None and token.kind is not Kind.END:
+        elif begin is None and token.kind is not TokenKind.END:
             begin = token.start
     return tuple(complete), text[begin:] if begin is not None else ""

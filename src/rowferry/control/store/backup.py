@@ -19,7 +19,7 @@ from sqlalchemy import Connection, MetaData, func, insert, inspect, select
 
 from rowferry.control.store.connection import Database, has_database
 from rowferry.control.store.rows import to_ms, to_text
-from rowferry.control.store.tables import REVISIONS, VERSION_TABLE, Table
+from rowferry.control.store.tables import REVISIONS, VERSION_TABLE, MetaTable
 from rowferry.errors import BadInput, MetaDamaged, MetaUnavailable
 
 FORMAT = 1
@@ -128,7 +128,7 @@ def _examined(file: Path) -> Backup:
     first: dict[str, Any] = {}
     feeds = rows = 0
     complete = False
-    known = {table.name for table in Table.metadata.sorted_tables}
+    known = {table.name for table in MetaTable.metadata.sorted_tables}
     for form in _lines(file):
         if not first:
             first = form
@@ -212,7 +212,7 @@ def _raised(epoch: int, now: float) -> int:
 
 def _reflected(connection: Connection) -> MetaData:
     """Return the tables as the database has them."""
-    known = {table.name for table in Table.metadata.sorted_tables}
+    known = {table.name for table in MetaTable.metadata.sorted_tables}
     names = known.intersection(inspect(connection).get_table_names())
     found = MetaData()
     found.reflect(connection, only=sorted(names.difference(_LEFT_OUT)))

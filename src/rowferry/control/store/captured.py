@@ -11,7 +11,7 @@ from rowferry.change.table import TableId
 
 
 @dataclass(slots=True)
-class Captured:
+class CapturedDifference:
     """How the set of captured tables differs after a plan.
 
     Attributes:
@@ -42,12 +42,12 @@ class Captured:
             del self.present[table]
 
 
-def captured_by(plan: Plan, met: Iterable[tuple[TableId, int]]) -> Captured:
+def captured_by(plan: Plan, met: Iterable[tuple[TableId, int]]) -> CapturedDifference:
     """Follow a plan through: its rows, then its schema changes, then the ranges that are left.
 
     `met` are the tables whose versions were recorded with the plan.
     """
-    found = Captured()
+    found = CapturedDifference()
     for table, table_id in met:
         found.add(table, table_id)
     for segment in plan.stretch.segments:

@@ -29,11 +29,11 @@ from rowferry.control.store.tables import (
     FeedRow,
     HistoryRow,
     LeaseRow,
+    MetaTable,
     PendingRow,
     ProgressRow,
     SpecRow,
     SubscribeRow,
-    Table,
     TableVersionRow,
 )
 from rowferry.errors import BadInput, MetaDamaged
@@ -184,7 +184,7 @@ def _subscribe(session: Session, feeds: Feeds) -> Found:
 
 
 def _progress(session: Session, feeds: Feeds) -> Found:
-    for row in session.execute(select(Table.metadata.tables[ProgressRow.__tablename__])):
+    for row in session.execute(select(MetaTable.metadata.tables[ProgressRow.__tablename__])):
         owner = row.changefeed or row.subscribe_name
         yield [
             *_orphan(feeds, owner, f"progress of range {row.range_id}"),

@@ -17,7 +17,7 @@ from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim, Holder
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.spec.changefeed import ChangefeedSpec
 
 
@@ -50,7 +50,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class FeedRecord:
     """A changefeed as lists and answers show it.
 
     Attributes:
@@ -64,7 +64,7 @@ class Feed:
     """
 
     id: str
-    state: State
+    state: FeedState
     spec: ChangefeedSpec
     spec_version: int
     created_at: float
@@ -111,7 +111,7 @@ class Subscribed:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedState:
+class StoredState:
     """What a run needs to go on after the last published micro-batch.
 
     Attributes:
@@ -143,7 +143,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class FleetServer:
     """A process that runs changefeeds, as it last announced itself."""
 
     holder: Holder
@@ -181,7 +181,7 @@ class MetaStore(Protocol):
 
     def create_changefeed(
         self, spec: ChangefeedSpec, cluster_id: int = 0, subscribing: Subscribing | None = None
-    ) -> Feed:
+    ) -> FeedRecord:
         """Store a new changefeed. `cluster_id` is the source's, where it has one.
 
         With `subscribing`, the table's row of `subscribe` is stored with it, and stays as long as
@@ -195,13 +195,15 @@ class MetaStore(Protocol):
     def subscribed(self, name: str) -> tuple[Subscribed, ...]:
         """Return the rows of `subscribe` with this `subscribe_name`, by cluster and table."""
 
-    def feed(self, changefeed: str) -> Feed | None:
+    def feed(self, changefeed: str) -> FeedRecord | None:
         """Return one changefeed, or None."""
 
-    def feeds(self) -> tuple[Feed, ...]:
+    def feeds(self) -> tuple[FeedRecord, ...]:
         """Return all changefeeds, by id."""
 
-    def update_spec(self, changefeed: str, spec: ChangefeedSpec, since: int | None = None) -> Feed:
+    def update_spec(
+        self, changefeed: str, spec: ChangefeedSpec, since: int | None = None
+    ) -> FeedRecord:
         """Store new settings as the next spec version; plans already recorded keep theirs.
 
         On repeat with equal settings: nothing changes.
@@ -222,7 +224,7 @@ class MetaStore(Protocol):
         Fenced for a claim.
         """
 
-    def move(self, who: str | Claim, verb: Verb, error: Exception | None = None) -> State:
+    def move(self, who: str | Claim, verb: Verb, error: Exception | None = None) -> FeedState:
         """Change the state by a verb of the lifecycle, and return the new one.
 
         `error` is kept until the changefeed is normal again.
@@ -233,7 +235,7 @@ class MetaStore(Protocol):
 
     def reset(
         self, changefeed: str, spec: ChangefeedSpec, why: str, snapshot: bool = False
-    ) -> Feed:
+    ) -> FeedRecord:
         """Forget how far a changefeed is: the next run begins as `spec`'s source URI says.
 
         Position, progress rows, pending plan and watermark go; `spec` becomes the next spec
@@ -292,7 +294,7 @@ class MetaStore(Protocol):
 
     # --- the loop --------------------------------------------------------------------------------
 
-    def state(self, changefeed: str) -> FeedState:
+    def state(self, changefeed: str) -> StoredState:
         """Return what was published last; a pending plan is not part of it."""
 
     def ranges(self, changefeed: str) -> tuple[RangeProgress, ...]:
@@ -345,7 +347,7 @@ class MetaStore(Protocol):
     def announce(self, holder: Holder, address: str, now: float) -> None:
         """Say that this server is alive."""
 
-    def servers(self, since: float = 0.0) -> tuple[Server, ...]:
+    def servers(self, since: float = 0.0) -> tuple[FleetServer, ...]:
         """Return the servers seen at or after `since`, by host and pid."""
 
     def retire(self, holder: Holder) -> None:

@@ -21,15 +21,15 @@ from rowferry.control.store.tables import (
     FeedRow,
     HistoryRow,
     LeaseRow,
+    MetaTable,
     ProgressRow,
     SubscribeRow,
-    Table,
 )
 from rowferry.errors import Fenced, LeaseHeld, NoSuchChangefeed
 
 # Kept of each changefeed: twice what is shown of it. A claim, an error or a change adds one.
 HISTORY_LINES = 200
-_FEEDS = Table.metadata.tables["changefeeds"]
+_FEEDS = MetaTable.metadata.tables["changefeeds"]
 _STANDING = (
     select(*(_FEEDS.c[n] for n in "epoch micro_batch published spec_version cluster_id".split()))
     .where(_FEEDS.c.id == bindparam("feed"))

@@ -22,7 +22,7 @@ FORMS = (
 )
 
 
-class Kind(ABC):
+class DatabaseKind(ABC):
     """One meta database's kind and address.
 
     No call on it waits for ever: `timeout_s` bounds the wait for a connection and for a lock, twice
@@ -76,7 +76,7 @@ class Kind(ABC):
         return False
 
 
-def kind_of(url: str, timeout_s: float) -> Kind:
+def kind_of(url: str, timeout_s: float) -> DatabaseKind:
     """Return the kind that a URL names.
 
     Raises:
@@ -98,25 +98,25 @@ def kind_of(url: str, timeout_s: float) -> Kind:
 # Imported where needed: each brings a client library.
 
 
-def _sqlite(url: URL, timeout_s: float) -> Kind:
+def _sqlite(url: URL, timeout_s: float) -> DatabaseKind:
     from rowferry.control.store.sqlite_kind import SqliteKind
 
     return SqliteKind(url, timeout_s)
 
 
-def _mysql(url: URL, timeout_s: float) -> Kind:
+def _mysql(url: URL, timeout_s: float) -> DatabaseKind:
     from rowferry.control.store.mysql_kind import MysqlKind
 
     return MysqlKind(url, timeout_s)
 
 
-def _postgres(url: URL, timeout_s: float) -> Kind:
+def _postgres(url: URL, timeout_s: float) -> DatabaseKind:
     from rowferry.control.store.postgres_kind import PostgresKind
 
     return PostgresKind(url, timeout_s)
 
 
-_KINDS: dict[str, Callable[[URL, float], Kind]] = {
+_KINDS: dict[str, Callable[[URL, float], DatabaseKind]] = {
     "sqlite": _sqlite,
     "sqlite+pysqlite": _sqlite,
     "mysql": _mysql,

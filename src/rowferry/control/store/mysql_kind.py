@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from rowferry.control.store.kind import Kind
+from rowferry.control.store.kind import DatabaseKind
 from rowferry.errors import BadUri, MetaUnavailable
 
 SSL_MODES = ("disabled", "preferred", "required", "verify-ca", "verify-identity")
 IDLE_S = 60  # the server ends a connection that is silent for so long, with its locks
 
 
-class MysqlKind(Kind):
+class MysqlKind(DatabaseKind):
     """A database on a server.
 
     Writers read what is committed, and lock the rows that they decide by; readers see one state.

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.abc import RV, PQGen
 from sqlalchemy import Connection, Engine, create_engine, event, text
 
-from rowferry.control.store.kind import Kind
+from rowferry.control.store.kind import DatabaseKind
 
 # Of a batch that fails it logs what it also raises.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
@@ -20,7 +20,7 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)
 _MAKING_TABLES = 0x726F7766  # the number of the lock; locks belong to one database
 
 
-class PostgresKind(Kind):
+class PostgresKind(DatabaseKind):
     """A database on a server.
 
     Writers read what is committed, and lock the rows that they decide by; readers see one state.

@@ -28,7 +28,7 @@ from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim
-from rowferry.control.store.captured import Captured, captured_by
+from rowferry.control.store.captured import CapturedDifference, captured_by
 from rowferry.control.store.fence import standing
 from rowferry.control.store.rows import (
     from_progress,
@@ -43,10 +43,10 @@ from rowferry.control.store.rows import (
 )
 from rowferry.control.store.tables import (
     FeedRow,
+    MetaTable,
     PendingRow,
     ProgressRow,
     SubscribeRow,
-    Table,
     TableVersionRow,
 )
 from rowferry.errors import PlanRefused
@@ -54,9 +54,9 @@ from rowferry.errors import PlanRefused
 T = TypeVar("T")
 
 # A changefeed may have thousands of ranges: read and written as plain rows, not as objects.
-_PROGRESS = Table.metadata.tables["progress"]
+_PROGRESS = MetaTable.metadata.tables["progress"]
 _FEEDS, _PENDING, _VERSIONS, _TABLES = (
-    Table.metadata.tables[name]
+    MetaTable.metadata.tables[name]
     for name in ("changefeeds", "pending_plans", "table_versions", "subscribe")
 )
 # What every micro-batch runs, put together once.
@@ -418,7 +418,7 @@ def subscribe(session: Session, feed: FeedRow, tables: Mapping[TableId, int], ow
         session.execute(insert(SubscribeRow), rows)
 
 
-def _end_subscriptions(session: Session, feed: FeedRow, tables: Captured) -> None:
+def _end_subscriptions(session: Session, feed: FeedRow, tables: CapturedDifference) -> None:
     """Delete the rows of tables that ended; a removal asked for in one of them is not forgotten."""
     row = SubscribeRow
     ended = [_named(feed, some) for some in _chunks(sorted(tables.gone))]

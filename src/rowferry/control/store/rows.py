@@ -13,8 +13,8 @@ from sqlalchemy import Row
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.control.feed.lease import Holder
-from rowferry.control.lifecycle import State
-from rowferry.control.store.contract import Feed, Hold, Lease, Note, Sample, Server
+from rowferry.control.lifecycle import FeedState
+from rowferry.control.store.contract import FeedRecord, FleetServer, Hold, Lease, Note, Sample
 from rowferry.control.store.tables import FeedRow, HistoryRow, LeaseRow, SampleRow, ServerRow
 from rowferry.errors import BadInput, MetaDamaged
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -83,17 +83,17 @@ def _holder(text: str, changefeed: str) -> Holder:
     return read(text, Holder.from_json, f"lease of changefeed {changefeed}")
 
 
-def to_state(row: FeedRow | Row[Any]) -> State:
+def to_state(row: FeedRow | Row[Any]) -> FeedState:
     """Return the state of a changefeed."""
     try:
-        return State(row.state)
+        return FeedState(row.state)
     except ValueError:
         raise MetaDamaged(f"changefeed {row.id} is in an unknown state {row.state!r}") from None
 
 
-def to_feed(row: FeedRow | Row[Any], lease: LeaseRow | Row[Any] | None, cancel: bool) -> Feed:
+def to_feed(row: FeedRow | Row[Any], lease: LeaseRow | Row[Any] | None, cancel: bool) -> FeedRecord:
     """Return a changefeed as lists show it."""
-    return Feed(
+    return FeedRecord(
         id=row.id,
         state=to_state(row),
         spec=to_spec(row),
@@ -160,9 +160,11 @@ def to_note(row: HistoryRow) -> Note:
     return Note(row.at / 1000, row.what, read_object(row.details, "history"))
 
 
-def to_server(row: ServerRow) -> Server:
+def to_server(row: ServerRow) -> FleetServer:
     """Return a server."""
-    return Server(read(row.holder, Holder.from_json, "servers"), row.address, row.seen_at / 1000)
+    return FleetServer(
+        read(row.holder, Holder.from_json, "servers"), row.address, row.seen_at / 1000
+    )
 
 
 def from_sample(changefeed: str, sample: Sample) -> dict[str, Any]:

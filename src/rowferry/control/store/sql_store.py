@@ -14,17 +14,17 @@ from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableSchema
 from rowferry.control import lifecycle
 from rowferry.control.feed.lease import Claim, Holder
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store import fence, holding, publishing
 from rowferry.control.store.connection import BUSY_TIMEOUT_S, Database, undone_again
 from rowferry.control.store.contract import (
-    Feed,
-    FeedState,
+    FeedRecord,
+    FleetServer,
     Hold,
     MetaStore,
     Note,
     Sample,
-    Server,
+    StoredState,
     Subscribed,
     Subscribing,
 )
@@ -45,13 +45,13 @@ from rowferry.control.store.tables import (
     FeedRow,
     HistoryRow,
     LeaseRow,
+    MetaTable,
     PendingRow,
     ProgressRow,
     SampleRow,
     ServerRow,
     SpecRow,
     SubscribeRow,
-    Table,
     TableVersionRow,
 )
 from rowferry.errors import (
@@ -68,7 +68,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 
 # Asked for by every server once a second: plain rows, without what nobody looks at.
 _FEEDS, _LEASES, _TABLES = (
-    Table.metadata.tables[name] for name in ("changefeeds", "leases", "subscribe")
+    MetaTable.metadata.tables[name] for name in ("changefeeds", "leases", "subscribe")
 )
 _ALL_FEEDS = select(*(c for c in _FEEDS.c if c.name not in ("position", "sink_state")))
 _ALL_LEASES = select(_LEASES)
@@ -107,7 +107,7 @@ class SqlStore:
     @undone_again
     def create_changefeed(
         self, spec: ChangefeedSpec, cluster_id: int = 0, subscribing: Subscribing | None = None
-    ) -> Feed:
+    ) -> FeedRecord:
         """Store a new changefeed."""
         moment("store changefeed")
         now, text = self._clock(), to_text(spec.to_json())
@@ -146,7 +146,7 @@ class SqlStore:
             fence.note(session, changefeed, now, "created", {})
             return to_feed(row, lease, cancel=False)
 
-    def feed(self, changefeed: str) -> Feed | None:
+    def feed(self, changefeed: str) -> FeedRecord | None:
         """Return one changefeed, or None."""
         moment("look at changefeed")
         with self.database.reading(f"read changefeed {changefeed}") as session:
@@ -164,7 +164,7 @@ class SqlStore:
             Subscribed(**(row | {"changefeed": row["changefeed"] or name})) for row in rows
         )
 
-    def feeds(self) -> tuple[Feed, ...]:
+    def feeds(self) -> tuple[FeedRecord, ...]:
         """Return all changefeeds, by id."""
         moment("list changefeeds")
         with self.database.reading("list changefeeds") as session:
@@ -178,7 +178,9 @@ class SqlStore:
         )
 
     @undone_again
-    def update_spec(self, changefeed: str, spec: ChangefeedSpec, since: int | None = None) -> Feed:
+    def update_spec(
+        self, changefeed: str, spec: ChangefeedSpec, since: int | None = None
+    ) -> FeedRecord:
         """Store new settings as the next spec version."""
         moment("store settings")
         with self.database.writing(f"update changefeed {changefeed}") as session:
@@ -236,7 +238,7 @@ class SqlStore:
             fence.note(session, changefeed, now, "removed", {})
 
     @undone_again
-    def move(self, who: str | Claim, verb: Verb, error: Exception | None = None) -> State:
+    def move(self, who: str | Claim, verb: Verb, error: Exception | None = None) -> FeedState:
         """Change the state by a verb of the lifecycle."""
         moment("move state")
         with self.database.writing(f"{verb} changefeed {_id(who)}") as session:
@@ -245,12 +247,14 @@ class SqlStore:
             self._enter(session, row, state, error)
             return state
 
-    def _enter(self, session: Session, row: FeedRow, state: State, error: Exception | None) -> None:
+    def _enter(
+        self, session: Session, row: FeedRow, state: FeedState, error: Exception | None
+    ) -> None:
         was = row.state
         row.state = state
         if error is not None:
             row.error_code, row.error = _error_words(error)
-        elif state is State.NORMAL:
+        elif state is FeedState.NORMAL:
             row.error_code = row.error = ""
         if was != state or error is not None:
             details = {"from": was, "to": state, "error": str(error) if error else ""}
@@ -259,7 +263,7 @@ class SqlStore:
     @undone_again
     def reset(
         self, changefeed: str, spec: ChangefeedSpec, why: str, snapshot: bool = False
-    ) -> Feed:
+    ) -> FeedRecord:
         """Forget how far a changefeed is."""
         moment("reset changefeed")
         with self.database.writing(f"reset changefeed {changefeed}") as session:
@@ -352,7 +356,7 @@ class SqlStore:
 
     # --- the loop --------------------------------------------------------------------------------
 
-    def state(self, changefeed: str) -> FeedState:
+    def state(self, changefeed: str) -> StoredState:
         """Return what was published last."""
         moment("read state")
         with self.database.reading(f"read changefeed {changefeed}") as session:
@@ -360,7 +364,7 @@ class SqlStore:
             if row is None:
                 raise fence.no_such(changefeed)
             sink_state = row.sink_state
-            return FeedState(
+            return StoredState(
                 position=read_object(row.position, f"position of changefeed {changefeed}"),
                 ranges=publishing.progress_of(session, row),
                 versions=publishing.versions_to_go_on(session, row),
@@ -452,7 +456,7 @@ class SqlStore:
                 )
             )
 
-    def servers(self, since: float = 0.0) -> tuple[Server, ...]:
+    def servers(self, since: float = 0.0) -> tuple[FleetServer, ...]:
         """Return the servers seen at or after `since`."""
         moment("list servers")
         with self.database.reading("list servers") as session:
@@ -503,7 +507,7 @@ def _id(who: str | Claim) -> str:
     return who if isinstance(who, str) else who.changefeed
 
 
-def _feed(session: Session, row: FeedRow) -> Feed:
+def _feed(session: Session, row: FeedRow) -> FeedRecord:
     return to_feed(row, session.get(LeaseRow, row.id), _cancelled(session, row))
 
 

@@ -14,13 +14,13 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from rowferry.control.store.faults import is_busy, sqlite_words
-from rowferry.control.store.kind import Kind
+from rowferry.control.store.kind import DatabaseKind
 from rowferry.errors import BadUri, MetaUnavailable
 
 _turns: dict[str, threading.Lock] = {}  # of each file that this process writes
 
 
-class SqliteKind(Kind):
+class SqliteKind(DatabaseKind):
     """A file; whoever writes has the whole of it for himself."""
 
     def __init__(self, url: URL, timeout_s: float) -> None:

@@ -37,11 +37,11 @@ LONG = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 COUNTER = BigInteger().with_variant(Integer(), "sqlite")
 
 
-class Table(DeclarativeBase):
+class MetaTable(DeclarativeBase):
     """Holds the metadata of all tables."""
 
 
-class FeedRow(Table):
+class FeedRow(MetaTable):
     """A changefeed: what was asked, and where it stands."""
 
     __tablename__ = "changefeeds"
@@ -65,7 +65,7 @@ class FeedRow(Table):
     subscriber: Mapped[str | None] = mapped_column(SUBSCRIBER)  # whose one table it captures
 
 
-class SpecRow(Table):
+class SpecRow(MetaTable):
     """The settings of a changefeed as they were at one version."""
 
     __tablename__ = "spec_versions"
@@ -76,7 +76,7 @@ class SpecRow(Table):
     stored_at: Mapped[int] = mapped_column(BigInteger)
 
 
-class TableVersionRow(Table):
+class TableVersionRow(MetaTable):
     """One version of one captured table; never changes."""
 
     __tablename__ = "table_versions"
@@ -90,7 +90,7 @@ class TableVersionRow(Table):
     definition: Mapped[str] = mapped_column(LONG)
 
 
-class SubscribeRow(Table):
+class SubscribeRow(MetaTable):
     """One captured table of a changefeed; or one that somebody subscribed to, captured or not."""
 
     __tablename__ = "subscribe"
@@ -112,7 +112,7 @@ class SubscribeRow(Table):
     changefeed: Mapped[str | None] = mapped_column(FEED)  # None: an older version wrote the row
 
 
-class ProgressRow(Table):
+class ProgressRow(MetaTable):
     """How far one range was delivered. Range ids are unique inside a changefeed."""
 
     __tablename__ = "progress"
@@ -139,7 +139,7 @@ class ProgressRow(Table):
     changefeed: Mapped[str | None] = mapped_column(FEED)  # None: an older version wrote the row
 
 
-class LeaseRow(Table):
+class LeaseRow(MetaTable):
     """The lease of a changefeed. The row outlives the changefeed, so that epochs never repeat."""
 
     __tablename__ = "leases"
@@ -151,7 +151,7 @@ class LeaseRow(Table):
     expires_at: Mapped[int] = mapped_column(BigInteger)
 
 
-class PendingRow(Table):
+class PendingRow(MetaTable):
     """The plan that is recorded and not yet published."""
 
     __tablename__ = "pending_plans"
@@ -164,7 +164,7 @@ class PendingRow(Table):
     recorded_at: Mapped[int] = mapped_column(BigInteger)
 
 
-class HistoryRow(Table):
+class HistoryRow(MetaTable):
     """What happened to a changefeed."""
 
     __tablename__ = "history"
@@ -177,7 +177,7 @@ class HistoryRow(Table):
     details: Mapped[str] = mapped_column(LONG)
 
 
-class ServerRow(Table):
+class ServerRow(MetaTable):
     """A server, as it last announced itself."""
 
     __tablename__ = "servers"
@@ -188,7 +188,7 @@ class ServerRow(Table):
     seen_at: Mapped[int] = mapped_column(BigInteger)
 
 
-class SampleRow(Table):
+class SampleRow(MetaTable):
     """What a changefeed did up to a moment. May outlive the changefeed until its time is over."""
 
     __tablename__ = "samples"

@@ -15,8 +15,15 @@ from typing import Any, Final
 from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableId, TableSchema
-from rowferry.downstream.consume.arrival import Arrival, Image, Key, RowChange, Statement, key_of
-from rowferry.downstream.consume.checks import Findings
+from rowferry.downstream.consume.arrival import (
+    Arrival,
+    ArrivedRow,
+    ArrivedStatement,
+    Image,
+    Key,
+    key_of,
+)
+from rowferry.downstream.consume.checks import ConsumeFindings
 from rowferry.downstream.consume.mysql_target import MySqlTarget, quoted, quoted_table
 
 _DELETES_AT_ONCE: Final = 500
@@ -36,7 +43,7 @@ class _Target:
 class Applier:
     """Carries out what is handed over; on return of `take` it is committed."""
 
-    def __init__(self, target: MySqlTarget, findings: Findings) -> None:
+    def __init__(self, target: MySqlTarget, findings: ConsumeFindings) -> None:
         self._target = target
         self._findings = findings
         self._tables: dict[TableId, _Target] = {}
@@ -50,12 +57,12 @@ class Applier:
             SinkUnavailable: the connection is lost.
         """
         for kind, group in groupby(changes, type):
-            if kind is Statement:
+            if kind is ArrivedStatement:
                 for one in group:
-                    assert isinstance(one, Statement)
+                    assert isinstance(one, ArrivedStatement)
                     self._change_schema(one)
             else:
-                self._apply([one for one in group if isinstance(one, RowChange)])
+                self._apply([one for one in group if isinstance(one, ArrivedRow)])
 
     def close(self) -> None:
         """Let the connection go."""
@@ -63,7 +70,7 @@ class Applier:
 
     # --- schema changes --------------------------------------------------------------------------
 
-    def _change_schema(self, statement: Statement) -> None:
+    def _change_schema(self, statement: ArrivedStatement) -> None:
         change = statement.change
         table = change.written_as
         of_database = change.kind in _OF_DATABASE or _is_of_database(change.query)
@@ -118,8 +125,8 @@ class Applier:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _apply(self, rows: Sequence[RowChange]) -> None:
-        by_table: dict[TableId, list[RowChange]] = {}
+    def _apply(self, rows: Sequence[ArrivedRow]) -> None:
+        by_table: dict[TableId, list[ArrivedRow]] = {}
         for row in rows:
             if row.key_only and row.op is not Op.DELETE:
                 self._findings.fault(f"{row}: cannot be applied, the message holds its key only")
@@ -133,7 +140,7 @@ class Applier:
                     self._apply_keyless(row)
         self._target.commit()
 
-    def _apply_keyed(self, rows: list[RowChange]) -> None:
+    def _apply_keyed(self, rows: list[ArrivedRow]) -> None:
         last: dict[Key, tuple[TableSchema, Image | None, Image]] = {}
         for row in rows:
             gone = row.left_key
@@ -151,7 +158,7 @@ class Applier:
         for (table, _), same in groupby(kept, lambda one: (one[0], tuple(one[1]))):
             self._write("REPLACE", table, [after for _, after in same])
 
-    def _apply_keyless(self, row: RowChange) -> None:
+    def _apply_keyless(self, row: ArrivedRow) -> None:
         if row.op is not Op.INSERT and row.before is not None:
             there = self._have_table(row.table)
             names = [

@@ -24,7 +24,7 @@ class Where(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RowChange:
+class ArrivedRow:
     """One row as a consumer sees it.
 
     Attributes:
@@ -62,7 +62,7 @@ class RowChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ArrivedStatement:
     """A schema change, and where it was read."""
 
     change: SchemaChange
@@ -77,7 +77,7 @@ class Statement:
         return f"{self.where}: {self.change.query!r} at {self.commit_ts}"
 
 
-Arrival: TypeAlias = RowChange | Statement
+Arrival: TypeAlias = ArrivedRow | ArrivedStatement
 
 
 def key_of(table: TableSchema, image: Image) -> Key:
@@ -85,7 +85,7 @@ def key_of(table: TableSchema, image: Image) -> Key:
     return tuple(image.get(name) for name in table.handle_key or tuple(image))
 
 
-def row_changes(rows: Rows, where: Where, numbered: bool = False) -> Iterator[RowChange]:
+def row_changes(rows: Rows, where: Where, numbered: bool = False) -> Iterator[ArrivedRow]:
     """Yield the rows of a chunk one by one.
 
     Args:
@@ -97,4 +97,4 @@ def row_changes(rows: Rows, where: Where, numbered: bool = False) -> Iterator[Ro
     images = (rows.before.to_pylist(), rows.after.to_pylist())
     for i, (op, stamp, before, after) in enumerate(zip(*columns, *images, strict=True)):
         here = Where(where.container, where.number + i) if numbered else where
-        yield RowChange(rows.table, Op(op), stamp, before, after, here, rows.key_only)
+        yield ArrivedRow(rows.table, Op(op), stamp, before, after, here, rows.key_only)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rowferry.change.table import TableId
-from rowferry.downstream.consume.arrival import Key, RowChange, Statement, Where
+from rowferry.downstream.consume.arrival import ArrivedRow, ArrivedStatement, Key, Where
 
 MOST_SAMPLES: Final = 20
 
 
 @dataclass(slots=True)
-class Findings:
+class ConsumeFindings:
     """How much arrived, and what was wrong with it; `samples` has the first faults in words."""
 
     rows: int = 0
@@ -39,7 +39,7 @@ class Checks:
     a commit-ts are only counted.
     """
 
-    def __init__(self, findings: Findings, from_beginning: bool = True) -> None:
+    def __init__(self, findings: ConsumeFindings, from_beginning: bool = True) -> None:
         """Begin with nothing seen.
 
         Args:
@@ -55,7 +55,7 @@ class Checks:
         self._statements: set[tuple[int, str, TableId]] = set()
         self._newest: dict[tuple[str, TableId, Key], int] = {}
 
-    def note_row(self, row: RowChange) -> bool:
+    def note_row(self, row: ArrivedRow) -> bool:
         """Take a row; return whether it was seen before."""
         self._findings.rows += 1
         if not row.commit_ts or not row.table.handle_key:
@@ -76,7 +76,7 @@ class Checks:
             self._newest[place] = row.commit_ts
         return False
 
-    def note_statement(self, statement: Statement) -> bool:
+    def note_statement(self, statement: ArrivedStatement) -> bool:
         """Take a schema change; return whether it was seen before, here or elsewhere."""
         change = statement.change
         identity = (change.commit_ts, change.query, change.table)
@@ -97,12 +97,12 @@ class Checks:
             self._findings.fault(f"{where}: the watermark goes back from {mark} to {commit_ts}")
         self._marks[where.container] = max(mark, commit_ts)
 
-    def _before_the_start(self, row: RowChange) -> bool:
+    def _before_the_start(self, row: ArrivedRow) -> bool:
         first = self._first_marks.get(row.where.container, 0)
         return not self._from_beginning and row.commit_ts <= first
 
 
-def _image_hash(row: RowChange) -> int:
+def _image_hash(row: ArrivedRow) -> int:
     image = row.after if row.after is not None else row.before or {}
     return hash(_hashable(tuple(image.items())))
 

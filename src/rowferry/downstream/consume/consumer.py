@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
-from rowferry.downstream.consume.arrival import Arrival, RowChange, Statement, Where, row_changes
-from rowferry.downstream.consume.checks import Checks, Findings
+from rowferry.downstream.consume.arrival import (
+    Arrival,
+    ArrivedRow,
+    ArrivedStatement,
+    Where,
+    row_changes,
+)
+from rowferry.downstream.consume.checks import Checks, ConsumeFindings
 from rowferry.downstream.consume.partitions import PartitionCheck
-from rowferry.downstream.consume.replay import Replay
+from rowferry.downstream.consume.replay import ChangeReplay
 from rowferry.downstream.consume.storage import (
     is_storage,
     placed_changes,
@@ -31,11 +37,11 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 
 if TYPE_CHECKING:
-    from rowferry.downstream.consume.kafka_topics import Message, TopicReader
+    from rowferry.downstream.consume.kafka_topics import TopicMessage, TopicReader
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ConsumeRequest:
     """What to read, and how far.
 
     Attributes:
@@ -63,7 +69,7 @@ class Taker(Protocol):
 
 
 @dataclass(slots=True)
-class Outcome:
+class ConsumeOutcome:
     """What a run found.
 
     Attributes:
@@ -72,18 +78,18 @@ class Outcome:
         notes: what could not be checked, in words.
     """
 
-    findings: Findings
+    findings: ConsumeFindings
     watermark: int = 0
     waiting: int = 0
     notes: list[str] = field(default_factory=list)
 
 
 def consume(
-    request: Request,
-    takers: Callable[[Findings], Iterable[Taker]],
+    request: ConsumeRequest,
+    takers: Callable[[ConsumeFindings], Iterable[Taker]],
     stop: threading.Event,
-    tell: Callable[[Outcome], None] = lambda outcome: None,
-) -> Outcome:
+    tell: Callable[[ConsumeOutcome], None] = lambda outcome: None,
+) -> ConsumeOutcome:
     """Read until the end that was asked for, or until `stop`.
 
     Args:
@@ -104,7 +110,7 @@ def consume(
     if not queued and not is_storage(scheme):
         known = ", ".join([*_queues(), *storages()])
         raise BadUri(f"{scheme}:// cannot be read back; known: {known}")
-    outcome = Outcome(Findings(), notes=notices)
+    outcome = ConsumeOutcome(ConsumeFindings(), notes=notices)
     run = _Run(request, outcome, list(takers(outcome.findings)))
     if queued:
         run.read_topics(spec, cast(Codec, codec), stop, tell)
@@ -116,7 +122,9 @@ def consume(
 class _Run:
     """One run: where arrivals meet checks, the replay and the takers."""
 
-    def __init__(self, request: Request, outcome: Outcome, takers: list[Taker]) -> None:
+    def __init__(
+        self, request: ConsumeRequest, outcome: ConsumeOutcome, takers: list[Taker]
+    ) -> None:
         self._request, self._outcome, self._takers = request, outcome, takers
         self._checks = Checks(outcome.findings, not request.at_end)
 
@@ -127,7 +135,7 @@ class _Run:
         spec: ChangefeedSpec,
         codec: Format,
         stop: threading.Event,
-        tell: Callable[[Outcome], None],
+        tell: Callable[[ConsumeOutcome], None],
     ) -> None:
         """Read a storage once, in the order in which its files are replayed."""
         if self._request.at_end:
@@ -140,7 +148,7 @@ class _Run:
                 continue
             ready: list[Arrival] = []
             for arrival in _arrivals(change, where, numbered=True):
-                if isinstance(arrival, RowChange):
+                if isinstance(arrival, ArrivedRow):
                     self._checks.note_row(arrival)
                 elif arrival.change.query:
                     self._checks.note_statement(arrival)
@@ -155,7 +163,7 @@ class _Run:
         spec: ChangefeedSpec,
         codec: Codec,
         stop: threading.Event,
-        tell: Callable[[Outcome], None],
+        tell: Callable[[ConsumeOutcome], None],
     ) -> None:
         """Read topics until the end that was asked for."""
         marked = codec.encode_watermark(Watermark(1), 0) is not None
@@ -174,7 +182,7 @@ class _Run:
         reader = TopicReader(read_settings(spec), wanted, named, self._request.at_end)
         try:
             found = reader.partitions.items()
-            replay = Replay(_container(t, n) for t, count in found for n in range(count))
+            replay = ChangeReplay(_container(t, n) for t, count in found for n in range(count))
             while not stop.is_set() and not self._reached(replay, reader):
                 new, messages = reader.read()
                 for place in new:
@@ -196,13 +204,13 @@ class _Run:
             reader.close()
         self._outcome.notes += [f"{n} rows unchecked: {why}" for why, n in check.unchecked.items()]
 
-    def _reached(self, replay: Replay, reader: TopicReader) -> bool:
+    def _reached(self, replay: ChangeReplay, reader: TopicReader) -> bool:
         if self._request.until_ts is not None:
             return replay.resolved >= self._request.until_ts
         return self._request.until_end and reader.at_end
 
     def _arrive(
-        self, decoded: list[Change], message: Message, replay: Replay
+        self, decoded: list[Change], message: TopicMessage, replay: ChangeReplay
     ) -> Iterator[tuple[Arrival, bool]]:
         """Check one message; yield its rows and schema changes, and whether they were seen."""
         where = Where(_container(message.topic, message.partition), message.offset)
@@ -212,7 +220,7 @@ class _Run:
                 replay.mark(where.container, change.commit_ts)
                 continue
             for arrival in _arrivals(change, where):
-                if isinstance(arrival, RowChange):
+                if isinstance(arrival, ArrivedRow):
                     yield arrival, self._checks.note_row(arrival)
                 elif not self._checks.note_statement(arrival):  # once is enough
                     yield arrival, False
@@ -236,9 +244,9 @@ def _is_queue(scheme: str) -> bool:
     if not sink.TRAITS.has_topics:
         return False
     # Imported here: its library comes with an extra, which readers of files need not have.
-    from rowferry.flow.sink.kafka.sink import Kafka
+    from rowferry.flow.sink.kafka.sink import KafkaSink
 
-    return issubclass(sink, Kafka)
+    return issubclass(sink, KafkaSink)
 
 
 def _queues() -> list[str]:
@@ -265,7 +273,7 @@ def _container(topic: str, partition: int) -> str:
     return f"{topic}[{partition}]"
 
 
-def _decoded(codec: Codec, message: Message) -> list[Change]:
+def _decoded(codec: Codec, message: TopicMessage) -> list[Change]:
     try:
         return list(codec.decode_message(message.key, message.value))
     except DecodeError as err:
@@ -274,7 +282,7 @@ def _decoded(codec: Codec, message: Message) -> list[Change]:
 
 
 def _check_partitions(
-    check: PartitionCheck, decoded: list[Change], message: Message, partitions: dict[str, int]
+    check: PartitionCheck, decoded: list[Change], message: TopicMessage, partitions: dict[str, int]
 ) -> None:
     topic = message.topic
     for change in decoded:
@@ -287,4 +295,4 @@ def _arrivals(change: Change, where: Where, numbered: bool = False) -> Iterator[
         case Rows():
             yield from row_changes(change, where, numbered)
         case SchemaChange():
-            yield Statement(change, where)
+            yield ArrivedStatement(change, where)

@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from rowferry.errors import BadOption, TopicRefused
 from rowferry.flow.sink.kafka.client import Troubles, as_error
-from rowferry.flow.sink.kafka.options import Settings
+from rowferry.flow.sink.kafka.options import KafkaSettings
 
 _AT_ONCE: Final = 5000
 _WAIT_S: Final = 0.1
@@ -20,7 +20,7 @@ _LOOK_S: Final = 3.0  # for new topics and partitions
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class TopicMessage:
     """A message as it lies in its topic."""
 
     topic: str
@@ -38,7 +38,11 @@ class TopicReader:
     """
 
     def __init__(
-        self, settings: Settings, wanted: Callable[[str], bool], named: Iterable[str], at_end: bool
+        self,
+        settings: KafkaSettings,
+        wanted: Callable[[str], bool],
+        named: Iterable[str],
+        at_end: bool,
     ) -> None:
         """Connect and find the topics.
 
@@ -99,7 +103,7 @@ class TopicReader:
                 self._consumer.incremental_assign([self._start(*place) for place in new])
         return new
 
-    def read(self) -> tuple[list[tuple[str, int]], Iterator[Message]]:
+    def read(self) -> tuple[list[tuple[str, int]], Iterator[TopicMessage]]:
         """Wait a moment; return partitions that are new, then what has come.
 
         Raises:
@@ -120,12 +124,12 @@ class TopicReader:
         ends = self._consumer.get_watermark_offsets(place, timeout=self._settings.timeout_s)
         return TopicPartition(topic, partition, ends[1] if ends else OFFSET_BEGINNING)
 
-    def _messages(self, found: list[Any]) -> Iterator[Message]:
+    def _messages(self, found: list[Any]) -> Iterator[TopicMessage]:
         for one in found:
             error = one.error()
             if error is None:
                 place = (one.topic(), one.partition(), one.offset())
-                yield Message(*place, one.key(), one.value())
+                yield TopicMessage(*place, one.key(), one.value())
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._open.discard((one.topic(), one.partition()))
             else:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Topic
-from rowferry.downstream.consume.checks import Findings
+from rowferry.downstream.consume.checks import ConsumeFindings
 from rowferry.errors import RowferryError
 from rowferry.flow.dispatch.by_topic import partitions_of
 from rowferry.flow.dispatch.rules import DispatchRules
@@ -21,7 +21,9 @@ class PartitionCheck:
     column of a deleted row. Such rows are left unchecked, and `unchecked` says why.
     """
 
-    def __init__(self, spec: ChangefeedSpec, rules: DispatchRules, findings: Findings) -> None:
+    def __init__(
+        self, spec: ChangefeedSpec, rules: DispatchRules, findings: ConsumeFindings
+    ) -> None:
         self._rules, self._findings = rules, findings
         self.unchecked: dict[str, int] = {}
         self._routed = any(r.target_schema or r.target_table for r in dispatch_rules(spec))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rowferry.downstream.consume.arrival import Arrival, Statement
+from rowferry.downstream.consume.arrival import Arrival, ArrivedStatement
 
 
-class Replay:
+class ChangeReplay:
     """Gives changes in commit order, as soon as nothing older can come any more.
 
     A container's watermark says that all at or below it has arrived there. What all containers have
@@ -57,4 +57,4 @@ class Replay:
         found = [a for a in self._waiting if a.commit_ts <= until]
         if found:
             self._waiting = [a for a in self._waiting if a.commit_ts > until]
-        return sorted(found, key=lambda a: (a.commit_ts, not isinstance(a, Statement)))
+        return sorted(found, key=lambda a: (a.commit_ts, not isinstance(a, ArrivedStatement)))

@@ -17,7 +17,7 @@ from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.options import read_settings
 from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.registry import SINKS, SOURCES
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
@@ -63,7 +63,7 @@ def _tables(spec: ChangefeedSpec) -> list[OptionTable]:
 
 def is_storage(scheme: str) -> bool:
     """Return whether sinks of such a URI write files."""
-    return scheme in SINKS.names() and issubclass(SINKS.load(scheme), Storage)
+    return scheme in SINKS.names() and issubclass(SINKS.load(scheme), StorageSink)
 
 
 def storages() -> list[str]:
@@ -83,7 +83,7 @@ def stored_files(spec: ChangefeedSpec) -> Files:
         BadOption, OptionsConflict: an option of the storage cannot be used.
     """
     sink = SINKS.load(spec.sink.scheme)
-    if not issubclass(sink, Storage):
+    if not issubclass(sink, StorageSink):
         known = ", ".join(storages())
         raise BadUri(f"{spec.sink.scheme}:// is no storage; known: {known}")
     if sink.in_directory and not Path(spec.sink.path).is_dir():

@@ -25,7 +25,7 @@ from rowferry.downstream.rebuild.evolve import (
     default_value,
     refuse_unmodelled,
 )
-from rowferry.downstream.rebuild.lineage import Step
+from rowferry.downstream.rebuild.lineage import VersionStep
 from rowferry.errors import BadInput
 from rowferry.flow.dispatch.row_hash import row_hashes
 
@@ -44,7 +44,7 @@ def image_schema(table: TableSchema) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class Following:
+class VersionFollower:
     """Brings changes of one version to the last one.
 
     Attributes:
@@ -53,7 +53,7 @@ class Following:
         given: the user says that it names rows in every version; else the versions must say so.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[VersionStep, ...]
     key: tuple[str, ...]
     given: bool = False
 
@@ -129,7 +129,7 @@ class Following:
         return rows
 
 
-def _next_version(rows: pa.Table, old: TableSchema, step: Step) -> pa.Table:
+def _next_version(rows: pa.Table, old: TableSchema, step: VersionStep) -> pa.Table:
     if rows.num_rows:
         refuse_unmodelled(step.kind, step.query)
     columns = []
@@ -146,7 +146,7 @@ def _next_version(rows: pa.Table, old: TableSchema, step: Step) -> pa.Table:
     return pa.Table.from_arrays(columns, names=names)
 
 
-def _filled(column: Column, step: Step) -> object:
+def _filled(column: Column, step: VersionStep) -> object:
     """Return what rows from before have in an added column."""
     value = column.default
     computed = _COMPUTED.search(step.query) is not None
@@ -160,7 +160,7 @@ def _filled(column: Column, step: Step) -> object:
     return default_value(column)
 
 
-def _converted(values: pa.Array, old: Column, new: Column, step: Step) -> pa.Array:
+def _converted(values: pa.Array, old: Column, new: Column, step: VersionStep) -> pa.Array:
     try:
         return convert_array(values, old.type, new.type)
     except (ValueError, ArithmeticError, UnicodeDecodeError, pa.ArrowException) as err:

@@ -28,7 +28,7 @@ from rowferry.flow.sink.storage.walk import walk
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class VersionStep:
     """One version in a table's life, under the name that it had then; `query` led to it."""
 
     schema: TableSchema
@@ -50,7 +50,7 @@ class Lineage:
     """All that makes one table."""
 
     table: TableId
-    steps: tuple[Step, ...]
+    steps: tuple[VersionStep, ...]
     files: tuple[SourceFile, ...]
 
     @property
@@ -60,10 +60,10 @@ class Lineage:
 
 
 @dataclass(slots=True)
-class Catalog:
+class StoredCatalog:
     """What a storage directory holds, up to some commit-ts: tables, and where their data is."""
 
-    tables: dict[TableId, list[Step]] = field(default_factory=dict)
+    tables: dict[TableId, list[VersionStep]] = field(default_factory=dict)
     indexes: dict[tuple[TableId, int], list[tuple[str, Directory]]] = field(default_factory=dict)
 
     def lineage(self, files: Files, table: TableId) -> Lineage:
@@ -101,7 +101,7 @@ def read_checkpoint(files: Files) -> int | None:
     return read_metadata(stored.data, files.shown(METADATA)) if stored else None
 
 
-def read_catalog(files: Files, as_of: int | None = None, date_separator: str = "") -> Catalog:
+def read_catalog(files: Files, as_of: int | None = None, date_separator: str = "") -> StoredCatalog:
     """Read every schema file, and list the index files.
 
     Args:
@@ -113,7 +113,7 @@ def read_catalog(files: Files, as_of: int | None = None, date_separator: str = "
         SinkDamaged: a schema file cannot be read.
         BadInput: a schema change cannot be followed.
     """
-    found = Catalog()
+    found = StoredCatalog()
     documents: list[tuple[SchemaFile, str]] = []
     for path, kind in walk(files, date_separator):
         if isinstance(kind, SchemaFile) and (as_of is None or kind.version <= as_of):
@@ -136,9 +136,9 @@ def _document(files: Files, file: SchemaFile, path: str) -> SchemaDocument:
     return read_document(content.data, file, files.shown(path))
 
 
-def _follow(tables: dict[TableId, list[Step]], documents: Iterable[SchemaDocument]) -> None:
+def _follow(tables: dict[TableId, list[VersionStep]], documents: Iterable[SchemaDocument]) -> None:
     """Apply the schema files of one version: first all that goes, then all that comes."""
-    coming: list[tuple[TableId, list[Step]]] = []
+    coming: list[tuple[TableId, list[VersionStep]]] = []
     for document in _whole(list(documents)):
         table, kind = TableId(document.database, document.table), _kind(document)
         schema = document.table_schema()
@@ -147,13 +147,13 @@ def _follow(tables: dict[TableId, list[Step]], documents: Iterable[SchemaDocumen
                 del tables[name]
         elif kind in (DdlKind.DROP_TABLE, DdlKind.TRUNCATE_TABLE, DdlKind.CREATE_TABLE):
             tables.pop(table, None)
-        before: list[Step] = []
+        before: list[VersionStep] = []
         if kind is DdlKind.RENAME_TABLE and document.query:
             before = tables.pop(renamed_from(document.query, table), [])
         elif schema is not None:
             before = tables.get(table, [])
         if schema is not None and kind is not DdlKind.DROP_TABLE:
-            coming.append((table, [*before, Step(schema, document.query, kind)]))
+            coming.append((table, [*before, VersionStep(schema, document.query, kind)]))
     tables.update(coming)
 
 

@@ -13,7 +13,7 @@ from rowferry.change.chunk import Rows
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId, TableSchema
 from rowferry.downstream.rebuild.content import contents
-from rowferry.downstream.rebuild.images import Following, Remaining
+from rowferry.downstream.rebuild.images import Remaining, VersionFollower
 from rowferry.downstream.rebuild.lineage import Lineage, SourceFile, read_catalog, read_checkpoint
 from rowferry.downstream.rebuild.stored_feed import StoredFeed, reopen
 from rowferry.errors import BadInput, BadOption, DecodeError, OptionsConflict
@@ -58,7 +58,7 @@ class TablePlan:
         found = contents(feed.files, [file.path for file in files])
         for file, data in zip(files, found, strict=True):
             steps = self.lineage.steps[file.step :]
-            following = Following(steps, self.key, self.key_given)
+            following = VersionFollower(steps, self.key, self.key_given)
             try:
                 for change in codec.decode(data, steps[0].schema):
                     if isinstance(change, Rows) and (rows := self._early(change)) is not None:

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.expected import ExpectedLayout
 from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.downstream.storage_check.layout import TableFiles
-from rowferry.downstream.storage_check.lines import Fault, Lines
+from rowferry.downstream.storage_check.lines import Lines, RowFault
 from rowferry.downstream.storage_check.rules import Rule
 from rowferry.downstream.storage_check.schema import TableForm
 from rowferry.downstream.storage_check.values import first_wrong
@@ -37,13 +37,13 @@ _KEYS: Final = {
 
 
 def canal_lines(
-    data: bytes, table: TableFiles, form: TableForm, expected: Expected
+    data: bytes, table: TableFiles, form: TableForm, expected: ExpectedLayout
 ) -> Iterator[Lines]:
     """Yield the rows of a file in blocks, with what is wrong with them."""
     end = expected.terminator
     if data and not data.endswith(end):
         words = "the file ends without a terminator"
-        yield Lines(1, 0, faults=[Fault(Rule.ROW_FIT, data.count(end) + 1, words)])
+        yield Lines(1, 0, faults=[RowFault(Rule.ROW_FIT, data.count(end) + 1, words)])
         return
     texts = data.split(end)[:-1]
     for first in range(0, len(texts), _BLOCK_ROWS):
@@ -51,7 +51,7 @@ def canal_lines(
 
 
 def _block(
-    texts: list[bytes], row: int, table: TableFiles, form: TableForm, expected: Expected
+    texts: list[bytes], row: int, table: TableFiles, form: TableForm, expected: ExpectedLayout
 ) -> Lines:
     found = Lines(row, len(texts))
     stamps: list[int] = []
@@ -66,12 +66,14 @@ def _block(
         said = (message["database"], message["table"])
         if said != (table.database, table.table):
             words = f"it says {said[0]!r}, {said[1]!r}"
-            found.faults.append(Fault(Rule.ROW_NAMES, place, words))
+            found.faults.append(RowFault(Rule.ROW_NAMES, place, words))
         exact = message["_tidb"]["commitTs"] if expected.carries_commit_ts else None
         inserts.append(message["type"] == "INSERT")
         stamps.append(message["es"] << _LOGICAL_BITS if exact is None else exact)
         if exact is not None and exact >> _LOGICAL_BITS != message["es"]:
-            found.faults.append(Fault(Rule.ROW_FIT, place, "es is not the commit-ts's millisecond"))
+            found.faults.append(
+                RowFault(Rule.ROW_FIT, place, "es is not the commit-ts's millisecond")
+            )
         images += [(place, image) for image in message["data"]]
         images += [(place, image) for image in message.get("old") or ()]
     if len(stamps) == len(texts):
@@ -82,10 +84,10 @@ def _block(
 
 
 def _message(
-    text: bytes, row: int, expected: Expected
-) -> tuple[dict[str, Any] | None, Fault | None]:
-    def fault(words: str) -> tuple[None, Fault]:
-        return None, Fault(Rule.ROW_FIT, row, words)
+    text: bytes, row: int, expected: ExpectedLayout
+) -> tuple[dict[str, Any] | None, RowFault | None]:
+    def fault(words: str) -> tuple[None, RowFault]:
+        return None, RowFault(Rule.ROW_FIT, row, words)
 
     try:
         message = json.loads(text)
@@ -115,23 +117,23 @@ def _is_row(old: Any) -> bool:
     return isinstance(old, list) and len(old) == 1 and isinstance(old[0], dict)
 
 
-def _wrong_images(images: list[tuple[int, dict[str, Any]]], form: TableForm) -> Iterator[Fault]:
+def _wrong_images(images: list[tuple[int, dict[str, Any]]], form: TableForm) -> Iterator[RowFault]:
     """Yield what is wrong with row images: of each kind of fault the first."""
     known = {c.name for c in form.columns}
     for place, image in images:
         if not image.keys() <= known:
             names = ", ".join(sorted(image.keys() - known))
-            yield Fault(Rule.ROW_FIT, place, f"columns that the schema file has not: {names}")
+            yield RowFault(Rule.ROW_FIT, place, f"columns that the schema file has not: {names}")
             break
     for column in form.columns:
         there = [(p, i[column.name]) for p, i in images if column.name in i]
         odd = next((p for p, v in there if v is not None and not isinstance(v, str)), None)
         if odd is not None:
-            yield Fault(Rule.ROW_FIT, odd, f"column {column.name!r}: neither text nor null")
+            yield RowFault(Rule.ROW_FIT, odd, f"column {column.name!r}: neither text nor null")
             continue
         texts = [None if v is None else v.encode("utf-8", "replace") for _, v in there]
         values = pa.array(texts, pa.large_binary())
         wrong = first_wrong(column, values, None, FileKind.CANAL_JSON, "")
         if wrong is not None:
             words = f"column {column.name!r}: {wrong[1]}"
-            yield Fault(Rule.ROW_FIT, there[wrong[0]][0], words)
+            yield RowFault(Rule.ROW_FIT, there[wrong[0]][0], words)

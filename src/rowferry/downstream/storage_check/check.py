@@ -14,19 +14,19 @@ import pyarrow as pa
 from rowferry.columnar.inflate import inflated
 from rowferry.downstream.storage_check.canal_rows import canal_lines
 from rowferry.downstream.storage_check.csv_rows import csv_lines
-from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.expected import ExpectedLayout
 from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.downstream.storage_check.layout import (
     DataDirectory,
     DataPath,
-    Reader,
+    LayoutReader,
     TableFiles,
     parse_index,
     survey,
 )
 from rowferry.downstream.storage_check.lines import Lines
 from rowferry.downstream.storage_check.parquet_rows import parquet_lines
-from rowferry.downstream.storage_check.rules import Findings, Rule
+from rowferry.downstream.storage_check.rules import Rule, StorageFindings
 from rowferry.downstream.storage_check.schema import TableForm, check_schema
 
 Tell = Callable[[int, int], None]
@@ -44,13 +44,13 @@ _MOST_FILE = 2 << 30  # bytes, of a file whose like has 512 MiB at most, and a r
 
 
 def check_storage(
-    reader: Reader, expected: Expected, tell: Tell = lambda done, total: None
-) -> Findings:
+    reader: LayoutReader, expected: ExpectedLayout, tell: Tell = lambda done, total: None
+) -> StorageFindings:
     """Check everything below a prefix; `tell` hears how many data files are done, of how many.
 
     No more than one data file is in memory at a time.
     """
-    findings = Findings()
+    findings = StorageFindings()
     found = survey(reader, expected, findings)
     checkpoint = _metadata(reader, found.has_metadata, findings)
     if not expected.carries_commit_ts:
@@ -71,7 +71,7 @@ def check_storage(
     return findings
 
 
-def _metadata(reader: Reader, is_there: bool, findings: Findings) -> int | None:
+def _metadata(reader: LayoutReader, is_there: bool, findings: StorageFindings) -> int | None:
     stored = reader.get("metadata") if is_there else None
     if stored is None:
         findings.add(Rule.METADATA, "metadata", "it is not there")
@@ -87,7 +87,9 @@ def _metadata(reader: Reader, is_there: bool, findings: Findings) -> int | None:
     return found
 
 
-def _schemas(reader: Reader, table: TableFiles, findings: Findings) -> dict[int, TableForm | None]:
+def _schemas(
+    reader: LayoutReader, table: TableFiles, findings: StorageFindings
+) -> dict[int, TableForm | None]:
     """Return a table's versions with their columns; None: the file is there and is not readable."""
     found: dict[int, TableForm | None] = {}
     for at in table.schemas:
@@ -102,7 +104,7 @@ def _schemas(reader: Reader, table: TableFiles, findings: Findings) -> dict[int,
     return found
 
 
-def _index(reader: Reader, here: DataDirectory, findings: Findings) -> None:
+def _index(reader: LayoutReader, here: DataDirectory, findings: StorageFindings) -> None:
     path = f"{here.path}/meta/CDC.index"
     stored = reader.get(path) if here.has_index else None
     if stored is None:
@@ -142,8 +144,8 @@ class _DirectoryCheck:
         table: TableFiles,
         here: DataDirectory,
         forms: dict[int, TableForm | None],
-        expected: Expected,
-        findings: Findings,
+        expected: ExpectedLayout,
+        findings: StorageFindings,
         checkpoint: int | None,
     ) -> None:
         self._table, self._here, self._expected = table, here, expected
@@ -156,7 +158,7 @@ class _DirectoryCheck:
             words = f"version {here.version} has no schema file with columns"
             findings.add(Rule.SCHEMA_MISSING, here.path, words)
 
-    def file(self, reader: Reader, file: DataPath) -> None:
+    def file(self, reader: LayoutReader, file: DataPath) -> None:
         """Check one file's rows; of each rule the first row that breaks it is told."""
         self._findings.files += 1
         stored = reader.get(file.path)

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.expected import ExpectedLayout
 from rowferry.downstream.storage_check.file_kind import FileKind
 from rowferry.downstream.storage_check.layout import TableFiles
-from rowferry.downstream.storage_check.lines import Fault, Lines
+from rowferry.downstream.storage_check.lines import Lines, RowFault
 from rowferry.downstream.storage_check.rules import Rule
 from rowferry.downstream.storage_check.schema import TableForm
 from rowferry.downstream.storage_check.values import Mask, first_wrong
@@ -24,13 +24,15 @@ _HINT = "does the changefeed's configuration say more? Give it with --config"
 
 
 def csv_lines(
-    data: bytes, table: TableFiles, form: TableForm, expected: Expected
+    data: bytes, table: TableFiles, form: TableForm, expected: ExpectedLayout
 ) -> Iterator[Lines]:
     """Yield the rows of a file in blocks, with what is wrong with them."""
     reader = _Reader(table, form, expected)
     at = len(reader.head) if expected.header else 0
     if expected.header and not data.startswith(reader.head):
-        yield Lines(1, 0, faults=[Fault(Rule.ROW_FIT, 1, "the file has no line of column names")])
+        yield Lines(
+            1, 0, faults=[RowFault(Rule.ROW_FIT, 1, "the file has no line of column names")]
+        )
         at = 0
     row = 1
     while at < len(data):
@@ -43,7 +45,7 @@ def csv_lines(
 
 
 class _Reader:
-    def __init__(self, table: TableFiles, form: TableForm, expected: Expected) -> None:
+    def __init__(self, table: TableFiles, form: TableForm, expected: ExpectedLayout) -> None:
         self._table, self._form, self._expected = table, form, expected
         self._meta = 3 + expected.carries_commit_ts + expected.old_value
         self._width = self._meta + len(form.columns)
@@ -86,19 +88,19 @@ class _Reader:
         rows = int(ends.sum())
         if sum(map(len, texts)) != len(data):
             words = "malformed, or without its terminator"
-            return Lines(row, 0, faults=[Fault(Rule.ROW_FIT, row + rows, words)])
+            return Lines(row, 0, faults=[RowFault(Rule.ROW_FIT, row + rows, words)])
         wanted = np.zeros(len(ends), bool)
         wanted[self._width - 1 :: self._width] = True
         if len(ends) % self._width or (ends != wanted).any():
             return Lines(row, 0, faults=[self._wrong_width(ends, row)])
         return self._rows(tokens, row, rows)
 
-    def _wrong_width(self, ends: Mask, row: int) -> Fault:
+    def _wrong_width(self, ends: Mask, row: int) -> RowFault:
         widths = np.diff(np.flatnonzero(ends), prepend=-1)
         place = int(np.argmax(widths != self._width)) if len(widths) else 0
         width = int(widths[place]) if len(widths) else len(ends)
         words = f"{width} fields; {self._meta} and {len(self._form.columns)} columns expected"
-        return Fault(Rule.ROW_FIT, row + place, f"{words} ({_HINT})")
+        return RowFault(Rule.ROW_FIT, row + place, f"{words} ({_HINT})")
 
     def _rows(self, tokens: pa.LargeBinaryArray, row: int, count: int) -> Lines:
         found = Lines(row, count)
@@ -114,7 +116,7 @@ class _Reader:
             if odd.any():
                 at = int(np.argmax(odd))
                 told = f"{words} {_show(columns[place][at].as_py())}"
-                found.faults.append(Fault(rule, row + at, told))
+                found.faults.append(RowFault(rule, row + at, told))
 
         only(0, [self._string(op) for op in _OPS], Rule.ROW_FIT, "the operation is")
         only(1, [self._string(self._table.table.encode())], Rule.ROW_NAMES, "the table is")
@@ -129,7 +131,7 @@ class _Reader:
             wrong = first_wrong(column, values, quoted, FileKind.CSV, self._expected.packing)
             if wrong is not None:
                 words = f"column {column.name!r}: {wrong[1]}"
-                found.faults.append(Fault(Rule.ROW_FIT, row + wrong[0], words))
+                found.faults.append(RowFault(Rule.ROW_FIT, row + wrong[0], words))
         return found
 
     def _stamps(self, texts: pa.LargeBinaryArray, found: Lines) -> None:
@@ -137,7 +139,7 @@ class _Reader:
         if any(odd):
             place = odd.index(True)
             words = f"commit-ts is {_show(texts[place].as_py())}"
-            found.faults.append(Fault(Rule.ROW_FIT, found.first_row + place, words))
+            found.faults.append(RowFault(Rule.ROW_FIT, found.first_row + place, words))
             return
         found.commit_ts = texts.cast(pa.large_utf8()).cast(pa.uint64()).to_numpy()
 

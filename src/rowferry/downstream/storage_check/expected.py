@@ -15,7 +15,7 @@ from rowferry.spec.option import Option
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedLayout:
     """The settings that decide how files look.
 
     Attributes:
@@ -43,7 +43,7 @@ class Expected:
     old_value: bool = False
 
 
-def expected_of(spec: ChangefeedSpec) -> Expected:
+def expected_of(spec: ChangefeedSpec) -> ExpectedLayout:
     """Read the settings of a changefeed.
 
     Raises:
@@ -61,7 +61,7 @@ def expected_of(spec: ChangefeedSpec) -> Expected:
     def told(option: Option[Any]) -> bool:
         return spec.written(spec.sink, "sink", option.key) is not None
 
-    return Expected(
+    return ExpectedLayout(
         kind=kind,
         date_separator=sink[storage.DATE_SEPARATOR] if told(storage.DATE_SEPARATOR) else None,
         partitions=(

@@ -10,8 +10,8 @@ from datetime import date
 from typing import Protocol
 from urllib.parse import unquote
 
-from rowferry.downstream.storage_check.expected import Expected
-from rowferry.downstream.storage_check.rules import Findings, Rule
+from rowferry.downstream.storage_check.expected import ExpectedLayout
+from rowferry.downstream.storage_check.rules import Rule, StorageFindings
 
 OWN_PREFIX = "rowferry."  # the writer's own marks, at the prefix itself: no part of the layout
 _NUMBER = re.compile(r"0|[1-9]\d{0,19}", re.ASCII)
@@ -21,7 +21,7 @@ _DATA = re.compile(r"CDC(\d{6,20})\.([a-z]+)(\.gz|\.zst)?", re.ASCII)
 _SCHEMA = re.compile(r"schema_(\d{1,20})_(\d{10})\.json", re.ASCII)
 
 
-class Entry(Protocol):
+class ListedName(Protocol):
     """One name in a directory."""
 
     @property
@@ -41,10 +41,10 @@ class Content(Protocol):
         """All of them."""
 
 
-class Reader(Protocol):
+class LayoutReader(Protocol):
     """Any storage: names in a directory, and objects."""
 
-    def entries(self, directory: str) -> Iterable[Entry]:
+    def entries(self, directory: str) -> Iterable[ListedName]:
         """Return the names in a directory; "" is the prefix."""
 
     def get(self, path: str) -> Content | None:
@@ -106,13 +106,15 @@ class Survey:
         return sum(len(d.files) for t in self.tables for d in t.directories)
 
 
-def survey(reader: Reader, expected: Expected, findings: Findings) -> Survey:
+def survey(reader: LayoutReader, expected: ExpectedLayout, findings: StorageFindings) -> Survey:
     """List everything, by the rules of paths; what breaks them is noted and left out."""
     return _Surveyor(reader, expected, findings).prefix()
 
 
 class _Surveyor:
-    def __init__(self, reader: Reader, expected: Expected, findings: Findings) -> None:
+    def __init__(
+        self, reader: LayoutReader, expected: ExpectedLayout, findings: StorageFindings
+    ) -> None:
         self._reader, self._expected, self._findings = reader, expected, findings
 
     def prefix(self) -> Survey:
@@ -195,7 +197,7 @@ class _Surveyor:
         for entry in self._leaf(here, found):
             self._unknown(f"{here.path}/{entry.name}")
 
-    def _leaf(self, here: DataDirectory, found: list[DataDirectory]) -> list[Entry]:
+    def _leaf(self, here: DataDirectory, found: list[DataDirectory]) -> list[ListedName]:
         """Take in a directory's own files; return its directories but `meta`."""
         others = []
         for entry in self._entries(here.path):
@@ -279,7 +281,7 @@ class _Surveyor:
     def _unknown(self, path: str) -> None:
         self._findings.add(Rule.UNKNOWN_OBJECT, path, "the layout has no such object")
 
-    def _entries(self, path: str) -> list[Entry]:
+    def _entries(self, path: str) -> list[ListedName]:
         return sorted(self._reader.entries(path), key=lambda e: e.name)
 
 

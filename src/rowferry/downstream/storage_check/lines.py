@@ -12,7 +12,7 @@ from rowferry.downstream.storage_check.rules import Rule
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RowFault:
     """A row that breaks a rule; the first row of a file is 1."""
 
     rule: Rule
@@ -37,8 +37,8 @@ class Lines:
     count: int
     commit_ts: npt.NDArray[np.uint64] | None = None
     inserts: npt.NDArray[np.bool_] | None = None
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[RowFault] = field(default_factory=list)
 
-    def split(self) -> Iterator[Fault]:
+    def split(self) -> Iterator[RowFault]:
         """Yield the faults by row."""
         yield from sorted(self.faults, key=lambda f: f.row)

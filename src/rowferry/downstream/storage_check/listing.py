@@ -11,7 +11,7 @@ from rowferry.downstream.storage_check.layout import Content
 _DEEPEST = 64  # also what lies where nothing should be
 
 
-class Storage(Protocol):
+class StorageListing(Protocol):
     """Any storage: all paths, and objects."""
 
     def paths(self, depth: int) -> Iterable[str]:
@@ -36,7 +36,7 @@ class _Directory:
 class Listing:
     """All names of a storage as they were when it was made; objects are read when asked for."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: StorageListing) -> None:
         self._storage = storage
         self._top = _Directory()
         for path in storage.paths(_DEEPEST):

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rowferry.downstream.storage_check.expected import Expected
+from rowferry.downstream.storage_check.expected import ExpectedLayout
 from rowferry.downstream.storage_check.layout import TableFiles
-from rowferry.downstream.storage_check.lines import Fault, Lines
+from rowferry.downstream.storage_check.lines import Lines, RowFault
 from rowferry.downstream.storage_check.rules import Rule
 from rowferry.downstream.storage_check.schema import (
     BINARIES,
@@ -39,7 +39,7 @@ _PLAIN: Final = {"FLOAT": pa.float32(), "DOUBLE": pa.float64(), "YEAR": pa.int64
 
 
 def parquet_lines(
-    data: bytes, table: TableFiles, form: TableForm, expected: Expected
+    data: bytes, table: TableFiles, form: TableForm, expected: ExpectedLayout
 ) -> Iterator[Lines]:
     """Yield the rows of a file in blocks, with what is wrong with them."""
     row = 1
@@ -47,14 +47,14 @@ def parquet_lines(
         file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)))
         images, fault = _images(file.schema_arrow, form)
         if fault:
-            yield Lines(1, 0, faults=[Fault(Rule.ROW_FIT, 1, fault)])
+            yield Lines(1, 0, faults=[RowFault(Rule.ROW_FIT, 1, fault)])
             return
         for batch in file.iter_batches(_BLOCK_ROWS):
             yield _block(batch, row, images, form)
             row += batch.num_rows
     except (pa.ArrowException, OSError) as err:
         words = f"not a whole parquet file: {str(err).splitlines()[0]}"
-        yield Lines(row, 0, faults=[Fault(Rule.ROW_FIT, row, words)])
+        yield Lines(row, 0, faults=[RowFault(Rule.ROW_FIT, row, words)])
 
 
 def _images(schema: pa.Schema, form: TableForm) -> tuple[bool, str]:
@@ -108,7 +108,7 @@ def _block(batch: pa.RecordBatch, row: int, images: bool, form: TableForm) -> Li
     def note(wrong: pa.Array, words: str) -> None:
         odd = wrong.fill_null(False).to_numpy(zero_copy_only=False)
         if odd.any():
-            found.faults.append(Fault(Rule.ROW_FIT, row + int(np.argmax(odd)), words))
+            found.faults.append(RowFault(Rule.ROW_FIT, row + int(np.argmax(odd)), words))
 
     op, stamps = batch.column(_OP), batch.column(_COMMIT_TS)
     note(pc.invert(pc.is_in(op, value_set=_OPS)), f"{_OP} is none of {', '.join(_OPS.to_pylist())}")

@@ -62,7 +62,7 @@ class Violation:
 
 
 @dataclass(slots=True)
-class Findings:
+class StorageFindings:
     """What a check found; of each rule the first violations are kept, and all are counted.
 
     Attributes:

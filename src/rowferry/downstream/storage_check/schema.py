@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rowferry.downstream.storage_check.layout import SchemaPath, TableFiles
-from rowferry.downstream.storage_check.rules import Findings, Rule
+from rowferry.downstream.storage_check.rules import Rule, StorageFindings
 
 INTEGERS: Final = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INT": 32, "BIGINT": 64}
 FLOATS: Final = frozenset({"FLOAT", "DOUBLE"})
@@ -75,7 +75,7 @@ class _Number(str):
 
 
 def check_schema(
-    content: bytes, at: SchemaPath, table: TableFiles, findings: Findings
+    content: bytes, at: SchemaPath, table: TableFiles, findings: StorageFindings
 ) -> TableForm | None:
     """Check a schema file; return its columns (a database has none), None if they are not known."""
     form = _read(content, at, findings)
@@ -103,7 +103,7 @@ def check_schema(
     return TableForm(at.version, tuple(c for c in read if c is not None))
 
 
-def _read(content: bytes, at: SchemaPath, findings: Findings) -> dict[str, Any] | None:
+def _read(content: bytes, at: SchemaPath, findings: StorageFindings) -> dict[str, Any] | None:
     try:
         form = json.loads(content, parse_int=_Number, parse_float=_Number)
     except (ValueError, RecursionError):
@@ -134,7 +134,9 @@ def _is(value: object, kind: type) -> bool:
     return isinstance(value, _Number) and value.isdigit()
 
 
-def _column(form: Mapping[str, Any], at: SchemaPath, findings: Findings) -> ColumnForm | None:
+def _column(
+    form: Mapping[str, Any], at: SchemaPath, findings: StorageFindings
+) -> ColumnForm | None:
     name, words = form.get("ColumnName"), str(form.get("ColumnType", "")).split(" ")
     wrong = [k for k in form if k not in _COLUMN_KEYS]
     texts = ("ColumnPrecision", "ColumnLength", "ColumnScale")

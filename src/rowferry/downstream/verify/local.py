@@ -22,7 +22,7 @@ _GROUPS_AT_ONCE: Final = 8  # of differing rows that are held in memory
 _Part = tuple[int, SideTable, list[int]]
 
 
-class InProcessRunner:
+class ThreadRunner:
     """Runs a comparison's work in some threads; the rows of some groups are held at once.
 
     Servers do most of it: they sum up, and rows are read and hashed outside of Python's lock.

@@ -14,7 +14,7 @@ _ARROW: Final = "->"
 
 
 @dataclass(frozen=True)
-class Route:
+class NameRoute:
     """A rule: tables that match have another name on side B; `*` keeps a part of the name."""
 
     matches: TableFilter
@@ -29,7 +29,7 @@ class Route:
         )
 
 
-def parse_route(text: str) -> Route:
+def parse_route(text: str) -> NameRoute:
     """Read `DATABASE.TABLE -> DATABASE.TABLE`; the left is a filter rule.
 
     Raises:
@@ -43,7 +43,7 @@ def parse_route(text: str) -> Route:
         if part != "*" and any(c in part for c in "*?[]"):
             raise BadRoute(f"--route {text!r}: on the right a part is a name, or * alone")
     try:
-        return Route(TableFilter([left.strip()]), database, table)
+        return NameRoute(TableFilter([left.strip()]), database, table)
     except BadFilterRule as err:
         raise BadRoute(f"--route {text!r}: {err.words}") from None
 
@@ -53,7 +53,7 @@ class Names:
     """Which tables are compared, and where side B has them."""
 
     keeps: Callable[[TableId], bool]
-    routes: tuple[Route, ...]
+    routes: tuple[NameRoute, ...]
 
     @classmethod
     def of(cls, tables: Sequence[str], routes: Sequence[str]) -> Names:

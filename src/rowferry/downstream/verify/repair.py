@@ -18,7 +18,7 @@ from rowferry.downstream.verify.comparison import A, B, Comparison
 from rowferry.downstream.verify.work import Differences
 from rowferry.errors import BadOption
 from rowferry.flow.encode.sql_rows.codec import SqlRows
-from rowferry.flow.sink.mysql.sink import MySql
+from rowferry.flow.sink.mysql.sink import MySqlSink
 from rowferry.flow.sink.mysql.statements import (
     Around,
     delete_around,
@@ -50,7 +50,7 @@ class Repair:
         self._tables = _written(comparison, A), _written(comparison, B)
         target = Uri.parse(f"{flavour.value}://none/", "sink")
         spec = ChangefeedSpec("verify", Uri.parse(NO_PLACE, "source"), target)
-        self._codec = SqlRows(spec, MySql.TRAITS)
+        self._codec = SqlRows(spec, MySqlSink.TRAITS)
         self._gone = tempfile.SpooledTemporaryFile(_HELD)
         self._put = tempfile.SpooledTemporaryFile(_HELD)
 

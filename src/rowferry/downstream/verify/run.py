@@ -25,7 +25,7 @@ _UNKNOWN_ROWS: Final = 1 << 26  # of a storage, for the number of buckets
 _Groups = npt.NDArray[np.int32]
 
 
-class Runner(Protocol):
+class ComparisonRunner(Protocol):
     """Carries out the work of a comparison, on Spark or in this process."""
 
     def narrowed(self, ranges: Ranges) -> tuple[tuple[int, int], list[Chunk]]:
@@ -46,7 +46,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class VerifyRequest:
     """What is compared, and how.
 
     Attributes:
@@ -120,8 +120,8 @@ class TableResult:
 def verify(
     a: Side,
     b: Side,
-    request: Request,
-    runner: Runner,
+    request: VerifyRequest,
+    runner: ComparisonRunner,
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[TableResult]:
     """Compare two sides; yield each table's result as it is known, in the order of names.
@@ -156,8 +156,8 @@ class _Pair:
         b: Side,
         ours: TableSchema,
         theirs: TableSchema,
-        request: Request,
-        runner: Runner,
+        request: VerifyRequest,
+        runner: ComparisonRunner,
     ) -> None:
         self._sides, self._schemas = (a, b), (ours, theirs)
         self._request, self._runner = request, runner

@@ -16,7 +16,7 @@ from rowferry.flow.decide.table_filter import named_by
 from rowferry.flow.sink.mysql.emulation import triggers
 from rowferry.flow.sink.mysql.options import read_settings
 from rowferry.flow.sink.mysql.progress_table import forget, waited_for
-from rowferry.flow.sink.mysql.session import Refused, Session, connect
+from rowferry.flow.sink.mysql.session import Session, StatementRefused, connect
 from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -85,7 +85,7 @@ def _connected(sink_uri: str) -> Iterator[Session]:
     session = connect(read_settings(spec).login)
     try:
         yield session
-    except Refused as err:
+    except StatementRefused as err:
         raise err.as_error("the progress tables") from err
     finally:
         session.close()

@@ -16,7 +16,7 @@ from rowferry.downstream.rebuild.stored_feed import open_storage
 from rowferry.downstream.storage_check.check import check_storage
 from rowferry.downstream.storage_check.expected import expected_of
 from rowferry.downstream.storage_check.listing import Listing
-from rowferry.downstream.storage_check.rules import Findings, Rule
+from rowferry.downstream.storage_check.rules import Rule, StorageFindings
 from rowferry.face.cli.output import consoles, counted, size
 
 
@@ -57,7 +57,7 @@ def check_storage_command(
         raise typer.Exit(1)
 
 
-def _show(out: Console, findings: Findings) -> None:
+def _show(out: Console, findings: StorageFindings) -> None:
     if findings.counts and out.is_terminal:
         table = Table(box=None, padding=(0, 2, 0, 0))
         for head in ("rule", "times", "what must hold"):
@@ -80,7 +80,7 @@ def _show(out: Console, findings: Findings) -> None:
     out.print(_summary(findings), soft_wrap=True)
 
 
-def _summary(findings: Findings) -> Text:
+def _summary(findings: StorageFindings) -> Text:
     files, rows = counted(findings.files, "data file"), counted(findings.rows, "row")
     words = f"{files}, {rows}, {size(findings.bytes)}: "
     if not findings.failed:
@@ -90,11 +90,11 @@ def _summary(findings: Findings) -> Text:
     return Text.assemble(words, (told, "bold red"))
 
 
-def _by_rule(findings: Findings) -> list[tuple[Rule, int]]:
+def _by_rule(findings: StorageFindings) -> list[tuple[Rule, int]]:
     return [(rule, findings.counts[rule]) for rule in Rule if findings.counts[rule]]
 
 
-def _json(findings: Findings) -> dict[str, object]:
+def _json(findings: StorageFindings) -> dict[str, object]:
     return {
         "files": findings.files,
         "rows": findings.rows,

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from rowferry.change.chunk import Op
-from rowferry.downstream.consume.arrival import Arrival, Image, RowChange, Statement
-from rowferry.downstream.consume.checks import Findings
-from rowferry.downstream.consume.consumer import Outcome, Request, Taker, consume
+from rowferry.downstream.consume.arrival import Arrival, ArrivedRow, ArrivedStatement, Image
+from rowferry.downstream.consume.checks import ConsumeFindings
+from rowferry.downstream.consume.consumer import ConsumeOutcome, ConsumeRequest, Taker, consume
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import PLAIN_EVERY_S, consoles
 from rowferry.face.cli.signals import stop_on_signal
@@ -64,7 +64,7 @@ def consume_command(
     out, err = consoles()
     until_ts = _commit_ts("--until", until, ("end",))
     after_ts = _commit_ts("--from", from_, ("beginning", "end"))
-    request = Request(
+    request = ConsumeRequest(
         sink_uri,
         config,
         after_ts=after_ts or 0,
@@ -76,7 +76,7 @@ def consume_command(
 
     with ExitStack() as held, stop_on_signal() as stop:
 
-        def takers(findings: Findings) -> Iterable[Taker]:
+        def takers(findings: ConsumeFindings) -> Iterable[Taker]:
             if prints:
                 yield _Printer(out)
             if apply is not None:
@@ -92,7 +92,7 @@ def consume_command(
         raise typer.Exit(1)
 
 
-def _applier(uri: str, findings: Findings) -> Applier:
+def _applier(uri: str, findings: ConsumeFindings) -> Applier:
     # Imported here: its library comes with an extra, which who only reads need not have.
     from rowferry.downstream.consume.apply import Applier
     from rowferry.downstream.consume.mysql_target import MySqlTarget
@@ -115,7 +115,7 @@ def _prints(asked: str | None, apply: str | None) -> bool:
     return asked == "rows" if asked else apply is None
 
 
-def _summary(outcome: Outcome) -> str:
+def _summary(outcome: ConsumeOutcome) -> str:
     found = outcome.findings
     words = (
         f"{found.rows:,} rows, {found.schema_changes:,} schema changes, {found.repeats:,} repeats, "
@@ -149,7 +149,7 @@ class _Progress:
         self._console = console
         self._next = time.monotonic() + PLAIN_EVERY_S
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: ConsumeOutcome) -> None:
         """Hear of the progress."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_EVERY_S
@@ -159,10 +159,10 @@ class _Progress:
 def _json(change: Arrival) -> dict[str, Any]:
     where = {"at": str(change.where), "commitTs": change.commit_ts}
     match change:
-        case Statement():
+        case ArrivedStatement():
             database, table = change.change.written_as
             return {"ddl": change.change.query, "database": database, "table": table, **where}
-        case RowChange():
+        case ArrivedRow():
             database, table = change.table.written_as
             images = {"before": change.before, "after": change.after}
             names = {"op": change.op.name.lower(), "database": database, "table": table}
@@ -170,7 +170,7 @@ def _json(change: Arrival) -> dict[str, Any]:
 
 
 def _line(change: Arrival) -> Text:
-    if isinstance(change, Statement):
+    if isinstance(change, ArrivedStatement):
         return Text.assemble((f"{change.commit_ts} ", "dim"), (change.change.query, "bold cyan"))
     row = change.after if change.after is not None else change.before or {}
     return Text.assemble(

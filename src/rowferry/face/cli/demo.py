@@ -19,8 +19,8 @@ from rich.tree import Tree
 
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableId
-from rowferry.control.feed.loop import Step
-from rowferry.control.feed.service import Listener, Prepared, RunSettings, prepare, run
+from rowferry.control.feed.loop import StepResult
+from rowferry.control.feed.service import PreparedFeed, RunListener, RunSettings, prepare, run
 from rowferry.control.feed.supervise import Until
 from rowferry.downstream.rebuild.stored_feed import reopen
 from rowferry.errors import RowferryError
@@ -28,9 +28,9 @@ from rowferry.face.cli.output import consoles, size
 from rowferry.face.cli.warm import compile_kernels
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
-from rowferry.refstore.workload import Bank, Mixed, Pace
+from rowferry.refstore.workload import Bank, Mixed, WorkloadPace
 from rowferry.refstore.workload import run as run_workload
-from rowferry.testing.rebuild import Comparison
+from rowferry.testing.rebuild import TableDifferences
 from rowferry.testing.verify import verify_stored
 
 DEMO_DIR = Path(".rowferry/demo")
@@ -50,7 +50,7 @@ class _Meter:
     phase: str = ""
     error: RowferryError | None = None
 
-    def on_step(self, step: Step) -> None:
+    def on_step(self, step: StepResult) -> None:
         if step.rows:
             self.busy_s += step.seconds
         self.rows += step.rows
@@ -127,7 +127,7 @@ def _say(out: Console, words: str) -> None:
 
 def _run_feed(
     out: Console,
-    ready: Prepared,
+    ready: PreparedFeed,
     folder: Path,
     store: Store,
     bank: Bank,
@@ -140,7 +140,7 @@ def _run_feed(
 
     def feed() -> None:
         try:
-            listener = Listener(meter.on_step, meter.on_fault, meter.on_phase)
+            listener = RunListener(meter.on_step, meter.on_fault, meter.on_phase)
             run(ready, settings, Until(), stop, listener)
         except RowferryError as err:
             meter.error = err
@@ -182,7 +182,7 @@ def _wait(out: Console, meter: _Meter, words: str, done: Callable[[], bool]) -> 
 
 def _disturb(out: Console, store: Store, bank: Bank, mixed: Mixed, seconds: float) -> None:
     """Write for a while; on the way add a column, split a range and move a leader."""
-    pace = Pace(seconds=seconds, threads=2, rate=400)
+    pace = WorkloadPace(seconds=seconds, threads=2, rate=400)
     hands = [
         threading.Thread(target=run_workload, args=(store, work, pace, lambda summary: None))
         for work in (bank, mixed)
@@ -224,7 +224,9 @@ def _add_column(store: Store, table: TableId) -> None:
     store.ddl(f"ALTER TABLE `{table.database}`.`{table.table}` ADD COLUMN note varchar(20)")
 
 
-def _verify(out: Console, ready: Prepared, store: Store, tables: list[TableId]) -> Comparison:
+def _verify(
+    out: Console, ready: PreparedFeed, store: Store, tables: list[TableId]
+) -> TableDifferences:
     _say(out, "the changefeed has stopped; rebuilding the tables from the files")
     return verify_stored(reopen(ready.spec), store, tables)
 

@@ -18,7 +18,7 @@ from rowferry.change.position import physical_ms
 from rowferry.errors import BadOption, RowferryError
 
 if TYPE_CHECKING:  # clients of a server need not wait for the stages of a changefeed
-    from rowferry.control.feed.loop import Step
+    from rowferry.control.feed.loop import StepResult
 
 WINDOW_S = 5.0
 PLAIN_EVERY_S = 5.0
@@ -60,7 +60,7 @@ class RunView:
         self._phase = "starting"
         self._began = time.monotonic()
         self._recent: deque[tuple[float, int, int]] = deque()
-        self._last: Step | None = None
+        self._last: StepResult | None = None
         self._fault: str = ""
         self._furthest_ms = 1.0
         self._plain_at = 0.0
@@ -88,7 +88,7 @@ class RunView:
         """Say what the run is doing."""
         self._phase = words
 
-    def step(self, step: Step) -> None:
+    def step(self, step: StepResult) -> None:
         """Take in what a step did."""
         now = time.monotonic()
         self._last = step

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from rowferry.control.feed.service import Listener, RunSettings, prepare, run, stored_spec
+from rowferry.control.feed.service import RunListener, RunSettings, prepare, run, stored_spec
 from rowferry.control.feed.supervise import Until
 from rowferry.errors import BadOption
 from rowferry.face.cli.output import RunView, consoles, counted
@@ -113,7 +113,7 @@ def run_command(
             settings,
             when,
             stop,
-            Listener(on_step=view.step, on_fault=view.fault, on_phase=view.phase),
+            RunListener(on_step=view.step, on_fault=view.fault, on_phase=view.phase),
         )
     done = "stopped" if stop.is_set() else "done"
     out.print(f"{done}: {view.summary()}", markup=False, soft_wrap=True)

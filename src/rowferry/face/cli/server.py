@@ -96,9 +96,9 @@ def server_command(
     from rowferry.face import rpc
     from rowferry.face.descriptors import raise_descriptor_limit
     from rowferry.face.gate import Gate
-    from rowferry.face.names import Names, refuse_open_door
+    from rowferry.face.names import ServerNames, refuse_open_door
     from rowferry.face.rest.app import About, create_app
-    from rowferry.face.rest.serving import Place, serve
+    from rowferry.face.rest.serving import BoundAddress, serve
     from rowferry.face.sources import Sources
     from rowferry.spark.session import open_session
     from rowferry.spark.shared import SharedSpark, with_a_spare
@@ -106,7 +106,7 @@ def server_command(
     _give_memory_back()
     settings, tls = read_settings(spark_conf or []), _tls(tls_cert, tls_key, tls_ca)
     gate, sources = Gate.read(token_file, users_file), Sources.parse(source or [])
-    names = Names.read(
+    names = ServerNames.read(
         [a for a in (addr, advertise_addr) if a], server_name or [], trusted_proxy or []
     )
     if gate.is_open and tls_ca is None and not open_to_all:
@@ -132,7 +132,7 @@ def server_command(
             lambda: open_session("rowferry server", work_dir / "logs", master, settings)
         )
         open_things.callback(spark.close)
-        place = Place(addr)
+        place = BoundAddress(addr)
         open_things.callback(place.close)
         member = Member(store, advertise_addr or place.address, Conditions(spark.runner))
         operations = Operations(asked)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rowferry.downstream.verify.names import Names
 from rowferry.downstream.verify.repair import RepairFile
-from rowferry.downstream.verify.run import Request, Runner, TableResult, verify
+from rowferry.downstream.verify.run import ComparisonRunner, TableResult, VerifyRequest, verify
 from rowferry.downstream.verify.side import Side, open_side
 from rowferry.errors import BadInput, BadOption, OptionsConflict, RowferryError
 from rowferry.face.cli.client import Access, with_access
@@ -82,7 +82,7 @@ def _verify(
     try:
         printer = Printer(output)
         _check_numbers(chunk_rows, tries, wait, show, connections)
-        request = Request(
+        request = VerifyRequest(
             Names.of(tables or (), route or ()),
             tuple(name.strip() for name in ignore_columns.split(",") if name.strip()),
             chunk_rows,
@@ -94,7 +94,7 @@ def _verify(
         moment = commit_ts(as_of) if as_of else None
         sides = [open_side(uri, chunk_rows, moment, config) for uri in (a, b)]
         _check_sides(sides, moment, repair)
-        runner: AbstractContextManager[Runner] = _opened_spark(spark_master)
+        runner: AbstractContextManager[ComparisonRunner] = _opened_spark(spark_master)
         if sync_point:
             if moment is not None or online:
                 raise OptionsConflict("--sync-point takes neither --as-of nor --online")
@@ -112,7 +112,7 @@ verify_command = with_access(_verify)
 
 
 @contextmanager
-def _opened_spark(spark_master: str) -> Iterator[Runner]:
+def _opened_spark(spark_master: str) -> Iterator[ComparisonRunner]:
     """Start Spark for a comparison."""
     with tempfile.TemporaryDirectory("-rowferry-verify") as logs:
         with opened_verify(Path(logs), spark_master) as runner:
@@ -122,9 +122,9 @@ def _opened_spark(spark_master: str) -> Iterator[Runner]:
 def _compared(
     printer: Printer,
     sides: list[Side],
-    request: Request,
+    request: VerifyRequest,
     repair: Path | None,
-    opened: AbstractContextManager[Runner],
+    opened: AbstractContextManager[ComparisonRunner],
 ) -> bool:
     found: list[TableResult] = []
     with _repair_file(repair) as file:

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rowferry.downstream.verify.local import InProcessRunner
+from rowferry.downstream.verify.local import ThreadRunner
 from rowferry.downstream.verify.rendezvous import Stood, met
-from rowferry.downstream.verify.run import Runner
+from rowferry.downstream.verify.run import ComparisonRunner
 from rowferry.downstream.verify.side import DatabaseSide, Side
 from rowferry.downstream.verify.sync_points import read_at_newest
 from rowferry.errors import NotSupported, OptionsConflict, RowferryError
@@ -34,9 +34,9 @@ class SyncPoint:
 def at_sync_point(
     sides: Sequence[Side],
     asked: SyncPoint,
-    spark: AbstractContextManager[Runner],
+    spark: AbstractContextManager[ComparisonRunner],
     printer: Printer,
-) -> AbstractContextManager[Runner]:
+) -> AbstractContextManager[ComparisonRunner]:
     """Return what opens the runner of a comparison at one moment.
 
     Raises:
@@ -65,14 +65,14 @@ def at_sync_point(
 @contextmanager
 def _together(
     a: DatabaseSide, b: DatabaseSide, asked: SyncPoint, printer: Printer
-) -> Iterator[Runner]:
+) -> Iterator[ComparisonRunner]:
     with closing(Client(asked.access)) as client:
         brake = ServerBrake(client, asked.changefeed, asked.hold_seconds)
         with met(a, b, brake, asked.connections, asked.hold_seconds) as meeting:
             place = f"{meeting.place['file']}:{meeting.place['offset']}"
             told = f"the changefeed was held for {meeting.held_s:.1f} s"
             printer.note(f"comparing both sides as of {place} of A's log; {told}")
-            yield InProcessRunner(meeting.views)
+            yield ThreadRunner(meeting.views)
 
 
 class ServerBrake:

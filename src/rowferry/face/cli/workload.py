@@ -11,7 +11,7 @@ import typer
 from rowferry.errors import RowferryError
 
 if TYPE_CHECKING:
-    from rowferry.refstore.workload import Pace, Summary, Workload
+    from rowferry.refstore.workload import Summary, Workload, WorkloadPace
 
 app = typer.Typer(
     name="workload",
@@ -73,14 +73,16 @@ def mixed(
     )
 
 
-def _pace(transactions: int, seconds: float, rate: float, threads: int, randomness: int) -> Pace:
-    from rowferry.refstore.workload import Pace
+def _pace(
+    transactions: int, seconds: float, rate: float, threads: int, randomness: int
+) -> WorkloadPace:
+    from rowferry.refstore.workload import WorkloadPace
 
-    return Pace(transactions, seconds, rate, threads, randomness)
+    return WorkloadPace(transactions, seconds, rate, threads, randomness)
 
 
 def _run(
-    master: str, workload: Callable[[], Workload], pace: Callable[[], Pace], ranges: int
+    master: str, workload: Callable[[], Workload], pace: Callable[[], WorkloadPace], ranges: int
 ) -> None:
     from rowferry.refstore.client import Store
     from rowferry.refstore.workload import run
@@ -106,7 +108,7 @@ def _run(
 
 
 @contextmanager
-def _progress(asked: Pace) -> Iterator[Callable[[Summary], None]]:
+def _progress(asked: WorkloadPace) -> Iterator[Callable[[Summary], None]]:
     """Give a function that shows how far a run is, on a terminal only."""
     from rich.console import Console
     from rich.progress import Progress

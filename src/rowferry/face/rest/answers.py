@@ -10,11 +10,11 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from rowferry.change.position import RangeProgress, physical_ms
-from rowferry.control.lifecycle import State
+from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import Created, Seen, Synced
 from rowferry.control.operator.redaction import redacted_config
 from rowferry.control.operator.ticdc_codes import ticdc_code
-from rowferry.control.store.contract import Feed, Note, Server
+from rowferry.control.store.contract import FeedRecord, FleetServer, Note
 from rowferry.errors import BY_CODE, RowferryError
 from rowferry.face.json_log import redacted
 from rowferry.face.rest.replica_config import to_replica
@@ -42,7 +42,7 @@ class ChangefeedItem(BaseModel):
     upstream_id: int
     id: str
     keyspace: str
-    state: State
+    state: FeedState
     checkpoint_tso: int
     checkpoint_time: str
     error: RunningError | None
@@ -83,7 +83,7 @@ class ChangefeedDetail(BaseModel):
     target_ts: int
     admin_job_type: int
     config: dict[str, Any]
-    state: State
+    state: FeedState
     error: RunningError | None
     creator_version: str
     resolved_ts: int
@@ -97,7 +97,7 @@ class ChangefeedDetail(BaseModel):
 class ChangefeedStatus(BaseModel):
     """Where a changefeed stands."""
 
-    state: State
+    state: FeedState
     resolved_ts: int
     checkpoint_ts: int
     last_error: RunningError | None
@@ -142,18 +142,18 @@ def rfc3339(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="milliseconds")
 
 
-def start_ts(feed: Feed) -> int:
+def start_ts(feed: FeedRecord) -> int:
     """Return the commit-ts behind which a changefeed began; 0: with a snapshot."""
     written = feed.spec.source.parameter("start-ts")
     return int(written) if written.isdecimal() else 0
 
 
-def checkpoint(feed: Feed) -> int:
+def checkpoint(feed: FeedRecord) -> int:
     """Return the commit-ts up to which everything was delivered."""
     return feed.watermark or start_ts(feed)
 
 
-def running_error(feed: Feed, history: Sequence[Note], addr: str = "") -> RunningError | None:
+def running_error(feed: FeedRecord, history: Sequence[Note], addr: str = "") -> RunningError | None:
     """Return a changefeed's error, dated by its history."""
     if not feed.error:
         return None
@@ -167,7 +167,7 @@ def running_error(feed: Feed, history: Sequence[Note], addr: str = "") -> Runnin
     )
 
 
-def item(feed: Feed, history: Sequence[Note]) -> ChangefeedItem:
+def item(feed: FeedRecord, history: Sequence[Note]) -> ChangefeedItem:
     """Return a changefeed as lists show it; `history` matters only where it has an error."""
     return ChangefeedItem(
         upstream_id=0,
@@ -181,11 +181,11 @@ def item(feed: Feed, history: Sequence[Note]) -> ChangefeedItem:
 
 
 def detail(
-    feed: Feed,
+    feed: FeedRecord,
     version: str,
     ranges: Sequence[RangeProgress] = (),
     history: Sequence[Note] = (),
-    server: Server | None = None,
+    server: FleetServer | None = None,
 ) -> ChangefeedDetail:
     """Return a changefeed with its settings."""
     address = server.address if server else ""
@@ -226,7 +226,7 @@ def status(seen: Seen) -> ChangefeedStatus:
     """Return where a changefeed stands."""
     address = seen.server.address if seen.server else ""
     error = running_error(seen.feed, seen.history, address)
-    failed = seen.feed.state is State.FAILED
+    failed = seen.feed.state is FeedState.FAILED
     return ChangefeedStatus(
         state=seen.feed.state,
         resolved_ts=checkpoint(seen.feed),
@@ -266,6 +266,6 @@ def table_ids(ranges: Sequence[RangeProgress]) -> list[int]:
     return sorted({r.table_id for r in ranges})
 
 
-def _gid(feed: Feed) -> Gid:
+def _gid(feed: FeedRecord) -> Gid:
     digest = hashlib.sha256(f"{feed.id}\0{feed.created_at}".encode()).digest()
     return Gid(low=int.from_bytes(digest[:8]), high=int.from_bytes(digest[8:16]))

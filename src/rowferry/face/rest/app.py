@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 from rowferry.control.operator.operations import Operations
 from rowferry.face.about import About
 from rowferry.face.gate import Gate
-from rowferry.face.names import Names
+from rowferry.face.names import ServerNames
 from rowferry.face.rest.changefeeds import changefeed_paths
 from rowferry.face.rest.failures import install
 from rowferry.face.rest.fleet import fleet_paths
@@ -31,7 +31,7 @@ def create_app(
     about: About,
     gate: Gate | None = None,
     sources: Sources | None = None,
-    names: Names | None = None,
+    names: ServerNames | None = None,
     turns: Turns | None = None,
 ) -> FastAPI:
     """Return the app of a server.
@@ -64,7 +64,7 @@ def create_app(
         Guard,
         gate=gate or Gate(),
         open_paths=OPEN_PATHS,
-        names=names or Names.read([about.address]),
+        names=names or ServerNames.read([about.address]),
         turns=turns,
     )
     return app

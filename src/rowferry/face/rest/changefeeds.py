@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query
 
-from rowferry.control.lifecycle import State
-from rowferry.control.operator.operations import Changed, Operations, Wanted
+from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
 from rowferry.errors import BadInput, BadUri, NotSupported
 from rowferry.face.about import About
 from rowferry.face.rest import answers
@@ -57,12 +57,12 @@ def wanted(body: CreateBody | VerifyBody, sources: Sources) -> Wanted:
     )
 
 
-def changed(body: UpdateBody) -> Changed:
+def changed(body: UpdateBody) -> ChangedSettings:
     """Return what a body changes."""
     if body.start_ts:
         raise BadInput("start_ts can not be updated")
     config = body.replica_config
-    return Changed(
+    return ChangedSettings(
         source_uri=body.source_uri or None,
         sink_uri=body.sink_uri or None,
         config=None if config is None else to_config(config),
@@ -70,14 +70,14 @@ def changed(body: UpdateBody) -> Changed:
     )
 
 
-def parse_states(text: str) -> tuple[State, ...]:
+def parse_states(text: str) -> tuple[FeedState, ...]:
     """Return the states that a list is asked for; none: those that it shows by itself."""
     if text == "all":
-        return tuple(State)
+        return tuple(FeedState)
     try:
-        return tuple(State(word) for word in text.split(",") if word)
+        return tuple(FeedState(word) for word in text.split(",") if word)
     except ValueError:
-        raise BadInput(f"state {text!r}: use all, {', '.join(State)}") from None
+        raise BadInput(f"state {text!r}: use all, {', '.join(FeedState)}") from None
 
 
 def changefeed_paths(operations: Operations, about: About, sources: Sources) -> APIRouter:

@@ -35,7 +35,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class DoorPatience:
     """Seconds that a connection may spend in each phase, and without taking what it is sent."""
 
     head_s: float = 10.0
@@ -128,7 +128,7 @@ class PatientProtocol(H11Protocol):
     """HTTP on one connection, with an end to everything that a client may let us wait for."""
 
     door: Door
-    patience: Patience
+    patience: DoorPatience
     _timer: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
     _at: tuple[Phase, object] | None = None
@@ -191,6 +191,6 @@ class PatientProtocol(H11Protocol):
         return Phase.BODY if self.cycle.more_body else Phase.ANSWER
 
 
-def protocol(door: Door, patience: Patience) -> type[PatientProtocol]:
+def protocol(door: Door, patience: DoorPatience) -> type[PatientProtocol]:
     """Return the protocol of the connections of one door."""
     return type("Protocol", (PatientProtocol,), {"door": door, "patience": patience})

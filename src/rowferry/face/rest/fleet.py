@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from rowferry.control.operator.operations import Operations, Wanted
-from rowferry.control.store.contract import Feed, Server
+from rowferry.control.store.contract import FeedRecord, FleetServer
 from rowferry.errors import BadOption
 from rowferry.face.about import About
 from rowferry.face.rest import answers
@@ -103,7 +103,7 @@ class RedactMode(BaseModel):
     current_mode: str
 
 
-def owner_of(feed: Feed, now: float) -> str:
+def owner_of(feed: FeedRecord, now: float) -> str:
     """Return the instance that runs a changefeed now; empty: none."""
     lease = feed.lease
     return lease.holder.instance if lease and lease.expires_at > now else ""
@@ -113,7 +113,7 @@ def fleet_paths(operations: Operations, about: About, sources: Sources) -> APIRo
     """Return the paths."""
     paths = APIRouter(tags=["servers"])
 
-    def first(servers: tuple[Server, ...]) -> str:
+    def first(servers: tuple[FleetServer, ...]) -> str:
         return servers[0].holder.instance if servers else about.instance
 
     @paths.get("/api/v2/captures", summary="The servers that are alive")

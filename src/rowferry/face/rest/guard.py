@@ -21,7 +21,7 @@ from rowferry.errors import (
     ServerBusy,
 )
 from rowferry.face.gate import Gate
-from rowferry.face.names import Names
+from rowferry.face.names import ServerNames
 from rowferry.face.rest.failures import failure, internal_failure
 from rowferry.face.rest.turns import RETRY_AFTER_S, Turns
 
@@ -63,12 +63,12 @@ class Guard:
         app: ASGIApp,
         gate: Gate,
         open_paths: Iterable[str],
-        names: Names | None = None,
+        names: ServerNames | None = None,
         turns: Turns | None = None,
     ) -> None:
         self.app = app
         self._gate = gate
-        self._names = names or Names()
+        self._names = names or ServerNames()
         self._turns = turns or Turns()
         self._open = frozenset(p for p in open_paths if p == "/" or not p.endswith("/"))
         self._open_below = tuple(p for p in open_paths if p != "/" and p.endswith("/"))

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableId
-from rowferry.control.lifecycle import State
+from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import Operations, Seen
 from rowferry.control.operator.redaction import redacted_config
-from rowferry.control.store.contract import Feed, Note, Sample, Server
+from rowferry.control.store.contract import FeedRecord, FleetServer, Note, Sample
 from rowferry.errors import NoSuchChangefeed, cure_of
 from rowferry.face.about import About
 from rowferry.face.json_log import redacted
@@ -61,7 +61,7 @@ class Overview:
         servers = self._operations.servers()
         by_instance = {s.holder.instance: s for s in servers}
         found: list[Seen] = []
-        for feed in self._operations.feeds(tuple(State)):
+        for feed in self._operations.feeds(tuple(FeedState)):
             try:
                 found.append(self._glance(feed, by_instance.get(owner_of(feed, now)), at, now))
             except NoSuchChangefeed:
@@ -87,7 +87,7 @@ class Overview:
             "changefeeds": [changefeed_item(seen, now) for seen in found],
         }
 
-    def _glance(self, feed: Feed, server: Server | None, at: float, now: float) -> Seen:
+    def _glance(self, feed: FeedRecord, server: FleetServer | None, at: float, now: float) -> Seen:
         """Return a changefeed with what the overview shows of it, and no more."""
         read_at, tables = self._tables.get(feed.id, (float("-inf"), ()))
         if at - read_at >= _TABLES_S:
@@ -160,11 +160,11 @@ def _fresh(samples: Sequence[Sample], now: float) -> Sample | None:
     return samples[-1] if samples and now - samples[-1].at <= _STALE_S else None
 
 
-def _lag(feed: Feed, newest: Sample | None, now: float) -> int | None:
+def _lag(feed: FeedRecord, newest: Sample | None, now: float) -> int | None:
     """Return how far it is behind: as its owner measured, or else by this server's clock."""
     if newest is not None and newest.lag_ms is not None:
         return newest.lag_ms
-    if not feed.watermark or feed.state is State.FINISHED:
+    if not feed.watermark or feed.state is FeedState.FINISHED:
         return None
     return max(0, _ms(now) - physical_ms(feed.watermark))
 
@@ -188,7 +188,7 @@ def _rates(samples: Sequence[Sample]) -> list[Form]:
     return found
 
 
-def _owner(feed: Feed, server: Server | None, now: float) -> str | None:
+def _owner(feed: FeedRecord, server: FleetServer | None, now: float) -> str | None:
     if not owner_of(feed, now) or feed.lease is None:
         return None
     return server.address if server else str(feed.lease.holder)

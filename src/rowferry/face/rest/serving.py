@@ -12,13 +12,13 @@ from fastapi import FastAPI
 
 from rowferry.errors import BadOption
 from rowferry.face.gate import Tls, split_address
-from rowferry.face.rest.door import BACKLOG, Door, Patience, protocol
+from rowferry.face.rest.door import BACKLOG, Door, DoorPatience, protocol
 
 _START_S = 60.0
 _GRACE_S = 5
 
 
-class Place:
+class BoundAddress:
     """An address that is taken, though nobody answers there yet.
 
     Attributes:
@@ -52,7 +52,7 @@ class Serving:
         url: the same as a URL.
     """
 
-    def __init__(self, server: uvicorn.Server, place: Place) -> None:
+    def __init__(self, server: uvicorn.Server, place: BoundAddress) -> None:
         self.address = place.address
         self.url = f"{'https' if server.config.is_ssl else 'http'}://{self.address}"
         self._server = server
@@ -94,7 +94,10 @@ class Serving:
 
 
 def serve(
-    app: FastAPI, where: str | Place, tls: Tls | None = None, patience: Patience | None = None
+    app: FastAPI,
+    where: str | BoundAddress,
+    tls: Tls | None = None,
+    patience: DoorPatience | None = None,
 ) -> Serving:
     """Serve an app at `HOST:PORT`, or at a place that was taken, until the handle is closed.
 
@@ -103,11 +106,11 @@ def serve(
     """
     if tls is not None:
         tls.check()
-    place = Place(where) if isinstance(where, str) else where
+    place = BoundAddress(where) if isinstance(where, str) else where
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http=protocol(place.listener, patience or Patience()),
+        http=protocol(place.listener, patience or DoorPatience()),
         backlog=BACKLOG,
         ws="none",
         lifespan="off",

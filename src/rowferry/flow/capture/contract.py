@@ -25,7 +25,7 @@ class SourceTraits:
     carries_before_image: bool
     has_closed_timestamps: bool
     movable: bool = False  # positions hold at another address too (a replica that was promoted)
-    has_places: bool = False  # planners can stand still at a place of the log: see `Halting`
+    has_places: bool = False  # planners can stand still at a place of the log: see `CanPauseAt`
     omits_columns: bool = False  # row images may lack columns
 
 
@@ -39,7 +39,7 @@ class Appetite:
         partition_label: returns a text that differs when two commit-ts must not share a segment.
         until_ts: nothing after this commit-ts is planned; None: no end.
         until_place: nothing behind this place of the log is planned, by a source that knows places
-            (see `Halting`); None: no end.
+            (see `CanPauseAt`); None: no end.
         whole_transactions: no segment may end inside a transaction.
         fewer_slices: each table in a segment costs an output of its own: of many tables, segments
             and stretches should be longer.
@@ -102,7 +102,7 @@ class Planner(Protocol):
 
 
 @runtime_checkable
-class Listening(Protocol):
+class HasNews(Protocol):
     """A planner that hears of changes by itself, so that a quiet source need not be asked."""
 
     def has_news(self) -> bool:
@@ -113,7 +113,7 @@ class Listening(Protocol):
 
 
 @runtime_checkable
-class Keeping(Protocol):
+class KnowsRetention(Protocol):
     """A planner that knows for how long its source keeps the log."""
 
     def retention_ms(self) -> int | None:
@@ -121,7 +121,7 @@ class Keeping(Protocol):
 
 
 @runtime_checkable
-class Placing(Protocol):
+class ChecksStart(Protocol):
     """A source whose settings can name the place of its log where a changefeed begins."""
 
     def check_beginning(self) -> None:
@@ -157,7 +157,7 @@ class Stamping(Protocol):
         """
 
 
-class Standing(Enum):
+class PlannerPosition(Enum):
     """Where a planner stands, as seen from a place of the log."""
 
     BEFORE = ""
@@ -167,14 +167,14 @@ class Standing(Enum):
 
 
 @runtime_checkable
-class Halting(Protocol):
+class CanPauseAt(Protocol):
     """A planner that can stand still at a place of its log.
 
     A place is `{"server", "file", "offset", "gtid"}`: the identity of the server that told it, and
     the place between two transactions in that server's words.
     """
 
-    def standing(self, place: Mapping[str, Any]) -> Standing:
+    def standing(self, place: Mapping[str, Any]) -> PlannerPosition:
         """Return where all that was planned ends; AT: with every captured row before the place."""
 
 

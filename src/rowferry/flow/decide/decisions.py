@@ -36,7 +36,7 @@ from rowferry.spec.filter_rules import (
     EVENT_FILTERS,
     IGNORE_TXN_START_TS,
 )
-from rowferry.spec.option import Option, OptionTable, Shape
+from rowferry.spec.option import Option, OptionShape, OptionTable
 from rowferry.spec.sink_traits import SinkTraits
 
 _VIEWS: Final = frozenset({DdlKind.CREATE_VIEW, DdlKind.DROP_VIEW})
@@ -70,7 +70,11 @@ class Decisions:
         # The same key as spec's own, with a shape that also reads each rule.
         OptionTable(
             FILTER.section,
-            (Option(RULES.key, Shape(RULES.shape.words, _parsable), RULES.default, RULES.doc),),
+            (
+                Option(
+                    RULES.key, OptionShape(RULES.shape.words, _parsable), RULES.default, RULES.doc
+                ),
+            ),
         ),
         COLUMN_RULES,
     )

@@ -15,7 +15,7 @@ from rowferry.change.remembered import Remembered
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadFilterRule, BadIgnoredEvent, BadIgnoredStatement
 from rowferry.flow.decide.expression import Expression, TrueRows
-from rowferry.flow.decide.expression_values import Images
+from rowferry.flow.decide.expression_values import ImageColumns
 from rowferry.flow.decide.key_split import differs
 from rowferry.flow.decide.table_filter import TableFilter, search_pattern
 from rowferry.spec.filter_rules import EventRule
@@ -158,7 +158,7 @@ class _Policy:
             places = np.flatnonzero(keep & (op == wanted) & _valid(source))
             if len(places):
                 where = None if len(places) == len(rows) else pa.array(places)
-                keep[places[test(Images(source, where))]] = False
+                keep[places[test(ImageColumns(source, where))]] = False
         return keep
 
 

@@ -34,10 +34,10 @@ from rowferry.flow.decide.expression_syntax import Node, parse_expression, refus
 from rowferry.flow.decide.expression_values import (
     MOST_DIGITS,
     Datum,
-    Form,
-    Images,
+    ImageColumns,
     Unfit,
     Value,
+    ValueForm,
     as_bytes,
     as_number,
     as_text,
@@ -52,7 +52,7 @@ from rowferry.flow.decide.expression_values import (
 )
 from rowferry.flow.decide.table_filter import bad_pattern
 
-TrueRows: TypeAlias = Callable[[Images], npt.NDArray[np.bool_]]
+TrueRows: TypeAlias = Callable[[ImageColumns], npt.NDArray[np.bool_]]
 
 _COMPARISONS: Final = frozenset({"=", "<=>", "<>", "<", "<=", ">", ">="})
 _ARITHMETIC: Final = frozenset({"+", "-", "*", "/", "%", "div"})
@@ -88,7 +88,7 @@ class Expression:
         except BadEventFilter as err:
             raise type(err)(f"{self.path}, for table {table.id}: {err.words}") from None
 
-        def true_rows(images: Images) -> npt.NDArray[np.bool_]:
+        def true_rows(images: ImageColumns) -> npt.NDArray[np.bool_]:
             try:
                 found = value.run(images)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _Absent) as err:
@@ -101,7 +101,7 @@ class Expression:
             flags: npt.NDArray[np.bool_] = pc.fill_null(found, False).to_numpy(False)
             return flags
 
-        true_rows(Images(pa.array([], table.image)))  # kernels refuse types, too
+        true_rows(ImageColumns(pa.array([], table.image)))  # kernels refuse types, too
         return true_rows
 
 
@@ -118,7 +118,7 @@ def _words(err: Exception) -> str:
 
 def _equals_one(value: Value) -> Value:
     """Return where a value, as a whole number, is 1."""
-    if value.form is Form.BOOL:
+    if value.form is ValueForm.BOOL:
         return value
     try:
         number = as_number(value)
@@ -126,11 +126,11 @@ def _equals_one(value: Value) -> Value:
         raise BadEventFilter(
             f"it gives {value.form.value}, which is neither true nor false; compare it"
         ) from None
-    if number.form is Form.INT:
-        return mapped(number, Form.BOOL, lambda d: pc.equal(d, pa.scalar(1)))
+    if number.form is ValueForm.INT:
+        return mapped(number, ValueForm.BOOL, lambda d: pc.equal(d, pa.scalar(1)))
     return mapped(
         number,
-        Form.BOOL,
+        ValueForm.BOOL,
         lambda d: _is_one(pc.round(with_room(d), round_mode="half_towards_infinity")),
     )
 
@@ -168,7 +168,7 @@ class _Fitting:
             return bitwise(kind, *args)
         if kind in _JOINS:
             kernel = _JOINS[kind]
-            return joined(Form.BOOL, lambda a, b: kernel(a, b), *map(as_truth, args))
+            return joined(ValueForm.BOOL, lambda a, b: kernel(a, b), *map(as_truth, args))
         if kind == "call":
             return BUILDERS[node.value](args)
         return self._other(node, args)
@@ -183,14 +183,14 @@ class _Fitting:
                 number = constant(int.from_bytes(node.value, "big"))
                 return replace(constant(node.value), number=number)
             case "not":
-                return mapped(as_truth(args[0]), Form.BOOL, lambda d: pc.invert(d))
+                return mapped(as_truth(args[0]), ValueForm.BOOL, lambda d: pc.invert(d))
             case "is null":
                 return is_null(args[0])
             case "is true":
-                return mapped(as_truth(args[0]), Form.BOOL, lambda d: pc.fill_null(d, False))
+                return mapped(as_truth(args[0]), ValueForm.BOOL, lambda d: pc.fill_null(d, False))
             case "is false":
                 return mapped(
-                    as_truth(args[0]), Form.BOOL, lambda d: pc.invert(pc.fill_null(d, True))
+                    as_truth(args[0]), ValueForm.BOOL, lambda d: pc.invert(pc.fill_null(d, True))
                 )
             case "minus":
                 return negative(args[0])
@@ -223,10 +223,10 @@ def _typed_literal(node: Node) -> Value:
     """Return DATE '…', TIMESTAMP '…' or TIME '…'."""
     if node.kind == "time":
         time_micros(node.value)
-        return replace(constant(node.value), form=Form.TIME)
+        return replace(constant(node.value), form=ValueForm.TIME)
     text = moment_text(node.value)
-    form = Form.DATE if node.kind == "date" else Form.DATETIME
-    shown = text[:10] if form is Form.DATE else text.removesuffix(".000000")
+    form = ValueForm.DATE if node.kind == "date" else ValueForm.DATETIME
+    shown = text[:10] if form is ValueForm.DATE else text.removesuffix(".000000")
     return replace(constant(shown), form=form)
 
 
@@ -241,16 +241,16 @@ def _collated(value: Value, collation: str) -> Value:
 # --- columns -------------------------------------------------------------------------------------
 
 _SAME: Final = {
-    Kind.YEAR: Form.INT,
-    Kind.TEXT: Form.TEXT,
-    Kind.BINARY: Form.BYTES,
-    Kind.DATE: Form.DATE,
-    Kind.DATETIME: Form.DATETIME,
-    Kind.TIMESTAMP: Form.DATETIME,
-    Kind.TIME: Form.TIME,
-    Kind.DOUBLE: Form.DBL,
-    Kind.JSON: Form.OPAQUE,
-    Kind.VECTOR: Form.OPAQUE,
+    Kind.YEAR: ValueForm.INT,
+    Kind.TEXT: ValueForm.TEXT,
+    Kind.BINARY: ValueForm.BYTES,
+    Kind.DATE: ValueForm.DATE,
+    Kind.DATETIME: ValueForm.DATETIME,
+    Kind.TIMESTAMP: ValueForm.DATETIME,
+    Kind.TIME: ValueForm.TIME,
+    Kind.DOUBLE: ValueForm.DBL,
+    Kind.JSON: ValueForm.OPAQUE,
+    Kind.VECTOR: ValueForm.OPAQUE,
 }
 
 
@@ -258,7 +258,7 @@ def _column_value(column: Column) -> Value:
     """Return a column as a value, in the form in which MySQL uses its type."""
     sql_type, kind = column.type, column.type.kind
 
-    def run(images: Images) -> Datum:
+    def run(images: ImageColumns) -> Datum:
         found = images.column(column.name)
         if found is None:
             raise _Absent(f"the row images lack the column {column.name!r}")
@@ -267,26 +267,26 @@ def _column_value(column: Column) -> Value:
     if kind in _SAME:
         sensitive = keeps_case(sql_type.collation)
         return Value(_SAME[kind], run, year=kind is Kind.YEAR, sensitive=sensitive)
-    plain = Value(Form.INT, run)
+    plain = Value(ValueForm.INT, run)
     if kind is Kind.FLOAT:
-        return mapped(plain, Form.DBL, lambda d: pc.cast(d, pa.float64()))
+        return mapped(plain, ValueForm.DBL, lambda d: pc.cast(d, pa.float64()))
     if kind is Kind.DECIMAL:
         digits, scale = sql_type.width or 10, sql_type.scale or 0
         exact = pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
-        return mapped(plain, Form.DEC, lambda d: pc.cast(d, exact))
+        return mapped(plain, ValueForm.DEC, lambda d: pc.cast(d, exact))
     if kind is Kind.INTEGER and not sql_type.unsigned:
         return plain
     wide = sql_type.name == "bigint" or kind is Kind.SET or (sql_type.length or 1) == 64
     whole = (
-        mapped(plain, Form.DEC, lambda d: pc.cast(d, pa.decimal128(20, 0)))
+        mapped(plain, ValueForm.DEC, lambda d: pc.cast(d, pa.decimal128(20, 0)))
         if wide
-        else mapped(plain, Form.INT, lambda d: pc.cast(d, pa.int64()))
+        else mapped(plain, ValueForm.INT, lambda d: pc.cast(d, pa.int64()))
     )
     if kind not in (Kind.ENUM, Kind.SET):
         return replace(whole, in_bits=kind is Kind.BIT)
     names = sql_type.elements
     text = _enum_text(names) if kind is Kind.ENUM else _set_text(names)
-    found = mapped(plain, Form.TEXT, text, number=whole)
+    found = mapped(plain, ValueForm.TEXT, text, number=whole)
     return replace(found, sensitive=keeps_case(sql_type.collation))
 
 
@@ -314,17 +314,19 @@ def _set_text(names: tuple[str, ...]) -> Callable[[Datum], Datum]:
 
 def _like(value: Value, pattern: Value, escape: str) -> Value:
     written = _pattern_text(pattern, "LIKE")
-    if value.form is Form.BYTES:
+    if value.form is ValueForm.BYTES:
         in_bytes = _like_regex(written.encode().decode("latin1"), escape, _byte_piece)
-        return mapped(value, Form.BOOL, lambda d: pc.match_substring_regex(d, pattern=in_bytes))
+        return mapped(
+            value, ValueForm.BOOL, lambda d: pc.match_substring_regex(d, pattern=in_bytes)
+        )
     if value.sensitive or pattern.sensitive:
         exact = _like_regex(written, escape, re.escape)
         return mapped(
-            as_text(value), Form.BOOL, lambda d: pc.match_substring_regex(d, pattern=exact)
+            as_text(value), ValueForm.BOOL, lambda d: pc.match_substring_regex(d, pattern=exact)
         )
     regex = _like_regex(written, escape, _folded_piece)
     return mapped(
-        as_text(value), Form.BOOL, lambda d: pc.match_substring_regex(folded(d), pattern=regex)
+        as_text(value), ValueForm.BOOL, lambda d: pc.match_substring_regex(folded(d), pattern=regex)
     )
 
 
@@ -354,17 +356,17 @@ def _regexp(value: Value, pattern: Value) -> Value:
     written = _pattern_text(pattern, "REGEXP")
     if why := bad_pattern(written):
         raise Unfit(f"the pattern {written!r} cannot be used: {why}")
-    if value.form is Form.BYTES and not written.isascii():
+    if value.form is ValueForm.BYTES and not written.isascii():
         raise Unfit("REGEXP on binary text needs a pattern of ASCII characters")
-    sensitive = value.sensitive or pattern.sensitive or value.form is Form.BYTES
+    sensitive = value.sensitive or pattern.sensitive or value.form is ValueForm.BYTES
     return mapped(
-        value if value.form is Form.BYTES else as_text(value),
-        Form.BOOL,
+        value if value.form is ValueForm.BYTES else as_text(value),
+        ValueForm.BOOL,
         lambda d: pc.match_substring_regex(d, pattern=written, ignore_case=not sensitive),
     )
 
 
 def _pattern_text(pattern: Value, operator: str) -> str:
-    if pattern.literal is None or pattern.form is not Form.TEXT:
+    if pattern.literal is None or pattern.form is not ValueForm.TEXT:
         raise Unfit(f"{operator} needs a pattern in quotes")
     return str(pattern.literal)

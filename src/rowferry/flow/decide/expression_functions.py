@@ -14,9 +14,9 @@ from rowferry.flow.decide.expression_values import (
     MOMENTS,
     NUMBERS,
     Datum,
-    Form,
     Unfit,
     Value,
+    ValueForm,
     as_moment,
     as_number,
     as_text,
@@ -55,39 +55,39 @@ def first_known(values: Sequence[Value]) -> Value:
 
 def is_null(value: Value) -> Value:
     """Return whether a value is NULL."""
-    return mapped(value, Form.BOOL, pc.is_null)
+    return mapped(value, ValueForm.BOOL, pc.is_null)
 
 
 def _null_if(args: Sequence[Value]) -> Value:
     same = compare("=", args[0], args[1])
-    nothing = Value(Form.NULL, lambda images: pa.scalar(None))
+    nothing = Value(ValueForm.NULL, lambda images: pa.scalar(None))
     return choose([same], [nothing, args[0]])
 
 
 # --- texts ---------------------------------------------------------------------------------------
 
 
-def _of_text(kernel: Callable[[Datum], Datum], form: Form = Form.TEXT) -> Builder:
+def _of_text(kernel: Callable[[Datum], Datum], form: ValueForm = ValueForm.TEXT) -> Builder:
     return lambda args: mapped(as_text(args[0]), form, kernel)
 
 
 def _length(args: Sequence[Value]) -> Value:
-    value = args[0] if args[0].form is Form.BYTES else as_text(args[0])
-    return mapped(value, Form.INT, lambda d: pc.cast(pc.binary_length(d), pa.int64()))
+    value = args[0] if args[0].form is ValueForm.BYTES else as_text(args[0])
+    return mapped(value, ValueForm.INT, lambda d: pc.cast(pc.binary_length(d), pa.int64()))
 
 
 def _concat(args: Sequence[Value]) -> Value:
     empty = pa.scalar("", pa.large_utf8())
     texts = [as_text(a) for a in args]
-    found = joined(Form.TEXT, lambda *d: pc.binary_join_element_wise(*d, empty), *texts)
+    found = joined(ValueForm.TEXT, lambda *d: pc.binary_join_element_wise(*d, empty), *texts)
     return replace(found, at=args[0].at)
 
 
 def _slice(value: Value, start: int, stop: int | None) -> Value:
-    if value.form is Form.BYTES:
-        return mapped(value, Form.BYTES, lambda d: pc.binary_slice(d, start=start, stop=stop))
+    if value.form is ValueForm.BYTES:
+        return mapped(value, ValueForm.BYTES, lambda d: pc.binary_slice(d, start=start, stop=stop))
     return mapped(
-        as_text(value), Form.TEXT, lambda d: pc.utf8_slice_codeunits(d, start=start, stop=stop)
+        as_text(value), ValueForm.TEXT, lambda d: pc.utf8_slice_codeunits(d, start=start, stop=stop)
     )
 
 
@@ -105,9 +105,9 @@ def _substring(args: Sequence[Value]) -> Value:
 
 def _from_end(value: Value, start: int, stop: int | None) -> Value:
     """Slice from the end; a text that is shorter than that gives nothing, as in MySQL."""
-    text = value if value.form is Form.BYTES else as_text(value)
-    length = pc.binary_length if text.form is Form.BYTES else pc.utf8_length
-    empty = pa.scalar(b"" if text.form is Form.BYTES else "", _kind(text.form))
+    text = value if value.form is ValueForm.BYTES else as_text(value)
+    length = pc.binary_length if text.form is ValueForm.BYTES else pc.utf8_length
+    empty = pa.scalar(b"" if text.form is ValueForm.BYTES else "", _kind(text.form))
 
     def cut(whole: Datum, part: Datum) -> Datum:
         return pc.if_else(pc.less(length(whole), -start), empty, part)
@@ -115,8 +115,8 @@ def _from_end(value: Value, start: int, stop: int | None) -> Value:
     return joined(text.form, cut, text, _slice(text, start, stop), at=value.at)
 
 
-def _kind(form: Form) -> pa.DataType:
-    return pa.large_binary() if form is Form.BYTES else pa.large_utf8()
+def _kind(form: ValueForm) -> pa.DataType:
+    return pa.large_binary() if form is ValueForm.BYTES else pa.large_utf8()
 
 
 def _left(args: Sequence[Value]) -> Value:
@@ -129,7 +129,7 @@ def _right(args: Sequence[Value]) -> Value:
 
 
 def _whole_literal(value: Value, what: str) -> int:
-    if value.form is not Form.INT or not isinstance(value.literal, int):
+    if value.form is not ValueForm.INT or not isinstance(value.literal, int):
         raise Unfit(f"{what} must be a whole number, written out")
     return value.literal
 
@@ -145,7 +145,7 @@ def _absolute(args: Sequence[Value]) -> Value:
 def _to_whole(kernel: Any) -> Builder:
     def build(args: Sequence[Value]) -> Value:
         value = as_number(args[0])
-        if value.form is Form.INT:
+        if value.form is ValueForm.INT:
             return value
         return mapped(value, value.form, lambda d: kernel(with_room(d)))
 
@@ -155,9 +155,9 @@ def _to_whole(kernel: Any) -> Builder:
 def _round(args: Sequence[Value]) -> Value:
     value = as_number(args[0])
     digits = _whole_literal(args[1], "the number of digits") if len(args) > 1 else 0
-    if value.form is Form.INT and digits >= 0:
+    if value.form is ValueForm.INT and digits >= 0:
         return value
-    mode = "half_to_even" if value.form is Form.DBL else "half_towards_infinity"
+    mode = "half_to_even" if value.form is ValueForm.DBL else "half_towards_infinity"
     room = 1 + max(0, -digits)
 
     def kernel(data: Datum) -> Datum:
@@ -167,16 +167,16 @@ def _round(args: Sequence[Value]) -> Value:
 
 
 def _sign(args: Sequence[Value]) -> Value:
-    return mapped(as_number(args[0]), Form.INT, lambda d: pc.cast(pc.sign(d), pa.int64()))
+    return mapped(as_number(args[0]), ValueForm.INT, lambda d: pc.cast(pc.sign(d), pa.int64()))
 
 
 def _extreme(kernel: Any) -> Builder:
     """Return GREATEST or LEAST of numbers or of dates; NULL where one of them is NULL."""
 
     def build(args: Sequence[Value]) -> Value:
-        forms = {a.form for a in args} - {Form.NULL}
+        forms = {a.form for a in args} - {ValueForm.NULL}
         if forms <= set(MOMENTS):
-            form, ways = Form.DATETIME, [as_moment(a) for a in args]
+            form, ways = ValueForm.DATETIME, [as_moment(a) for a in args]
         elif forms <= set(NUMBERS):
             form, change = common_form([*map(as_number, args)])
             ways = [change(a) for a in args]
@@ -190,13 +190,13 @@ def _extreme(kernel: Any) -> Builder:
 # --- dates ---------------------------------------------------------------------------------------
 
 
-def _date_part(start: int, stop: int, *forms: Form, of_time: int = 0) -> Builder:
+def _date_part(start: int, stop: int, *forms: ValueForm, of_time: int = 0) -> Builder:
     """Return a function that reads digits of a date's text, or a part of a TIME's."""
 
     def build(args: Sequence[Value]) -> Value:
         value = args[0]
-        if of_time and value.form is Form.TIME and value.literal is None:
-            return mapped(value, Form.INT, lambda d: time_part(d, of_time))
+        if of_time and value.form is ValueForm.TIME and value.literal is None:
+            return mapped(value, ValueForm.INT, lambda d: time_part(d, of_time))
         if value.form not in forms:
             wanted = " or ".join(f.value for f in forms)
             raise Unfit(f"the function needs {wanted}, not {value.form.value}")
@@ -204,7 +204,7 @@ def _date_part(start: int, stop: int, *forms: Form, of_time: int = 0) -> Builder
         def cut(texts: Datum) -> Datum:
             return pc.cast(pc.utf8_slice_codeunits(texts, start=start, stop=stop), pa.int64())
 
-        return mapped(value, Form.INT, cut)
+        return mapped(value, ValueForm.INT, cut)
 
     return build
 
@@ -212,20 +212,20 @@ def _date_part(start: int, stop: int, *forms: Form, of_time: int = 0) -> Builder
 def _date(args: Sequence[Value]) -> Value:
     if args[0].form not in MOMENTS:
         raise Unfit(f"date() needs a DATE or a DATETIME, not {args[0].form.value}")
-    return mapped(args[0], Form.DATE, lambda d: pc.utf8_slice_codeunits(d, start=0, stop=10))
+    return mapped(args[0], ValueForm.DATE, lambda d: pc.utf8_slice_codeunits(d, start=0, stop=10))
 
 
 BUILDERS: Final[dict[str, Builder]] = {
     "abs": _absolute,
     "ceil": _to_whole(pc.ceil),
-    "char_length": _of_text(lambda d: pc.cast(pc.utf8_length(d), pa.int64()), Form.INT),
+    "char_length": _of_text(lambda d: pc.cast(pc.utf8_length(d), pa.int64()), ValueForm.INT),
     "coalesce": first_known,
     "concat": _concat,
     "date": _date,
     "day": _date_part(8, 10, *MOMENTS),
     "floor": _to_whole(pc.floor),
     "greatest": _extreme(pc.max_element_wise),
-    "hour": _date_part(11, 13, Form.DATETIME, of_time=1),
+    "hour": _date_part(11, 13, ValueForm.DATETIME, of_time=1),
     "if": lambda args: choose([args[0]], [args[1], args[2]]),
     "ifnull": first_known,
     "isnull": lambda args: is_null(args[0]),
@@ -234,14 +234,14 @@ BUILDERS: Final[dict[str, Builder]] = {
     "length": _length,
     "lower": _of_text(lambda d: pc.utf8_lower(d)),
     "ltrim": _of_text(lambda d: pc.ascii_ltrim(d, characters=" ")),
-    "minute": _date_part(14, 16, Form.DATETIME, of_time=2),
+    "minute": _date_part(14, 16, ValueForm.DATETIME, of_time=2),
     "mod": lambda args: calculate("%", args[0], args[1]),
     "month": _date_part(5, 7, *MOMENTS),
     "nullif": _null_if,
     "right": _right,
     "round": _round,
     "rtrim": _of_text(lambda d: pc.ascii_rtrim(d, characters=" ")),
-    "second": _date_part(17, 19, Form.DATETIME, of_time=3),
+    "second": _date_part(17, 19, ValueForm.DATETIME, of_time=3),
     "sign": _sign,
     "substring": _substring,
     "trim": _of_text(lambda d: pc.ascii_trim(d, characters=" ")),

@@ -14,10 +14,10 @@ from rowferry.flow.decide.expression_values import (
     MOMENTS,
     NUMBERS,
     Datum,
-    Form,
-    Images,
+    ImageColumns,
     Unfit,
     Value,
+    ValueForm,
     as_bytes,
     as_decimal,
     as_double,
@@ -33,7 +33,7 @@ from rowferry.flow.decide.expression_values import (
     with_room,
 )
 
-_TIMES: Final = frozenset({*MOMENTS, Form.TIME})
+_TIMES: Final = frozenset({*MOMENTS, ValueForm.TIME})
 _KERNELS: Final[dict[str, Any]] = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -52,24 +52,24 @@ def compare(operator: str, one: Value, other: Value) -> Value:
     """
     left, right = comparable_pair(one, other)
     kernel = _null_safe if operator == "<=>" else _KERNELS[operator]
-    return joined(Form.BOOL, lambda a, b: kernel(a, b), left, right, at=one.at)
+    return joined(ValueForm.BOOL, lambda a, b: kernel(a, b), left, right, at=one.at)
 
 
 def comparable_pair(one: Value, other: Value) -> tuple[Value, Value]:
     """Return both values in the one form in which they are compared."""
     one, other = _whole_year(one, other), _whole_year(other, one)
     forms = {one.form, other.form}
-    if Form.OPAQUE in forms:
+    if ValueForm.OPAQUE in forms:
         raise Unfit("JSON and VECTOR columns can only be tested with IS NULL")
     if forms & set(MOMENTS):
         return as_moment(one), as_moment(other)
-    if Form.TIME in forms:
+    if ValueForm.TIME in forms:
         return as_micros(one), as_micros(other)
-    if Form.NULL in forms:
+    if ValueForm.NULL in forms:
         _, change = common_form([one, other])
         return change(one), change(other)
     if not forms & set(NUMBERS):
-        if Form.BYTES in forms:
+        if ValueForm.BYTES in forms:
             return as_bytes(one), as_bytes(other)
         sensitive = one.sensitive or other.sensitive
         return comparable(one, sensitive), comparable(other, sensitive)
@@ -78,7 +78,7 @@ def comparable_pair(one: Value, other: Value) -> tuple[Value, Value]:
 
 def _whole_year(value: Value, other: Value) -> Value:
     """Return a constant of two digits beside a YEAR as the year that it means."""
-    if not other.year or value.literal is None or value.form in (Form.DEC, Form.BYTES):
+    if not other.year or value.literal is None or value.form in (ValueForm.DEC, ValueForm.BYTES):
         return value
     try:
         number = int(value.literal)
@@ -91,7 +91,11 @@ def _whole_year(value: Value, other: Value) -> Value:
 
 def _whole_literal(value: Value, other: Value) -> Value:
     """Return a text like '12' as a number beside a whole one, so that no digit is lost."""
-    if value.form is Form.TEXT and isinstance(value.literal, str) and other.form is Form.INT:
+    if (
+        value.form is ValueForm.TEXT
+        and isinstance(value.literal, str)
+        and other.form is ValueForm.INT
+    ):
         digits = value.literal.strip()
         if digits.removeprefix("-").isdecimal() and digits.isascii():
             return constant(int(digits), value.at)
@@ -101,9 +105,9 @@ def _whole_literal(value: Value, other: Value) -> Value:
 def _numbers(one: Value, other: Value) -> tuple[Value, Value]:
     left, right = as_number(one), as_number(other)
     forms = {left.form, right.form}
-    if Form.DBL in forms:
+    if ValueForm.DBL in forms:
         return as_double(left), as_double(right)
-    if Form.DEC in forms:
+    if ValueForm.DEC in forms:
         return as_decimal(left), as_decimal(right)
     return left, right
 
@@ -113,11 +117,11 @@ def _null_safe(one: Datum, other: Datum) -> Datum:
     return pc.or_(same, pc.and_(pc.is_null(one), pc.is_null(other)))
 
 
-def joined(form: Form, kernel: Callable[..., Datum], *values: Value, at: int = 0) -> Value:
+def joined(form: ValueForm, kernel: Callable[..., Datum], *values: Value, at: int = 0) -> Value:
     """Return a value made from several by a kernel."""
     runs = [v.run for v in values]
 
-    def run(images: Images) -> Datum:
+    def run(images: ImageColumns) -> Datum:
         return kernel(*(r(images) for r in runs))
 
     return Value(form, run, at=at, sensitive=any(v.sensitive for v in values))
@@ -130,7 +134,7 @@ def is_among(value: Value, options: Sequence[Value]) -> Value:
         return quick
     result = found[0]
     for one in found[1:]:
-        result = joined(Form.BOOL, pc.or_kleene, result, one, at=value.at)
+        result = joined(ValueForm.BOOL, pc.or_kleene, result, one, at=value.at)
     return result
 
 
@@ -141,19 +145,19 @@ def _among_constants(value: Value, options: Sequence[Value]) -> Value | None:
     if any(o.literal is None for o in options) or len(forms) > 1:
         return None
     left = pairs[0][0]
-    if left.form not in (Form.INT, Form.TEXT, Form.BYTES, Form.DATETIME):
+    if left.form not in (ValueForm.INT, ValueForm.TEXT, ValueForm.BYTES, ValueForm.DATETIME):
         return None
-    nothing = Images(pa.array([], pa.struct([])))
+    nothing = ImageColumns(pa.array([], pa.struct([])))
     known = pa.array([right.run(nothing).as_py() for _, right in pairs], _arrow(left.form))
 
     def look_up(data: Datum) -> Datum:
         return pc.if_else(pc.is_null(data), pa.scalar(None, pa.bool_()), pc.is_in(data, known))
 
-    return mapped(left, Form.BOOL, look_up)
+    return mapped(left, ValueForm.BOOL, look_up)
 
 
-def _arrow(form: Form) -> pa.DataType:
-    kinds = {Form.INT: pa.int64(), Form.BYTES: pa.large_binary()}
+def _arrow(form: ValueForm) -> pa.DataType:
+    kinds = {ValueForm.INT: pa.int64(), ValueForm.BYTES: pa.large_binary()}
     return kinds.get(form, pa.large_utf8())
 
 
@@ -161,12 +165,12 @@ def is_between(value: Value, low: Value, high: Value) -> Value:
     """Return `value BETWEEN low AND high`: with a number among them, texts count as numbers."""
     every = (value, low, high)
     forms = {v.form for v in every}
-    if forms & set(NUMBERS) and forms & {Form.TEXT, Form.BYTES} and not forms & _TIMES:
+    if forms & set(NUMBERS) and forms & {ValueForm.TEXT, ValueForm.BYTES} and not forms & _TIMES:
         value, low, high = (as_double(v) for v in every)
-    elif Form.BYTES in forms and forms <= {Form.TEXT, Form.BYTES}:
+    elif ValueForm.BYTES in forms and forms <= {ValueForm.TEXT, ValueForm.BYTES}:
         value, low, high = (as_bytes(v) for v in every)
     above, below = compare(">=", value, low), compare("<=", value, high)
-    return joined(Form.BOOL, pc.and_kleene, above, below, at=value.at)
+    return joined(ValueForm.BOOL, pc.and_kleene, above, below, at=value.at)
 
 
 # --- bits ----------------------------------------------------------------------------------------
@@ -179,7 +183,7 @@ def bitwise(operator: str, *operands: Value) -> Value:
         Unfit: the operands are no whole numbers.
     """
     return joined(
-        Form.DEC,
+        ValueForm.DEC,
         lambda *data: pc.cast(_BITS[operator](*data), pa.decimal128(20, 0)),
         *(_as_bits(one) for one in operands),
     )
@@ -187,9 +191,9 @@ def bitwise(operator: str, *operands: Value) -> Value:
 
 def _as_bits(value: Value) -> Value:
     number = as_number(value)
-    if number.form not in (Form.INT, Form.DEC):
+    if number.form not in (ValueForm.INT, ValueForm.DEC):
         raise Unfit(f"bit operators need whole numbers, not {value.form.value}")
-    return mapped(number, Form.INT, _bits)
+    return mapped(number, ValueForm.INT, _bits)
 
 
 def _bits(data: Datum) -> Datum:
@@ -233,12 +237,14 @@ def calculate(operator: str, one: Value, other: Value) -> Value:
         Unfit: the operands are no numbers.
     """
     left, right = _numbers(one, other)
-    if operator in ("/", "div") and left.form is Form.INT:
+    if operator in ("/", "div") and left.form is ValueForm.INT:
         if operator == "div":
-            return joined(Form.INT, lambda a, b: pc.divide_checked(a, _nonzero(b)), left, right)
+            return joined(
+                ValueForm.INT, lambda a, b: pc.divide_checked(a, _nonzero(b)), left, right
+            )
         left, right = as_decimal(left), as_decimal(right)
     if operator == "div":
-        return joined(Form.INT, _whole_quotient, left, right)
+        return joined(ValueForm.INT, _whole_quotient, left, right)
     return joined(left.form, _ARITHMETIC[operator], left, right)
 
 

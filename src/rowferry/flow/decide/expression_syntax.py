@@ -19,7 +19,7 @@ from rowferry.mysql.ddl.cursor import (
     QUOTED,
     STRING,
     WORD,
-    Token,
+    SqlToken,
     tokenize,
 )
 
@@ -128,13 +128,13 @@ def refuse(why: str, at: int, text: str, kind: type[BadEventFilter] = BadEventFi
 class _Reader:
     """Walks over the tokens; a method for each level of MySQL's grammar, the loosest first."""
 
-    def __init__(self, text: str, tokens: list[Token]) -> None:
+    def __init__(self, text: str, tokens: list[SqlToken]) -> None:
         self.text = text
-        self.tokens = [*tokens, Token(END, "", len(text), len(text))]
+        self.tokens = [*tokens, SqlToken(END, "", len(text), len(text))]
         self.place = 0
 
     @property
-    def next(self) -> Token:
+    def next(self) -> SqlToken:
         return self.tokens[self.place]
 
     def whole(self) -> Node:
@@ -408,7 +408,7 @@ class _Reader:
         self.expect(")")
         return found
 
-    def changing(self, token: Token) -> NoReturn:
+    def changing(self, token: SqlToken) -> NoReturn:
         self.fail(f"{token.text.lower()}() is not the same on every replay and is refused")
 
     def column(self) -> Node:

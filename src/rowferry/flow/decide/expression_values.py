@@ -20,7 +20,7 @@ Datum: TypeAlias = Any  # pa.Array | pa.Scalar
 MOST_DIGITS: Final = 76
 
 
-class Form(Enum):
+class ValueForm(Enum):
     """What kind of value an expression gives; the words are for errors."""
 
     NULL = "NULL"
@@ -36,11 +36,11 @@ class Form(Enum):
     OPAQUE = "a JSON or VECTOR"
 
 
-NUMBERS: Final = (Form.BOOL, Form.INT, Form.DEC, Form.DBL)
-MOMENTS: Final = (Form.DATE, Form.DATETIME)
+NUMBERS: Final = (ValueForm.BOOL, ValueForm.INT, ValueForm.DEC, ValueForm.DBL)
+MOMENTS: Final = (ValueForm.DATE, ValueForm.DATETIME)
 
 
-class Images:
+class ImageColumns:
     """The columns of some rows' images, each taken out once."""
 
     def __init__(self, image: pa.StructArray, wanted: pa.Array | None = None) -> None:
@@ -74,8 +74,8 @@ class Value:
         at: where it stands in the text of the expression.
     """
 
-    form: Form
-    run: Callable[[Images], Datum]
+    form: ValueForm
+    run: Callable[[ImageColumns], Datum]
     literal: Any = None
     sensitive: bool = False
     number: Value | None = None
@@ -97,25 +97,25 @@ def constant(value: Any, at: int = 0) -> Value:
     return Value(form, lambda images: scalar, literal=value, at=at)
 
 
-def _scalar(value: Any) -> tuple[Form, pa.Scalar]:
+def _scalar(value: Any) -> tuple[ValueForm, pa.Scalar]:
     if value is None:
-        return Form.NULL, pa.scalar(None)
+        return ValueForm.NULL, pa.scalar(None)
     if isinstance(value, bool):
-        return Form.BOOL, pa.scalar(value)
+        return ValueForm.BOOL, pa.scalar(value)
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        return Form.INT, pa.scalar(value, pa.int64())
+        return ValueForm.INT, pa.scalar(value, pa.int64())
     if isinstance(value, int | Decimal):
         exact = Decimal(value)
         scale = max(0, -int(exact.as_tuple().exponent))
         digits = max(len(exact.as_tuple().digits), scale, 1)
         if digits > MOST_DIGITS:
             raise Unfit(f"the number {value} has more than {MOST_DIGITS} digits")
-        return Form.DEC, pa.scalar(exact, pa.decimal256(digits, scale))
+        return ValueForm.DEC, pa.scalar(exact, pa.decimal256(digits, scale))
     if isinstance(value, float):
-        return Form.DBL, pa.scalar(value, pa.float64())
+        return ValueForm.DBL, pa.scalar(value, pa.float64())
     if isinstance(value, bytes):
-        return Form.BYTES, pa.scalar(value, pa.large_binary())
-    return Form.TEXT, pa.scalar(value, pa.large_utf8())
+        return ValueForm.BYTES, pa.scalar(value, pa.large_binary())
+    return ValueForm.TEXT, pa.scalar(value, pa.large_utf8())
 
 
 _DATE = re.compile(
@@ -158,7 +158,7 @@ def time_micros(written: str) -> int:
 # --- from one form to another --------------------------------------------------------------------
 
 
-def mapped(value: Value, form: Form, change: Callable[[Datum], Datum], **facts: Any) -> Value:
+def mapped(value: Value, form: ValueForm, change: Callable[[Datum], Datum], **facts: Any) -> Value:
     """Return a value made from another one by a kernel."""
     run = value.run
     return replace(
@@ -186,21 +186,21 @@ def as_number(value: Value) -> Value:
     """
     if value.number is not None:
         return value.number
-    if value.form is Form.NULL:
-        return mapped(value, Form.INT, lambda d: d.cast(pa.int64()))
-    if value.form is Form.BOOL:
-        return mapped(value, Form.INT, lambda d: pc.cast(d, pa.int64()))
+    if value.form is ValueForm.NULL:
+        return mapped(value, ValueForm.INT, lambda d: d.cast(pa.int64()))
+    if value.form is ValueForm.BOOL:
+        return mapped(value, ValueForm.INT, lambda d: pc.cast(d, pa.int64()))
     if value.form in NUMBERS:
         return value
-    if value.form is Form.TEXT:
-        return mapped(value, Form.DBL, _leading_number)
+    if value.form is ValueForm.TEXT:
+        return mapped(value, ValueForm.DBL, _leading_number)
     raise Unfit(f"{value.form.value} cannot be used as a number")
 
 
 def as_double(value: Value) -> Value:
     """Return a value as DOUBLE."""
     found = as_number(value)
-    return found if found.form is Form.DBL else mapped(found, Form.DBL, _to_double)
+    return found if found.form is ValueForm.DBL else mapped(found, ValueForm.DBL, _to_double)
 
 
 def _to_double(data: Datum) -> Datum:
@@ -212,7 +212,7 @@ def _to_double(data: Datum) -> Datum:
 
 def as_decimal(value: Value) -> Value:
     """Return a value (not a DOUBLE) as a DECIMAL of the wide kind."""
-    return mapped(as_number(value), Form.DEC, _to_wide)
+    return mapped(as_number(value), ValueForm.DEC, _to_wide)
 
 
 def _to_wide(data: Datum) -> Datum:
@@ -242,11 +242,11 @@ def digit(number: int, kind: pa.DataType) -> pa.Scalar:
 
 def as_truth(value: Value) -> Value:
     """Return whether a value is true, as AND, OR, NOT and IF see it."""
-    if value.form is Form.BOOL:
+    if value.form is ValueForm.BOOL:
         return value
-    if value.form is Form.NULL:
-        return mapped(value, Form.BOOL, lambda d: d.cast(pa.bool_()))
-    return mapped(as_number(value), Form.BOOL, lambda d: pc.not_equal(d, digit(0, d.type)))
+    if value.form is ValueForm.NULL:
+        return mapped(value, ValueForm.BOOL, lambda d: d.cast(pa.bool_()))
+    return mapped(as_number(value), ValueForm.BOOL, lambda d: pc.not_equal(d, digit(0, d.type)))
 
 
 def as_text(value: Value) -> Value:
@@ -255,23 +255,23 @@ def as_text(value: Value) -> Value:
     Raises:
         Unfit: a DOUBLE (servers do not agree on its digits) or JSON.
     """
-    if value.form is Form.TEXT:
+    if value.form is ValueForm.TEXT:
         return value
-    if value.form in (Form.DBL, Form.OPAQUE):
+    if value.form in (ValueForm.DBL, ValueForm.OPAQUE):
         raise Unfit(f"{value.form.value} cannot be used as text")
-    if value.form is Form.BYTES:
+    if value.form is ValueForm.BYTES:
         raise Unfit("binary text cannot be used as characters")
     if value.in_bits:
         raise Unfit("a BIT cannot be used as text; compare it with a number")
-    source = as_number(value) if value.form is Form.BOOL else value
-    return mapped(source, Form.TEXT, lambda d: pc.cast(d, pa.large_utf8()))
+    source = as_number(value) if value.form is ValueForm.BOOL else value
+    return mapped(source, ValueForm.TEXT, lambda d: pc.cast(d, pa.large_utf8()))
 
 
 def as_bytes(value: Value) -> Value:
     """Return a value as bytes, for comparing them one by one."""
-    if value.form is Form.BYTES:
+    if value.form is ValueForm.BYTES:
         return value
-    return mapped(as_text(value), Form.BYTES, lambda d: pc.cast(d, pa.large_binary()))
+    return mapped(as_text(value), ValueForm.BYTES, lambda d: pc.cast(d, pa.large_binary()))
 
 
 def as_moment(value: Value) -> Value:
@@ -280,14 +280,14 @@ def as_moment(value: Value) -> Value:
     Raises:
         Unfit: no date, and no literal that says one.
     """
-    if value.form is Form.NULL:
-        return mapped(value, Form.DATETIME, lambda d: d.cast(pa.large_utf8()))
-    if value.literal is not None and value.form in (Form.TEXT, Form.INT, *MOMENTS):
-        return replace(constant(moment_text(str(value.literal)), value.at), form=Form.DATETIME)
-    if value.form is Form.DATE:
-        return mapped(value, Form.DATETIME, lambda d: _joined(d, " 00:00:00.000000"))
-    if value.form is Form.DATETIME:
-        return mapped(value, Form.DATETIME, _with_six_digits)
+    if value.form is ValueForm.NULL:
+        return mapped(value, ValueForm.DATETIME, lambda d: d.cast(pa.large_utf8()))
+    if value.literal is not None and value.form in (ValueForm.TEXT, ValueForm.INT, *MOMENTS):
+        return replace(constant(moment_text(str(value.literal)), value.at), form=ValueForm.DATETIME)
+    if value.form is ValueForm.DATE:
+        return mapped(value, ValueForm.DATETIME, lambda d: _joined(d, " 00:00:00.000000"))
+    if value.form is ValueForm.DATETIME:
+        return mapped(value, ValueForm.DATETIME, _with_six_digits)
     raise Unfit(f"{value.form.value} cannot be compared with a date; write the date as a literal")
 
 
@@ -303,12 +303,12 @@ def _with_six_digits(texts: Datum) -> Datum:
 
 def as_micros(value: Value) -> Value:
     """Return a TIME, or a literal that says one, in microseconds."""
-    if value.literal is not None and value.form in (Form.TEXT, Form.TIME):
+    if value.literal is not None and value.form in (ValueForm.TEXT, ValueForm.TIME):
         return constant(time_micros(str(value.literal)), value.at)
-    if value.form is Form.NULL:
-        return mapped(value, Form.INT, lambda d: d.cast(pa.int64()))
-    if value.form is Form.TIME:
-        return mapped(value, Form.INT, _micros)
+    if value.form is ValueForm.NULL:
+        return mapped(value, ValueForm.INT, lambda d: d.cast(pa.int64()))
+    if value.form is ValueForm.TIME:
+        return mapped(value, ValueForm.INT, _micros)
     raise Unfit(f"{value.form.value} cannot be compared with a TIME; write it as a literal")
 
 
@@ -361,32 +361,35 @@ def comparable(value: Value, sensitive: bool) -> Value:
         trimmed = pc.ascii_rtrim(texts, characters=" ")
         return trimmed if sensitive else folded(trimmed)
 
-    return mapped(plain, Form.TEXT, change)
+    return mapped(plain, ValueForm.TEXT, change)
 
 
 # --- one form for several values -----------------------------------------------------------------
 
 
-def common_form(values: Sequence[Value]) -> tuple[Form, Callable[[Value], Value]]:
+def common_form(values: Sequence[Value]) -> tuple[ValueForm, Callable[[Value], Value]]:
     """Return the form that alternatives (of IF, CASE, COALESCE) share, and the way there."""
-    forms = {v.form for v in values} - {Form.NULL}
-    if not forms or forms == {Form.BOOL}:
-        return Form.BOOL, as_truth
+    forms = {v.form for v in values} - {ValueForm.NULL}
+    if not forms or forms == {ValueForm.BOOL}:
+        return ValueForm.BOOL, as_truth
     if forms <= set(NUMBERS):
-        if Form.DBL in forms:
-            return Form.DBL, as_double
-        if Form.DEC in forms:
-            return Form.DEC, as_decimal
-        return Form.INT, as_number
+        if ValueForm.DBL in forms:
+            return ValueForm.DBL, as_double
+        if ValueForm.DEC in forms:
+            return ValueForm.DEC, as_decimal
+        return ValueForm.INT, as_number
     if len(forms) == 1:
         form = forms.pop()
-        kind = pa.large_binary() if form is Form.BYTES else pa.large_utf8()
-        return form, lambda v: mapped(v, form, lambda d: d.cast(kind)) if v.form is Form.NULL else v
+        kind = pa.large_binary() if form is ValueForm.BYTES else pa.large_utf8()
+        return (
+            form,
+            lambda v: mapped(v, form, lambda d: d.cast(kind)) if v.form is ValueForm.NULL else v,
+        )
     if forms == set(MOMENTS):
-        return Form.DATETIME, as_moment
-    if Form.BYTES in forms:
-        return Form.BYTES, as_bytes
-    return Form.TEXT, as_text
+        return ValueForm.DATETIME, as_moment
+    if ValueForm.BYTES in forms:
+        return ValueForm.BYTES, as_bytes
+    return ValueForm.TEXT, as_text
 
 
 def same_scale(data: Sequence[Datum]) -> list[Datum]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.plan import Output, Segment
 from rowferry.change.sqltype import Kind
-from rowferry.columnar.fields import Images, fields
+from rowferry.columnar.fields import ImagePresence, fields
 from rowferry.flow.dispatch.by_topic import ByKey
 from rowferry.flow.dispatch.contract import Routed
 
@@ -55,7 +55,7 @@ def _whole_keys(rows: Rows) -> npt.NDArray[np.uint64] | None:
     if len(names) != 1 or rows.table.column(names[0]).type.kind is not Kind.INTEGER:
         return None
     after = _column(rows, rows.after, names[0])
-    deletes = Images.of(rows).op == Op.DELETE
+    deletes = ImagePresence.of(rows).op == Op.DELETE
     if not deletes.any():
         return after
     before = _column(rows, rows.before, names[0])

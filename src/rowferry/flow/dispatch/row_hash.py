@@ -18,7 +18,7 @@ import pyarrow as pa
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, TableId, TableSchema
-from rowferry.columnar.fields import Images, fields, float_text
+from rowferry.columnar.fields import ImagePresence, fields, float_text
 from rowferry.columnar.float_text import PLAIN
 from rowferry.columnar.memory import frozen
 from rowferry.errors import EncodeError
@@ -42,7 +42,7 @@ def row_hashes(rows: Rows, columns: Sequence[Column]) -> npt.NDArray[np.uint32]:
     Raises:
         EncodeError: a row lacks the image that its kind needs, or values lie outside their buffers.
     """
-    op = Images.of(rows).op
+    op = ImagePresence.of(rows).op
     deletes = op == Op.DELETE
     after = _values(rows.table, rows.after, columns)
     lacking = any(c.name not in after for c in columns)

@@ -25,7 +25,7 @@ from rowferry.errors import (
 )
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.options import read_settings
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.moment import moment
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -140,19 +140,19 @@ def open_store(uri: str, path: str) -> ClaimStore:
         raise BadOption(f"{path}: {err.words}") from None
 
 
-def _storage(uri: Uri) -> type[Storage]:
+def _storage(uri: Uri) -> type[StorageSink]:
     """Return the sink that writes to such a URI; it must be a storage."""
     sink = SINKS.load(uri.scheme)
-    if not issubclass(sink, Storage):
-        known = [name for name in SINKS.names() if issubclass(SINKS.load(name), Storage)]
+    if not issubclass(sink, StorageSink):
+        known = [name for name in SINKS.names() if issubclass(SINKS.load(name), StorageSink)]
         allowed = ", ".join(f"{name}://" for name in known)
         raise BadUri(f"{uri.scheme}:// cannot hold claim checks; known: {allowed}")
     return sink
 
 
-def _bucket(sink: type[Storage], uri: Uri) -> Files:
+def _bucket(sink: type[StorageSink], uri: Uri) -> Files:
     """Return a bucket's prefix, with the options that the storage sink has for its login."""
-    own = [table for table in sink.TABLES if table not in Storage.TABLES]
+    own = [table for table in sink.TABLES if table not in StorageSink.TABLES]
     check_parameters(uri, "claim-check storage", own)
     spec = ChangefeedSpec("", uri, uri)
     return sink.files_of(spec, read_settings(spec))

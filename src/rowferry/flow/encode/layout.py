@@ -43,7 +43,7 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedCell:
     """`name`, the cell and `close`, where the cell differs from another; commas between them."""
 
     slot: int
@@ -52,7 +52,7 @@ class Changed:
     close: bytes = b""  # one byte, or none
 
 
-Part = bytes | Cell | Pick | Changed
+Part = bytes | Cell | Pick | ChangedCell
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Layout:
                 case Pick(slot, limit, low, high):
                     places = [*self._literal(low), *self._literal(high)]
                     self._code.append([kernels.PICK, slot, limit, *places])
-                case Changed(slot, other, name, close):
+                case ChangedCell(slot, other, name, close):
                     places = [*self._literal(name), int.from_bytes(close)]
                     self._code.append([kernels.CHANGED, slot, other, *places, 0])
         flush()
@@ -209,13 +209,13 @@ class Layout:
         self._pool += text
         return start, len(self._pool)
 
-    def _reserve_of(self, part: Cell | Pick | Changed) -> int:
+    def _reserve_of(self, part: Cell | Pick | ChangedCell) -> int:
         if isinstance(part, Pick):
             return max(len(part.low), len(part.high))
         entry = self._slots[part.slot]
         digits = 0 if entry[kernels.KIND] == kernels.TEXT else kernels.DIGITS
         cell = max(digits + 2, entry[kernels.NULL_TO] - entry[kernels.NULL_FROM])
-        return cell + (len(part.name) + 2 if isinstance(part, Changed) else 0)
+        return cell + (len(part.name) + 2 if isinstance(part, ChangedCell) else 0)
 
     def _address(self, buffer: pa.Buffer | None, start: int, count: int) -> int:
         if count == 0:

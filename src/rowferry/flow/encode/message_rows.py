@@ -16,7 +16,7 @@ Image = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ChunkShape:
     """What all rows of one chunk have in common.
 
     Attributes:
@@ -42,14 +42,14 @@ class MessageRow:
 
     def shape(
         self, table: TableSchema, physical_id: int | None = None, key_only: bool = False
-    ) -> Shape:
+    ) -> ChunkShape:
         """Return what rows of the same chunk must share with this one."""
         before = None if self.before is None else tuple(self.before)
         after = None if self.after is None else tuple(self.after)
-        return Shape(table, before, after, physical_id, key_only)
+        return ChunkShape(table, before, after, physical_id, key_only)
 
 
-def chunk_of(shape: Shape, rows: Sequence[MessageRow], first: int) -> Rows:
+def chunk_of(shape: ChunkShape, rows: Sequence[MessageRow], first: int) -> Rows:
     """Put rows of one shape together; `seq` begins with `first`.
 
     Raises:

@@ -8,21 +8,21 @@ from typing import Any, Final
 from rowferry.errors import OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
-from rowferry.spec.option import Option, OptionTable, Shape, flag, one_of
+from rowferry.spec.option import Option, OptionShape, OptionTable, flag, one_of
 
 _CRLF: Final = "\r\n"
 
 
-def _terminator() -> Shape[str]:
+def _terminator() -> OptionShape[str]:
     def parse(value: Any) -> str:
         if not isinstance(value, str):
             raise ValueError(f"expected text, got {type(value).__name__}")
         return value or _CRLF
 
-    return Shape("text; empty means CRLF", parse)
+    return OptionShape("text; empty means CRLF", parse)
 
 
-def one_of_or_empty(first: str, *others: str) -> Shape[str]:
+def one_of_or_empty(first: str, *others: str) -> OptionShape[str]:
     """One of these words, in any case; empty text means the first, which is the default."""
     words = one_of(first, *others)
     return replace(words, parse=lambda value: first if value == "" else words.parse(value))

@@ -130,7 +130,7 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class Advising(Protocol):
+class HasAdvice(Protocol):
     """A sink or codec that gives some tables less than it promises; the user should hear of it."""
 
     def advice(self, tables: Sequence[TableSchema]) -> list[str]:

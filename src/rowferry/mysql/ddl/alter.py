@@ -10,7 +10,7 @@ from rowferry.change.chunk import DdlKind
 from rowferry.change.table import Column, Index, Partitioning, TableId, TablePartition, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.mysql.ddl.column import Key, at_key, read_column, read_key, settle
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.table import (
     TableOptions,
     check_partitions,
@@ -109,7 +109,7 @@ class Draft:
         self.slots.remove(slot)
         self.dropped_column_id = max(self.dropped_column_id, slot.column.id)
 
-    def move(self, slot: _Slot, cursor: Cursor) -> None:
+    def move(self, slot: _Slot, cursor: TokenCursor) -> None:
         """Consume FIRST or AFTER, if there is one, and put the column there."""
         if cursor.accept("FIRST"):
             self.slots.remove(slot)
@@ -194,7 +194,7 @@ class Draft:
         )
 
 
-def read_alterations(cursor: Cursor, draft: Draft) -> None:
+def read_alterations(cursor: TokenCursor, draft: Draft) -> None:
     """Consume everything after `ALTER TABLE name` into the draft."""
     while True:
         _read_one(cursor, draft)
@@ -203,7 +203,7 @@ def read_alterations(cursor: Cursor, draft: Draft) -> None:
     cursor.finish()
 
 
-def _read_one(cursor: Cursor, draft: Draft) -> None:
+def _read_one(cursor: TokenCursor, draft: Draft) -> None:
     word = cursor.peek().word
     if word in _OPTION_STARTS:
         _options(cursor, draft)
@@ -219,7 +219,7 @@ def _read_one(cursor: Cursor, draft: Draft) -> None:
 # --- one function for each first word ------------------------------------------------------------
 
 
-def _add(cursor: Cursor, draft: Draft) -> None:
+def _add(cursor: TokenCursor, draft: Draft) -> None:
     if cursor.accept("PARTITION"):
         _add_partitions(cursor, draft)
     elif at_key(cursor):
@@ -237,7 +237,7 @@ def _add(cursor: Cursor, draft: Draft) -> None:
         cursor.expect(")")
 
 
-def _add_column(cursor: Cursor, draft: Draft, unless: bool) -> None:
+def _add_column(cursor: TokenCursor, draft: Draft, unless: bool) -> None:
     column, keys = read_column(cursor, draft.charset)
     if unless and draft.has(column.name):
         cursor.skip_to_comma()
@@ -247,7 +247,7 @@ def _add_column(cursor: Cursor, draft: Draft, unless: bool) -> None:
     draft.kinds.append(DdlKind.ADD_COLUMN)
 
 
-def _add_key(cursor: Cursor, draft: Draft) -> None:
+def _add_key(cursor: TokenCursor, draft: Draft) -> None:
     start = cursor.place
     key = read_key(cursor)
     unless = any(t.word == "EXISTS" for t in cursor.tokens[start : start + 5])
@@ -258,7 +258,7 @@ def _add_key(cursor: Cursor, draft: Draft) -> None:
         draft.kinds.append(DdlKind.ADD_PRIMARY_KEY if key.primary else DdlKind.ADD_INDEX)
 
 
-def _add_partitions(cursor: Cursor, draft: Draft) -> None:
+def _add_partitions(cursor: TokenCursor, draft: Draft) -> None:
     cursor.accept("IF", "NOT", "EXISTS")
     found = draft.parts()
     if found.method != "range":
@@ -268,7 +268,7 @@ def _add_partitions(cursor: Cursor, draft: Draft) -> None:
     draft.kinds.append(DdlKind.ADD_PARTITION)
 
 
-def _drop(cursor: Cursor, draft: Draft) -> None:
+def _drop(cursor: TokenCursor, draft: Draft) -> None:
     if cursor.accept("PRIMARY", "KEY"):
         drop_index(draft, "PRIMARY", unless=False)
     elif cursor.accept_any("INDEX", "KEY"):
@@ -306,7 +306,7 @@ def drop_index(draft: Draft, name: str, unless: bool) -> None:
     draft.kinds.append(DdlKind.DROP_PRIMARY_KEY if index.primary else DdlKind.DROP_INDEX)
 
 
-def _drop_partitions(cursor: Cursor, draft: Draft) -> None:
+def _drop_partitions(cursor: TokenCursor, draft: Draft) -> None:
     unless = cursor.accept("IF", "EXISTS")
     names = _partition_names(cursor)
     found = draft.parts()
@@ -320,12 +320,12 @@ def _drop_partitions(cursor: Cursor, draft: Draft) -> None:
     draft.kinds.append(DdlKind.DROP_PARTITION)
 
 
-def _partition_names(cursor: Cursor) -> list[str]:
+def _partition_names(cursor: TokenCursor) -> list[str]:
     """Consume partition names; they stand last in a statement, so every comma is theirs."""
     return cursor.names()
 
 
-def _truncate(cursor: Cursor, draft: Draft) -> None:
+def _truncate(cursor: TokenCursor, draft: Draft) -> None:
     cursor.expect("PARTITION")
     found = draft.parts()
     if cursor.accept("ALL"):
@@ -336,19 +336,19 @@ def _truncate(cursor: Cursor, draft: Draft) -> None:
     draft.kinds.append(DdlKind.TRUNCATE_PARTITION)
 
 
-def _modify(cursor: Cursor, draft: Draft) -> None:
+def _modify(cursor: TokenCursor, draft: Draft) -> None:
     cursor.accept("COLUMN")
     unless = cursor.accept("IF", "EXISTS")
     _redefine(cursor, draft, cursor.peek().text, unless)
 
 
-def _change(cursor: Cursor, draft: Draft) -> None:
+def _change(cursor: TokenCursor, draft: Draft) -> None:
     cursor.accept("COLUMN")
     unless = cursor.accept("IF", "EXISTS")
     _redefine(cursor, draft, cursor.name(), unless)
 
 
-def _redefine(cursor: Cursor, draft: Draft, name: str, unless: bool) -> None:
+def _redefine(cursor: TokenCursor, draft: Draft, name: str, unless: bool) -> None:
     column, keys = read_column(cursor, draft.charset)
     if unless and not draft.has(name):
         cursor.skip_to_comma()
@@ -360,7 +360,7 @@ def _redefine(cursor: Cursor, draft: Draft, name: str, unless: bool) -> None:
     draft.kinds.append(DdlKind.MODIFY_COLUMN)
 
 
-def _rename(cursor: Cursor, draft: Draft) -> None:
+def _rename(cursor: TokenCursor, draft: Draft) -> None:
     if cursor.accept("COLUMN"):
         cursor.accept("IF", "EXISTS")
         slot = draft.slot(cursor.name())
@@ -383,7 +383,7 @@ def _rename(cursor: Cursor, draft: Draft) -> None:
         draft.kinds.append(DdlKind.RENAME_TABLE)
 
 
-def _alter(cursor: Cursor, draft: Draft) -> None:
+def _alter(cursor: TokenCursor, draft: Draft) -> None:
     if cursor.accept_any("INDEX", "KEY"):
         cursor.accept("IF", "EXISTS")
         draft.index(cursor.name())
@@ -415,7 +415,7 @@ def _alter(cursor: Cursor, draft: Draft) -> None:
         draft.kinds.append(DdlKind.MODIFY_COLUMN)
 
 
-def _convert(cursor: Cursor, draft: Draft) -> None:
+def _convert(cursor: TokenCursor, draft: Draft) -> None:
     cursor.expect("TO")
     charset = accept_charset(cursor)
     if not charset:
@@ -428,7 +428,7 @@ def _convert(cursor: Cursor, draft: Draft) -> None:
     draft.kinds.append(DdlKind.TABLE_CHARSET)
 
 
-def _options(cursor: Cursor, draft: Draft) -> None:
+def _options(cursor: TokenCursor, draft: Draft) -> None:
     found = TableOptions()
     read_options(cursor, found)
     if found.charset is not None:
@@ -441,7 +441,7 @@ def _options(cursor: Cursor, draft: Draft) -> None:
         draft.kinds.append(DdlKind.REBASE_AUTO_ID)
 
 
-_ACTIONS: Final[dict[str, Callable[[Cursor, Draft], None]]] = {
+_ACTIONS: Final[dict[str, Callable[[TokenCursor, Draft], None]]] = {
     "ADD": _add,
     "DROP": _drop,
     "TRUNCATE": _truncate,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId
 from rowferry.errors import BadStatement
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.type import accept_charset, read_default, read_type, with_charset
 
 
@@ -37,7 +37,7 @@ class _ColumnText:
     keys: list[Key] = field(default_factory=list)
 
 
-def read_column(cursor: Cursor, charset: str, name: str = "") -> tuple[Column, list[Key]]:
+def read_column(cursor: TokenCursor, charset: str, name: str = "") -> tuple[Column, list[Key]]:
     """Consume a column definition; its id is 0 until the table is put together.
 
     Args:
@@ -63,7 +63,7 @@ def _serial(column: _ColumnText) -> None:
     column.keys.append(Key((column.name,), unique=True))
 
 
-def _attribute(cursor: Cursor, column: _ColumnText) -> bool:
+def _attribute(cursor: TokenCursor, column: _ColumnText) -> bool:
     """Consume one column attribute; return whether there was one."""
     found = column.found
     if cursor.accept("NOT", "NULL"):
@@ -95,7 +95,7 @@ def _attribute(cursor: Cursor, column: _ColumnText) -> bool:
     return True
 
 
-def _generated(cursor: Cursor) -> dict[str, object]:
+def _generated(cursor: TokenCursor) -> dict[str, object]:
     if cursor.accept("GENERATED"):
         cursor.expect("ALWAYS")
     cursor.expect("AS")
@@ -106,7 +106,7 @@ def _generated(cursor: Cursor) -> dict[str, object]:
     return {"generated": "virtual" if word in ("", "VIRTUAL") else "stored", "expression": text}
 
 
-def _attribute_without_meaning(cursor: Cursor) -> bool:
+def _attribute_without_meaning(cursor: TokenCursor) -> bool:
     """Consume an attribute that says nothing about values; return whether there was one."""
     if cursor.accept("ON", "UPDATE"):
         cursor.name()
@@ -135,13 +135,13 @@ def _attribute_without_meaning(cursor: Cursor) -> bool:
     return True
 
 
-def _check(cursor: Cursor) -> None:
+def _check(cursor: TokenCursor) -> None:
     cursor.expect("CHECK")
     cursor.parenthesised()
     cursor.accept("NOT", "ENFORCED") or cursor.accept("ENFORCED")
 
 
-def _references(cursor: Cursor) -> None:
+def _references(cursor: TokenCursor) -> None:
     cursor.expect("REFERENCES")
     cursor.qualified_name()
     if cursor.at("("):
@@ -158,14 +158,14 @@ _LIMITED = frozenset({"char", "varchar", "binary", "varbinary"})
 _KEY_STARTS = ("CONSTRAINT", "PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "FOREIGN")
 
 
-def at_key(cursor: Cursor) -> bool:
+def at_key(cursor: TokenCursor) -> bool:
     """Return whether a key or constraint comes next, not a column."""
     if cursor.at("VECTOR", "INDEX") or cursor.at("VECTOR", "KEY") or cursor.at("PERIOD", "FOR"):
         return True
     return cursor.at_any(*_KEY_STARTS, "CHECK")
 
 
-def read_key(cursor: Cursor) -> Key | str:
+def read_key(cursor: TokenCursor) -> Key | str:
     """Consume a key or constraint of a table.
 
     Returns:
@@ -192,7 +192,7 @@ def read_key(cursor: Cursor) -> Key | str:
     return key_parts(cursor, _key_name(cursor) or name, unique=word == "UNIQUE")
 
 
-def _key_name(cursor: Cursor) -> str:
+def _key_name(cursor: TokenCursor) -> str:
     """Consume a key's name and its USING clause, both optional."""
     name = "" if cursor.at("(") or cursor.at("USING") else cursor.name()
     if cursor.accept("USING"):
@@ -200,7 +200,7 @@ def _key_name(cursor: Cursor) -> str:
     return name
 
 
-def key_parts(cursor: Cursor, name: str, unique: bool = False, primary: bool = False) -> Key:
+def key_parts(cursor: TokenCursor, name: str, unique: bool = False, primary: bool = False) -> Key:
     """Consume `(column [(length)] [ASC | DESC], …)` and the key's options.
 
     A key over expressions cannot name rows, so it counts as not unique.
@@ -223,7 +223,7 @@ def key_parts(cursor: Cursor, name: str, unique: bool = False, primary: bool = F
     return Key(tuple(columns), name, unique, primary, tuple(prefixes))
 
 
-def _prefix(cursor: Cursor) -> int:
+def _prefix(cursor: TokenCursor) -> int:
     if not cursor.accept("("):
         return 0
     length = cursor.whole()

@@ -34,7 +34,7 @@ _LEADING_WORD = re.compile(r"\s*(RENAME)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class SqlToken:
     """One piece of the text; `start` and `end` are its place there."""
 
     kind: int
@@ -55,7 +55,7 @@ def _open_versioned(found: re.Match[str]) -> str:
     return " " * len(found[1]) + found[2] + " " * len(found[3])
 
 
-def tokenize(sql: str) -> list[Token]:
+def tokenize(sql: str) -> list[SqlToken]:
     """Return the tokens of one statement, without comments and the final semicolon.
 
     `/*!…*/` and `/*M!…*/` are code, as in MySQL and MariaDB; `/*T!…*/` is a comment.
@@ -64,10 +64,10 @@ def tokenize(sql: str) -> list[Token]:
         BadStatement: unfinished quotes or comment, or a bad literals, or more than one statement.
     """
     plain = _VERSIONED.sub(_open_versioned, sql)
-    found: list[Token] = []
+    found: list[SqlToken] = []
     # sqlglot hands over everything after a leading RENAME as one piece of text.
     if leading := _LEADING_WORD.match(plain):
-        found.append(Token(WORD, "RENAME", leading.start(1), leading.end(1)))
+        found.append(SqlToken(WORD, "RENAME", leading.start(1), leading.end(1)))
         plain = " " * leading.end() + plain[leading.end() :]
     try:
         raw = MySQL().tokenize(plain)
@@ -79,12 +79,12 @@ def tokenize(sql: str) -> list[Token]:
         start, end = token.start, token.end + 1
         kind = _KINDS.get(token.token_type)
         if kind is not None:
-            found.append(Token(kind, token.text, start, end))
+            found.append(SqlToken(kind, token.text, start, end))
             continue
         for piece in re.finditer(r"\S+", plain[start:end]):  # "PRIMARY KEY" is one token there
             word = piece[0][0].isalnum() or piece[0][0] in "_$" or piece[0][0] >= "\x80"
             place = start + piece.start()
-            found.append(Token(WORD if word else SYMBOL, piece[0], place, start + piece.end()))
+            found.append(SqlToken(WORD if word else SYMBOL, piece[0], place, start + piece.end()))
     while found and found[-1].word == ";":
         found.pop()
     if any(t.word == ";" for t in found):
@@ -98,7 +98,7 @@ def _short(sql: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-class Cursor:
+class TokenCursor:
     """Reads tokens one after the other; every refusal quotes the place."""
 
     def __init__(self, sql: str) -> None:
@@ -106,12 +106,12 @@ class Cursor:
         self.tokens = tokenize(sql)
         self.place = 0
 
-    def peek(self, ahead: int = 0) -> Token:
+    def peek(self, ahead: int = 0) -> SqlToken:
         """Return a coming token without consuming it; after the last one, an END token."""
         at = self.place + ahead
         if at < len(self.tokens):
             return self.tokens[at]
-        return Token(END, "", len(self.sql), len(self.sql))
+        return SqlToken(END, "", len(self.sql), len(self.sql))
 
     def at(self, *words: str) -> bool:
         """Return whether these keywords or symbols come next."""
@@ -137,7 +137,7 @@ class Cursor:
         if not self.accept(*words):
             self.fail(f"expected {' '.join(words)}")
 
-    def take(self) -> Token:
+    def take(self) -> SqlToken:
         """Consume and return the next token."""
         token = self.peek()
         if token.kind == END:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from rowferry.change.table import TableId
-from rowferry.mysql.ddl.cursor import QUOTED, STRING, WORD, Cursor
+from rowferry.mysql.ddl.cursor import QUOTED, STRING, WORD, TokenCursor
 
 NewName: TypeAlias = Callable[[TableId], TableId]
 
@@ -32,7 +32,7 @@ def rename_tables(sql: str, database: str, new_name: NewName) -> str:
     Raises:
         BadStatement: the text is not one statement.
     """
-    reader = _Names(Cursor(sql), database, new_name)
+    reader = _Names(TokenCursor(sql), database, new_name)
     reader.read()
     return _edited(sql, reader.found())
 
@@ -50,7 +50,7 @@ def qualify_tables(sql: str, plain: str, database: str) -> str:
     Raises:
         BadStatement: the text is not one statement.
     """
-    reader = _Names(Cursor(plain), database, lambda name: name)
+    reader = _Names(TokenCursor(plain), database, lambda name: name)
     reader.read()
     return sql if reader.home in ("", database) else _edited(sql, reader.bare)
 
@@ -64,7 +64,7 @@ def _edited(sql: str, edits: list[tuple[int, int, str]]) -> str:
 class _Names:
     """Walks over a statement and notes what takes the place of which piece of text."""
 
-    def __init__(self, cursor: Cursor, database: str, new_name: NewName) -> None:
+    def __init__(self, cursor: TokenCursor, database: str, new_name: NewName) -> None:
         self.cursor, self.database, self.new_name = cursor, database, new_name
         self.home = ""  # the database of the statement's own table
         self.moved = False  # that table goes to another database

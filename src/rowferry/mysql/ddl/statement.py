@@ -17,7 +17,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.mysql.ddl.alter import Draft, drop_index, read_alterations
 from rowferry.mysql.ddl.column import key_parts
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.table import (
     copied,
     create_sql,
@@ -64,7 +64,7 @@ def parse_type(text: str) -> SqlType:
     Raises:
         BadStatement: no such type, or more text than a type.
     """
-    cursor = Cursor(text)
+    cursor = TokenCursor(text)
     found, _ = read_type(cursor, "utf8mb4")
     cursor.finish()
     return found
@@ -105,7 +105,7 @@ class _Statement:
         tables: Mapping[TableId, TableSchema],
         next_id: Callable[[], int],
     ) -> None:
-        self.cursor = Cursor(sql)
+        self.cursor = TokenCursor(sql)
         self.query = sql.strip().rstrip(";").rstrip()
         self.database = database
         self.tables = dict(tables)

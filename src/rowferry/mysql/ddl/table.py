@@ -9,7 +9,7 @@ from rowferry.change.sqltype import Kind, SqlType, keeps_case
 from rowferry.change.table import Column, Index, Partitioning, TableId, TablePartition, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.mysql.ddl.column import Key, at_key, read_column, read_key, settle
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.flags import flags_sql, marked_flags
 from rowferry.mysql.ddl.type import (
     accept_charset,
@@ -35,7 +35,7 @@ class TableOptions:
     auto_increment: int | None = None
 
 
-def read_options(cursor: Cursor, found: TableOptions) -> None:
+def read_options(cursor: TokenCursor, found: TableOptions) -> None:
     """Consume table options up to a comma, PARTITION BY or the end; most say nothing about rows."""
     while not cursor.done() and not cursor.at_any(",", "PARTITION"):
         if charset := accept_charset(cursor):
@@ -55,7 +55,7 @@ def read_options(cursor: Cursor, found: TableOptions) -> None:
 
 
 def read_definition(
-    cursor: Cursor,
+    cursor: TokenCursor,
     table: TableId,
     next_id: Callable[[], int],
     charset: str = _DEFAULT_CHARSET,
@@ -104,7 +104,7 @@ def read_definition(
     return found
 
 
-def _read_body(cursor: Cursor, charset: str, as_mysql: bool) -> tuple[list[Column], list[Key]]:
+def _read_body(cursor: TokenCursor, charset: str, as_mysql: bool) -> tuple[list[Column], list[Key]]:
     """Consume the parenthesised list of columns and keys."""
     columns: list[Column] = []
     keys: list[Key] = []
@@ -129,7 +129,7 @@ def _read_body(cursor: Cursor, charset: str, as_mysql: bool) -> tuple[list[Colum
 
 
 def _read_partitioning(
-    cursor: Cursor, table: TableSchema, next_id: Callable[[], int]
+    cursor: TokenCursor, table: TableSchema, next_id: Callable[[], int]
 ) -> Partitioning:
     method = cursor.accept_any("HASH", "RANGE")
     if not method:
@@ -148,9 +148,9 @@ def _read_partitioning(
     return check_partitions(table.id, Partitioning(method.lower(), column, tuple(parts)))
 
 
-def _partition_column(cursor: Cursor, table: TableSchema, method: str) -> str:
+def _partition_column(cursor: TokenCursor, table: TableSchema, method: str) -> str:
     text = cursor.parenthesised()
-    inner = Cursor(text)
+    inner = TokenCursor(text)
     name = inner.name() if len(inner.tokens) == 1 else ""
     found = table.by_name.get(name.lower())
     if found is None:
@@ -163,7 +163,7 @@ def _partition_column(cursor: Cursor, table: TableSchema, method: str) -> str:
 
 
 def read_partitions(
-    cursor: Cursor, by_range: bool, next_id: Callable[[], int]
+    cursor: TokenCursor, by_range: bool, next_id: Callable[[], int]
 ) -> list[TablePartition]:
     """Consume `(PARTITION p [VALUES LESS THAN (n) | MAXVALUE] …, …)`."""
     found: list[TablePartition] = []
@@ -182,7 +182,7 @@ def read_partitions(
     return found
 
 
-def _bound(cursor: Cursor) -> int | None:
+def _bound(cursor: TokenCursor) -> int | None:
     if cursor.accept("MAXVALUE"):
         return None
     cursor.expect("(")

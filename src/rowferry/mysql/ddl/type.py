@@ -7,7 +7,7 @@ from decimal import Context, Decimal
 from typing import Any, Final
 
 from rowferry.change.sqltype import FACTS, Kind, SqlType
-from rowferry.mysql.ddl.cursor import BITS, HEX, NUMBER, STRING, WORD, Cursor
+from rowferry.mysql.ddl.cursor import BITS, HEX, NUMBER, STRING, WORD, TokenCursor
 
 # Other spellings of the names in FACTS; more words come first, so that the longest fits.
 _ALIASES: Final[dict[str, str]] = {
@@ -106,7 +106,7 @@ def with_charset(kind: SqlType, named: str) -> SqlType:
     return replace(kind, charset=charset_of_collation(named), collation=collation_of(named))
 
 
-def accept_charset(cursor: Cursor) -> str:
+def accept_charset(cursor: TokenCursor) -> str:
     """Consume `CHARACTER SET [=] x` or one of its short forms, or `COLLATE [=] x`.
 
     Returns the character set, or the collation, in lower case; empty text: none came next.
@@ -134,11 +134,11 @@ def narrowed(before: str, named: str) -> str:
     return f"{charset}_{named}"  # MariaDB's short names, like uca1400_ai_ci
 
 
-def _word_or_text(cursor: Cursor) -> str:
+def _word_or_text(cursor: TokenCursor) -> str:
     return cursor.text() if cursor.peek().kind == STRING else cursor.name()
 
 
-def read_type(cursor: Cursor, charset: str) -> tuple[SqlType, bool]:
+def read_type(cursor: TokenCursor, charset: str) -> tuple[SqlType, bool]:
     """Consume a column type with its attributes.
 
     Args:
@@ -160,7 +160,7 @@ def read_type(cursor: Cursor, charset: str) -> tuple[SqlType, bool]:
     return _attributes(cursor, found, national or charset), False
 
 
-def _sized(cursor: Cursor, found: SqlType, charset: str) -> SqlType:
+def _sized(cursor: TokenCursor, found: SqlType, charset: str) -> SqlType:
     """Consume what stands in parentheses after the type's name."""
     if found.kind in (Kind.ENUM, Kind.SET):
         return replace(found, elements=_elements(cursor))
@@ -181,7 +181,7 @@ def _sized(cursor: Cursor, found: SqlType, charset: str) -> SqlType:
     return replace(found, length=length, scale=scale)
 
 
-def _elements(cursor: Cursor) -> tuple[str, ...]:
+def _elements(cursor: TokenCursor) -> tuple[str, ...]:
     cursor.expect("(")
     found: list[str] = []
     while True:
@@ -197,7 +197,7 @@ def _elements(cursor: Cursor) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _attributes(cursor: Cursor, found: SqlType, charset: str) -> SqlType:
+def _attributes(cursor: TokenCursor, found: SqlType, charset: str) -> SqlType:
     """Consume UNSIGNED, ZEROFILL, CHARACTER SET and their like."""
     explicit, binary = "", False
     while True:
@@ -221,7 +221,7 @@ def _attributes(cursor: Cursor, found: SqlType, charset: str) -> SqlType:
 # --- defaults ------------------------------------------------------------------------------------
 
 
-def read_default(cursor: Cursor, kind: SqlType, column: str) -> tuple[Any, str]:
+def read_default(cursor: TokenCursor, kind: SqlType, column: str) -> tuple[Any, str]:
     """Consume the value after DEFAULT.
 
     Returns:
@@ -242,7 +242,7 @@ def read_default(cursor: Cursor, kind: SqlType, column: str) -> tuple[Any, str]:
     return _typed(cursor, kind, column), ""
 
 
-def _function(cursor: Cursor, kind: SqlType) -> tuple[str | None, str]:
+def _function(cursor: TokenCursor, kind: SqlType) -> tuple[str | None, str]:
     word = cursor.peek().word
     if word not in _NOW and cursor.peek(1).word != "(":
         cursor.fail("expected a default value")
@@ -263,7 +263,7 @@ def typed_default(text: str, kind: SqlType) -> Any:
     return _convert(text, kind)
 
 
-def _typed(cursor: Cursor, kind: SqlType, column: str) -> Any:
+def _typed(cursor: TokenCursor, kind: SqlType, column: str) -> Any:
     """Consume a literal and return it as the column's type keeps it."""
     start = cursor.place
     try:
@@ -273,7 +273,7 @@ def _typed(cursor: Cursor, kind: SqlType, column: str) -> Any:
         cursor.fail(f"column {column!r}: the default does not fit {kind.sql}")
 
 
-def _literal(cursor: Cursor) -> Decimal | str | bytes:
+def _literal(cursor: TokenCursor) -> Decimal | str | bytes:
     if cursor.peek().kind == STRING:
         return cursor.text()
     if cursor.peek().kind in (HEX, BITS):
@@ -287,7 +287,7 @@ def _literal(cursor: Cursor) -> Decimal | str | bytes:
     return _number(text + cursor.take().text)
 
 
-def _bytes(cursor: Cursor) -> bytes:
+def _bytes(cursor: TokenCursor) -> bytes:
     token = cursor.take()
     if token.kind == HEX:
         return bytes.fromhex("0" * (len(token.text) % 2) + token.text)

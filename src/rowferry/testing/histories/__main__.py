@@ -16,7 +16,7 @@ from tempfile import mkdtemp
 
 from rowferry.testing.histories.facts import full_name
 from rowferry.testing.histories.feeds import NARROW, PROCESSES, SERVERS, SINKS, Services
-from rowferry.testing.histories.history import Outcome, run_history
+from rowferry.testing.histories.history import HistoryOutcome, run_history
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     servers = asked.server.split(",") if asked.server else list(SERVERS)
     sinks = _chosen(asked.sink)
     dice = random.Random(asked.seed)
-    outcomes: list[Outcome] = []
+    outcomes: list[HistoryOutcome] = []
     folder = Path(mkdtemp(prefix="rowferry-histories-"))
     end = time.monotonic() + 60 * asked.minutes
     try:
@@ -91,7 +91,7 @@ def _some(dice: random.Random, sinks: Sequence[str]) -> tuple[str, ...]:
     return (one, *dice.sample(others, min(len(others), dice.choice((0, 1, 1, 2)))))
 
 
-def _tell(found: Outcome, number: int) -> None:
+def _tell(found: HistoryOutcome, number: int) -> None:
     result = "failed" if found.failures else "ok"
     changes = sum(found.compared.values())
     print(
@@ -109,7 +109,7 @@ def _tell(found: Outcome, number: int) -> None:
         print(f"   statements: {kept} (short.sql: those about the first table)", flush=True)
 
 
-def _about(found: Outcome) -> list[str]:
+def _about(found: HistoryOutcome) -> list[str]:
     """Return the statements about the table of the first failure, and what frames them."""
     match = re.search(r"\('([^']*)', ([\"'])(.*?)\2\)", found.failures[0])
     if match is None:
@@ -128,7 +128,7 @@ def _about(found: Outcome) -> list[str]:
     return kept[::-1]
 
 
-def _report(outcomes: Sequence[Outcome], seed: int, result: Path) -> None:
+def _report(outcomes: Sequence[HistoryOutcome], seed: int, result: Path) -> None:
     statements: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     cells: dict[str, Counter[str]] = {}

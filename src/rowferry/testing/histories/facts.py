@@ -37,7 +37,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnFacts:
     """A column as information_schema tells it."""
 
     name: str
@@ -103,11 +103,11 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableFacts:
     """A table's definition at one moment."""
 
     name: Name
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnFacts, ...]
     primary: tuple[str, ...]
     uniques: tuple[tuple[str, tuple[str, ...]], ...]  # also the primary key; by index name
     indexes: tuple[str, ...]
@@ -140,7 +140,7 @@ class Table:
         """The columns whose change splits an update."""
         return {n for index, names in self.uniques if index not in self.parts for n in names}
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> ColumnFacts:
         """Return a column."""
         return next(c for c in self.columns if c.name == name)
 
@@ -164,7 +164,7 @@ def literal(text: str) -> str:
     return f"CONVERT(0x{text.encode().hex()} USING utf8mb4)" if text else "''"
 
 
-def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, Table]:
+def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, TableFacts]:
     """Return the tables of some databases."""
     if not databases:
         return {}
@@ -225,7 +225,7 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, Table]:
     return {name: _table(name, entry) for name, entry in found.items()}
 
 
-def read_rows(ask: Ask, table: Table, known: Rows | None = None) -> Rows:
+def read_rows(ask: Ask, table: TableFacts, known: Rows | None = None) -> Rows:
     """Return a table's rows by key; an image that did not change is the one of `known`."""
     expressions = [c.expressions() for c in table.columns]
     wanted = ", ".join(e for group in expressions for e in group)
@@ -257,13 +257,13 @@ def same(one: Image | None, other: Image | None) -> bool:
     return one == other and repr(one) == repr(other)
 
 
-def _column(parts: Sequence[str | None], hides: bool) -> Column:
+def _column(parts: Sequence[str | None], hides: bool) -> ColumnFacts:
     """Make a column; `hides`: the server's log has no generated ones, so none of them is sent."""
     name, kind, full, charset, nullable, extra, default = parts
     base = str(kind).lower()
     more = str(extra).upper()
     made = "GENERATED" in more and "DEFAULT_GENERATED" not in more
-    return Column(
+    return ColumnFacts(
         name=str(name),
         type=base,
         full=str(full),
@@ -293,12 +293,12 @@ def _family(base: str) -> str:
     return "time" if base in ("date", "datetime", "timestamp", "time") else "other"
 
 
-def _table(name: Name, entry: Mapping[str, Any]) -> Table:
+def _table(name: Name, entry: Mapping[str, Any]) -> TableFacts:
     uniques = [(n, tuple(c)) for n, (unique, c) in entry["indexes"].items() if unique]
     primary = next((c for n, c in uniques if n == "PRIMARY"), ())
     whole = [(n, c) for n, c in uniques if None not in c]
     whole.sort(key=lambda one: len(one[1]))  # stable: the fewest columns first
-    return Table(
+    return TableFacts(
         name=name,
         columns=tuple(entry["columns"]),
         primary=primary,

@@ -20,34 +20,34 @@ from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import Loop, Step
+from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import MetaUnavailable, RowferryError, SinkError, SinkUnavailable, Verdict
 from rowferry.spark.job import InProcessRunner, SegmentTask
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.harness import RunProcess
 from rowferry.testing.histories.facts import full_name, quoted, read_rows, read_tables
-from rowferry.testing.histories.forms import FORMS, Form
+from rowferry.testing.histories.forms import FORMS, HistoryFormat
 from rowferry.testing.histories.judge import Case, Judge
-from rowferry.testing.histories.judge import Verdict as Found
+from rowferry.testing.histories.judge import Judgement as Found
 from rowferry.testing.histories.outputs import (
     AvroMessages,
     Event,
-    Files,
+    StoredFiles,
     canal_json,
     http_json,
     open_protocol,
 )
 from rowferry.testing.histories.truth import JOURNAL, OUTSIDE, Truth
 from rowferry.testing.histories.writer import clear
-from rowferry.testing.receiver import Answer, Fault, HttpReceiver
+from rowferry.testing.receiver import HttpReceiver, ReceiverFault, Refusal
 from rowferry.testing.servers import (
     Kafka,
     MariaDb,
     MariaDb11,
     Minio,
     MySql,
-    Registry,
+    SchemaRegistryServer,
     Server,
     replicate,
 )
@@ -111,15 +111,15 @@ class Services:
         found: Kafka = self._get("kafka", Kafka.start)
         return found
 
-    def registry(self) -> Registry:
+    def registry(self) -> SchemaRegistryServer:
         """Return the schema registry, which takes any schema."""
 
-        def start(folder: Path) -> Registry:
-            made = Registry.start(folder)
+        def start(folder: Path) -> SchemaRegistryServer:
+            made = SchemaRegistryServer.start(folder)
             made.set_compatibility("NONE")
             return made
 
-        found: Registry = self._get("registry", start)
+        found: SchemaRegistryServer = self._get("registry", start)
         return found
 
     def minio(self) -> Minio:
@@ -224,7 +224,7 @@ class HistoryFeed:
         self._tag = f"t{time.time_ns():x}{dice.randrange(1 << 20):x}"
         self._receiver: HttpReceiver | None = None
         self._target: Server | None = None
-        self._files: Files | None = None
+        self._files: StoredFiles | None = None
         self._layout: StorageLayout | None = None
         self._uri, self._config = self._settings()
         self._store = open_store(f"sqlite:///{folder}/meta.db")
@@ -297,7 +297,7 @@ class HistoryFeed:
         if self._place in ("file", "process"):
             root = self._folder / "out"
             root.mkdir()
-            self._files = Files.below(root, self.protocol, old)
+            self._files = StoredFiles.below(root, self.protocol, old)
             self._layout = StorageLayout(root)
             return f"file://{root}?{options}"
         minio = self._services.minio()
@@ -318,11 +318,11 @@ class HistoryFeed:
         def get(name: str) -> bytes:
             return bytes(obstore.get(store, name).bytes())
 
-        self._files = Files(names, get, self.protocol, old)
+        self._files = StoredFiles(names, get, self.protocol, old)
         return f"{minio.uri(self._tag)}&{options}"
 
     @property
-    def form(self) -> Form:
+    def form(self) -> HistoryFormat:
         """How values look in this feed's format."""
         name = "csv-old" if self.protocol == "csv" and self._old_values else self.protocol
         return FORMS[name]
@@ -362,7 +362,7 @@ class HistoryFeed:
             self._loop.close()
             self._loop = None
 
-    def step(self) -> Step | None:
+    def step(self) -> StepResult | None:
         """Do one step; None: it failed in a way that a supervisor repeats, or was killed.
 
         Raises:
@@ -414,7 +414,12 @@ class HistoryFeed:
             self._kill()
             return "killed"
         if self._receiver is not None:
-            kinds = (Fault.DROP, Fault.LOSE_ANSWER, Fault.HALF_ANSWER, Answer(503))
+            kinds = (
+                ReceiverFault.DROP,
+                ReceiverFault.LOSE_ANSWER,
+                ReceiverFault.HALF_ANSWER,
+                Refusal(503),
+            )
             some = [self._dice.choice(kinds) for _ in range(self._dice.randrange(1, 4))]
             self._receiver.faults.extend(some)
             return "receiver fails"
@@ -572,7 +577,7 @@ class ProcessFeed(HistoryFeed):
             self._process.kill()
             self._process = None
 
-    def step(self) -> Step | None:
+    def step(self) -> StepResult | None:
         """Let it work for a while.
 
         Raises:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from rowferry.testing.histories.facts import SHAPES, Column, Value
+from rowferry.testing.histories.facts import SHAPES, ColumnFacts, Value
 from rowferry.testing.histories.outputs import from_base64, go_unquoted
 
 _WRONG = (ValueError, TypeError, KeyError, OverflowError, AttributeError, IndexError)
@@ -22,7 +22,7 @@ _BAD = (*_WRONG, binascii.Error, InvalidOperation, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class HistoryFormat:
     """One format.
 
     Attributes:
@@ -32,16 +32,16 @@ class Form:
         key_only: whether a delete tells its key only.
     """
 
-    truth: Callable[[Column, Value], Hashable]
-    cell: Callable[[Column, Any], Hashable]
+    truth: Callable[[ColumnFacts, Value], Hashable]
+    cell: Callable[[ColumnFacts, Any], Hashable]
     has_before: bool = True
     key_only: bool = False
 
-    def of_truth(self, column: Column, value: Value) -> Hashable:
+    def of_truth(self, column: ColumnFacts, value: Value) -> Hashable:
         """Return a value of the database, to be compared."""
         return None if value is None else self.truth(column, value)
 
-    def of_cell(self, column: Column, cell: Any) -> Hashable:
+    def of_cell(self, column: ColumnFacts, cell: Any) -> Hashable:
         """Return a delivered value, to be compared; what cannot be read equals nothing."""
         try:
             return self.cell(column, cell)
@@ -49,7 +49,7 @@ class Form:
             return ("unreadable", repr(cell)[:300], repr(err))
 
 
-def _float(column: Column, number: Any) -> bytes:
+def _float(column: ColumnFacts, number: Any) -> bytes:
     return struct.pack("<f" if column.family == "float" else "<d", float(number))
 
 
@@ -57,7 +57,7 @@ def _vector(numbers: Any) -> bytes:
     return b"".join(struct.pack("<f", float(n)) for n in numbers)
 
 
-def _truth(column: Column, value: Value) -> Hashable:
+def _truth(column: ColumnFacts, value: Value) -> Hashable:
     """What most formats agree on; names of ENUM and SET."""
     match column.family:
         case "float" | "double":
@@ -71,7 +71,7 @@ def _truth(column: Column, value: Value) -> Hashable:
             return found
 
 
-def _numbered(column: Column, value: Value) -> Hashable:
+def _numbered(column: ColumnFacts, value: Value) -> Hashable:
     return int(value.number) if column.family == "named" else _truth(column, value)
 
 
@@ -87,7 +87,7 @@ def _canonical_int(text: str) -> int:
     return int(text)
 
 
-def _canal(column: Column, cell: Any) -> Hashable:
+def _canal(column: ColumnFacts, cell: Any) -> Hashable:
     if cell is None:
         return None
     text = _text_of(cell)
@@ -106,14 +106,14 @@ def _canal(column: Column, cell: Any) -> Hashable:
             return text
 
 
-def _csv_truth(column: Column, value: Value) -> Hashable:
+def _csv_truth(column: ColumnFacts, value: Value) -> Hashable:
     if column.type in ("datetime", "timestamp"):
         whole, _, fraction = value.partition(".")
         return f"{whole}.{fraction.ljust(6, '0')}"
     return _truth(column, value)
 
 
-def _csv(column: Column, cell: Any) -> Hashable:
+def _csv(column: ColumnFacts, cell: Any) -> Hashable:
     if cell is None:
         return None
     text = _text_of(cell)
@@ -130,13 +130,13 @@ def _csv(column: Column, cell: Any) -> Hashable:
             return text
 
 
-def _in_base64(column: Column) -> bool:
+def _in_base64(column: ColumnFacts) -> bool:
     """Whether open-protocol writes it in base64: all TEXT and BLOB types."""
     wide = column.type.endswith(("text", "blob")) or column.type in SHAPES
     return wide or column.type in ("uuid", "inet4", "inet6")
 
 
-def _open(column: Column, cell: Any) -> Hashable:
+def _open(column: ColumnFacts, cell: Any) -> Hashable:
     found = cell["v"]
     if found is None:
         return None
@@ -169,14 +169,14 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, list) else value
 
 
-def _http_truth(column: Column, value: Value) -> Hashable:
+def _http_truth(column: ColumnFacts, value: Value) -> Hashable:
     if column.family == "json":
         found = _plain(json.loads(value, parse_float=Decimal))
         return None if found is None else repr(found)
     return _truth(column, value)
 
 
-def _http(column: Column, cell: Any) -> Hashable:
+def _http(column: ColumnFacts, cell: Any) -> Hashable:
     if cell is None:
         return None
     match column.family:
@@ -198,7 +198,7 @@ def _http(column: Column, cell: Any) -> Hashable:
             return _text_of(cell)
 
 
-def _avro_truth(column: Column, value: Value) -> Hashable:
+def _avro_truth(column: ColumnFacts, value: Value) -> Hashable:
     if column.family == "decimal":
         return Decimal(value)
     if column.family == "int" and column.type != "bit":
@@ -206,7 +206,7 @@ def _avro_truth(column: Column, value: Value) -> Hashable:
     return _truth(column, value)
 
 
-def _avro(column: Column, cell: Any) -> Hashable:
+def _avro(column: ColumnFacts, cell: Any) -> Hashable:
     if cell is None:
         return None
     match column.family:
@@ -226,11 +226,11 @@ def _avro(column: Column, cell: Any) -> Hashable:
             return _text_of(cell)
 
 
-FORMS: dict[str, Form] = {
-    "canal-json": Form(_numbered, _canal),
-    "csv": Form(_csv_truth, _csv, has_before=False),
-    "csv-old": Form(_csv_truth, _csv),
-    "open-protocol": Form(_numbered, _open),
-    "json": Form(_http_truth, _http),
-    "avro": Form(_avro_truth, _avro, has_before=False, key_only=True),
+FORMS: dict[str, HistoryFormat] = {
+    "canal-json": HistoryFormat(_numbered, _canal),
+    "csv": HistoryFormat(_csv_truth, _csv, has_before=False),
+    "csv-old": HistoryFormat(_csv_truth, _csv),
+    "open-protocol": HistoryFormat(_numbered, _open),
+    "json": HistoryFormat(_http_truth, _http),
+    "avro": HistoryFormat(_avro_truth, _avro, has_before=False, key_only=True),
 }

@@ -24,7 +24,7 @@ from rowferry.testing.servers import Server, promote, wait_for
 
 
 @dataclass
-class Outcome:
+class HistoryOutcome:
     """What one history came to."""
 
     seed: int
@@ -65,7 +65,7 @@ def run_history(
     acts: int = 40,
     disturbed: bool = True,
     failover: bool = False,
-) -> Outcome:
+) -> HistoryOutcome:
     """Write a history and let one feed for each sink read it; each begins at a time of its own.
 
     With `failover` the server is killed in the middle, and its replica takes its place.
@@ -84,7 +84,7 @@ def run_history(
         pair: list[Server] = []
         if failover:
             pair = [stack.enter_context(s) for s in start_pair(server, folder / "pair")]
-        outcome = Outcome(seed, server, sinks, acts, disturbed, failover)
+        outcome = HistoryOutcome(seed, server, sinks, acts, disturbed, failover)
         source = pair[0] if pair else services.source(server)
         return _write(services, source, pair[1:], folder, dice, taste, outcome)
 
@@ -96,8 +96,8 @@ def _write(
     folder: Path,
     dice: random.Random,
     taste: Taste,
-    outcome: Outcome,
-) -> Outcome:
+    outcome: HistoryOutcome,
+) -> HistoryOutcome:
     began, seed = time.monotonic(), outcome.seed
     acts, disturbed, sinks = outcome.acts, outcome.disturbed, outcome.asked
     folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def _begin(
     feed: HistoryFeed,
     writer: Writer,
     dice: random.Random,
-    outcome: Outcome,
+    outcome: HistoryOutcome,
     feeds: list[HistoryFeed],
 ) -> None:
     """Begin a feed; its snapshot is complete before anything else is written, or it is not."""
@@ -198,7 +198,7 @@ def _go_on(
     writer: Writer,
     dice: random.Random,
     disturbed: bool,
-    outcome: Outcome,
+    outcome: HistoryOutcome,
     feeds: list[HistoryFeed],
 ) -> None:
     if disturbed and dice.random() < 0.2 and (what := feed.disturb()):
@@ -213,7 +213,11 @@ def _go_on(
 
 
 def _stopped(
-    feed: HistoryFeed, err: Exception, outcome: Outcome, feeds: list[HistoryFeed], writer: Writer
+    feed: HistoryFeed,
+    err: Exception,
+    outcome: HistoryOutcome,
+    feeds: list[HistoryFeed],
+    writer: Writer,
 ) -> None:
     if _is_documented(feed, err, writer):
         outcome.faults["stopped by name, as documented"] += 1

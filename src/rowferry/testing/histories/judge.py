@@ -8,10 +8,10 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rowferry.testing.histories.facts import Image, Name, Table
-from rowferry.testing.histories.forms import Form
-from rowferry.testing.histories.outputs import Ddl, Event, Mark, Row
-from rowferry.testing.histories.truth import JOURNAL, OUTSIDE, Step, Truth
+from rowferry.testing.histories.facts import Image, Name, TableFacts
+from rowferry.testing.histories.forms import HistoryFormat
+from rowferry.testing.histories.outputs import Ddl, DeliveredRow, Event, WatermarkMark
+from rowferry.testing.histories.truth import JOURNAL, OUTSIDE, CommittedStep, Truth
 
 Cells = tuple[tuple[str, Hashable], ...]
 Move = tuple[str, Cells | None, Cells | None]  # op, before, after
@@ -51,7 +51,7 @@ class Case:
         told_ddl: how schema changes are told: "canal-json", "files", "any", or "" for not at all.
     """
 
-    form: Form
+    form: HistoryFormat
     first: int
     settled: int
     repeats: bool
@@ -59,7 +59,7 @@ class Case:
 
 
 @dataclass
-class Verdict:
+class Judgement:
     """What was found; `compared` counts changes.
 
     `inferred` are schema changes whose text was not understood in full, after which the table had
@@ -74,7 +74,7 @@ class Verdict:
 
 
 @dataclass
-class Entry:
+class JoinedTable:
     """A table that joined in a history's middle, and the rows that it had.
 
     Attributes:
@@ -89,7 +89,7 @@ class Entry:
     last: int
     low: int
     seen: int
-    rows: list[Row] = field(default_factory=list)
+    rows: list[DeliveredRow] = field(default_factory=list)
 
     def covers(self, step: int, name: Name) -> bool:
         """Return whether a step's changes are in the snapshot."""
@@ -103,13 +103,13 @@ class Judge:
         self._truth, self._case = truth, case
         self._form = case.form
         self._events = events
-        self._verdict = Verdict([])
+        self._verdict = Judgement([])
         self._moments: list[tuple[int, int]] = []  # commit-ts and step, of steps in the journal
         self._low = 0
         self._exact: dict[Name, list[int]] = {}  # steps that a keyless table's snapshot may show
-        self._partitions: dict[tuple[Table, Hashable], str] = {}
+        self._partitions: dict[tuple[TableFacts, Hashable], str] = {}
 
-    def judge(self) -> Verdict:
+    def judge(self) -> Judgement:
         """Return all that is wrong."""
         if self._read_journal():
             self._check_marks()
@@ -128,7 +128,7 @@ class Judge:
         early = {s.token for s in self._truth.steps[: self._case.first + 1] if s.token}
         seen: dict[int, list[int]] = {}
         for e in self._events:
-            if isinstance(e, Row) and e.table == JOURNAL:
+            if isinstance(e, DeliveredRow) and e.table == JOURNAL:
                 if e.op != "insert" or e.after is None:
                     self._fail(f"the journal has {e}")
                     return False
@@ -174,7 +174,7 @@ class Judge:
             self._fail(f"the log was followed from step {first} only")
         return True
 
-    def _step_at(self, ts: int) -> Step | None:
+    def _step_at(self, ts: int) -> CommittedStep | None:
         """Return the step of a commit-ts; None: there is none."""
         at = bisect_left(self._moments, (ts, 0))
         if at < len(self._moments) and self._moments[at][0] == ts:
@@ -193,11 +193,11 @@ class Judge:
         seen: set[tuple[str, str]] = set()
         newest: dict[tuple[str, Name], int] = {}
         for e in self._events:
-            if isinstance(e, Mark):
+            if isinstance(e, WatermarkMark):
                 if e.ts < marks.get(e.where, 0):
                     self._fail(f"{e} goes back from {marks[e.where]}")
                 marks[e.where] = max(e.ts, marks.get(e.where, 0))
-            elif isinstance(e, Row):
+            elif isinstance(e, DeliveredRow):
                 known = (e.where, e.raw) in seen
                 if e.ts <= marks.get(e.where, 0) and not known:
                     self._fail(f"{_short(e)} came after the watermark {marks[e.where]}")
@@ -216,14 +216,14 @@ class Judge:
     # --- rows -------------------------------------------------------------------------------------
 
     def _check_rows(self) -> None:
-        groups: dict[tuple[int, Name], list[Row]] = {}
-        snapshot: dict[Name, list[Row]] = {}
+        groups: dict[tuple[int, Name], list[DeliveredRow]] = {}
+        snapshot: dict[Name, list[DeliveredRow]] = {}
         again = self._read_again()
         entries = self._entries() + again
         taken_back = {entry.name for entry in again}
         last: dict[tuple[str, Name], int] = {}
         for e in self._events:
-            if not isinstance(e, Row) or e.table == JOURNAL:
+            if not isinstance(e, DeliveredRow) or e.table == JOURNAL:
                 continue
             if e.table[0] == OUTSIDE:
                 self._fail(f"{_short(e)} is of a table that is not captured")
@@ -258,7 +258,7 @@ class Judge:
                     continue  # it is in the snapshot with which the table joined
                 self._check_group(step, name, groups.get((step.number, name), []))
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[JoinedTable]:
         """Return the tables that came among the captured ones by a RENAME, with rows."""
         steps, found = self._truth.steps, []
         start = self._moments[0][1] if self._moments else len(steps)
@@ -271,32 +271,32 @@ class Judge:
                 last = next(gone, len(steps))
                 since = max((ts for ts, n in self._moments if n < step.number), default=self._low)
                 until = min((ts for ts, n in self._moments if n >= last), default=1 << 64)
-                own = (e for e in self._events if isinstance(e, Row) and e.table == name)
+                own = (e for e in self._events if isinstance(e, DeliveredRow) and e.table == name)
                 low = min((e.ts for e in own if since < e.ts < until), default=since)
                 # the step of a snapshot's commit-ts, or the one before it, is in the snapshot
                 seen = [n for ts, n in self._moments if ts <= low]
-                found.append(Entry(name, step.number, last, low, max(seen, default=0)))
+                found.append(JoinedTable(name, step.number, last, low, max(seen, default=0)))
         return found
 
-    def _read_again(self) -> list[Entry]:
+    def _read_again(self) -> list[JoinedTable]:
         """Return the tables whose snapshot was taken back by a TRUNCATE, and begun anew."""
-        found: dict[Name, Entry] = {}
+        found: dict[Name, JoinedTable] = {}
         for e in self._events:
             if not isinstance(e, Ddl) or not e.query.startswith("TRUNCATE TABLE "):
                 continue
             step = self._step_at(e.ts)
             if step is not None and step.kind == "truncate":
                 continue  # the history's own
-            own = (r for r in self._events if isinstance(r, Row) and r.table == e.table)
+            own = (r for r in self._events if isinstance(r, DeliveredRow) and r.table == e.table)
             low = min((r.ts for r in own if r.ts > e.ts), default=e.ts)
             seen = [n for ts, n in self._moments if ts <= low]
             first = self._case.first
             there = (s.number for s in self._truth.steps[first:] if e.table not in s.tables)
             last = next(there, len(self._truth.steps))
-            found[e.table] = Entry(e.table, first, last, low, max(seen, default=first))
+            found[e.table] = JoinedTable(e.table, first, last, low, max(seen, default=first))
         return list(found.values())
 
-    def _check_entry(self, entry: Entry) -> None:
+    def _check_entry(self, entry: JoinedTable) -> None:
         """Compare the snapshot with which a table joined: its rows of one moment, or several."""
         steps = self._truth.steps[entry.step : entry.last]
         self._verdict.snapshot_rows += len(entry.rows)
@@ -316,7 +316,7 @@ class Judge:
         self._check_moving_snapshot(entry.name, entry.rows, steps[:_MOST])
 
     def _check_snapshot(
-        self, snapshot: Mapping[Name, Sequence[Row]], taken_back: Collection[Name]
+        self, snapshot: Mapping[Name, Sequence[DeliveredRow]], taken_back: Collection[Name]
     ) -> None:
         case = self._case
         steps = self._truth.steps[case.first : case.settled + 1]
@@ -351,7 +351,9 @@ class Judge:
                 if own and missing and name[0] != OUTSIDE:
                     self._fail(f"{name}: its {len(own)} rows are not in the snapshot")
 
-    def _places(self, name: Name, rows: Sequence[Row], versions: Sequence[Step]) -> list[int]:
+    def _places(
+        self, name: Name, rows: Sequence[DeliveredRow], versions: Sequence[CommittedStep]
+    ) -> list[int]:
         """Return where the snapshot of a table without a key may have been taken: in one piece."""
         found = Counter(self._cells(versions[0].tables[name], r.after, None) for r in rows)
         places = []
@@ -364,7 +366,7 @@ class Judge:
         return places
 
     def _check_moving_snapshot(
-        self, name: Name, rows: Sequence[Row], versions: Sequence[Step]
+        self, name: Name, rows: Sequence[DeliveredRow], versions: Sequence[CommittedStep]
     ) -> None:
         """Of a table that was written to meanwhile, every row must have been there at some time."""
         known: set[Cells] = set()
@@ -384,7 +386,7 @@ class Judge:
                 f"snapshot of {name}: {_brief(image)} was there all the time, and is missing"
             )
 
-    def _check_group(self, step: Step, name: Name, rows: Sequence[Row]) -> None:
+    def _check_group(self, step: CommittedStep, name: Name, rows: Sequence[DeliveredRow]) -> None:
         before = self._truth.steps[step.number - 1]
         table = step.tables.get(name) if step.kind == "create-select" else before.tables.get(name)
         if table is None:
@@ -431,14 +433,14 @@ class Judge:
                     f" after {[e.sql[:300] for e in step.effects]}"
                 )
 
-    def _check_partition(self, table: Table, key: Hashable, row: Row) -> None:
+    def _check_partition(self, table: TableFacts, key: Hashable, row: DeliveredRow) -> None:
         """A key stays in its partition, as long as its table is the same."""
         if self._case.repeats and all(table.column(n).family == "int" for n in table.key):
             where = self._partitions.setdefault((table, key), row.where)
             if where != row.where:
                 self._fail(f"{_short(row)}: this key was in {where} before")
 
-    def _check_keyless(self, step: Step, table: Table, moves: Sequence[Move]) -> None:
+    def _check_keyless(self, step: CommittedStep, table: TableFacts, moves: Sequence[Move]) -> None:
         """Rows cannot be told apart: what came and what went must be the same."""
         net: Counter[Cells] = Counter()
         for effect in step.effects:
@@ -472,7 +474,7 @@ class Judge:
 
     def _fits(
         self,
-        table: Table,
+        table: TableFacts,
         start: Image | None,
         wanted: Sequence[tuple[Image | None, Image | None]],
         moves: Sequence[Move],
@@ -508,7 +510,7 @@ class Judge:
 
     def _exactly(
         self,
-        table: Table,
+        table: TableFacts,
         wanted: Sequence[tuple[Image | None, Image | None]],
         moves: Sequence[Move],
     ) -> bool:
@@ -525,7 +527,7 @@ class Judge:
         return at == len(moves)
 
     def _moves_of(
-        self, table: Table, before: Image | None, after: Image | None
+        self, table: TableFacts, before: Image | None, after: Image | None
     ) -> list[list[Move]]:
         old = None if before is None else self._image(table, before)
         new = None if after is None else self._image(table, after)
@@ -553,7 +555,7 @@ class Judge:
 
     def _walks(
         self,
-        table: Table,
+        table: TableFacts,
         start: Image | None,
         states: Sequence[Image | None],
         moves: Sequence[Move],
@@ -579,14 +581,18 @@ class Judge:
 
     # --- images -----------------------------------------------------------------------------------
 
-    def _image(self, table: Table, image: Image) -> Cells:
+    def _image(self, table: TableFacts, image: Image) -> Cells:
         """Return an image of the database as the format must show it."""
         return tuple(
             (c.name, self._form.of_truth(c, image[c.name])) for c in table.columns if not c.virtual
         )
 
     def _cells(
-        self, table: Table, cells: Mapping[str, Any] | None, row: Row | None, delete: bool = False
+        self,
+        table: TableFacts,
+        cells: Mapping[str, Any] | None,
+        row: DeliveredRow | None,
+        delete: bool = False,
     ) -> Cells | None:
         """Return a delivered image; `row` names it where its columns are wrong."""
         if cells is None:
@@ -603,7 +609,7 @@ class Judge:
 
     def _told(
         self,
-        table: Table,
+        table: TableFacts,
         wanted: Sequence[tuple[Image | None, Image | None]],
         moves: Sequence[Move],
     ) -> str:
@@ -653,7 +659,7 @@ class Judge:
             elif self._case.told_ddl == "canal-json" and {d.kind for d in found} != kinds:
                 self._fail(f"step {step.number}: {step.ddl!r} is told as {[d.kind for d in found]}")
 
-    def _concerns(self, step: Step) -> bool:
+    def _concerns(self, step: CommittedStep) -> bool:
         """Return whether a DDL changed something that a feed captures."""
         before = self._truth.steps[step.number - 1]
         if step.kind in ("create-database", "drop-database"):
@@ -663,7 +669,7 @@ class Judge:
         }
         return step.kind == "truncate" or any(n[0] != OUTSIDE for n in changed)
 
-    def _check_columns(self, step: Step, ddl: Ddl) -> None:
+    def _check_columns(self, step: CommittedStep, ddl: Ddl) -> None:
         if ddl.columns is None or ddl.table not in step.tables:
             return
         wanted = [c.name for c in step.tables[ddl.table].columns if not c.virtual]
@@ -671,7 +677,7 @@ class Judge:
             self._verdict.inferred.append(f"{ddl.query}: {ddl.columns} instead of {wanted}")
 
 
-def _entry_of(entries: Iterable[Entry], row: Row) -> Entry | None:
+def _entry_of(entries: Iterable[JoinedTable], row: DeliveredRow) -> JoinedTable | None:
     fitting = (e for e in entries if e.name == row.table and e.low == row.ts)
     return next((e for e in fitting if row.op == "insert"), None)
 
@@ -703,6 +709,6 @@ def _brief(value: object, size: int = 160) -> str:
     return text if len(text) <= size else f"{text[:size]}…"
 
 
-def _short(row: Row) -> str:
+def _short(row: DeliveredRow) -> str:
     image = row.after if row.after is not None else row.before
     return f"{row.where}: {row.op} {row.table} at {row.ts} {_brief(image)}"

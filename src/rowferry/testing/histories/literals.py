@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from rowferry.testing.histories.facts import Column, literal
+from rowferry.testing.histories.facts import ColumnFacts, literal
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _WORDS: Final = (
@@ -77,7 +77,7 @@ _SHAPES: Final = (
 )
 
 
-def value(dice: random.Random, column: Column, small: bool = False) -> str:
+def value(dice: random.Random, column: ColumnFacts, small: bool = False) -> str:
     """Return a random value for a column; `small` makes collisions of keys likely."""
     if column.nullable and dice.random() < 0.15:
         return "NULL"
@@ -86,7 +86,7 @@ def value(dice: random.Random, column: Column, small: bool = False) -> str:
     return _of(dice, column, small)
 
 
-def _of(dice: random.Random, column: Column, small: bool) -> str:
+def _of(dice: random.Random, column: ColumnFacts, small: bool) -> str:
     match column.type:
         case "tinyint" | "smallint" | "mediumint" | "int" | "bigint":
             return _integer(dice, column, small)
@@ -142,7 +142,7 @@ def _of(dice: random.Random, column: Column, small: bool) -> str:
     return _shape(dice, column)
 
 
-def _integer(dice: random.Random, column: Column, small: bool) -> str:
+def _integer(dice: random.Random, column: ColumnFacts, small: bool) -> str:
     if small:
         return str(dice.randrange(1, 40))
     bits = _BITS[column.type]
@@ -157,7 +157,7 @@ def _bits(dice: random.Random, length: int, small: bool) -> str:
     )
 
 
-def _decimal(dice: random.Random, column: Column) -> str:
+def _decimal(dice: random.Random, column: ColumnFacts) -> str:
     inside = column.full.partition("(")[2].partition(")")[0].split(",")
     digits, scale = int(inside[0]), int(inside[1]) if len(inside) > 1 else 0
     number = dice.choice((0, 1, 10**digits - 1, dice.randrange(10**digits)))
@@ -167,7 +167,7 @@ def _decimal(dice: random.Random, column: Column) -> str:
     return f"{sign}{whole}.{text[len(text) - scale :]}" if scale else f"{sign}{whole}"
 
 
-def _text(dice: random.Random, column: Column, small: bool) -> str:
+def _text(dice: random.Random, column: ColumnFacts, small: bool) -> str:
     if small:
         return f"'{dice.choice('abcdefghijABCD')}{dice.choice('xyz')}'"
     word = dice.choice(_WORDS)
@@ -180,7 +180,7 @@ def _text(dice: random.Random, column: Column, small: bool) -> str:
     return literal(word[: column.length] if column.length else word)
 
 
-def _bytes(dice: random.Random, column: Column, small: bool) -> str:
+def _bytes(dice: random.Random, column: ColumnFacts, small: bool) -> str:
     if small:
         return f"0x{dice.randrange(40):02x}"
     raw = dice.choice(
@@ -193,10 +193,10 @@ def _bytes(dice: random.Random, column: Column, small: bool) -> str:
     return f"0x{raw.hex()}" if raw else "''"
 
 
-def _elements(column: Column) -> int:
+def _elements(column: ColumnFacts) -> int:
     return column.full.count("','") + 1
 
 
-def _shape(dice: random.Random, column: Column) -> str:
+def _shape(dice: random.Random, column: ColumnFacts) -> str:
     fitting = [s for s in _SHAPES if s.lower().startswith(column.type[:6])]
     return f"ST_GeomFromText('{dice.choice(fitting or _SHAPES[:1])}')"

@@ -28,7 +28,7 @@ _DATA_FILE = re.compile(r"CDC(\d+)\.(csv|json)(\.gz|\.zst)?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeliveredRow:
     """A row change as it was delivered; an image that the format does not carry is None."""
 
     where: str
@@ -53,20 +53,20 @@ class Ddl:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class WatermarkMark:
     """A watermark."""
 
     where: str
     ts: int
 
 
-Event = Row | Ddl | Mark
+Event = DeliveredRow | Ddl | WatermarkMark
 
 
 # --- files ---------------------------------------------------------------------------------------
 
 
-class Files:
+class StoredFiles:
     """A storage prefix; `list_all` gives the paths below it, `get` the bytes of one."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Files:
         self.sights: list[tuple[int, dict[str, int]]] = []
 
     @classmethod
-    def below(cls, root: Path, protocol: str, old_values: bool) -> Files:
+    def below(cls, root: Path, protocol: str, old_values: bool) -> StoredFiles:
         """Read a directory."""
 
         def names() -> list[str]:
@@ -142,7 +142,7 @@ class Files:
                     self._check_sights(place, number, row)
                     yield row
 
-    def _check_sights(self, place: str, number: int, row: Row) -> None:
+    def _check_sights(self, place: str, number: int, row: DeliveredRow) -> None:
         for checkpoint, seen in self.sights:
             if number > seen.get(place, 0) and row.ts <= checkpoint:
                 raise ValueError(f"{row} came after the checkpoint {checkpoint} had been shown")
@@ -167,12 +167,12 @@ class Files:
 
     def _rows(
         self, name: str, text: str, table: tuple[str, str], columns: list[str] | None
-    ) -> Iterator[Row]:
+    ) -> Iterator[DeliveredRow]:
         if self._protocol == "canal-json":
             for line in text.split("\r\n"):
                 if line:
                     found = canal_json(name, line)
-                    if not isinstance(found, Row) or found.table != table:
+                    if not isinstance(found, DeliveredRow) or found.table != table:
                         raise ValueError(f"{name}: {line[:200]}")
                     yield found
             return
@@ -182,7 +182,7 @@ class Files:
 
     def _csv(
         self, name: str, text: str, table: tuple[str, str], columns: list[str]
-    ) -> Iterator[Row]:
+    ) -> Iterator[DeliveredRow]:
         old: Cells | None = None
         head = 5 if self._old_values else 4
         for cells in csv_records(text):
@@ -199,13 +199,13 @@ class Files:
                     continue
                 if old is None:
                     raise ValueError(f"{name}: an update without its old row")
-                yield Row(name, table, "update", stamp, old, image, repr(old) + raw)
+                yield DeliveredRow(name, table, "update", stamp, old, image, repr(old) + raw)
                 old = None
             elif op == "D":
-                yield Row(name, table, "delete", stamp, image, None, raw)
+                yield DeliveredRow(name, table, "delete", stamp, image, None, raw)
             else:
                 kind: Op = "insert" if op == "I" else "update"
-                yield Row(name, table, kind, stamp, None, image, raw)
+                yield DeliveredRow(name, table, kind, stamp, None, image, raw)
 
 
 def csv_records(text: str) -> Iterator[list[str | None]]:
@@ -244,7 +244,7 @@ def canal_json(where: str, text: str) -> Event:
     """Read one canal-json message."""
     found = json.loads(text)
     if found["type"] == "TIDB_WATERMARK":
-        return Mark(where, int(found["_tidb"]["watermarkTs"]))
+        return WatermarkMark(where, int(found["_tidb"]["watermarkTs"]))
     table = (found["database"], found["table"])
     ts = int(found["_tidb"]["commitTs"])
     if int(found["es"]) != ts >> 18:
@@ -257,11 +257,11 @@ def canal_json(where: str, text: str) -> Event:
     raw = re.sub(r'"ts":\d+', "", text, count=1)
     match found["type"]:
         case "INSERT":
-            return Row(where, table, "insert", ts, None, image, raw)
+            return DeliveredRow(where, table, "insert", ts, None, image, raw)
         case "UPDATE":
-            return Row(where, table, "update", ts, found["old"][0], image, raw)
+            return DeliveredRow(where, table, "update", ts, found["old"][0], image, raw)
         case "DELETE":
-            return Row(where, table, "delete", ts, image, None, raw)
+            return DeliveredRow(where, table, "delete", ts, image, None, raw)
     raise ValueError(f"{where}: {text[:200]}")
 
 
@@ -276,7 +276,7 @@ def open_protocol(where: str, key: bytes, value: bytes) -> Iterator[Event]:
         told = json.loads(head)
         ts = int(told["ts"])
         if told["t"] == 3:
-            yield Mark(where, ts)
+            yield WatermarkMark(where, ts)
             continue
         table = (told["scm"], told["tbl"])
         content = json.loads(body, parse_int=_integer)
@@ -285,11 +285,11 @@ def open_protocol(where: str, key: bytes, value: bytes) -> Iterator[Event]:
             continue
         raw = f"{head!r}{body!r}"
         if "d" in content:
-            yield Row(where, table, "delete", ts, content["d"], None, raw)
+            yield DeliveredRow(where, table, "delete", ts, content["d"], None, raw)
         elif "p" in content:
-            yield Row(where, table, "update", ts, content["p"], content["u"], raw)
+            yield DeliveredRow(where, table, "update", ts, content["p"], content["u"], raw)
         else:
-            yield Row(where, table, "insert", ts, None, content["u"], raw)
+            yield DeliveredRow(where, table, "insert", ts, None, content["u"], raw)
 
 
 def _framed(raw: bytes) -> Iterator[bytes]:
@@ -312,7 +312,7 @@ class AvroMessages:
     ) -> Event:
         """Read one message of a table's topic."""
         if value is not None and value[:1] == b"\x02":
-            return Mark(where, struct.unpack(">Q", value[1:9])[0])
+            return WatermarkMark(where, struct.unpack(">Q", value[1:9])[0])
         if value is not None and value[:1] == b"\x01":
             told = json.loads(value[1:])
             named = (told["schema"], told["table"])
@@ -322,7 +322,7 @@ class AvroMessages:
         raw = f"{key!r}{value!r}"
         if value[:1] == b"\x03":
             stamp = struct.unpack(">Q", value[1:9])[0]
-            return Row(where, table, "delete", stamp, self._record(key), None, raw)
+            return DeliveredRow(where, table, "delete", stamp, self._record(key), None, raw)
         image = self._record(value)
         op, ts = image.pop("_tidb_op"), image.pop("_tidb_commit_ts")
         if image.pop("_tidb_commit_physical_time") != ts >> 18:
@@ -331,7 +331,7 @@ class AvroMessages:
         if any(image[n] != v for n, v in named_key.items()):
             raise ValueError(f"{where}: the key {named_key!r} is not that of {image!r}")
         kinds: Mapping[str, Op] = {"c": "insert", "u": "update"}
-        return Row(where, table, kinds[op], ts, None, image, raw)
+        return DeliveredRow(where, table, kinds[op], ts, None, image, raw)
 
     def _record(self, raw: bytes) -> Cells:
         number = struct.unpack(">bI", raw[:5])[1]
@@ -357,7 +357,7 @@ def http_json(where: str, body: bytes) -> Iterator[Event]:
         table = (found.get("database", ""), found.get("table", ""))
         ts = int(found["commitTs"])
         if found.get("type") == "watermark":
-            yield Mark(where, ts)
+            yield WatermarkMark(where, ts)
         elif found.get("type") == "ddl":
             yield Ddl(where, table, ts, found["kind"], found["query"])
         else:
@@ -366,7 +366,7 @@ def http_json(where: str, body: bytes) -> Iterator[Event]:
             if key is not None and any(image[n] != v for n, v in key.items()):
                 raise ValueError(f"{where}: the key {key} is not that of {image}")
             raw = json.dumps(found, default=str)
-            yield Row(where, table, found["op"], ts, found["before"], found["after"], raw)
+            yield DeliveredRow(where, table, found["op"], ts, found["before"], found["after"], raw)
 
 
 def go_unquoted(text: str) -> bytes:

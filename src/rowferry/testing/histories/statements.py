@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rowferry.testing.histories.facts import (
-    Column,
+    ColumnFacts,
     Name,
     Rows,
-    Table,
+    TableFacts,
     Value,
     full_name,
     literal,
@@ -47,12 +47,12 @@ class World:
     folder: Path
     outside: str  # a database that no feed captures
     databases: list[str]
-    tables: Mapping[Name, Table]
+    tables: Mapping[Name, TableFacts]
     state: Mapping[Name, Rows]
     made: int = 0
     queue: list[Statement] = field(default_factory=list)  # DDL that follows one that was made
 
-    def pick(self, fits: Callable[[Table], bool] = lambda t: True) -> Table | None:
+    def pick(self, fits: Callable[[TableFacts], bool] = lambda t: True) -> TableFacts | None:
         """Return a captured table."""
         found = [t for n, t in sorted(self.tables.items()) if n[0] != self.outside and fits(t)]
         return self.dice.choice(found) if found else None
@@ -77,15 +77,15 @@ class World:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _writable(table: Table) -> list[Column]:
+def _writable(table: TableFacts) -> list[ColumnFacts]:
     return [c for c in table.columns if not c.generated]
 
 
-def _is_key(table: Table, column: Column) -> bool:
+def _is_key(table: TableFacts, column: ColumnFacts) -> bool:
     return column.name in table.unique_columns
 
 
-def _values(world: World, table: Table) -> str:
+def _values(world: World, table: TableFacts) -> str:
     dice = world.dice
     found = []
     for c in _writable(table):
@@ -96,7 +96,7 @@ def _values(world: World, table: Table) -> str:
     return f"({', '.join(found)})"
 
 
-def _names(table: Table) -> str:
+def _names(table: TableFacts) -> str:
     return ", ".join(quoted(c.name) for c in _writable(table))
 
 
@@ -109,7 +109,7 @@ def _known(v: Value) -> str:
     return literal(v) if isinstance(v, str) else ""
 
 
-def _where(world: World, table: Table, alias: str = "") -> str:
+def _where(world: World, table: TableFacts, alias: str = "") -> str:
     """Return a condition that names some rows."""
     dice, rows = world.dice, list(world.state.get(table.name, {}).values())
     prefix = f"{alias}." if alias else ""
@@ -130,7 +130,7 @@ def _where(world: World, table: Table, alias: str = "") -> str:
     return dice.choice(("1 = 1", "RAND(3) < 0.5"))
 
 
-def _sets(world: World, table: Table, alias: str = "") -> tuple[str, bool]:
+def _sets(world: World, table: TableFacts, alias: str = "") -> tuple[str, bool]:
     """Return assignments, and whether they may move keys."""
     dice = world.dice
     own = _writable(table)
@@ -164,7 +164,7 @@ def _json_edit(world: World, name: str) -> str:
     )
 
 
-def _small(table: Table) -> bool:
+def _small(table: TableFacts) -> bool:
     return not table.triggers
 
 
@@ -390,32 +390,32 @@ def swap(world: World) -> Statement | None:
     return Statement("swap", f"RENAME TABLE {a} TO {spare}, {b} TO {a}, {spare} TO {b}")
 
 
-def _place(world: World, table: Table) -> str:
+def _place(world: World, table: TableFacts) -> str:
     roll = world.dice.random()
     if roll < 0.2:
         return " FIRST"
     return f" AFTER {quoted(world.dice.choice(table.columns).name)}" if roll < 0.6 else ""
 
 
-def _free(table: Table) -> list[Column]:
+def _free(table: TableFacts) -> list[ColumnFacts]:
     return [c for c in table.columns if not _is_key(table, c) and not c.auto_increment]
 
 
-def _add(world: World, t: Table) -> str:
+def _add(world: World, t: TableFacts) -> str:
     name = world.fresh_word({c.name for c in t.columns})
     numbers = [c.name for c in t.columns if c.type == "int" and not c.generated]
     numbers = [n for n in numbers if not t.column(n).auto_increment]
     return f"ADD COLUMN {column(world.dice, world.taste, name, numbers)}{_place(world, t)}"
 
 
-def _drop(world: World, t: Table) -> str:
+def _drop(world: World, t: TableFacts) -> str:
     free = _free(t)
     return (
         f"DROP COLUMN {quoted(world.dice.choice(free).name)}" if free and len(t.columns) > 2 else ""
     )
 
 
-def _modify(world: World, t: Table) -> str:
+def _modify(world: World, t: TableFacts) -> str:
     free = [c for c in _free(t) if not c.generated]
     if not free:
         return ""
@@ -441,7 +441,7 @@ def _modify(world: World, t: Table) -> str:
     return f"MODIFY COLUMN {quoted(one.name)} {new}{null}{_place(world, t)}"
 
 
-def _change(world: World, t: Table) -> str:
+def _change(world: World, t: TableFacts) -> str:
     plain = [
         c for c in _free(t) if not c.generated and c.type in ("int", "bigint", "double", "date")
     ]
@@ -452,13 +452,13 @@ def _change(world: World, t: Table) -> str:
     return f"CHANGE COLUMN {quoted(one.name)} {new} {one.full} NULL"
 
 
-def _rename_column(world: World, t: Table) -> str:
+def _rename_column(world: World, t: TableFacts) -> str:
     one = world.dice.choice(t.columns)
     new = quoted(world.fresh_word({c.name for c in t.columns}))
     return f"RENAME COLUMN {quoted(one.name)} TO {new}"
 
 
-def _add_index(world: World, t: Table) -> str:
+def _add_index(world: World, t: TableFacts) -> str:
     one = world.dice.choice(t.columns)
     part = "(7)" if one.type in ("text", "blob", "mediumtext", "longblob", "longtext") else ""
     world.made += 1
@@ -466,23 +466,23 @@ def _add_index(world: World, t: Table) -> str:
     return f"ADD {kind} {quoted(f'ix {world.made}')} ({quoted(one.name)}{part})"
 
 
-def _drop_index(world: World, t: Table) -> str:
+def _drop_index(world: World, t: TableFacts) -> str:
     kept = set() if world.taste.keyless else {name for name, _ in t.uniques}
     own = [i for i in t.indexes if i != "PRIMARY" and i not in kept]
     return f"DROP INDEX {quoted(world.dice.choice(own))}" if own else ""
 
 
-def _drop_key(world: World, t: Table) -> str:
+def _drop_key(world: World, t: TableFacts) -> str:
     return "DROP PRIMARY KEY" if t.primary and world.taste.keyless else ""
 
 
-def _add_key(world: World, t: Table) -> str:
+def _add_key(world: World, t: TableFacts) -> str:
     if t.primary:
         return ""
     return f"ADD PRIMARY KEY ({quoted(world.dice.choice(t.columns).name)})"
 
 
-def _default(world: World, t: Table) -> str:
+def _default(world: World, t: TableFacts) -> str:
     numbers = [c for c in t.columns if c.type in ("int", "bigint", "smallint") and not c.generated]
     numbers = [c for c in numbers if not c.auto_increment]
     if not numbers:
@@ -491,7 +491,7 @@ def _default(world: World, t: Table) -> str:
     return f"ALTER COLUMN {one} SET DEFAULT {world.dice.randrange(9)}"
 
 
-def _options(world: World, t: Table) -> str:
+def _options(world: World, t: TableFacts) -> str:
     return world.dice.choice(
         (
             "COMMENT 'it''s; a comment'",
@@ -504,19 +504,19 @@ def _options(world: World, t: Table) -> str:
     )
 
 
-def _convert(world: World, t: Table) -> str:
+def _convert(world: World, t: TableFacts) -> str:
     if any(c.family == "named" for c in t.columns):
         return ""  # both servers break elements of ENUM and SET in UTF-16 and the like
     return f"CONVERT TO CHARACTER SET {world.dice.choice(('utf8mb4', 'utf8mb3', 'utf16'))}"
 
 
-def _rename_index(world: World, t: Table) -> str:
+def _rename_index(world: World, t: TableFacts) -> str:
     own = [i for i in t.indexes if i != "PRIMARY"]
     world.made += 1
     return f"RENAME INDEX {quoted(world.dice.choice(own))} TO `ri{world.made}`" if own else ""
 
 
-def _visibility(world: World, t: Table) -> str:
+def _visibility(world: World, t: TableFacts) -> str:
     own = [i for i in t.indexes if i != "PRIMARY"]
     if own and world.dice.random() < 0.5:
         words = ("INVISIBLE", "VISIBLE") if world.taste.mysql else ("IGNORED", "NOT IGNORED")
@@ -530,21 +530,21 @@ def _visibility(world: World, t: Table) -> str:
     )
 
 
-def _add_several(world: World, t: Table) -> str:
+def _add_several(world: World, t: TableFacts) -> str:
     taken = {c.name for c in t.columns}
     first = world.fresh_word(taken)
     second = world.fresh_word({*taken, first})
     return f"ADD COLUMN ({quoted(first)} int DEFAULT 5, {quoted(second)} varchar(20) DEFAULT 'ü')"
 
 
-def _check(world: World, t: Table) -> str:
+def _check(world: World, t: TableFacts) -> str:
     world.made += 1
     return (
         f"ADD CONSTRAINT `ck{world.made}` CHECK ({quoted(t.columns[0].name)} IS NOT NULL OR 1 = 1)"
     )
 
 
-CLAUSES: dict[str, Callable[[World, Table], str]] = {
+CLAUSES: dict[str, Callable[[World, TableFacts], str]] = {
     "rename-index": _rename_index,
     "visibility": _visibility,
     "add-several": _add_several,

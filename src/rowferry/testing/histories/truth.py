@@ -11,7 +11,7 @@ from rowferry.testing.histories.facts import (
     Image,
     Name,
     Rows,
-    Table,
+    TableFacts,
     read_rows,
     read_tables,
 )
@@ -41,7 +41,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CommittedStep:
     """Something that was committed at one moment.
 
     Attributes:
@@ -56,7 +56,7 @@ class Step:
     number: int
     token: int
     effects: tuple[Effect, ...]
-    tables: Mapping[Name, Table]
+    tables: Mapping[Name, TableFacts]
     state: Mapping[Name, Rows]
     kind: str = "transaction"
     ddl: str = ""
@@ -66,17 +66,17 @@ class Step:
 class Truth:
     """The history so far: `steps[0]` is what was there at the beginning."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[CommittedStep] = field(default_factory=list)
 
     @property
-    def last(self) -> Step:
+    def last(self) -> CommittedStep:
         """The last step."""
         return self.steps[-1]
 
     def add(
         self,
         effects: list[Effect],
-        tables: Mapping[Name, Table],
+        tables: Mapping[Name, TableFacts],
         state: Mapping[Name, Rows],
         token: int = 0,
         kind: str = "transaction",
@@ -84,7 +84,7 @@ class Truth:
     ) -> None:
         """Note what was committed."""
         number = len(self.steps)
-        self.steps.append(Step(number, token, tuple(effects), tables, state, kind, ddl))
+        self.steps.append(CommittedStep(number, token, tuple(effects), tables, state, kind, ddl))
 
 
 class Observer:
@@ -95,12 +95,14 @@ class Observer:
         self._databases = databases
         self._hidden = hidden
 
-    def tables(self) -> dict[Name, Table]:
+    def tables(self) -> dict[Name, TableFacts]:
         """Return the tables as they are defined now."""
         found = read_tables(self._ask, self._databases())
         return {name: table for name, table in found.items() if name not in self._hidden}
 
-    def rows(self, tables: Mapping[Name, Table], known: Mapping[Name, Rows]) -> dict[Name, Rows]:
+    def rows(
+        self, tables: Mapping[Name, TableFacts], known: Mapping[Name, Rows]
+    ) -> dict[Name, Rows]:
         """Return the rows of all tables; what did not change is what was known."""
         found = {}
         for name, table in tables.items():
@@ -114,7 +116,7 @@ class Observer:
 
 
 def differences(
-    tables: Mapping[Name, Table], old: Mapping[Name, Rows], new: Mapping[Name, Rows]
+    tables: Mapping[Name, TableFacts], old: Mapping[Name, Rows], new: Mapping[Name, Rows]
 ) -> tuple[Change, ...]:
     """Return what changed from one state to the next, in tables that did not."""
     found: list[Change] = []

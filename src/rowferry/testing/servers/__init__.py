@@ -16,11 +16,11 @@ from rowferry.testing.servers.flavours import (
     ensure_mysql,
 )
 from rowferry.testing.servers.gcs import FakeGcs
-from rowferry.testing.servers.kafka import Kafka, Listener, Message
+from rowferry.testing.servers.kafka import Kafka, KafkaListener, Message
 from rowferry.testing.servers.minio import Minio
 from rowferry.testing.servers.object_server import ObjectServer
 from rowferry.testing.servers.postgres import Postgres
-from rowferry.testing.servers.registry import Registry
+from rowferry.testing.servers.registry import SchemaRegistryServer
 from rowferry.testing.servers.relay import Relay
 from rowferry.testing.servers.replication import promote, replicate, wait_for
 from rowferry.testing.servers.server import Row, Server
@@ -33,7 +33,7 @@ __all__ = [
     "Chromium",
     "FakeGcs",
     "Kafka",
-    "Listener",
+    "KafkaListener",
     "MariaDb",
     "MariaDb11",
     "Message",
@@ -41,7 +41,7 @@ __all__ = [
     "MySql",
     "ObjectServer",
     "Postgres",
-    "Registry",
+    "SchemaRegistryServer",
     "Relay",
     "Row",
     "Server",

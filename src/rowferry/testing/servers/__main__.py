@@ -18,13 +18,13 @@ from rowferry.testing.servers.gcs import FakeGcs
 from rowferry.testing.servers.kafka import Kafka
 from rowferry.testing.servers.minio import Minio
 from rowferry.testing.servers.postgres import Postgres
-from rowferry.testing.servers.registry import Registry
+from rowferry.testing.servers.registry import SchemaRegistryServer
 from rowferry.testing.servers.spark_releases import SPARK_RELEASES
 from rowferry.testing.servers.tidb import TiDb
 
 # Minio first: it is built from its sources, which takes longest.
 FETCHED: Final[tuple[Any, ...]] = (
-    *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, Registry, FakeGcs, Azurite),
+    *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, SchemaRegistryServer, FakeGcs, Azurite),
     Chromium,
 )
 

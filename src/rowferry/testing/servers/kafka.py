@@ -63,7 +63,7 @@ _SETTINGS: Final = {
 }
 
 
-class Listener(Enum):
+class KafkaListener(Enum):
     """How clients may come in; the value is the listener's name."""
 
     PLAINTEXT = "PLAINTEXT"
@@ -75,7 +75,7 @@ class Listener(Enum):
     @property
     def security(self) -> str:
         """The protocol's name in Kafka's and librdkafka's settings."""
-        return "SSL" if self is Listener.MTLS else self.value
+        return "SSL" if self is KafkaListener.MTLS else self.value
 
 
 class Message(NamedTuple):
@@ -112,11 +112,11 @@ class Kafka(JavaServer):
         self,
         folder: Path,
         options: Mapping[str, str] | None = None,
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[KafkaListener] = (),
         java_options: Sequence[str] = (),
     ) -> None:
         self.options = dict(options or {})
-        self.listeners = tuple(dict.fromkeys((Listener.PLAINTEXT, *listeners)))
+        self.listeners = tuple(dict.fromkeys((KafkaListener.PLAINTEXT, *listeners)))
         self.password = secrets.token_hex(12)
         self._cluster = secrets.token_urlsafe(16)
         super().__init__(folder, len(self.listeners) + 1, java_options)
@@ -126,7 +126,7 @@ class Kafka(JavaServer):
         cls,
         folder: Path,
         options: Mapping[str, str] | None = None,
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[KafkaListener] = (),
         java_options: Sequence[str] = (),
     ) -> Self:
         """Make a broker and return when it answers.
@@ -199,9 +199,9 @@ class Kafka(JavaServer):
     @property
     def bootstrap(self) -> str:
         """The address of the listener in plain text, `127.0.0.1:PORT`."""
-        return self.address(Listener.PLAINTEXT)
+        return self.address(KafkaListener.PLAINTEXT)
 
-    def address(self, listener: Listener) -> str:
+    def address(self, listener: KafkaListener) -> str:
         """Return the address of one of the listeners that were asked for."""
         return f"{HOST}:{self._ports[self.listeners.index(listener)]}"
 
@@ -211,7 +211,7 @@ class Kafka(JavaServer):
         return Certificates.make(self.folder / "certificates")
 
     def client_settings(
-        self, listener: Listener = Listener.PLAINTEXT, mechanism: str = "PLAIN"
+        self, listener: KafkaListener = KafkaListener.PLAINTEXT, mechanism: str = "PLAIN"
     ) -> dict[str, Any]:
         """Return librdkafka's settings to come in by a listener; not for OAUTHBEARER."""
         found: dict[str, Any] = {
@@ -224,7 +224,7 @@ class Kafka(JavaServer):
             found["sasl.username"], found["sasl.password"] = USER, self.password
         if "SSL" in listener.security:
             found["ssl.ca.location"] = str(self.certificates.ca)
-        if listener is Listener.MTLS:
+        if listener is KafkaListener.MTLS:
             found["ssl.certificate.location"] = str(self.certificates.client)
             found["ssl.key.location"] = str(self.certificates.client_key)
         return found
@@ -359,7 +359,7 @@ class Kafka(JavaServer):
                 yield f"{prefix}.ssl.keystore.location", str(self.certificates.server)
                 yield f"{prefix}.ssl.truststore.type", "PEM"
                 yield f"{prefix}.ssl.truststore.location", str(self.certificates.ca)
-                asks = "required" if listener is Listener.MTLS else "none"
+                asks = "required" if listener is KafkaListener.MTLS else "none"
                 yield f"{prefix}.ssl.client.auth", asks
             if "SASL" in listener.value:
                 for mechanism, module in self._login_modules().items():

@@ -20,7 +20,7 @@ _SIGN: Final = "Rowferry-Instance"
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10))
 
 
-class Registry(JavaServer):
+class SchemaRegistryServer(JavaServer):
     """Apicurio Registry 3; its schemas survive a restart."""
 
     jars = Jars("apicurio-3.0.9", archive="io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all")

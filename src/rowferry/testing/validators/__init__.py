@@ -5,7 +5,7 @@ from rowferry.testing.validators.composite import AllPromises
 from rowferry.testing.validators.converge import ClusterRow, ClustersConverge
 from rowferry.testing.validators.delivery import NothingLostOrInvented
 from rowferry.testing.validators.layout import StorageLayout
-from rowferry.testing.validators.oracle import Expected, Oracle, SnapshotWindow
+from rowferry.testing.validators.oracle import DeliveryOracle, ExpectedChange, SnapshotWindow
 from rowferry.testing.validators.order import PerKeyOrder
 from rowferry.testing.validators.rebuilt import RebuildMatches, SnapshotMeetsLog
 from rowferry.testing.validators.validator import Validator
@@ -17,9 +17,9 @@ __all__ = [
     "BeforeImagesTrue",
     "ClusterRow",
     "ClustersConverge",
-    "Expected",
+    "ExpectedChange",
     "NothingLostOrInvented",
-    "Oracle",
+    "DeliveryOracle",
     "PerKeyOrder",
     "RebuildMatches",
     "RightVersions",

@@ -7,7 +7,7 @@ from typing import ClassVar
 from rowferry.change.chunk import Op
 from rowferry.testing.feed import DeliveredRows
 from rowferry.testing.model import Row
-from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.validators.oracle import DeliveryOracle
 from rowferry.testing.validators.validator import Validator
 
 
@@ -19,7 +19,7 @@ class BeforeImagesTrue(Validator):
 
     promise: ClassVar[str] = "P5"
 
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(self, oracle: DeliveryOracle) -> None:
         super().__init__()
         self._oracle = oracle
         facts = oracle.facts

@@ -9,7 +9,7 @@ from rowferry.change.chunk import SchemaChange
 from rowferry.testing.feed import DeliveredRows, Where
 from rowferry.testing.validators.before import BeforeImagesTrue
 from rowferry.testing.validators.delivery import NothingLostOrInvented
-from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.validators.oracle import DeliveryOracle
 from rowferry.testing.validators.order import PerKeyOrder
 from rowferry.testing.validators.rebuilt import Invariant, RebuildMatches, SnapshotMeetsLog
 from rowferry.testing.validators.validator import Validator
@@ -28,7 +28,7 @@ class AllPromises:
     @classmethod
     def of(
         cls,
-        oracle: Oracle,
+        oracle: DeliveryOracle,
         invariant: Invariant | None = None,
         partitions: tuple[str, ...] = (),
         allow_repeats: bool = True,

@@ -8,7 +8,7 @@ from rowferry.change.chunk import Op
 from rowferry.change.table import TableId
 from rowferry.testing.feed import DeliveredRows
 from rowferry.testing.model import Key, Row
-from rowferry.testing.validators.oracle import Expected, Oracle
+from rowferry.testing.validators.oracle import DeliveryOracle, ExpectedChange
 from rowferry.testing.validators.validator import Validator
 
 
@@ -25,7 +25,7 @@ class NothingLostOrInvented(Validator):
 
     promise: ClassVar[str] = "P1"
 
-    def __init__(self, oracle: Oracle, allow_repeats: bool = True) -> None:
+    def __init__(self, oracle: DeliveryOracle, allow_repeats: bool = True) -> None:
         super().__init__()
         self._oracle = oracle
         self._allow_repeats = allow_repeats
@@ -91,5 +91,5 @@ def _same(wanted: Row | None, got: Row | None, partial: bool) -> bool:
     return all(name in wanted and wanted[name] == value for name, value in got.items())
 
 
-def _words(change: Expected) -> str:
+def _words(change: ExpectedChange) -> str:
     return f"{change.table} {change.key} {change.op.name.lower()} at {change.commit_ts}"

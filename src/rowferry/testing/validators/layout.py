@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from rowferry.change.chunk import Rows
-from rowferry.testing.feed import Feed, Where
+from rowferry.testing.feed import WatchedFeed, Where
 from rowferry.testing.validators.delivery import NothingLostOrInvented
-from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.validators.oracle import DeliveryOracle
 from rowferry.testing.validators.validator import Validator
 
 _DATA = re.compile(r"CDC(\d+)\.(?!index$)[A-Za-z0-9]+(?:\.gz|\.zst)?", re.ASCII)
@@ -52,7 +52,7 @@ class StorageLayout(Validator):
     def __init__(
         self,
         root: Path,
-        oracle: Oracle | None = None,
+        oracle: DeliveryOracle | None = None,
         decode: Callable[[Path], Iterable[Rows]] | None = None,
         allow_repeats: bool = False,
     ) -> None:
@@ -69,7 +69,7 @@ class StorageLayout(Validator):
         self._stored: _Stored | None = None
         if oracle is not None and decode is not None:
             self._stored = _Stored(oracle, allow_repeats)
-            self._feed = Feed(oracle.facts, [self._stored])
+            self._feed = WatchedFeed(oracle.facts, [self._stored])
         else:
             self.leave_unchecked("metadata against contents, repeats: no history or no decoder")
 

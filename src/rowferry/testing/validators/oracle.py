@@ -17,8 +17,8 @@ from rowferry.testing.model import (
     Commit,
     Entry,
     History,
+    HistoryReplay,
     Key,
-    Replay,
     Row,
     RowChange,
     Versions,
@@ -40,7 +40,7 @@ class SnapshotWindow:
     high: int
 
 
-class Expected(NamedTuple):
+class ExpectedChange(NamedTuple):
     """One change that the feed delivers; `required` is False inside a snapshot's window."""
 
     commit_ts: int
@@ -52,7 +52,7 @@ class Expected(NamedTuple):
     required: bool
 
 
-class Oracle:
+class DeliveryOracle:
     """Answers what must, may and must not be delivered.
 
     Args:
@@ -88,7 +88,7 @@ class Oracle:
         return Versions(self.entries)
 
     @cached_property
-    def expected(self) -> list[Expected]:
+    def expected(self) -> list[ExpectedChange]:
         """Every change of the log that the feed delivers, in commit order, in the feed's form."""
         return list(self._expected())
 
@@ -102,7 +102,7 @@ class Oracle:
             found.setdefault((change.table, change.key, stamp), []).append(place)
         return found
 
-    def at(self, table: TableId, key: Key, commit_ts: int) -> list[Expected]:
+    def at(self, table: TableId, key: Key, commit_ts: int) -> list[ExpectedChange]:
         """Return the expected changes of one key at one commit-ts, in order."""
         return [self.expected[p] for p in self.places.get((table, key, commit_ts), ())]
 
@@ -154,9 +154,9 @@ class Oracle:
             and (self.keeps(e.table) or (e.previous is not None and self.keeps(e.previous)))
         ]
 
-    def _expected(self) -> Iterator[Expected]:
+    def _expected(self) -> Iterator[ExpectedChange]:
         """Play the history, so that a `before` the writer did not know is filled in."""
-        replay = Replay([])
+        replay = HistoryReplay([])
         for entry in self.entries:
             if not isinstance(entry, Commit):
                 replay.play(entry, {})
@@ -166,7 +166,9 @@ class Oracle:
                     yield from self._in_feed_form(entry.commit_ts, change, replay)
                 replay.states.apply(change, replay.left_key(change))
 
-    def _in_feed_form(self, commit_ts: int, change: RowChange, at: Replay) -> Iterator[Expected]:
+    def _in_feed_form(
+        self, commit_ts: int, change: RowChange, at: HistoryReplay
+    ) -> Iterator[ExpectedChange]:
         table = change.table
         required = not self.in_window(table, commit_ts)
         before = change.before
@@ -175,10 +177,14 @@ class Oracle:
         schema = at.states.schemas.get(table)
         if change.op is Op.UPDATE and self._splits(schema, before, change.after):
             old_key = at.left_key(change) or change.key
-            yield Expected(commit_ts, table, Op.DELETE, old_key, before, None, required)
-            yield Expected(commit_ts, table, Op.INSERT, change.key, None, change.after, required)
+            yield ExpectedChange(commit_ts, table, Op.DELETE, old_key, before, None, required)
+            yield ExpectedChange(
+                commit_ts, table, Op.INSERT, change.key, None, change.after, required
+            )
         else:
-            yield Expected(commit_ts, table, change.op, change.key, before, change.after, required)
+            yield ExpectedChange(
+                commit_ts, table, change.op, change.key, before, change.after, required
+            )
 
     def _splits(self, schema: TableSchema | None, before: Row | None, after: Row | None) -> bool:
         if self.facts.updates != "split-keys":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from rowferry.change.table import TableId
-from rowferry.testing.feed import DeliveredRows, FeedFacts, Standing
+from rowferry.testing.feed import DeliveredRows, FeedFacts, RowRepetition
 from rowferry.testing.model import Key, Row
-from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.validators.oracle import DeliveryOracle
 from rowferry.testing.validators.validator import Validator
 
 
@@ -20,7 +20,7 @@ class PerKeyOrder(Validator):
 
     promise: ClassVar[str] = "P2"
 
-    def __init__(self, facts: FeedFacts, oracle: Oracle | None = None) -> None:
+    def __init__(self, facts: FeedFacts, oracle: DeliveryOracle | None = None) -> None:
         super().__init__()
         self._facts = facts
         self._oracle = oracle
@@ -48,12 +48,12 @@ class PerKeyOrder(Validator):
         for i, (key, stamp, standing) in enumerate(
             zip(rows.keys, rows.commit_ts, rows.standing, strict=True)
         ):
-            if standing is Standing.REPEAT:
+            if standing is RowRepetition.REPEAT:
                 continue
             newest = last.get(key, -1)
-            if standing is Standing.REWRITTEN:
+            if standing is RowRepetition.REWRITTEN:
                 self.fail(f"{rows.place(i)}: a repeat with other bytes")
-            elif standing is Standing.FIRST:
+            elif standing is RowRepetition.FIRST:
                 if stamp < newest:
                     self.fail(f"{rows.place(i)}: first seen after the change at {newest}")
                 else:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from rowferry.change.chunk import Op, SchemaChange
 from rowferry.change.table import TableId
-from rowferry.testing.feed import DeliveredRows, Standing, Where
+from rowferry.testing.feed import DeliveredRows, RowRepetition, Where
 from rowferry.testing.model import Key, Row
-from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.validators.oracle import DeliveryOracle
 from rowferry.testing.validators.replica import Replica, Touched
 from rowferry.testing.validators.validator import Validator
 
@@ -20,7 +20,7 @@ Invariant = Callable[[Tables], str | None]
 class Difference:
     """Which keys of the replica differ from the source, of those touched since the last look."""
 
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(self, oracle: DeliveryOracle) -> None:
         self.replica = Replica(oracle)
         self._source = oracle.history.replay()
         self._oracle = oracle
@@ -74,7 +74,10 @@ class RebuildMatches(Validator):
     promise: ClassVar[str] = "P4"
 
     def __init__(
-        self, oracle: Oracle, invariant: Invariant | None = None, one_container: bool = False
+        self,
+        oracle: DeliveryOracle,
+        invariant: Invariant | None = None,
+        one_container: bool = False,
     ) -> None:
         super().__init__()
         self._oracle = oracle
@@ -96,7 +99,7 @@ class RebuildMatches(Validator):
         if self._one_container and self._oracle.facts.carries_commit_ts:
             for i, (stamp, standing) in enumerate(zip(rows.commit_ts, rows.standing, strict=True)):
                 home = self._homes.setdefault((rows.table, stamp), rows.container)
-                if home != rows.container and standing is not Standing.REPEAT:
+                if home != rows.container and standing is not RowRepetition.REPEAT:
                     if not self._oracle.in_window(rows.table, stamp):
                         self.fail(f"{rows.place(i)}: its transaction began in {home}")
 
@@ -138,11 +141,11 @@ class SnapshotMeetsLog(Validator):
 
     promise: ClassVar[str] = "P7"
 
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(self, oracle: DeliveryOracle) -> None:
         super().__init__()
         self._oracle = oracle
         self._open = dict(oracle.windows)
-        only = Oracle(
+        only = DeliveryOracle(
             oracle.history,
             oracle.facts,
             tuple(oracle.windows.values()),

@@ -9,7 +9,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadInput
 from rowferry.testing.feed import DeliveredRows
 from rowferry.testing.model import Key, RowChange, TableStates, add_touched
-from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.validators.oracle import DeliveryOracle
 
 Touched: TypeAlias = dict[TableId, set[Key] | None]
 _Waiting: TypeAlias = tuple[int, int, RowChange | SchemaChange, Key | None]  # commit-ts, rank
@@ -24,7 +24,7 @@ class Replica:
     from the feed, or from the history where the feed carries none.
     """
 
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(self, oracle: DeliveryOracle) -> None:
         self.states = TableStates()
         self._oracle = oracle
         self._dated = oracle.facts.carries_commit_ts

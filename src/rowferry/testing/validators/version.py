@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.table import TableId
-from rowferry.testing.feed import DeliveredRows, Standing, Where
-from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.feed import DeliveredRows, RowRepetition, Where
+from rowferry.testing.validators.oracle import DeliveryOracle
 from rowferry.testing.validators.validator import Validator
 
 
@@ -26,7 +26,7 @@ class RightVersions(Validator):
 
     promise: ClassVar[str] = "P6"
 
-    def __init__(self, oracle: Oracle, partitions: tuple[str, ...] = ()) -> None:
+    def __init__(self, oracle: DeliveryOracle, partitions: tuple[str, ...] = ()) -> None:
         super().__init__()
         self._oracle = oracle
         self._partitions = partitions
@@ -52,7 +52,7 @@ class RightVersions(Validator):
         lane = (rows.container, table)
         ddl = self._last_ddl.get(lane, 0)
         for i, (stamp, standing) in enumerate(zip(rows.commit_ts, rows.standing, strict=True)):
-            if standing is Standing.REPEAT:
+            if standing is RowRepetition.REPEAT:
                 continue
             if not self._in_force(table, version, stamp, own is at(table, stamp)):
                 self.fail(f"{rows.place(i)}: written as version {version}, not in force then")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rowferry.testing.feed import DeliveredRows, FeedFacts, Standing, Where
-from rowferry.testing.validators.oracle import Oracle
+from rowferry.testing.feed import DeliveredRows, FeedFacts, RowRepetition, Where
+from rowferry.testing.validators.oracle import DeliveryOracle
 from rowferry.testing.validators.validator import Validator
 
 
@@ -18,7 +18,7 @@ class WatermarkHolds(Validator):
 
     promise: ClassVar[str] = "P3"
 
-    def __init__(self, facts: FeedFacts, oracle: Oracle | None = None) -> None:
+    def __init__(self, facts: FeedFacts, oracle: DeliveryOracle | None = None) -> None:
         super().__init__()
         self._dated = facts.carries_commit_ts
         self._oracle = oracle
@@ -45,7 +45,11 @@ class WatermarkHolds(Validator):
         mark = max(self._marks.get(rows.container, 0), self._marks.get("", 0))
         low = self._open_snapshot(rows)
         for i, (stamp, standing) in enumerate(zip(rows.commit_ts, rows.standing, strict=True)):
-            if stamp <= mark and stamp != low and standing in (Standing.FIRST, Standing.OTHER):
+            if (
+                stamp <= mark
+                and stamp != low
+                and standing in (RowRepetition.FIRST, RowRepetition.OTHER)
+            ):
                 self.fail(f"{rows.place(i)}: first seen after watermark {mark}")
 
     def _open_snapshot(self, rows: DeliveredRows) -> int | None:

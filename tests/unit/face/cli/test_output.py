@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId
-from rowferry.control.feed.loop import Step
+from rowferry.control.feed.loop import StepResult
 from rowferry.errors import BadOption
 from rowferry.face.cli import output
 from rowferry.face.cli.changefeed_forms import show_list
@@ -87,9 +87,9 @@ def test_bars_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, now = terminal(), 1_700_000_000.0
     monkeypatch.setattr(output.time, "time", lambda: now)
 
-    def behind(seconds: float, *shares: SnapshotShare) -> Step:
+    def behind(seconds: float, *shares: SnapshotShare) -> StepResult:
         stamp = round((now - seconds) * 1000) << PHYSICAL_SHIFT
-        return Step(published=True, rows=3, watermark=stamp, snapshots=shares)
+        return StepResult(published=True, rows=3, watermark=stamp, snapshots=shares)
 
     with RunView(screen, "feed") as view:
         view.step(behind(80, SnapshotShare(TableId("a", "t"), 1, 4)))

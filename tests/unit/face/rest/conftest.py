@@ -13,7 +13,7 @@ from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.face.about import About
 from rowferry.face.gate import Gate
-from rowferry.face.names import Names
+from rowferry.face.names import ServerNames
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.serving import serve
 from rowferry.face.sources import Sources
@@ -54,7 +54,7 @@ def asking(operations: Operations) -> Callable[..., TestClient]:
     """Return a client of a server with this gate and these sources."""
 
     def made(gate: Gate | None = None, sources: Sources | None = None) -> TestClient:
-        names = Names.read(["testserver:80"])
+        names = ServerNames.read(["testserver:80"])
         return TestClient(create_app(operations, ABOUT, gate, sources, names))
 
     return made

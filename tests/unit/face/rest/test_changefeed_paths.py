@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.operations import Created, Operations, Wanted
 from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.errors import SinkUnavailable
@@ -106,7 +106,7 @@ def test_the_verbs_and_their_states(
     create(client, source)
     assert client.post(f"{FEEDS}/one/pause").json() == {}
     assert client.post(f"{FEEDS}/one/pause").json() == {}  # once is enough
-    assert operations.store.feed("one").state is State.STOPPED  # type: ignore[union-attr]
+    assert operations.store.feed("one").state is FeedState.STOPPED  # type: ignore[union-attr]
     changed = client.put(
         f"{FEEDS}/one", json={"replica_config": {"filter": {"rules": ["shop.orders"]}}}
     )

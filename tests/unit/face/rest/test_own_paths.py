@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
-from rowferry.control.lifecycle import State, Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.operations import Operations, Seen
 from rowferry.control.store.contract import Hold, Sample
 from rowferry.errors import SinkUnavailable
@@ -94,7 +94,7 @@ def test_the_overview_is_read_once_a_second(
     overview = Overview(operations, About("a:1", "1", 0.0, "x"), lambda: next(clock))
     found = [overview.look() for _ in range(3)]
     assert found[0] is found[1] and found[1] is not found[2]
-    assert asked == [tuple(State)] * 2
+    assert asked == [tuple(FeedState)] * 2
 
 
 def test_old_samples_say_nothing_about_now(

@@ -12,7 +12,7 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import LogLost, SnapshotGone
 from rowferry.flow.capture.range_log import catalog
-from rowferry.flow.capture.range_log.client import Head, Registration, Rerouted, Route
+from rowferry.flow.capture.range_log.client import Head, KnownRange, Registration, Rerouted
 from rowferry.flow.capture.range_log.page import Page, read_page
 from rowferry.refstore.kv_encode import encode_rows, table_end, table_prefix
 from rowferry.wire import range_cdc_pb2 as pb
@@ -187,9 +187,9 @@ class FakeRanges:
 
     # --- RangeClient -----------------------------------------------------------------------------
 
-    def routes(self, start_key: bytes = b"", end_key: bytes = b"") -> list[Route]:
+    def routes(self, start_key: bytes = b"", end_key: bytes = b"") -> list[KnownRange]:
         found = [
-            Route(
+            KnownRange(
                 r.range_id,
                 r.conf_ver,
                 r.version,
@@ -206,7 +206,7 @@ class FakeRanges:
         ]
         return sorted(found, key=lambda r: r.start_key)
 
-    def _home(self, route: Route) -> FakeRange:
+    def _home(self, route: KnownRange) -> FakeRange:
         home = self.ranges[route.range_id]
         if (home.conf_ver, home.version) != (route.conf_ver, route.version):
             raise Rerouted("stale epoch")
@@ -215,7 +215,7 @@ class FakeRanges:
     def timestamp(self) -> int:
         return self.tick()
 
-    def register(self, route: Route) -> Registration:
+    def register(self, route: KnownRange) -> Registration:
         home = self._home(route)
         home.snapshots[home.last_index] = dict(home.data)
         keys = sorted(home.data)
@@ -223,7 +223,7 @@ class FakeRanges:
         return Registration(home.last_index, self.tick(), cuts, False)
 
     def pull_snapshot(
-        self, route: Route, version: int, last_key: str, end_key: str, max_bytes: int = 0
+        self, route: KnownRange, version: int, last_key: str, end_key: str, max_bytes: int = 0
     ) -> tuple[Page, bool]:
         home = self._home(route)
         if version not in home.snapshots:
@@ -240,7 +240,7 @@ class FakeRanges:
         return read_page(answer.SerializeToString(), 3, "fake")[0], len(taken) == len(keys)
 
     def pull_log(
-        self, route: Route, last_index: int, until_index: int, max_bytes: int = 0
+        self, route: KnownRange, last_index: int, until_index: int, max_bytes: int = 0
     ) -> tuple[Page, int]:
         home = self._home(route)
         self._check_log(home, last_index)
@@ -260,7 +260,7 @@ class FakeRanges:
             raise LogLost(f"range {home.range_id}: the log after index {last_index} is gone")
 
     def heads(
-        self, asked: list[tuple[Route, int]], at_ts: int = 0, mark_bytes: int = 0
+        self, asked: list[tuple[KnownRange, int]], at_ts: int = 0, mark_bytes: int = 0
     ) -> list[Head]:
         found = []
         for route, last_index in asked:

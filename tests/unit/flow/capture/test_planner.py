@@ -16,7 +16,7 @@ from rowferry.errors import BadOption, LogLost, SnapshotGone
 from rowferry.flow.capture.contract import Appetite
 from rowferry.flow.capture.range_log.planner import RangePlanner
 from rowferry.flow.capture.range_log.read import read_segment
-from rowferry.flow.capture.range_log.state import State
+from rowferry.flow.capture.range_log.state import RangeState
 
 
 class AllTables:
@@ -58,7 +58,9 @@ class Feed:
     def open(self, letters: str = "t", ignored: tuple[DdlKind, ...] = ()) -> RangePlanner:
         state = None
         if self.position:
-            state = State.from_position(self.position, tuple(self.ranges.values()), self.versions)  # type: ignore[arg-type]
+            state = RangeState.from_position(
+                self.position, tuple(self.ranges.values()), self.versions
+            )  # type: ignore[arg-type]
         return RangePlanner(
             self.store,
             AllTables(letters, ignored),

@@ -15,7 +15,7 @@ from rowferry.change.position import PHYSICAL_SHIFT, Stage
 from rowferry.change.table import TableId
 from rowferry.errors import CorruptLog, LogLost, SnapshotGone, SourceMismatch, SourceUnavailable
 from rowferry.flow.capture.range_log import planner, read
-from rowferry.flow.capture.range_log.client import Head, Route
+from rowferry.flow.capture.range_log.client import Head, KnownRange
 from rowferry.flow.capture.range_log.page import Page
 from rowferry.flow.capture.range_log.reroute import patiently
 
@@ -30,11 +30,11 @@ class Faulty(FakeRanges):
         self.hidden: set[int] = set()
         self.asked = 0
 
-    def routes(self, start_key: bytes = b"", end_key: bytes = b"") -> list[Route]:
+    def routes(self, start_key: bytes = b"", end_key: bytes = b"") -> list[KnownRange]:
         return [r for r in super().routes(start_key, end_key) if r.range_id not in self.hidden]
 
     def pull_log(
-        self, route: Route, last_index: int, until_index: int, max_bytes: int = 0
+        self, route: KnownRange, last_index: int, until_index: int, max_bytes: int = 0
     ) -> tuple[Page, int]:
         if self.ends_at is not None:
             until_index = max(last_index, min(until_index, self.ends_at))
@@ -42,7 +42,7 @@ class Faulty(FakeRanges):
         return (page.take(slice(None, None, -1)) if self.backwards else page), reached  # type: ignore[arg-type]
 
     def pull_snapshot(
-        self, route: Route, version: int, last_key: str, end_key: str, max_bytes: int = 0
+        self, route: KnownRange, version: int, last_key: str, end_key: str, max_bytes: int = 0
     ) -> tuple[Page, bool]:
         page, ended = super().pull_snapshot(route, version, last_key, end_key)
         if self.backwards and last_key:
@@ -50,7 +50,7 @@ class Faulty(FakeRanges):
         return page, ended
 
     def heads(
-        self, asked: list[tuple[Route, int]], at_ts: int = 0, mark_bytes: int = 0
+        self, asked: list[tuple[KnownRange, int]], at_ts: int = 0, mark_bytes: int = 0
     ) -> list[Head]:
         self.asked += 1
         found = super().heads(asked, at_ts, mark_bytes)

@@ -5,7 +5,7 @@ import pytest
 
 from rowferry.errors import BadEventFilter
 from rowferry.flow.decide.expression import Expression
-from rowferry.flow.decide.expression_values import Images
+from rowferry.flow.decide.expression_values import ImageColumns
 from rowferry.mysql.ddl.statement import parse_create
 
 TABLE = parse_create(
@@ -24,7 +24,7 @@ ROWS = pa.array(
 
 
 def true_rows(text: str) -> list[bool]:
-    found: list[bool] = Expression(text, "key").fit(TABLE)(Images(ROWS)).tolist()
+    found: list[bool] = Expression(text, "key").fit(TABLE)(ImageColumns(ROWS)).tolist()
     return found
 
 
@@ -63,7 +63,7 @@ def test_true_rows(text: str, expected: list[bool]) -> None:
 
 def test_years_of_two_digits() -> None:
     table = parse_create("CREATE TABLE t (y YEAR)", "shop")
-    rows = Images(pa.array([{"y": 2012}, {"y": 1999}, {"y": 0}], table.image))
+    rows = ImageColumns(pa.array([{"y": 2012}, {"y": 1999}, {"y": 0}], table.image))
 
     def said(text: str) -> list[bool]:
         return Expression(text, "key").fit(table)(rows).tolist()
@@ -74,7 +74,7 @@ def test_years_of_two_digits() -> None:
 
 
 def test_only_wanted_rows() -> None:
-    found = Expression("id > 1", "key").fit(TABLE)(Images(ROWS, pa.array([2, 0])))
+    found = Expression("id > 1", "key").fit(TABLE)(ImageColumns(ROWS, pa.array([2, 0])))
     assert found.tolist() == [True, False]
 
 
@@ -144,7 +144,7 @@ def test_texts_compare_as_the_column_says(column: str, text: str, expected: list
     table = parse_create(f"CREATE TABLE t (a {column})", "shop")
     values = [1, 2] if column.startswith("enum") else ["Rose", "ROSE"]
     rows = pa.array([{"a": v} for v in values], table.image)
-    assert Expression(text, "key").fit(table)(Images(rows)).tolist() == expected
+    assert Expression(text, "key").fit(table)(ImageColumns(rows)).tolist() == expected
 
 
 def test_refused_as_a_whole() -> None:
@@ -165,4 +165,4 @@ def test_a_column_that_the_images_lack() -> None:
     fitted = Expression("price > 1", "key").fit(TABLE)
     partial = pa.array([{"id": 1}], pa.struct([("id", pa.int64())]))
     with pytest.raises(BadEventFilter, match="the row images lack the column 'price'"):
-        fitted(Images(partial))
+        fitted(ImageColumns(partial))

@@ -16,7 +16,7 @@ from rowferry.change.table import TableId
 from rowferry.flow.decide.event_filter import EVENTS
 from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.expression_syntax import FUNCTIONS
-from rowferry.flow.decide.expression_values import Images
+from rowferry.flow.decide.expression_values import ImageColumns
 from rowferry.spec.config_file import read_config
 
 PAGE = (ROOT / "docs" / "filters.md").read_text()
@@ -30,7 +30,7 @@ TABLE = made(
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_expressions(row: list[str]) -> None:
     expression, image, result = (cell.strip("`") for cell in row)
-    images = Images(pa.array([json.loads(image)], TABLE.image))
+    images = ImageColumns(pa.array([json.loads(image)], TABLE.image))
     assert Expression(expression, "key").fit(TABLE)(images)[0] == (result == "true")
     unknown = Expression(f"({expression}) IS NULL", "key").fit(TABLE)(images)[0]
     assert unknown == (result == "NULL")

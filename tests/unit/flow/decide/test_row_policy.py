@@ -17,7 +17,7 @@ from rowferry.change.table import TableSchema
 from rowferry.errors import TableNotActiveActive
 from rowferry.flow.decide.row_policy import Stamps, by_policy
 from rowferry.testing.model import History, RowChange
-from rowferry.testing.row_policy import Row, as_readers_see, policy_of
+from rowferry.testing.row_policy import PolicyRow, as_readers_see, policy_of
 
 NULL, ZERO, ZERO_DATE = None, "0", "0000-00-00 00:00:00.000000"
 TIME, LATER = "2025-03-10 00:00:00.000000", "2025-03-11 00:00:00.000000"
@@ -213,7 +213,7 @@ def test_as_the_model(
     wanted = [
         (r.op, r.before, r.after)
         for op, before, after in given_rows
-        for r in policy_of(Row(op, before, after, 1), table, mode, cluster_index=2)
+        for r in policy_of(PolicyRow(op, before, after, 1), table, mode, cluster_index=2)
     ]
     assert found == wanted
 

@@ -17,9 +17,9 @@ from rowferry.change.table import TableSchema
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.storage.files import Files, Stored
 from rowferry.flow.sink.storage.object_files import ObjectFiles, ObjectStaged
-from rowferry.flow.sink.storage.options import Settings
+from rowferry.flow.sink.storage.options import StorageSettings
 from rowferry.flow.sink.storage.reader import StoredData, StoredSchema, read_storage
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.spec.changefeed import ChangefeedSpec
 
 Hook = Callable[[str, str], None]
@@ -73,10 +73,10 @@ class Bucket(ObjectFiles):
 
 def sink_on(
     files: Files, query: str = "", now: Callable[[], datetime] | None = None, **more: Any
-) -> Storage:
-    class Here(Storage):
+) -> StorageSink:
+    class Here(StorageSink):
         @classmethod
-        def files_of(cls, spec: ChangefeedSpec, settings: Settings) -> Files:
+        def files_of(cls, spec: ChangefeedSpec, settings: StorageSettings) -> Files:
             return files
 
     codec: Any = SimpleNamespace(TRAITS=CSV)

@@ -16,7 +16,7 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.sink.contract import Owner
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -50,8 +50,8 @@ def storage(
     query: str = "",
     codec: CodecTraits = CSV,
     now: Callable[[], datetime] | None = None,
-) -> Storage:
-    return Storage(spec_for(root, config, query), SimpleNamespace(TRAITS=codec), now)
+) -> StorageSink:
+    return StorageSink(spec_for(root, config, query), SimpleNamespace(TRAITS=codec), now)
 
 
 def table(name: str = "employee", database: str = "hr", version: int = 100) -> TableSchema:
@@ -83,7 +83,7 @@ def frame(*values: bytes, rows: int | None = None) -> Encoded:
 class Feed:
     """Plans, writes and publishes as the loop does, with one table version per slice."""
 
-    def __init__(self, sink: Storage, *schemas: TableSchema) -> None:
+    def __init__(self, sink: StorageSink, *schemas: TableSchema) -> None:
         self.sink = sink
         self.schemas = {(s.id, s.version): s for s in schemas or (EMPLOYEE,)}
         self.state: dict[str, Any] | None = None

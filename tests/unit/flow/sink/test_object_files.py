@@ -15,9 +15,9 @@ from obstore.store import MemoryStore
 
 from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable, Verdict
 from rowferry.flow.sink.storage import object_files
-from rowferry.flow.sink.storage.files import Entry, each
+from rowferry.flow.sink.storage.files import DirectoryEntry, each
 from rowferry.flow.sink.storage.object_files import ObjectFiles
-from rowferry.flow.sink.storage.spool import Budget, Spool
+from rowferry.flow.sink.storage.spool import Budget, UploadSpool
 
 
 @pytest.fixture
@@ -65,8 +65,11 @@ def test_a_listing_shows_this_prefix_only(files: ObjectFiles) -> None:
     ObjectFiles(store, "s3://bucket", "pre/fixed").create("other", b"")
     for path in ("metadata", "db/t/1/CDC000001.csv", "db/t/1/meta/CDC.index", "db/meta/s.json"):
         files.create(path, b"x")
-    assert files.entries("") == [Entry("db", True), Entry("metadata", False)]
-    assert files.entries("db/t/1") == [Entry("CDC000001.csv", False), Entry("meta", True)]
+    assert files.entries("") == [DirectoryEntry("db", True), DirectoryEntry("metadata", False)]
+    assert files.entries("db/t/1") == [
+        DirectoryEntry("CDC000001.csv", False),
+        DirectoryEntry("meta", True),
+    ]
     assert files.entries("none") == []
     assert len(list(files.paths(9))) == 4
     assert sorted(files.paths(2)) == ["db/meta/s.json", "metadata"]
@@ -80,13 +83,13 @@ def test_a_listing_shows_this_prefix_only(files: ObjectFiles) -> None:
 def test_names_stay_as_they_are(files: ObjectFiles, name: str) -> None:
     files.create(f"{name}/{name}", b"x")
     assert list(files.paths(9)) == [f"{name}/{name}"]
-    assert files.entries("") == [Entry(name, True)]
+    assert files.entries("") == [DirectoryEntry(name, True)]
 
 
 @pytest.mark.parametrize("size", [0, 10, 256 << 10, (256 << 10) + 1, 9 << 20])
 @pytest.mark.parametrize("in_memory", [0, 150_000, 64 << 20])
 def test_content_of_any_length(files: ObjectFiles, size: int, in_memory: int) -> None:
-    files._spool = Spool(in_memory)
+    files._spool = UploadSpool(in_memory)
     data = os.urandom(size)
     staged = files.stage()
     for begin in range(0, size, 100_000):
@@ -115,7 +118,7 @@ def test_content_above_one_put_goes_in_parts(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_staged_content_needs_one_handle_and_leaves_nothing(files: ObjectFiles) -> None:
-    files._spool = spool = Spool(1 << 20)
+    files._spool = spool = UploadSpool(1 << 20)
     gc.collect()  # handles that other tests left behind must not go in between
     before = len(os.listdir("/proc/self/fd"))
     staged = [files.stage(b"x" * (300 << 10)) for _ in range(50)]

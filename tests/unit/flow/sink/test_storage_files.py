@@ -9,7 +9,7 @@ import pytest
 
 from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage import local_files, local_handles
-from rowferry.flow.sink.storage.files import Entry, each, each_fenced
+from rowferry.flow.sink.storage.files import DirectoryEntry, each, each_fenced
 from rowferry.flow.sink.storage.local_files import LocalFiles
 
 LONG = bytes(range(256)) * 400  # more than waits in memory
@@ -57,14 +57,14 @@ def test_a_rewrite_with_the_same_content_changes_the_tag(files: LocalFiles) -> N
 def test_entries_delete_and_prune(files: LocalFiles) -> None:
     files.create("d/x", b"")
     files.create("d/e/y", b"")
-    assert files.entries("d") == [Entry("e", True), Entry("x", False)]
+    assert files.entries("d") == [DirectoryEntry("e", True), DirectoryEntry("x", False)]
     assert files.entries("missing") == []
     files.prune("d/e")
     files.delete("d/e/y")
     files.delete("d/e/y")
     files.prune("d/e")
     files.prune("d/e")
-    assert files.entries("d") == [Entry("x", False)]
+    assert files.entries("d") == [DirectoryEntry("x", False)]
 
 
 def test_staged_content_grows_without_a_name(files: LocalFiles) -> None:

@@ -27,7 +27,7 @@ from rowferry.errors import RowferryError, SinkOwned, TargetLost, TargetWentBack
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.local_files import LocalFiles
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 
 SLICE = slice_of(EMPLOYEE)
 INDEX = "hr/employee/100/2023-05-09/meta/CDC.index"
@@ -38,7 +38,7 @@ NOW = datetime(2023, 5, 10, tzinfo=UTC)
 class Place:
     """A directory or a bucket, and the processes that use it one after the other."""
 
-    def __init__(self, sink: Callable[..., Storage], files: Callable[[], Files]) -> None:
+    def __init__(self, sink: Callable[..., StorageSink], files: Callable[[], Files]) -> None:
         self._sink, self._files = sink, files
         self.state: dict[str, Any] | None = None
         self.delivered = self.epoch = 0
@@ -79,10 +79,10 @@ class Place:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     store, root = MemoryStore(), tmp_path / "out"
 
-    def on_disk(**more: Any) -> Storage:
+    def on_disk(**more: Any) -> StorageSink:
         return storage(root, now=lambda: NOW, **more)
 
-    def in_bucket(**more: Any) -> Storage:
+    def in_bucket(**more: Any) -> StorageSink:
         return sink_on(Bucket(store), now=lambda: NOW, **more)
 
     if request.param == "file":

@@ -10,13 +10,13 @@ from storage_kit import CSV, spec_for, storage, ts
 
 from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.flow.sink.storage.cron import Cron
-from rowferry.flow.sink.storage.options import Settings, read_settings
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.options import StorageSettings, read_settings
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
 
-def settings(config: dict[str, Any] | None = None, query: str = "") -> Settings:
+def settings(config: dict[str, Any] | None = None, query: str = "") -> StorageSettings:
     return read_settings(spec_for(Path("/x"), config, query))
 
 
@@ -108,7 +108,9 @@ def test_expiry_needs_days_in_paths() -> None:
 def test_a_uri_without_a_whole_path_is_refused_with_the_cure(uri: str, cure: str) -> None:
     source = Uri.parse("range://127.0.0.1:1", "source")
     with pytest.raises(BadUri, match=cure):
-        Storage(ChangefeedSpec("feed", source, Uri.parse(uri, "sink")), SimpleNamespace(TRAITS=CSV))
+        StorageSink(
+            ChangefeedSpec("feed", source, Uri.parse(uri, "sink")), SimpleNamespace(TRAITS=CSV)
+        )
 
 
 @pytest.mark.parametrize(

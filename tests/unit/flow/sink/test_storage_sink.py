@@ -35,9 +35,9 @@ from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.flow.sink.contract import Sink
 from rowferry.flow.sink.storage.local_files import LocalStaged
 from rowferry.flow.sink.storage.schema_file import of_change, of_table
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.storage.sink import StorageSink
 
-SINKS: tuple[type[Sink], ...] = (Storage, Blackhole)
+SINKS: tuple[type[Sink], ...] = (StorageSink, Blackhole)
 DAY = "hr/employee/100/2023-05-09"
 INDEX = f"{DAY}/meta/CDC.index"
 SLICE = slice_of(EMPLOYEE)

@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from rowferry.control.store.tables import VERSION_TABLE, Table
+from rowferry.control.store.tables import VERSION_TABLE, MetaTable
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Table.metadata,
+    target_metadata=MetaTable.metadata,
     version_table=VERSION_TABLE,
 )
 with context.begin_transaction():

@@ -21,7 +21,7 @@ from rowferry.flow.capture.binlog.client.retention import (
     retention_left,
     retention_notice,
 )
-from rowferry.flow.capture.binlog.client.server import Server, is_at, passed
+from rowferry.flow.capture.binlog.client.server import BinlogServer, is_at, passed
 from rowferry.flow.capture.binlog.client.stream import FAR, LogStream, StartAt
 from rowferry.flow.capture.binlog.ddl.captured_tables import Book
 from rowferry.flow.capture.binlog.frame.read_ahead import ReadAhead
@@ -36,8 +36,8 @@ from rowferry.flow.capture.binlog.snapshot.snapshots import (
     restart_shown,
     snapshot_shares,
 )
-from rowferry.flow.capture.binlog.state import State
-from rowferry.flow.capture.contract import Appetite, SnapshotShare, Standing
+from rowferry.flow.capture.binlog.state import BinlogState
+from rowferry.flow.capture.contract import Appetite, PlannerPosition, SnapshotShare
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.session import Flavour, Login
 
@@ -58,7 +58,7 @@ class BinlogPlanner:
         login: Login,
         decision: Decision,
         beginning: Beginning,
-        state: State | None,
+        state: BinlogState | None,
         versions: tuple[TableSchema, ...],
         server_id: int,
         follow_swaps: bool,
@@ -67,7 +67,7 @@ class BinlogPlanner:
         ranges: tuple[RangeProgress, ...],
         shown: tuple[TableSlice, ...] = (),
     ) -> None:
-        self._server = Server(login)
+        self._server = BinlogServer(login)
         self._decision = decision
         self._beginning = beginning
         self._server_id = server_id
@@ -76,7 +76,9 @@ class BinlogPlanner:
         self._retention_warning = retention_warning
         self._retention_at = 0.0
         self._retention_ms: int | None = None
-        self._state = state or State(LogPosition(self._server.flavour, self._server.facts.identity))
+        self._state = state or BinlogState(
+            LogPosition(self._server.flavour, self._server.facts.identity)
+        )
         self._is_new = state is None
         # Discarded plans have used ids up as well.
         used = (v.table_id + 1 for v in versions)
@@ -118,19 +120,19 @@ class BinlogPlanner:
         find_hold(state, self._server)  # what was planned before has been carried out by now
         return self._plan_log(appetite)
 
-    def standing(self, place: Mapping[str, Any]) -> Standing:
+    def standing(self, place: Mapping[str, Any]) -> PlannerPosition:
         """Return where all that was planned ends, as seen from a place of the log."""
         state = self._state
         if place["server"] != self._server.facts.identity:
-            return Standing.ELSEWHERE
+            return PlannerPosition.ELSEWHERE
         waits = state.hold is not None or state.lows or state.log.txn_ts
         if waits or state.in_stage(Stage.REGISTERED) or state.in_stage(Stage.SNAPSHOT):
-            return Standing.BEFORE
+            return PlannerPosition.BEFORE
         if not self._opened or state.log.server != place["server"]:
-            return Standing.BEFORE
+            return PlannerPosition.BEFORE
         if is_at(state.log, place):
-            return Standing.AT
-        return Standing.PAST if passed(state.log, place) else Standing.BEFORE
+            return PlannerPosition.AT
+        return PlannerPosition.PAST if passed(state.log, place) else PlannerPosition.BEFORE
 
     def has_news(self) -> bool:
         """Return whether the log's reader has framed something, or has failed."""

@@ -20,7 +20,13 @@ from rowferry.flow.capture.binlog.decode.rows_events import COMPRESSED, RowEvent
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.compressed import inflate_payload
-from rowferry.flow.capture.binlog.frame.scan import NONE_JOINED, Found, Maps, Pairs, run_walk
+from rowferry.flow.capture.binlog.frame.scan import (
+    NONE_JOINED,
+    FoundEvents,
+    Maps,
+    SegmentPairs,
+    run_walk,
+)
 from rowferry.mysql.feed_mark import MARK_TABLE
 from rowferry.mysql.session import Flavour, Login
 
@@ -88,7 +94,7 @@ class _Reader:
         self._places: dict[tuple[str, str], dict[int, int]] = {}
         for database, table, partition, place in read["names"]:
             self._places.setdefault((database, table), {})[partition] = place
-        self._maps, self._pairs, self._found = Maps(), Pairs(), Found(_ROOM)
+        self._maps, self._pairs, self._found = Maps(), SegmentPairs(), FoundEvents(_ROOM)
         self._decoders: list[tuple[RowsDecoder, int | None]] = []  # by the pairs' places
         self._forms: list[int] = []  # by the same; below 0: the table stands alone
         self._pairs_of: dict[int, list[int]] = {}  # of each slice

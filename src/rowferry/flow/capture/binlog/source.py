@@ -15,12 +15,12 @@ from rowferry.errors import TableNotActiveActive
 from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.client.privileges import check_select
 from rowferry.flow.capture.binlog.client.probe import cascade_notices, preflight
-from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
 from rowferry.flow.capture.binlog.read import read_log
 from rowferry.flow.capture.binlog.snapshot.begin import Beginning
-from rowferry.flow.capture.binlog.state import State
+from rowferry.flow.capture.binlog.state import BinlogState
 from rowferry.flow.capture.contract import SourceTraits, filter_text
 from rowferry.flow.decide.contract import Decision
 from rowferry.moment import moment
@@ -71,7 +71,7 @@ class BinlogSource:
             found = preflight(connection, self._login, self._options, needs_snapshot)
             self.notices = found.notices
             self.identity = found.facts.identity
-        server = Server(self._login)
+        server = BinlogServer(self._login)
         try:
             tables = server.tables(decision.keeps_table, lambda: 0)
             names = {t.id for t in tables if decision.captures(t)}
@@ -94,7 +94,7 @@ class BinlogSource:
 
     def check_beginning(self) -> None:
         """Make sure that the log holds the place where a changefeed without progress begins."""
-        server = Server(self._login)
+        server = BinlogServer(self._login)
         try:
             self._beginning.check(server)
         finally:
@@ -137,7 +137,7 @@ class BinlogSource:
     ) -> BinlogPlanner:
         """Open the driver's half after a published state."""
         known = "log" in position
-        state = State.from_position(position, ranges, versions) if known else None
+        state = BinlogState.from_position(position, ranges, versions) if known else None
         return BinlogPlanner(
             self._login,
             decision,

@@ -19,7 +19,7 @@ TOLD: Final = "ff"
 
 
 @dataclass(slots=True)
-class Captured:
+class BinlogTable:
     """A captured table: its version in force, and how far its snapshot is."""
 
     schema: TableSchema
@@ -55,7 +55,7 @@ class Left:
 
 
 @dataclass(slots=True)
-class State:
+class BinlogState:
     """The planner's facts after a stretch.
 
     Attributes:
@@ -75,7 +75,7 @@ class State:
 
     log: LogPosition
     started: bool = False
-    tables: dict[int, Captured] = field(default_factory=dict)
+    tables: dict[int, BinlogTable] = field(default_factory=dict)
     next_table_id: int = 1
     lows: dict[int, Place] = field(default_factory=dict)
     hold: Place | None = None
@@ -83,7 +83,7 @@ class State:
     left: dict[TableId, Left] = field(default_factory=dict)
     rules: str = ""
     finished: bool = False
-    _by_name: dict[TableId, Captured] | None = field(
+    _by_name: dict[TableId, BinlogTable] | None = field(
         default=None, init=False, repr=False, compare=False
     )
 
@@ -112,7 +112,7 @@ class State:
         position: dict[str, Any],
         ranges: Iterable[RangeProgress],
         versions: Iterable[TableSchema],
-    ) -> State:
+    ) -> BinlogState:
         """Read what `to_position` wrote; a table's version in force is its newest one so far."""
         log = LogPosition.from_json(position["log"])
         newest: dict[int, TableSchema] = {}
@@ -133,10 +133,10 @@ class State:
         for progress in ranges:
             schema = newest.get(progress.table_id)
             if schema is not None:  # else it was met behind this position, and will be again
-                state.tables[progress.table_id] = Captured(schema, progress)
+                state.tables[progress.table_id] = BinlogTable(schema, progress)
         return state
 
-    def put(self, schema: TableSchema, stage: Stage, low_ts: int = 0) -> Captured:
+    def put(self, schema: TableSchema, stage: Stage, low_ts: int = 0) -> BinlogTable:
         """Add a table, or go on with a new definition of one; whoever had its name is gone."""
         names = self.by_name()
         rival = names.get(schema.id)
@@ -164,7 +164,7 @@ class State:
             init_snapshot_ts=low_ts,
             current_snapshot_ts=low_ts,
         )
-        found = self.tables[schema.table_id] = names[schema.id] = Captured(schema, progress)
+        found = self.tables[schema.table_id] = names[schema.id] = BinlogTable(schema, progress)
         return found
 
     def forget(self, table_id: int) -> None:
@@ -181,17 +181,17 @@ class State:
             self.left[gone.schema.id] = Left.of(gone.schema)
         self.forget(table_id)
 
-    def in_stage(self, stage: Stage) -> list[Captured]:
+    def in_stage(self, stage: Stage) -> list[BinlogTable]:
         """Return the tables whose progress is at a stage, by id."""
         known = list(self.tables.values())  # at once: framing ahead may add one meanwhile
         found = [t for t in known if t.progress.stage is stage]
         return sorted(found, key=lambda t: t.schema.table_id)
 
-    def is_unsettled(self, table: Captured) -> bool:
+    def is_unsettled(self, table: BinlogTable) -> bool:
         """Return whether a table was read at moments that the log has not passed."""
         return 0 < self.unsettled_from <= table.low_ts
 
-    def by_name(self) -> dict[TableId, Captured]:
+    def by_name(self) -> dict[TableId, BinlogTable]:
         """Return the captured tables by name; not yours to change."""
         if self._by_name is None:
             self._by_name = {t.schema.id: t for t in self.tables.values()}

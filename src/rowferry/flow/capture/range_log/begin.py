@@ -8,14 +8,14 @@ from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption, LogLost
 from rowferry.flow.capture.range_log.catalog_reader import CatalogReader
-from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
-from rowferry.flow.capture.range_log.state import Captured, State
+from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
+from rowferry.flow.capture.range_log.state import RangeState, RangeTable
 from rowferry.flow.decide.contract import Decision
 
 
 def state_at(
-    client: RangeClient, decision: Decision, routes: Iterable[Route], start_ts: int, rules: str
-) -> State:
+    client: RangeClient, decision: Decision, routes: Iterable[KnownRange], start_ts: int, rules: str
+) -> RangeState:
     """Return the state behind a commit-ts: the tables of then, and the place in each range's log.
 
     Raises:
@@ -29,7 +29,7 @@ def state_at(
         catalog = CatalogReader(client)
         then = catalog.at(start_ts)
         tables = {
-            t.table_id: Captured(t, True) for t in then.tables.values() if decision.captures(t)
+            t.table_id: RangeTable(t, True) for t in then.tables.values() if decision.captures(t)
         }
         owners = {p: t.schema for t in tables.values() for p in t.schema.physical_ids}
         mine = [r for r in routes if r.physical_id in owners]
@@ -40,7 +40,7 @@ def state_at(
         ) from None
     if any(head.closed_ts < start_ts for head in heads):
         raise Rerouted(f"commit-ts {start_ts} is not closed yet")
-    return State(
+    return RangeState(
         cluster_id=client.cluster_id,
         resolved_ts=start_ts,
         catalog_index=then.index,
@@ -56,7 +56,7 @@ def state_at(
     )
 
 
-def new_range(route: Route, schema: TableSchema, stage: Stage) -> RangeProgress:
+def new_range(route: KnownRange, schema: TableSchema, stage: Stage) -> RangeProgress:
     """Return the progress of a range at its beginning."""
     return RangeProgress(
         database=schema.id.database,

@@ -8,7 +8,7 @@ from rowferry.change.chunk import SchemaChange
 from rowferry.change.table import TableSchema
 from rowferry.errors import SnapshotGone
 from rowferry.flow.capture.range_log import catalog
-from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
+from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
 from rowferry.flow.capture.range_log.page import DELETE
 
 
@@ -37,7 +37,7 @@ class CatalogReader:
     def __init__(self, client: RangeClient) -> None:
         self._client = client
 
-    def _route(self) -> Route:
+    def _route(self) -> KnownRange:
         return self._client.routes(catalog.START, catalog.END)[0]
 
     def snapshot(self) -> CatalogSnapshot:

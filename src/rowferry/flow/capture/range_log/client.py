@@ -50,7 +50,7 @@ class Rerouted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class KnownRange:
     """One range as the master sees it."""
 
     range_id: int
@@ -100,7 +100,7 @@ class RangeClient:
 
     # --- the master ------------------------------------------------------------------------------
 
-    def routes(self, start_key: bytes = b"", end_key: bytes = b"") -> list[Route]:
+    def routes(self, start_key: bytes = b"", end_key: bytes = b"") -> list[KnownRange]:
         """Return the ranges that overlap [start_key, end_key), by start key."""
         request = pb.GetRoutesRequest(header=self._header(), start_key=start_key, end_key=end_key)
         answer = self._ask_master("GetRoutes", request, pb.GetRoutesResponse.FromString)
@@ -113,7 +113,7 @@ class RangeClient:
             )
         self.cluster_id = answer.cluster_id
         return [
-            Route(
+            KnownRange(
                 r.range_id,
                 r.epoch.conf_ver,
                 r.epoch.version,
@@ -146,7 +146,7 @@ class RangeClient:
 
     # --- range leaders ---------------------------------------------------------------------------
 
-    def register(self, route: Route) -> Registration:
+    def register(self, route: KnownRange) -> Registration:
         """Register at a range's leader, which makes a new snapshot version."""
         request = pb.CdcRegisterRequest(range_id=route.range_id, **self._common(route))
         moment("register at range")
@@ -160,7 +160,12 @@ class RangeClient:
         )
 
     def pull_snapshot(
-        self, route: Route, version: int, last_key: str, end_key: str, max_bytes: int = PAGE_BYTES
+        self,
+        route: KnownRange,
+        version: int,
+        last_key: str,
+        end_key: str,
+        max_bytes: int = PAGE_BYTES,
     ) -> tuple[Page, bool]:
         """Return the next rows of a snapshot after `last_key`, and whether that was all."""
         request = pb.CdcPullSnapshotRequest(
@@ -181,7 +186,7 @@ class RangeClient:
         return page, answer.end
 
     def pull_log(
-        self, route: Route, last_index: int, until_index: int, max_bytes: int = PAGE_BYTES
+        self, route: KnownRange, last_index: int, until_index: int, max_bytes: int = PAGE_BYTES
     ) -> tuple[Page, int]:
         """Return the next row changes in (last_index, until_index] and the index reached."""
         request = pb.CdcPullLogRequest(
@@ -199,7 +204,7 @@ class RangeClient:
         return page, answer.current_log_index
 
     def heads(
-        self, asked: Sequence[tuple[Route, int]], at_ts: int = 0, mark_bytes: int = 0
+        self, asked: Sequence[tuple[KnownRange, int]], at_ts: int = 0, mark_bytes: int = 0
     ) -> list[Head]:
         """Return figures about several logs, each after its index; all asked at once."""
         calls = []
@@ -216,7 +221,7 @@ class RangeClient:
         moment("read heads")
         return [self._head(route, index, call) for route, index, call in calls]
 
-    def _head(self, route: Route, last_index: int, call: Any) -> Head:
+    def _head(self, route: KnownRange, last_index: int, call: Any) -> Head:
         try:
             answer = _answer(route.leader, lambda: pb.CdcPullLogResponse.FromString(call.result()))
         except grpc.RpcError as err:
@@ -237,7 +242,7 @@ class RangeClient:
     def _header(self) -> pb.RequestHeader:
         return pb.RequestHeader(cluster_id=self.cluster_id)
 
-    def _common(self, route: Route) -> dict[str, Any]:
+    def _common(self, route: KnownRange) -> dict[str, Any]:
         epoch = pb.RangeEpoch(conf_ver=route.conf_ver, version=route.version)
         return {
             "range_epoch": epoch,
@@ -260,7 +265,7 @@ class RangeClient:
         )
         return _answer(address, lambda: read(call(request, timeout=self._timeout_s)))
 
-    def _begin(self, route: Route, method: str, request: Any) -> Any:
+    def _begin(self, route: KnownRange, method: str, request: Any) -> Any:
         moment("ask for head")
         if not route.leader:
             raise Rerouted(f"range {route.range_id} has no leader")
@@ -271,7 +276,7 @@ class RangeClient:
         )
         return call.future(request, timeout=self._timeout_s)
 
-    def _ask(self, route: Route, method: str, request: Any, read: Callable[[bytes], T]) -> T:
+    def _ask(self, route: KnownRange, method: str, request: Any, read: Callable[[bytes], T]) -> T:
         if not route.leader:
             raise Rerouted(f"range {route.range_id} has no leader")
         try:
@@ -279,7 +284,9 @@ class RangeClient:
         except grpc.RpcError as err:
             raise Rerouted(f"range {route.range_id} at {route.leader}: {_words(err)}") from None
 
-    def _check(self, error: pb.CDCError, route: Route, version: int = 0, index: int = 0) -> None:
+    def _check(
+        self, error: pb.CDCError, route: KnownRange, version: int = 0, index: int = 0
+    ) -> None:
         """Turn a leader's refusal into what this source does about it."""
         code = error.code
         if code == pb.CDCError.NONE:

@@ -21,18 +21,18 @@ from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.capture.label_end import label_end
 from rowferry.flow.capture.range_log.begin import new_range, state_at
 from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
-from rowferry.flow.capture.range_log.client import Head, RangeClient, Rerouted, Route
+from rowferry.flow.capture.range_log.client import Head, KnownRange, RangeClient, Rerouted
 from rowferry.flow.capture.range_log.cut import index_window, size_cuts, stretch_end
 from rowferry.flow.capture.range_log.reroute import FIRST_WAIT_S, PATIENCE_S, patiently
 from rowferry.flow.capture.range_log.snapshot import cut_snapshots, shares, slice_of
-from rowferry.flow.capture.range_log.state import Captured, State
+from rowferry.flow.capture.range_log.state import RangeState, RangeTable
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import create_sql
 
 MARK_BYTES = 4 << 20
 FEW_DAYS = 3
 
-Active = tuple[RangeProgress, Route, Head]
+Active = tuple[RangeProgress, KnownRange, Head]
 
 
 class RangePlanner:
@@ -44,7 +44,7 @@ class RangePlanner:
         decision: Decision,
         by_range: bool,
         resnapshot: bool,
-        state: State | None,
+        state: RangeState | None,
         versions: tuple[TableSchema, ...],
         rules: str = "",
         start_ts: int = 0,
@@ -57,7 +57,7 @@ class RangePlanner:
         self._by_range = by_range
         self._resnapshot = resnapshot
         self._state = state
-        self._first: State | None = None
+        self._first: RangeState | None = None
         self._known = {(v.table_id, v.version): v for v in versions}
         self._new: list[TableSchema] = []
         self._unchecked = True  # snapshot versions may have gone since they were stored
@@ -105,7 +105,7 @@ class RangePlanner:
 
     # --- one attempt: raises Rerouted when the ranges move under it ------------------------------
 
-    def _attempt(self, appetite: Appetite) -> tuple[State, Stretch]:
+    def _attempt(self, appetite: Appetite) -> tuple[RangeState, Stretch]:
         routes = {r.range_id: r for r in self._client.routes(b"t", b"u")}
         if self._first is None and self._state is None:
             # Kept between attempts: snapshots must be newer than the catalog, and they become so.
@@ -139,7 +139,7 @@ class RangePlanner:
                 stretch = self._start_again(state, routes, lost)
         return state, self._with_progress(state, stretch)
 
-    def _with_progress(self, state: State, stretch: Stretch) -> Stretch:
+    def _with_progress(self, state: RangeState, stretch: Stretch) -> Stretch:
         """Complete a stretch with the position and the progress rows that changed."""
         before = self._state.ranges if self._state else {}
         changed = tuple(p for k, p in state.ranges.items() if before.get(k) != p)
@@ -160,7 +160,7 @@ class RangePlanner:
 
     # --- the catalog -----------------------------------------------------------------------------
 
-    def _begin(self, routes: dict[int, Route]) -> State:
+    def _begin(self, routes: dict[int, KnownRange]) -> RangeState:
         """Read the catalog's present content: the captured tables, none of which has joined.
 
         With a place in the log, it is the content of then, and all tables have joined.
@@ -170,16 +170,16 @@ class RangePlanner:
             return state_at(self._client, self._decision, known, self._start_ts, self._rules)
         found = self._catalog.snapshot()
         kept = [t for t in found.tables.values() if self._decision.captures(t)]
-        return State(
+        return RangeState(
             cluster_id=self._client.cluster_id,
             resolved_ts=found.snapshot_ts,
             catalog_index=found.index,
-            tables={t.table_id: Captured(t) for t in kept},
+            tables={t.table_id: RangeTable(t) for t in kept},
             without_old_value=found.without_old_value,
             rules=self._rules,
         )
 
-    def _follow_filter(self, state: State) -> None:
+    def _follow_filter(self, state: RangeState) -> None:
         """Let tables go that a changed filter no longer keeps, and those join that it now does.
 
         A table that is only now made, or renamed, in the log that follows comes by that statement.
@@ -196,13 +196,13 @@ class RangePlanner:
             if table_id in state.tables or table_id in coming:
                 continue
             if self._decision.captures(schema):
-                state.tables[table_id] = Captured(schema)
+                state.tables[table_id] = RangeTable(schema)
                 state.ddl_seen[table_id] = present.snapshot_ts
 
-    def _read_ddls(self, state: State) -> CatalogLog:
+    def _read_ddls(self, state: RangeState) -> CatalogLog:
         return self._catalog.log(state.catalog_index, state.resolved_ts)
 
-    def _concerns(self, state: State, change: SchemaChange) -> bool:
+    def _concerns(self, state: RangeState, change: SchemaChange) -> bool:
         """Return whether a DDL touches what is captured, or goes downstream anyway."""
         schema = change.schema
         if schema is not None and change.commit_ts <= state.ddl_seen.get(schema.table_id, 0):
@@ -213,7 +213,7 @@ class RangePlanner:
             schema.table_id in state.tables or self._decision.captures(schema)
         )
 
-    def _as_seen(self, state: State, change: SchemaChange) -> SchemaChange:
+    def _as_seen(self, state: RangeState, change: SchemaChange) -> SchemaChange:
         """Return a DDL as the feed sees it: a table renamed into it is a new table."""
         schema = change.schema
         if change.kind is DdlKind.DROP_TABLE and change.dropped_table_id in state.tables:
@@ -225,7 +225,7 @@ class RangePlanner:
         query = create_sql(schema)
         return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
 
-    def _apply(self, state: State, change: SchemaChange) -> None:
+    def _apply(self, state: RangeState, change: SchemaChange) -> None:
         """Bring the captured tables to their definition after a DDL (as the source wrote it)."""
         if change.dropped_table_id:
             self._forget(state, change.dropped_table_id)
@@ -239,7 +239,7 @@ class RangePlanner:
             return
         if before is None:
             born = change.kind in (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE)
-            state.tables[schema.table_id] = Captured(schema, joined=born)
+            state.tables[schema.table_id] = RangeTable(schema, joined=born)
             if born:
                 state.fresh.update(schema.physical_ids)
             return
@@ -254,7 +254,7 @@ class RangePlanner:
                 named = progress.with_(database=schema.id.database, table=schema.id.table)
                 state.ranges[range_id] = named
 
-    def _forget(self, state: State, table_id: int) -> None:
+    def _forget(self, state: RangeState, table_id: int) -> None:
         table = state.tables.pop(table_id, None)
         if table is not None:
             state.fresh -= set(table.schema.physical_ids)
@@ -265,7 +265,7 @@ class RangePlanner:
 
     # --- ranges ----------------------------------------------------------------------------------
 
-    def _follow_splits(self, state: State, routes: dict[int, Route]) -> None:
+    def _follow_splits(self, state: RangeState, routes: dict[int, KnownRange]) -> None:
         """Give every range of a joined table its progress: its own, its parent's, or none yet."""
         owners = {
             physical: table
@@ -299,7 +299,7 @@ class RangePlanner:
                 continue
             state.ranges[range_id] = new_range(route, table.schema, Stage.LOG)
 
-    def _join(self, state: State, routes: dict[int, Route]) -> None:
+    def _join(self, state: RangeState, routes: dict[int, KnownRange]) -> None:
         """Register the ranges of tables that wait for their snapshot.
 
         They join together, unless a DDL of one of them falls between the registrations: then the
@@ -338,7 +338,7 @@ class RangePlanner:
             table.joined, table.low = True, min(own, default=newest)
         state.hold_until = max(state.hold_until, newest)
 
-    def _ddls_until(self, state: State, newest: int) -> list[SchemaChange]:
+    def _ddls_until(self, state: RangeState, newest: int) -> list[SchemaChange]:
         """Return the DDLs that follow, once all up to `newest` are among them."""
         deadline = time.monotonic() + PATIENCE_S
         while (log := self._read_ddls(state)).closed_ts < newest:
@@ -349,7 +349,9 @@ class RangePlanner:
 
     # --- snapshots -------------------------------------------------------------------------------
 
-    def _plan_snapshot(self, state: State, routes: dict[int, Route], appetite: Appetite) -> Stretch:
+    def _plan_snapshot(
+        self, state: RangeState, routes: dict[int, KnownRange], appetite: Appetite
+    ) -> Stretch:
         if self._unchecked:
             self._renew_lost_snapshots(state, routes)
         segments = cut_snapshots(state, appetite)
@@ -357,7 +359,7 @@ class RangePlanner:
             segment.read["cluster_id"] = state.cluster_id
         return Stretch(tuple(segments), (), {})
 
-    def _renew_lost_snapshots(self, state: State, routes: dict[int, Route]) -> None:
+    def _renew_lost_snapshots(self, state: RangeState, routes: dict[int, KnownRange]) -> None:
         """Make a new version where a leader no longer has the one that we were reading."""
         for progress in state.in_snapshot():
             route = _route_of(progress, routes)
@@ -375,7 +377,9 @@ class RangePlanner:
             state.parts[progress.range_id] = list(made.split_keys)
             state.hold_until = max(state.hold_until, made.snapshot_ts)
 
-    def _start_again(self, state: State, routes: dict[int, Route], lost: LogLost) -> Stretch:
+    def _start_again(
+        self, state: RangeState, routes: dict[int, KnownRange], lost: LogLost
+    ) -> Stretch:
         """Restart the tables whose log was compacted: TRUNCATE, then a new snapshot."""
         present = self._catalog.snapshot()
         changes: list[SchemaChange] = []
@@ -387,7 +391,7 @@ class RangePlanner:
             self._forget(state, table_id)
             if now is None or not self._decision.captures(now):
                 continue  # dropped or renamed since; that DDL follows in the catalog's log
-            state.tables[table_id] = Captured(now)
+            state.tables[table_id] = RangeTable(now)
             state.ddl_seen[table_id] = present.snapshot_ts
         # Until all of their DDLs have followed, no watermark speaks for these tables.
         state.hold_until = max(state.hold_until, present.snapshot_ts)
@@ -406,7 +410,7 @@ class RangePlanner:
                 changes.append(SchemaChange(table.low, kind, query, name, table.schema))
         return Stretch((), tuple(changes), {})
 
-    def _tables_without_log(self, state: State, routes: dict[int, Route]) -> set[int]:
+    def _tables_without_log(self, state: RangeState, routes: dict[int, KnownRange]) -> set[int]:
         found = set()
         for progress in state.ranges.values():
             try:
@@ -417,7 +421,9 @@ class RangePlanner:
 
     # --- logs ------------------------------------------------------------------------------------
 
-    def _plan_log(self, state: State, routes: dict[int, Route], appetite: Appetite) -> Stretch:
+    def _plan_log(
+        self, state: RangeState, routes: dict[int, KnownRange], appetite: Appetite
+    ) -> Stretch:
         logs = [(p, _route_of(p, routes)) for p in state.ranges.values()]
         heads = self._client.heads([(r, p.last_log_index) for p, r in logs])
         for (progress, _), head in zip(logs, heads, strict=True):
@@ -479,8 +485,8 @@ class RangePlanner:
 
     def _reach(
         self,
-        state: State,
-        behind: list[tuple[RangeProgress, Route]],
+        state: RangeState,
+        behind: list[tuple[RangeProgress, KnownRange]],
         ceiling: int,
         appetite: Appetite,
     ) -> tuple[list[Active], int, int]:
@@ -508,7 +514,7 @@ class RangePlanner:
                 first = self._before_rows(asked, first, ceiling)
         return active, first, today
 
-    def _before_rows(self, asked: list[tuple[Route, int]], first: int, ceiling: int) -> int:
+    def _before_rows(self, asked: list[tuple[KnownRange, int]], first: int, ceiling: int) -> int:
         """Return a commit-ts from `first` on that is shortly before the next row, if there is one.
 
         Years may lie between: they are halved, not walked through.
@@ -525,7 +531,7 @@ class RangePlanner:
 
     def _segments(
         self,
-        state: State,
+        state: RangeState,
         active: list[Active],
         bounds: tuple[int, int],
         ddls: list[SchemaChange],
@@ -557,7 +563,7 @@ class RangePlanner:
         return found
 
     def _span(
-        self, state: State, one: Active, after: int, until: int, ddls: list[SchemaChange]
+        self, state: RangeState, one: Active, after: int, until: int, ddls: list[SchemaChange]
     ) -> dict[str, Any] | None:
         """Return where one range's share of (after, until] lies; None: nothing of it."""
         progress, _, head = one
@@ -590,7 +596,7 @@ class RangePlanner:
 # --- small pieces --------------------------------------------------------------------------------
 
 
-def _is_of(progress: RangeProgress, table: Captured) -> bool:
+def _is_of(progress: RangeProgress, table: RangeTable) -> bool:
     return progress.table_id == table.schema.table_id
 
 
@@ -605,7 +611,7 @@ def _require_whole(progress: RangeProgress, head: Head) -> None:
         raise Rerouted(words, SourceMismatch(f"{words}; {cure}"))
 
 
-def _route_of(progress: RangeProgress, routes: dict[int, Route]) -> Route:
+def _route_of(progress: RangeProgress, routes: dict[int, KnownRange]) -> KnownRange:
     route = routes.get(progress.range_id)
     if route is None:
         raise Rerouted(f"range {progress.range_id} has no route")

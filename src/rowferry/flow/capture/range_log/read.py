@@ -22,7 +22,7 @@ from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Segment
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, LogLost, SnapshotGone
-from rowferry.flow.capture.range_log.client import RangeClient, Rerouted, Route
+from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
 from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.flow.capture.range_log.page import DELETE, Page, join_pages
 from rowferry.flow.capture.range_log.reroute import patiently
@@ -35,7 +35,7 @@ _END = int(np.iinfo(np.uint64).max)
 class _Piece:
     """The part of a span that one range serves now, and how far it has been pulled."""
 
-    route: Route
+    route: KnownRange
     start: bytes
     end: bytes
     index: int
@@ -103,7 +103,7 @@ def _pull_snapshot(client: RangeClient, part: dict[str, Any]) -> Iterator[Page]:
     start = bytes.fromhex(max(part["last"], part["start"]))  # a split child may begin after `last`
     while True:
 
-        def pull(start: bytes = start, last: str = last) -> tuple[Page, bool, Route]:
+        def pull(start: bytes = start, last: str = last) -> tuple[Page, bool, KnownRange]:
             route = _covering(client, start, start + b"\0")[0]
             # The range may begin after `last` (it was split there): then read from its start.
             after = last if bytes.fromhex(last) >= route.start_key else ""
@@ -140,7 +140,7 @@ def _pieces(client: RangeClient, span: dict[str, Any]) -> list[_Piece]:
     ]
 
 
-def _covering(client: RangeClient, start: bytes, end: bytes) -> list[Route]:
+def _covering(client: RangeClient, start: bytes, end: bytes) -> list[KnownRange]:
     """Return the ranges that hold all keys in [start, end); raises Rerouted if some are in none."""
     found = client.routes(start, end)
     reached = start

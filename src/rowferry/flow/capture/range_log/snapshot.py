@@ -8,12 +8,12 @@ from typing import Any
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
-from rowferry.flow.capture.range_log.state import Captured, State
+from rowferry.flow.capture.range_log.state import RangeState, RangeTable
 
 PART_BYTES = 8 << 20  # what a leader's split_keys aim at
 
 
-def cut_snapshots(state: State, appetite: Appetite) -> list[Segment]:
+def cut_snapshots(state: RangeState, appetite: Appetite) -> list[Segment]:
     """Return segments for the next parts of all snapshots, and move the state behind them.
 
     Parts of a range are taken in key order, so that its last key says how far it is.
@@ -47,7 +47,7 @@ def cut_snapshots(state: State, appetite: Appetite) -> list[Segment]:
     return segments
 
 
-def shares(state: State) -> tuple[SnapshotShare, ...]:
+def shares(state: RangeState) -> tuple[SnapshotShare, ...]:
     """Return the tables whose snapshot is under way, with their parts done."""
     found = []
     for table_id, table in state.tables.items():
@@ -60,7 +60,7 @@ def shares(state: State) -> tuple[SnapshotShare, ...]:
     return tuple(found)
 
 
-def slice_of(table: Captured, physical_id: int) -> TableSlice:
+def slice_of(table: RangeTable, physical_id: int) -> TableSlice:
     """Return the slice that a physical table's rows belong to now."""
     schema = table.schema
     own = physical_id if schema.partitioning is not None else None

@@ -15,7 +15,7 @@ from rowferry.flow.capture.range_log.client import RangeClient
 from rowferry.flow.capture.range_log.planner import RangePlanner
 from rowferry.flow.capture.range_log.read import read_segment
 from rowferry.flow.capture.range_log.reroute import patiently
-from rowferry.flow.capture.range_log.state import State
+from rowferry.flow.capture.range_log.state import RangeState
 from rowferry.flow.decide.contract import Decision
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, OptionTable, one_of, whole
@@ -100,11 +100,11 @@ class RangeSource:
     ) -> RangePlanner:
         """Open the driver's half after a published state."""
         known = {(v.table_id, v.version): v for v in versions}
-        state = State.from_position(position, ranges, known) if position else None
+        state = RangeState.from_position(position, ranges, known) if position else None
         return self._planner(decision, state, versions)
 
     def _planner(
-        self, decision: Decision, state: State | None, versions: tuple[TableSchema, ...]
+        self, decision: Decision, state: RangeState | None, versions: tuple[TableSchema, ...]
     ) -> RangePlanner:
         return RangePlanner(
             RangeClient(self._master, self._subscriber),

@@ -11,7 +11,7 @@ from rowferry.change.table import TableSchema
 
 
 @dataclass
-class Captured:
+class RangeTable:
     """A table that the feed captures, as of the resolved commit-ts.
 
     Attributes:
@@ -25,7 +25,7 @@ class Captured:
 
 
 @dataclass
-class State:
+class RangeState:
     """The planner's facts after a stretch.
 
     Attributes:
@@ -44,7 +44,7 @@ class State:
     cluster_id: int = 0
     resolved_ts: int = 0
     catalog_index: int = 0
-    tables: dict[int, Captured] = field(default_factory=dict)
+    tables: dict[int, RangeTable] = field(default_factory=dict)
     ranges: dict[int, RangeProgress] = field(default_factory=dict)
     parts: dict[int, list[str]] = field(default_factory=dict)
     hold_until: int = 0
@@ -76,14 +76,14 @@ class State:
         position: dict[str, Any],
         ranges: tuple[RangeProgress, ...],
         versions: dict[tuple[int, int], TableSchema],
-    ) -> State:
+    ) -> RangeState:
         """Read what `to_position` wrote; `versions` is by (table id, version)."""
         return cls(
             cluster_id=position["cluster_id"],
             resolved_ts=position["resolved_ts"],
             catalog_index=position["catalog_index"],
             tables={
-                table_id: Captured(versions[table_id, version], joined, low)
+                table_id: RangeTable(versions[table_id, version], joined, low)
                 for table_id, version, joined, low in position["tables"]
             },
             ranges={r.range_id: r for r in ranges},
@@ -95,13 +95,13 @@ class State:
             rules=position.get("rules", ""),
         )
 
-    def copy(self) -> State:
+    def copy(self) -> RangeState:
         """Return a copy that can be changed without changing this one."""
-        return State(
+        return RangeState(
             self.cluster_id,
             self.resolved_ts,
             self.catalog_index,
-            {k: Captured(t.schema, t.joined, t.low) for k, t in self.tables.items()},
+            {k: RangeTable(t.schema, t.joined, t.low) for k, t in self.tables.items()},
             dict(self.ranges),
             deepcopy(self.parts),
             self.hold_until,
@@ -111,7 +111,7 @@ class State:
             self.rules,
         )
 
-    def waiting(self) -> list[Captured]:
+    def waiting(self) -> list[RangeTable]:
         """Return the captured tables that have not joined yet."""
         return [t for t in self.tables.values() if not t.joined]
 

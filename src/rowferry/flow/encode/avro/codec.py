@@ -14,10 +14,10 @@ from rowferry.change.plan import Topic
 from rowferry.change.remembered import Remembered
 from rowferry.change.table import TableId, TableSchema
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, Images, fields
+from rowferry.columnar.fields import Field, ImagePresence, fields
 from rowferry.errors import DecodeError, EncodeError, MessageTooLarge
 from rowferry.flow.encode.avro import kernels, kernels_decimal, messages
-from rowferry.flow.encode.avro.options import CODEC, KAFKA, SINK, Settings
+from rowferry.flow.encode.avro.options import CODEC, KAFKA, SINK, AvroSettings
 from rowferry.flow.encode.avro.reader import (
     BEFORE,
     RecordReader,
@@ -33,7 +33,7 @@ from rowferry.flow.encode.avro.schema import (
     key_schema,
     value_schema,
 )
-from rowferry.flow.encode.avro.writer import Cell, Part, cell_of, write_rows
+from rowferry.flow.encode.avro.writer import AvroCell, Part, cell_of, write_rows
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.encode.large_message import LARGE, message_lengths
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -63,7 +63,7 @@ class Avro:
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, KAFKA, CODEC, LARGE)
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
-        settings = Settings.of(spec, sink)
+        settings = AvroSettings.of(spec, sink)
         self._modes = settings.modes
         self._extension = settings.extension
         self._watermark = settings.watermark
@@ -96,7 +96,7 @@ class Avro:
             MessageTooLarge: a row is longer than the topic takes.
             SchemaRefused, SinkUnavailable, SinkUnwritable: from the schema registry.
         """
-        images, table = Images.of(rows), rows.table
+        images, table = ImagePresence.of(rows), rows.table
         deletes = images.op == Op.DELETE
         key_id, value_id = self._registered(table, topic)
         after = None if deletes.all() else fields(table, rows.after)
@@ -138,7 +138,7 @@ class Avro:
             self._ids[known] = (ids[0], ids[1])
         return self._ids[known]
 
-    def _key(self, table: TableSchema, image: list[Field]) -> list[Cell]:
+    def _key(self, table: TableSchema, image: list[Field]) -> list[AvroCell]:
         by_name = {f.column.name: f for f in image}
         wanted = [c.name for c in key_columns(table)]
         _refuse_missing(table, [n for n in wanted if n not in by_name])
@@ -150,7 +150,7 @@ class Avro:
         stamp = pa.array(commit_ts)
         delete: list[Part] = []
         if self._watermark:
-            delete = [bytes([messages.DELETE]), Cell(kernels.WORD, stamp, width=8)]
+            delete = [bytes([messages.DELETE]), AvroCell(kernels.WORD, stamp, width=8)]
         if after is None:
             return [[], [], delete]
         there = {f.column.name for f in after}
@@ -159,8 +159,8 @@ class Avro:
         if not self._extension:
             return [record, record, delete]
         stamps = [
-            Cell(kernels.LONG, stamp),
-            Cell(kernels.LONG, pa.array(commit_ts >> _TIME_BITS)),
+            AvroCell(kernels.LONG, stamp),
+            AvroCell(kernels.LONG, pa.array(commit_ts >> _TIME_BITS)),
         ]
         return [[*record, _INSERTED, *stamps], [*record, _UPDATED, *stamps], delete]
 

@@ -13,11 +13,11 @@ from rowferry.flow.encode.large_message import COMPRESSION, LARGE, check_large_m
 from rowferry.flow.encode.options import TIDB_EXTENSION, one_of_or_empty
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
-from rowferry.spec.option import Option, OptionTable, Shape, flag, one_of, text
+from rowferry.spec.option import Option, OptionShape, OptionTable, flag, one_of, text
 from rowferry.spec.sink_traits import SinkTraits
 
 
-def _address() -> Shape[str]:
+def _address() -> OptionShape[str]:
     def parse(value: Any) -> str:
         found = text().parse(value).strip().rstrip("/")
         if not found:
@@ -29,7 +29,7 @@ def _address() -> Shape[str]:
             raise ValueError("an address has neither ? nor #")
         return found
 
-    return Shape("http://host:port or https://host:port, with a path where it has one", parse)
+    return OptionShape("http://host:port or https://host:port, with a path where it has one", parse)
 
 
 def _host(parts: SplitResult) -> str:
@@ -39,11 +39,11 @@ def _host(parts: SplitResult) -> str:
         return ""
 
 
-def _nothing(why: str) -> Shape[None]:
+def _nothing(why: str) -> OptionShape[None]:
     def parse(value: Any) -> None:
         raise ValueError(why)
 
-    return Shape("nothing; leave it out", parse)
+    return OptionShape("nothing; leave it out", parse)
 
 
 SCHEMA_REGISTRY = Option(
@@ -150,7 +150,7 @@ CODEC: Final = OptionTable(
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AvroSettings:
     """How rows are written as Avro, and where their schemas are registered."""
 
     registry: RegistryAddress
@@ -159,7 +159,7 @@ class Settings:
     watermark: bool
 
     @classmethod
-    def of(cls, spec: ChangefeedSpec, sink: SinkTraits) -> Settings:
+    def of(cls, spec: ChangefeedSpec, sink: SinkTraits) -> AvroSettings:
         """Read the options of a spec.
 
         Raises:

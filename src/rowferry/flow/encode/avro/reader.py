@@ -34,7 +34,7 @@ _IN_KEY: Final = {"TEXT": "varchar", "BLOB": "varbinary"}
 _KEY_LENGTH: Final = 255
 
 
-class Cursor:
+class BinaryCursor:
     """A place in one message's binary; reading past its end raises DecodeError."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
@@ -83,14 +83,14 @@ class Cursor:
         return float(_DOUBLE.unpack(self.take(8))[0])
 
 
-Read = Callable[[Cursor], Any]
+Read = Callable[[BinaryCursor], Any]
 _AVRO: Final[dict[str, Read]] = {
-    "int": Cursor.long,
-    "long": Cursor.long,
-    "double": Cursor.double,
+    "int": BinaryCursor.long,
+    "long": BinaryCursor.long,
+    "double": BinaryCursor.double,
     "float": lambda cursor: struct.unpack("<f", cursor.take(4))[0],
-    "string": Cursor.text,
-    "bytes": Cursor.bytes_,
+    "string": BinaryCursor.text,
+    "bytes": BinaryCursor.bytes_,
     "boolean": lambda cursor: cursor.take(1) != b"\0",
 }
 
@@ -109,7 +109,7 @@ class RecordReader:
     columns: tuple[Column, ...]
     fields: tuple[tuple[str, Read], ...]
 
-    def read(self, cursor: Cursor) -> tuple[dict[str, Any], dict[str, Any]]:
+    def read(self, cursor: BinaryCursor) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the row's values, and those of the extension fields."""
         row: dict[str, Any] = {}
         own: dict[str, Any] = {}
@@ -123,7 +123,7 @@ class RecordReader:
 
     def read_whole(self, binary: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         """Read a record that must be all of `binary`."""
-        cursor = Cursor(binary)
+        cursor = BinaryCursor(binary)
         found = self.read(cursor)
         if not cursor.at_end:
             raise DecodeError(f"{len(binary) - cursor.at} bytes are left after the last field")
@@ -221,7 +221,7 @@ def _image_reader(record: dict[str, Any]) -> Read:
 def _in_union(union: list[Any], read: Read) -> Read:
     null = union.index("null")
 
-    def choose(cursor: Cursor) -> Any:
+    def choose(cursor: BinaryCursor) -> Any:
         branch = cursor.long()
         if not 0 <= branch < len(union):
             raise DecodeError(f"a union has no branch {branch}")

@@ -27,7 +27,7 @@ _FIRST, _SECOND = 0, 2  # the bytes of a union's branches
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class AvroCell:
     """A column's values: int64 or uint64 (LONG, BITS, WORD), float64 (DOUBLE), text or binary.
 
     Attributes:
@@ -46,10 +46,10 @@ class Cell:
     width: int = 0
 
 
-Part = bytes | Cell
+Part = bytes | AvroCell
 
 
-def cell_of(table: TableSchema, field: Field, modes: Modes) -> Cell:
+def cell_of(table: TableSchema, field: Field, modes: Modes) -> AvroCell:
     """Return how one column is written; it fits the schema's field of that column.
 
     Raises:
@@ -61,7 +61,7 @@ def cell_of(table: TableSchema, field: Field, modes: Modes) -> Cell:
     if column.nullable:
         default_first = has_default(column, modes)
         branch, null = (_FIRST, _SECOND) if default_first else (_SECOND, _FIRST)
-    return Cell(kind, values, column.name, field.values, branch, null, width)
+    return AvroCell(kind, values, column.name, field.values, branch, null, width)
 
 
 def _rendered(table: TableSchema, field: Field, modes: Modes) -> tuple[int, pa.Array, int]:
@@ -167,7 +167,7 @@ class _Tables:
             frozen(np.frombuffer(bytes(self._pool) or b"\0", np.uint8)),
         )
 
-    def _fill(self, entry: list[int], cell: Cell) -> None:
+    def _fill(self, entry: list[int], cell: AvroCell) -> None:
         values = cell.values
         if len(values) != self.rows:
             raise EncodeError("a chunk's column is shorter than the chunk")

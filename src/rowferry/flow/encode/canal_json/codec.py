@@ -16,7 +16,7 @@ from rowferry.change.position import physical_ms
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
-from rowferry.columnar.fields import Field, Images, fields, float_text
+from rowferry.columnar.fields import Field, ImagePresence, fields, float_text
 from rowferry.errors import BadOption, EncodeError
 from rowferry.flow.encode.canal_json import tokenizer as kernels_json
 from rowferry.flow.encode.canal_json.column_type import full_type
@@ -32,7 +32,7 @@ from rowferry.flow.encode.contract import (
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
 from rowferry.flow.encode.large_message import LARGE, LargeMessages
-from rowferry.flow.encode.layout import Cell, Changed, Layout, Part, Pick, ProgramMemory
+from rowferry.flow.encode.layout import Cell, ChangedCell, Layout, Part, Pick, ProgramMemory
 from rowferry.flow.encode.options import (
     CODEC_SECTION,
     CONTENT_COMPATIBLE,
@@ -237,12 +237,12 @@ class CanalJson:
 
         `names` has a table's name for each row, where they are not all of one table.
         """
-        images = Images.of(rows)
+        images = ImagePresence.of(rows)
         which = np.array([0, 1, 3], np.int8)[images.op]
         which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
         needed = tuple(np.bincount(which, minlength=4) > 0)
         facts = (names is None, bool(images.has_before.any()), *needed)
-        if key_only or not Images.is_whole(rows):
+        if key_only or not ImagePresence.is_whole(rows):
             facts = ()
         known = self._memory.recall(rows.table, facts, planned_at_ms) if facts else None
         layout = Layout(known=known)
@@ -426,7 +426,7 @@ def _changed(before: _Slots, after: _Slots) -> list[Part]:
     for field, slot in before:
         name = field.column.name
         if name in now:
-            parts.append(Changed(slot, now[name], json_text(name) + b":"))
+            parts.append(ChangedCell(slot, now[name], json_text(name) + b":"))
     return [*parts, b"}"]
 
 

@@ -15,7 +15,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, Images, element_text, fields, float_text
+from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import BadOption, DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.encode.contract import CodecTraits, CommitTime, Encoded
 from rowferry.flow.encode.csv import tokenizer as kernels_csv
@@ -26,11 +26,11 @@ from rowferry.flow.encode.layout import Cell, Layout, Part, ProgramMemory
 from rowferry.flow.encode.options import DELETE_ONLY_HANDLE_KEY, SINK, TERMINATOR
 from rowferry.flow.encode.same_layout import repeated
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, Shape, flag, text
+from rowferry.spec.option import Option, OptionShape, OptionTable, flag, text
 from rowferry.spec.sink_traits import SinkTraits
 
 
-def _quote() -> Shape[str]:
+def _quote() -> OptionShape[str]:
     def parse(value: Any) -> str:
         quote = text().parse(value)
         if len(quote.encode()) > 1:
@@ -39,10 +39,10 @@ def _quote() -> Shape[str]:
             raise ValueError("csv config quote cannot be line break character")
         return quote
 
-    return Shape("one character of one byte, or empty for no quotes", parse)
+    return OptionShape("one character of one byte, or empty for no quotes", parse)
 
 
-def _delimiter() -> Shape[str]:
+def _delimiter() -> OptionShape[str]:
     def parse(value: Any) -> str:
         delimiter = text().parse(value)
         if not delimiter:
@@ -56,7 +56,7 @@ def _delimiter() -> Shape[str]:
             raise ValueError("csv config delimiter contains line break characters")
         return delimiter
 
-    return Shape("one to three bytes without line breaks", parse)
+    return OptionShape("one to three bytes without line breaks", parse)
 
 
 QUOTE = Option(
@@ -205,13 +205,13 @@ class Csv:
 
     def _encode(self, rows: Rows, names: pa.LargeBinaryArray | None = None) -> Encoded:
         """Encode rows, with their table's name or with one for each row."""
-        images = Images.of(rows)
+        images = ImagePresence.of(rows)
         deletes, updates = images.op == Op.DELETE, images.op == Op.UPDATE
         if self._old_value and (updates & ~images.has_before).any():
             key = CSV.path(OUTPUT_OLD_VALUE.key)
             raise EncodeError(f"{rows.table.id}: {key} needs old rows, which this source lacks")
         used = tuple(np.bincount(images.op, minlength=3) > 0)
-        facts = (names is None, *used) if Images.is_whole(rows) else ()
+        facts = (names is None, *used) if ImagePresence.is_whole(rows) else ()
         known = self._memory.recall(rows.table, facts) if facts else None
         layout = Layout(self._delimiter, known)
         stamp = Cell(layout.slot(rows.batch.column("commit_ts"), kernels.RAW))

@@ -16,12 +16,12 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, Images, fields, float_text
+from rowferry.columnar.fields import Field, ImagePresence, fields, float_text
 from rowferry.errors import DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.encode.contract import CodecTraits, Encoded, LargeRows
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.large_message import LARGE, LargeMessages
-from rowferry.flow.encode.layout import Cell, Changed, Layout, Part
+from rowferry.flow.encode.layout import Cell, ChangedCell, Layout, Part
 from rowferry.flow.encode.open_protocol import kernels as kernels_open
 from rowferry.flow.encode.open_protocol.column import PACKED, flags_of, type_code
 from rowferry.flow.encode.open_protocol.reader import read_message
@@ -163,7 +163,7 @@ class OpenProtocol:
         return Encoded(values, _keys(rows, key_only, locations))
 
     def _values(self, rows: Rows, key_only: bool) -> pa.LargeBinaryArray:
-        images, layout, table = Images.of(rows), Layout(), rows.table
+        images, layout, table = ImagePresence.of(rows), Layout(), rows.table
         deletes = images.op == Op.DELETE
         with_old = (images.op == Op.UPDATE) & images.has_before & self._old_value
         handle = set(table.handle_key) if key_only else None
@@ -216,7 +216,7 @@ class _Shown(list[tuple[Field, bytes, int]]):
         parts: list[Part] = []
         for field, head, slot in self:
             if (other := now.get(field.column.name)) is not None:
-                parts.append(Changed(slot, other, _opening(field) + head, b"}"))
+                parts.append(ChangedCell(slot, other, _opening(field) + head, b"}"))
         return parts
 
 

@@ -15,7 +15,7 @@ from rowferry.change.chunk import Change, DdlKind, Op, SchemaChange, Watermark
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import DecodeError
-from rowferry.flow.encode.message_rows import MessageRow, Shape, chunk_of
+from rowferry.flow.encode.message_rows import ChunkShape, MessageRow, chunk_of
 from rowferry.flow.encode.open_protocol.column import PACKED, Flag, sql_type
 
 Pair = tuple[bytes, bytes]
@@ -48,7 +48,7 @@ def read_message(
         DecodeError: it is no message of this format; names the row (the first is 1).
     """
     reader = _Reader(fill_old, decompress, fetch)
-    shape: Shape | None = None
+    shape: ChunkShape | None = None
     held: list[MessageRow] = []
     first = 0
     for row, pair in enumerate(_pairs(key, value), 1):
@@ -90,7 +90,7 @@ def _split(data: bytes, at: int, what: str) -> list[bytes]:
     return found
 
 
-_Found = tuple[Shape, MessageRow] | SchemaChange | Watermark
+_Found = tuple[ChunkShape, MessageRow] | SchemaChange | Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class _Reader:
 
     def _row(
         self, row: int, head: dict[str, Any], commit_ts: int, value: bytes
-    ) -> tuple[Shape, MessageRow]:
+    ) -> tuple[ChunkShape, MessageRow]:
         body = dict(_pairs_of(self.decompress(value), row))
         name = TableId(str(head.get("scm", "")), str(head.get("tbl", "")))
         shown = body.get("d") or body.get("u")

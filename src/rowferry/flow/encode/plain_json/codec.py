@@ -18,7 +18,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, Images, element_text, fields, float_text
+from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import EncodeError, MessageTooLarge
 from rowferry.flow.encode.canal_json.codec import json_text
 from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
@@ -84,7 +84,7 @@ class PlainJson:
         Raises:
             MessageTooLarge: a row's message is longer than the topic takes.
         """
-        images = Images.of(rows)
+        images = ImagePresence.of(rows)
         layout = Layout()
         stamp = Cell(layout.slot(rows.batch.column("commit_ts"), kernels.RAW))
         has_after = images.op != Op.DELETE

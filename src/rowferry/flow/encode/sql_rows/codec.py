@@ -22,7 +22,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, Images, element_text, fields, float_text
+from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import DecodeError, EncodeError
 from rowferry.flow.encode.contract import CodecTraits, Encoded
 from rowferry.flow.encode.kernels import row_writer as kernels
@@ -82,7 +82,7 @@ class SqlRows:
         Raises:
             EncodeError: a column is absent, or a keyless table's update lacks its old row.
         """
-        table, images = rows.table, Images.of(rows)
+        table, images = rows.table, ImagePresence.of(rows)
         deletes = images.op == Op.DELETE
         if table.handle_key:
             keys = self._keys(rows, deletes)
@@ -168,7 +168,7 @@ class SqlRows:
             layout.program([*parts, key_end(table)] if needed else [])
         return layout.run(deletes.astype(np.int8))
 
-    def _old_rows(self, rows: Rows, images: Images) -> pa.LargeBinaryArray:
+    def _old_rows(self, rows: Rows, images: ImagePresence) -> pa.LargeBinaryArray:
         """Return `(a<=>v AND …) OR ` with all columns of each old row; empty for inserts."""
         table, layout, parts = rows.table, Layout(), list[Part]()
         old = images.op != Op.INSERT

@@ -24,7 +24,7 @@ from urllib3.exceptions import (
 )
 
 from rowferry.errors import RowRejected, SinkUnavailable, SinkUnwritable
-from rowferry.flow.sink.http.options import Settings
+from rowferry.flow.sink.http.options import HttpSettings
 from rowferry.moment import moment
 
 _FOR_NOW: Final = frozenset({408, 425, 429})  # and 5xx
@@ -50,7 +50,7 @@ class Receiver:
     that a receiver that is gone keeps no core from other changefeeds.
     """
 
-    def __init__(self, settings: Settings, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: HttpSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._options = settings.options
         self._timeout_s = settings.options.timeout.total_seconds()

@@ -14,9 +14,9 @@ from urllib.parse import quote, urlencode, urlsplit
 from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
+    OptionShape,
     OptionTable,
     Section,
-    Shape,
     duration,
     flag,
     one_of,
@@ -41,17 +41,17 @@ def _is_value(value: str) -> bool:
     return all(c == "\t" or 32 <= ord(c) < 127 or 160 <= ord(c) < 256 for c in value)
 
 
-def _header_value() -> Shape[str]:
+def _header_value() -> OptionShape[str]:
     def parse(value: Any) -> str:
         found = text().parse(value)
         if not _is_value(found):
             raise ValueError("a header's value is one line of printable Latin-1 characters")
         return found
 
-    return Shape("text of one line", parse)
+    return OptionShape("text of one line", parse)
 
 
-def _headers() -> Shape[tuple[str, ...]]:
+def _headers() -> OptionShape[tuple[str, ...]]:
     def parse(value: Any) -> tuple[str, ...]:
         found = texts().parse(value)
         for line in found:
@@ -62,7 +62,7 @@ def _headers() -> Shape[tuple[str, ...]]:
                 raise ValueError(f"the header {name} is written by the sink itself")
         return found
 
-    return Shape('a list of headers, each as "Name: value"', parse)
+    return OptionShape('a list of headers, each as "Name: value"', parse)
 
 
 class HttpOptions(Section, section="sink.http-config"):
@@ -157,7 +157,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HttpSettings:
     """The options of one changefeed, and what they amount to together."""
 
     options: HttpOptions
@@ -165,7 +165,7 @@ class Settings:
     headers: dict[str, str] = field(repr=False)
 
 
-def read_settings(spec: ChangefeedSpec, others: Iterable[OptionTable]) -> Settings:
+def read_settings(spec: ChangefeedSpec, others: Iterable[OptionTable]) -> HttpSettings:
     """Read the HTTP sink's options; the URI's parameters that nobody declares are the receiver's.
 
     `others` are the tables beside its own that may have parameters there.
@@ -179,7 +179,7 @@ def read_settings(spec: ChangefeedSpec, others: Iterable[OptionTable]) -> Settin
     if bool(options.ssl_cert) != bool(options.ssl_key):
         raise OptionsConflict("ssl-cert and ssl-key belong together; give both or none")
     declared = {o.key for table in (HttpOptions.TABLE, *others) for o in table.options if o.uri}
-    return Settings(options, _address(spec.sink, declared), _all_headers(options, spec.sink))
+    return HttpSettings(options, _address(spec.sink, declared), _all_headers(options, spec.sink))
 
 
 def _address(uri: Uri, declared: set[str]) -> Address:

@@ -26,7 +26,7 @@ from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import PlaceKeys
 
 
-class Http(LaneDefaults):
+class HttpSink(LaneDefaults):
     """Posts batches of changes to one address.
 
     Rows are visible to the receiver as soon as they are sent, and a replay sends them again: each

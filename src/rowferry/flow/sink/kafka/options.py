@@ -14,8 +14,8 @@ from typing import Any, Final
 from rowferry.errors import BadOption, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
+    OptionShape,
     Section,
-    Shape,
     duration,
     flag,
     one_of,
@@ -32,7 +32,7 @@ _COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _MECHANISMS: Final = ("plain", "scram-sha-256", "scram-sha-512", "gssapi", "oauthbearer")
 
 
-def _number(words: str, at_least_one: str = "") -> Shape[int]:
+def _number(words: str, at_least_one: str = "") -> OptionShape[int]:
     """A whole number; with `at_least_one`, the words for a number below 1."""
     any_whole = whole()
 
@@ -45,10 +45,10 @@ def _number(words: str, at_least_one: str = "") -> Shape[int]:
             raise ValueError(f"{at_least_one} {number}")
         return number
 
-    return Shape(words, parse)
+    return OptionShape(words, parse)
 
 
-def _message_bytes() -> Shape[int]:
+def _message_bytes() -> OptionShape[int]:
     any_size = size()
 
     def parse(value: Any) -> int:
@@ -61,20 +61,20 @@ def _message_bytes() -> Shape[int]:
             raise ValueError(f"invalid max-message-bytes {number}")
         return number
 
-    return Shape("bytes above 0, as 1048576 or 1MiB", parse)
+    return OptionShape("bytes above 0, as 1048576 or 1MiB", parse)
 
 
-def _retries() -> Shape[int]:
+def _retries() -> OptionShape[int]:
     any_whole = _number("")
 
     def parse(value: Any) -> int:
         number = any_whole.parse(value)
         return number if number >= 0 else 5
 
-    return Shape("a whole number; below 0 means 5", parse)
+    return OptionShape("a whole number; below 0 means 5", parse)
 
 
-def _compression() -> Shape[str]:
+def _compression() -> OptionShape[str]:
     def parse(value: Any) -> str:
         found = text().parse(value).strip().lower()
         return found if found in _COMPRESSIONS else "none"
@@ -82,10 +82,10 @@ def _compression() -> Shape[str]:
     def written(value: Any) -> str:
         return text().parse(value).strip().lower()
 
-    return Shape(" | ".join(_COMPRESSIONS), parse, written)
+    return OptionShape(" | ".join(_COMPRESSIONS), parse, written)
 
 
-def _acks() -> Shape[int]:
+def _acks() -> OptionShape[int]:
     any_whole = _number("")
 
     def parse(value: Any) -> int:
@@ -94,20 +94,20 @@ def _acks() -> Shape[int]:
             raise ValueError(f"invalid required acks {number}")
         return number
 
-    return Shape("-1 (all replicas) | 1 (the leader) | 0 (none)", parse)
+    return OptionShape("-1 (all replicas) | 1 (the leader) | 0 (none)", parse)
 
 
-def _client_id() -> Shape[str]:
+def _client_id() -> OptionShape[str]:
     def parse(value: Any) -> str:
         found = text().parse(value)
         if found and not _CLIENT_ID.fullmatch(found):
             raise ValueError(f"invalid kafka client ID '{found}'")
         return found
 
-    return Shape("letters, digits, dot, underscore and hyphen", parse)
+    return OptionShape("letters, digits, dot, underscore and hyphen", parse)
 
 
-def _timeout(key: str) -> Shape[timedelta]:
+def _timeout(key: str) -> OptionShape[timedelta]:
     any_duration = duration()
 
     def parse(value: Any) -> timedelta:
@@ -116,20 +116,20 @@ def _timeout(key: str) -> Shape[timedelta]:
             raise ValueError(f"{key} must be greater than zero")
         return found
 
-    return Shape("a duration above 0, such as 10s", parse)
+    return OptionShape("a duration above 0, such as 10s", parse)
 
 
-def _mechanism() -> Shape[str]:
+def _mechanism() -> OptionShape[str]:
     def parse(value: Any) -> str:
         found = text().parse(value).lower()
         if found and found not in _MECHANISMS:
             raise ValueError(f"unknown SASL mechanism: {value}")
         return found
 
-    return Shape(" | ".join(_MECHANISMS), parse)
+    return OptionShape(" | ".join(_MECHANISMS), parse)
 
 
-def _auth_type() -> Shape[str]:
+def _auth_type() -> OptionShape[str]:
     words = one_of("", "user", "keytab")
 
     def parse(value: Any) -> str:
@@ -138,16 +138,16 @@ def _auth_type() -> Shape[str]:
         except ValueError:
             raise ValueError(f"unknown auth type: {value}") from None
 
-    return Shape(words.words, parse)
+    return OptionShape(words.words, parse)
 
 
-def _never(key: str, why: str) -> Shape[str]:
+def _never(key: str, why: str) -> OptionShape[str]:
     def parse(value: Any) -> str:
         if value not in ("", None, False, "false"):
             raise ValueError(f"{key} is not supported: {why}")
         return ""
 
-    return Shape("empty", parse)
+    return OptionShape("empty", parse)
 
 
 def _scopes(value: Any) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ class KafkaOptions(Section, section="sink.kafka-config"):
         text(), "", "OAuth 2: the client's secret, in base64.", secret=True
     )
     sasl_oauth_token_url = option(text(), "", "OAuth 2: where tokens come from.")
-    sasl_oauth_scopes = option(Shape("a list of texts", _scopes), (), "OAuth 2: scopes.")
+    sasl_oauth_scopes = option(OptionShape("a list of texts", _scopes), (), "OAuth 2: scopes.")
     sasl_oauth_grant_type = option(
         one_of("client_credentials"), "client_credentials", "OAuth 2: grant."
     )
@@ -268,7 +268,7 @@ class KafkaOptions(Section, section="sink.kafka-config"):
         "Not supported: the client library asks for tokens without one.",
     )
     enable_tls = option(
-        Shape("true or false", lambda v: "true" if flag().parse(v) else "false"),
+        OptionShape("true or false", lambda v: "true" if flag().parse(v) else "false"),
         "",
         "Encrypt connections; absent: as the scheme (kafka+ssl) and the files below say.",
         uri=True,
@@ -280,7 +280,7 @@ class KafkaOptions(Section, section="sink.kafka-config"):
 
 
 @dataclass(frozen=True)
-class Settings:
+class KafkaSettings:
     """The Kafka sink's options, checked."""
 
     options: KafkaOptions
@@ -291,7 +291,7 @@ class Settings:
     producing: Mapping[str, Any]  # for producers, besides
 
 
-def read_settings(spec: ChangefeedSpec) -> Settings:
+def read_settings(spec: ChangefeedSpec) -> KafkaSettings:
     """Check the options against each other.
 
     Raises:
@@ -322,7 +322,7 @@ def read_settings(spec: ChangefeedSpec) -> Settings:
         producing |= {"enable.idempotence": True, "enable.gapless.guarantee": True}
     else:
         producing |= {"max.in.flight.requests.per.connection": 1}
-    return Settings(
+    return KafkaSettings(
         options=options,
         topic=spec.sink.path.strip("/"),
         partitions=options.partition_num or None,

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from rowferry.errors import SinkUnavailable
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.kafka.client import Troubles, as_error, options_checked
-from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, Settings
+from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, KafkaSettings
 from rowferry.moment import moment
 
 _BATCH_BYTES: Final = 1_000_000
@@ -45,7 +45,7 @@ class Sender:
         missing: a topic that is not there any more; "": none is known.
     """
 
-    def __init__(self, settings: Settings, largest: int) -> None:
+    def __init__(self, settings: KafkaSettings, largest: int) -> None:
         self._settings = settings
         self.missing = ""
         self._troubles = Troubles(settings.connection["bootstrap.servers"])
@@ -212,6 +212,6 @@ class Sender:
         return found
 
 
-def _delivery_ms(settings: Settings) -> int:
+def _delivery_ms(settings: KafkaSettings) -> int:
     """How long a message may take before it counts as failed: three requests and a reconnect."""
     return int(3 * settings.producing["request.timeout.ms"]) + 5000

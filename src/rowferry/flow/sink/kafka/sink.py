@@ -34,7 +34,7 @@ _SEGMENT_BYTES: Final = 16 << 20
 _LOOK_S: Final = 10.0  # between two looks at the topics' ids
 
 
-class Kafka:
+class KafkaSink:
     """Messages in topics; the partition of each row is the dispatch rules' answer."""
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(

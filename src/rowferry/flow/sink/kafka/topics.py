@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TopicRefused
 from rowferry.flow.sink.kafka.client import Troubles, as_error, options_checked, words_of
-from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, Settings
+from rowferry.flow.sink.kafka.options import BATCH_OVERHEAD, KafkaSettings
 from rowferry.moment import moment
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Topics:
         cluster: the id of the brokers' cluster, once topics were asked for; "": they have none.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self.cluster = ""
         self._timeout_s = settings.timeout_s

@@ -15,14 +15,14 @@ from rowferry.flow.sink.mysql.statements import (
     Limits,
     NetEffect,
     Put,
-    Statement,
+    SqlStatement,
     in_order,
     net_effect,
 )
 from rowferry.flow.sink.mysql.transactions import Transactions
 
 _WINDOW_BYTES: Final = 16 << 20  # the next one is read meanwhile
-_Chains: TypeAlias = list[list[Sequence[Statement]]]
+_Chains: TypeAlias = list[list[Sequence[SqlStatement]]]
 """Chains of transactions, each of statements: chains go side by side, those of one in order."""
 
 
@@ -100,7 +100,7 @@ class Windows:
         pool: ThreadPoolExecutor,
         stop: threading.Event,
     ) -> None:
-        def run(chain: list[Sequence[Statement]]) -> None:
+        def run(chain: list[Sequence[SqlStatement]]) -> None:
             for statements in chain:
                 if stop.is_set():
                     return
@@ -148,9 +148,9 @@ def _by_table(frames: Iterable[RowFrame]) -> dict[TableId, list[RowFrame]]:
     return found
 
 
-def _portions(statements: Iterable[Statement], most: int) -> Iterator[list[Statement]]:
+def _portions(statements: Iterable[SqlStatement], most: int) -> Iterator[list[SqlStatement]]:
     """Yield so many statements at a time."""
-    held: list[Statement] = []
+    held: list[SqlStatement] = []
     for statement in statements:
         held.append(statement)
         if len(held) >= most:
@@ -160,9 +160,9 @@ def _portions(statements: Iterable[Statement], most: int) -> Iterator[list[State
         yield held
 
 
-def _together(effects: list[NetEffect], most: int) -> Iterator[list[Statement]]:
+def _together(effects: list[NetEffect], most: int) -> Iterator[list[SqlStatement]]:
     """Yield small effects, as many together as make up a transaction."""
-    held: list[Statement] = []
+    held: list[SqlStatement] = []
     rows = 0
     for effect in effects:
         if held and rows + len(effect) > most:
@@ -176,9 +176,9 @@ def _together(effects: list[NetEffect], most: int) -> Iterator[list[Statement]]:
 
 def one_transaction(
     frames: Iterable[RowFrame], limits: Limits, how: Put, batches: bool
-) -> list[Statement]:
+) -> list[SqlStatement]:
     """Return statements that do all of some changes in one transaction."""
-    found: list[Statement] = []
+    found: list[SqlStatement] = []
     for group in _by_table(frames).values():
         if not batches or not group[0].table.handle_key:
             found += [s for frame in group for s in in_order(frame, how)]

@@ -20,10 +20,10 @@ from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.lanes import in_lanes
 from rowferry.flow.sink.mysql.apply import frames_of, one_transaction
-from rowferry.flow.sink.mysql.ledger import Ledger, Place
-from rowferry.flow.sink.mysql.options import Settings
-from rowferry.flow.sink.mysql.session import Refused, Session, Sessions
-from rowferry.flow.sink.mysql.statements import Limits, Put, Statement
+from rowferry.flow.sink.mysql.ledger import LanePlace, Ledger
+from rowferry.flow.sink.mysql.options import MySqlSettings
+from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused
+from rowferry.flow.sink.mysql.statements import Limits, Put, SqlStatement
 from rowferry.flow.sink.mysql.transactions import Transactions
 from rowferry.moment import moment
 
@@ -39,7 +39,7 @@ class Lanes:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: MySqlSettings,
         ledger: Ledger,
         sessions: Sessions,
         limits: Limits,
@@ -53,7 +53,7 @@ class Lanes:
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Apply all packets; on return they are durable."""
         lanes: dict[str, _Lane] = {}
-        known: dict[int, dict[str, Place]] = {}
+        known: dict[int, dict[str, LanePlace]] = {}
 
         def work(packet: Packet, stop: threading.Event) -> None:
             lanes[_name(packet)].take(packet, stop)
@@ -73,7 +73,7 @@ class Lanes:
             for lane in lanes.values():
                 lane.close()
 
-    def _lane(self, name: str, done: Place | None) -> _Lane:
+    def _lane(self, name: str, done: LanePlace | None) -> _Lane:
         return _Lane(
             name,
             self._settings,
@@ -85,7 +85,7 @@ class Lanes:
             done,
         )
 
-    def _done(self, packet: Packet, known: dict[int, dict[str, Place]]) -> Place | None:
+    def _done(self, packet: Packet, known: dict[int, dict[str, LanePlace]]) -> LanePlace | None:
         """Return how far a lane came before; None: nowhere, or nobody noted it."""
         if not self._settings.options.exactly_once or not packet.topic.exact:
             return None
@@ -94,7 +94,7 @@ class Lanes:
             with self._sessions.one() as session:
                 try:
                     known[number] = self._ledger.delivered(session, number)
-                except Refused as err:
+                except StatementRefused as err:
                     raise err.as_error("how far lanes have come") from err
         return known[number].get(_name(packet))
 
@@ -109,13 +109,13 @@ class _Lane:
     def __init__(
         self,
         name: str,
-        settings: Settings,
+        settings: MySqlSettings,
         ledger: Ledger,
         sessions: Sessions,
         limits: Limits,
         transactions: Transactions,
         how: Put,
-        done: Place | None,
+        done: LanePlace | None,
     ) -> None:
         self._name, self._settings, self._ledger = name, settings, ledger
         self._sessions, self._limits, self._transactions = sessions, limits, transactions
@@ -172,7 +172,7 @@ class _Lane:
             for begin in range(start, len(frame), self._limits.rows):
                 end = min(begin + self._limits.rows, len(frame))
                 number = packet.micro_batch, packet.segment, packet.number
-                place = Place(*number, before + end)
+                place = LanePlace(*number, before + end)
                 statements = self._statements([frame.slice(begin, end)])
                 self._transactions.apply(statements, self._epoch, stop, self._noted(place))
             before += len(frame)
@@ -188,10 +188,12 @@ class _Lane:
 
     # --- whole transactions -----------------------------------------------------------------------
 
-    def _place(self, last_ts: int) -> Place:
+    def _place(self, last_ts: int) -> LanePlace:
         """Return where a transaction of what is at hand ended."""
         at = self._at
-        return Place(at.micro_batch, _end_of(at), _BY_TS, last_ts) if at else Place(0, 0, 0, 0)
+        return (
+            LanePlace(at.micro_batch, _end_of(at), _BY_TS, last_ts) if at else LanePlace(0, 0, 0, 0)
+        )
 
     def _not_done(self, frame: RowFrame, packet: Packet) -> RowFrame:
         """Return the part of a frame that no earlier run made durable."""
@@ -210,35 +212,35 @@ class _Lane:
             self._open = self._sessions.take()
             try:
                 self._ledger.begin(self._open, self._epoch)
-            except Refused as err:
+            except StatementRefused as err:
                 raise err.as_error("the fence") from err
         for statement in self._statements(self._held):
             try:
                 # It cannot be tried again in another form: what came before it would be lost.
                 self._open.run(statement.replacing().sql)
-            except Refused as err:
+            except StatementRefused as err:
                 raise err.as_error(statement.named(err.row or 0)) from err
         self._held, self._bytes = [], 0
 
-    def _end_open(self, place: Place) -> None:
+    def _end_open(self, place: LanePlace) -> None:
         moment("commit held rows")
         if self._open is None:
             return
         try:
             self._open.run(*self._noted(place), b"COMMIT")
-        except Refused as err:
+        except StatementRefused as err:
             raise err.as_error("the end of a transaction") from err
         self._sessions.give(self._open)
         self._open = None
 
     # --- both -------------------------------------------------------------------------------------
 
-    def _noted(self, place: Place) -> tuple[bytes, ...]:
+    def _noted(self, place: LanePlace) -> tuple[bytes, ...]:
         if not self._settings.options.exactly_once:
             return ()
         return (self._ledger.note_delivered(self._name, place),)
 
-    def _statements(self, frames: list[RowFrame]) -> list[Statement]:
+    def _statements(self, frames: list[RowFrame]) -> list[SqlStatement]:
         return one_transaction(
             frames, self._limits, self._how, self._settings.options.batch_dml_enable
         )

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rowferry.errors import Fenced, RowferryError, TargetLost, TargetWentBack
 from rowferry.flow.encode.sql_rows.frame import quoted
 from rowferry.flow.sink.contract import RESTORE, Owner
-from rowferry.flow.sink.mysql.session import Refused, Session
+from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.moment import moment
 from rowferry.mysql.feed_mark import MARK_TABLE
 
@@ -36,7 +36,7 @@ _MARK_SLOTS: Final = 1024  # so that transactions side by side seldom meet
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LanePlace:
     """How far a lane has come inside a micro-batch."""
 
     micro_batch: int
@@ -84,7 +84,7 @@ class Ledger:
                 f"FROM {self.name(FENCE)} WHERE changefeed = %s",
                 (self._changefeed,),
             )
-        except Refused as err:
+        except StatementRefused as err:
             about = f"the sink's own tables in {self._database}"
             raise err.as_error(about) from err
         self.check(found, epoch)
@@ -168,7 +168,7 @@ class Ledger:
                 self.begin(session, epoch, slot)
                 session.run(*texts, joined=joined)
             moment("rows applied")
-        except Refused:
+        except StatementRefused:
             session.rollback()
             # Whatever it was, the fence explains it better.
             self.check(session.ask(self._fence(0)), epoch)
@@ -220,7 +220,7 @@ class Ledger:
 
     # --- lanes ------------------------------------------------------------------------------------
 
-    def delivered(self, session: Session, micro_batch: int) -> dict[str, Place]:
+    def delivered(self, session: Session, micro_batch: int) -> dict[str, LanePlace]:
         """Return how far each lane has come in a micro-batch."""
         moment("read what lanes delivered")
         found = session.ask(
@@ -229,11 +229,11 @@ class Ledger:
             (self._changefeed, micro_batch),
         )
         return {
-            str(lane): Place(micro_batch, int(segment), int(packet), int(rows))
+            str(lane): LanePlace(micro_batch, int(segment), int(packet), int(rows))
             for lane, segment, packet, rows in found
         }
 
-    def note_delivered(self, lane: str, place: Place) -> bytes:
+    def note_delivered(self, lane: str, place: LanePlace) -> bytes:
         """Return the statement that notes how far a lane has come."""
         values = f"{place.micro_batch}, {place.segment}, {place.packet}, {place.rows}"
         return (

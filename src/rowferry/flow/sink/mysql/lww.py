@@ -6,7 +6,7 @@ from typing import Final
 
 from rowferry.change.table import TableSchema
 from rowferry.flow.encode.sql_rows.frame import ROW_END, quoted, quoted_table, written_columns
-from rowferry.flow.sink.mysql.session import Flavour, ServerFacts
+from rowferry.flow.sink.mysql.session import DownstreamFacts, DownstreamFlavour
 from rowferry.flow.sink.mysql.statements import Around
 from rowferry.mysql.feed_mark import SESSION_VARIABLE
 
@@ -37,11 +37,13 @@ def newest_wins(table: TableSchema) -> tuple[Around, None]:
     return Around(lead, ROW_END, f" ON DUPLICATE KEY UPDATE {', '.join(parts)}".encode()), None
 
 
-def no_settings(facts: ServerFacts) -> tuple[bytes, ...]:
+def no_settings(facts: DownstreamFacts) -> tuple[bytes, ...]:
     """Return nothing: sessions for plain rows need no more than they have."""
     return ()
 
 
-def session_settings(facts: ServerFacts) -> tuple[bytes, ...]:
+def session_settings(facts: DownstreamFacts) -> tuple[bytes, ...]:
     """Return what a session that writes such rows begins with: triggers look at it."""
-    return () if facts.flavour is Flavour.TIDB else (f"SET {SESSION_VARIABLE} = 1".encode(),)
+    return (
+        () if facts.flavour is DownstreamFlavour.TIDB else (f"SET {SESSION_VARIABLE} = 1".encode(),)
+    )

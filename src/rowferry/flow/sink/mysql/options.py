@@ -11,8 +11,8 @@ from urllib.parse import quote
 from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
+    OptionShape,
     Section,
-    Shape,
     duration,
     flag,
     one_of,
@@ -29,7 +29,7 @@ _UPSERTS: Final = "updates are written as multi-row upserts, like inserts"
 _SECOND: Final = timedelta(seconds=1)
 
 
-def _capped(key: str, least: int, most: int) -> Shape[int]:
+def _capped(key: str, least: int, most: int) -> OptionShape[int]:
     """A whole number that is at least `least` (0 or 1); one above `most` counts as `most`."""
     checked, clamped = whole(), whole(least, most, clamp=True)
     bound = "greater than 0" if least else "greater than or equal to 0"
@@ -40,10 +40,10 @@ def _capped(key: str, least: int, most: int) -> Shape[int]:
             raise ValueError(f"invalid {key} {number}, which must be {bound}")
         return clamped.parse(number)
 
-    return Shape(clamped.words, parse, checked.parse)
+    return OptionShape(clamped.words, parse, checked.parse)
 
 
-def _replacements() -> Shape[tuple[str, ...]]:
+def _replacements() -> OptionShape[tuple[str, ...]]:
     def parse(value: Any) -> tuple[str, ...]:
         found = texts().parse(value)
         for one in found:
@@ -52,10 +52,10 @@ def _replacements() -> Shape[tuple[str, ...]]:
                 raise ValueError("each is a commit-ts, a space and the statement to run instead")
         return found
 
-    return Shape('a list such as ["<commit-ts> ALTER TABLE …"]', parse)
+    return OptionShape('a list such as ["<commit-ts> ALTER TABLE …"]', parse)
 
 
-def _moments() -> Shape[tuple[str, ...]]:
+def _moments() -> OptionShape[tuple[str, ...]]:
     def parse(value: Any) -> tuple[str, ...]:
         given = [str(v) if type(v) is int else v for v in value] if type(value) is list else value
         found = texts().parse(given)
@@ -63,7 +63,7 @@ def _moments() -> Shape[tuple[str, ...]]:
             raise ValueError("each is the commit-ts of a DDL")
         return found
 
-    return Shape('a list of commit-ts such as ["433305438660591626"]', parse)
+    return OptionShape('a list of commit-ts such as ["433305438660591626"]', parse)
 
 
 class MysqlOptions(Section, section="sink.mysql-config"):
@@ -225,7 +225,7 @@ class SharedOptions(Section, section="sink"):
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class DownstreamLogin:
     """Where and how to connect; `str()` shows no secret. An empty `ssl_ca` trusts any server."""
 
     host: str
@@ -245,7 +245,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MySqlSettings:
     """The options of one changefeed, and what they amount to together.
 
     Attributes:
@@ -254,7 +254,7 @@ class Settings:
 
     options: MysqlOptions
     shared: SharedOptions
-    login: Login
+    login: DownstreamLogin
     replaced_ddl: dict[int, str]
 
     @property
@@ -269,7 +269,7 @@ class Settings:
         return by_lane or not self.options.batch_dml_enable
 
 
-def read_settings(spec: ChangefeedSpec) -> Settings:
+def read_settings(spec: ChangefeedSpec) -> MySqlSettings:
     """Read the sink's options.
 
     Raises:
@@ -284,10 +284,10 @@ def read_settings(spec: ChangefeedSpec) -> Settings:
         if int(at) in replaced:
             raise OptionsConflict(f"the DDL of commit-ts {at} is named twice; skip or replace it")
         replaced[int(at)] = statement.strip()
-    return Settings(options, spec.options(SharedOptions), _login(spec.sink, options), replaced)
+    return MySqlSettings(options, spec.options(SharedOptions), _login(spec.sink, options), replaced)
 
 
-def _login(uri: Uri, options: MysqlOptions) -> Login:
+def _login(uri: Uri, options: MysqlOptions) -> DownstreamLogin:
     host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
     if not host or "," in host or (port and not port.isdecimal()) or not uri.user:
         raise BadUri(
@@ -303,7 +303,7 @@ def _login(uri: Uri, options: MysqlOptions) -> Login:
         mode = "verify-ca" if options.ssl_ca else "required" if encrypted else "disabled"
     if mode == "disabled" and uri.scheme.endswith("+ssl"):
         raise OptionsConflict(f"ssl-mode = disabled contradicts {uri.scheme}://; keep one")
-    return Login(
+    return DownstreamLogin(
         host=host.strip("[]"),
         port=int(port or 3306),
         user=uri.user,

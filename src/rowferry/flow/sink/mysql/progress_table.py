@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.table import TableId
-from rowferry.flow.sink.mysql.session import GONE, Flavour, Refused, Session
+from rowferry.flow.sink.mysql.session import GONE, DownstreamFlavour, Session, StatementRefused
 from rowferry.moment import moment
 
 DATABASE: Final = "tidb_cdc"
@@ -113,14 +113,14 @@ class ProgressTable:
         for layout in self._layouts(session):
             try:
                 session.run(layout.create())
-            except Refused as err:
+            except StatementRefused as err:
                 if err.number != _KEY_TOO_LONG:
                     raise
                 session.run(layout.create(_NARROW))
         self._made = True
 
     def _layouts(self, session: Session) -> tuple[_Layout, ...]:
-        purges = self._for_purge and session.facts.flavour is Flavour.TIDB
+        purges = self._for_purge and session.facts.flavour is DownstreamFlavour.TIDB
         return (_PLAIN, _PURGE) if purges else (_PLAIN,)
 
     def leave(self, session: Session) -> None:
@@ -205,7 +205,7 @@ def _if_there(session: Session, sql: str, values: Sequence[object] = ()) -> list
     """Return what a statement gives; nothing where its table is not there."""
     try:
         return session.ask(sql, values)
-    except Refused as err:
+    except StatementRefused as err:
         if err.number in GONE:
             return []
         raise

@@ -14,8 +14,14 @@ from rowferry.change.table import TableId
 from rowferry.errors import SchemaChangeRefused, Verdict
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.options import MysqlOptions, Settings
-from rowferry.flow.sink.mysql.session import GONE, Flavour, Refused, Session, connect
+from rowferry.flow.sink.mysql.options import MysqlOptions, MySqlSettings
+from rowferry.flow.sink.mysql.session import (
+    GONE,
+    DownstreamFlavour,
+    Session,
+    StatementRefused,
+    connect,
+)
 from rowferry.flow.sink.mysql.target_tables import gone_tables
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
@@ -42,7 +48,7 @@ class SchemaChanges:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: MySqlSettings,
         ledger: Ledger,
         marks: bool = False,
         active_active: bool = False,
@@ -82,7 +88,7 @@ class SchemaChanges:
                     try:
                         place = plan.micro_batch, ordinal
                         self._run_one(guard, notes, place, change, epoch, there)
-                    except Refused as err:
+                    except StatementRefused as err:
                         raise err.as_error("noting a schema change") from err
             finally:
                 notes.close()
@@ -144,7 +150,7 @@ class SchemaChanges:
                 if statement:
                     try:
                         self._execute(change, statement)
-                    except Refused as err:
+                    except StatementRefused as err:
                         name = _former(change)
                         gone = _is_gone(notes, name)
                         if not gone or name in there or change.kind not in _EMPTYING:
@@ -168,13 +174,13 @@ class SchemaChanges:
         )
         try:
             if self._active_active and change.kind is DdlKind.CREATE_TABLE:
-                if session.facts.flavour is Flavour.TIDB:
+                if session.facts.flavour is DownstreamFlavour.TIDB:
                     statement = as_active_active(statement)
             try:
                 session.run(*self._prelude(change), joined=False)
                 session.run(statement.encode())
                 moment("ddl done downstream")
-            except Refused as err:
+            except StatementRefused as err:
                 error = err.as_error("a schema change")
                 if err.number in _SO_ALREADY and not _is_taken(session, change, err.number):
                     return
@@ -242,7 +248,7 @@ def _show(session: Session, name: TableId) -> str:
     what = f"TABLE {quoted_table(name)}" if name.table else f"DATABASE {quoted(name.database)}"
     try:
         found = session.ask(f"SHOW CREATE {what}")
-    except Refused as err:
+    except StatementRefused as err:
         return f"{_NO_ANSWER}{err.number}"
     return _COUNTER.sub("", str(found[0][1]))
 

@@ -27,7 +27,7 @@ from rowferry.errors import (
     TargetLost,
 )
 from rowferry.flow.sink.contract import RESTORE
-from rowferry.flow.sink.mysql.options import Login
+from rowferry.flow.sink.mysql.options import DownstreamLogin
 from rowferry.moment import moment
 from rowferry.mysql.wary_connection import WaryConnection
 
@@ -65,7 +65,7 @@ _ROW_MODE: Final = (
 )
 
 
-class Flavour(Enum):
+class DownstreamFlavour(Enum):
     """Whose server it is."""
 
     MYSQL = "MySQL"
@@ -74,34 +74,34 @@ class Flavour(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
+class DownstreamFacts:
     """What a server says of itself.
 
     Attributes:
         statement_bytes: the longest statement that it takes.
     """
 
-    flavour: Flavour
+    flavour: DownstreamFlavour
     version: str
     statement_bytes: int
 
     @property
     def lock(self) -> str:
         """How a row is read so that nobody changes it before the transaction ends."""
-        return "FOR UPDATE" if self.flavour is Flavour.TIDB else "LOCK IN SHARE MODE"
+        return "FOR UPDATE" if self.flavour is DownstreamFlavour.TIDB else "LOCK IN SHARE MODE"
 
     @property
     def judges_fence(self) -> bool:
         """Whether one statement can read the fence under a lock and fail where it is another's."""
-        return self.flavour is not Flavour.TIDB
+        return self.flavour is not DownstreamFlavour.TIDB
 
     @property
     def fence_slots(self) -> int:
         """Rows of the fence: where only exclusive locks exist, workers must not share one."""
-        return 64 if self.flavour is Flavour.TIDB else 1
+        return 64 if self.flavour is DownstreamFlavour.TIDB else 1
 
 
-class Refused(Exception):
+class StatementRefused(Exception):
     """The downstream refused a statement; `number` is its error's.
 
     Whoever knows what the statement was about words it for people, by `as_error`.
@@ -150,7 +150,7 @@ class Refused(Exception):
 class Session:
     """One connection. Not for use from several threads at once."""
 
-    def __init__(self, login: Login, connection: Connection[Any]) -> None:
+    def __init__(self, login: DownstreamLogin, connection: Connection[Any]) -> None:
         self._login, self._connection = login, connection
         self.place = str(login)
         self.facts = _facts(self)
@@ -178,7 +178,7 @@ class Session:
         longest, most = max(map(len, statements)), self.facts.statement_bytes
         if longest >= most:
             words = f"a statement of {longest} bytes, and max_allowed_packet is {most}"
-            raise Refused(_TOO_LONG, words, str(self._login))
+            raise StatementRefused(_TOO_LONG, words, str(self._login))
 
     def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows, every value as text.
@@ -207,7 +207,9 @@ class Session:
         self._connection._force_close()  # type: ignore[attr-defined]
 
 
-def connect(login: Login, *, for_rows: bool = False, read_s: float | None = None) -> Session:
+def connect(
+    login: DownstreamLogin, *, for_rows: bool = False, read_s: float | None = None
+) -> Session:
     """Open a connection with autocommit and utf8mb4.
 
     Args:
@@ -244,7 +246,7 @@ def connect(login: Login, *, for_rows: bool = False, read_s: float | None = None
                 ssl_disabled=login.ssl_mode == "disabled",
             )
         session = Session(login, connection)
-        tidb = session.facts.flavour is Flavour.TIDB
+        tidb = session.facts.flavour is DownstreamFlavour.TIDB
         if tidb:
             session.run(_TIDB_SETTINGS)
         if for_rows:
@@ -252,7 +254,7 @@ def connect(login: Login, *, for_rows: bool = False, read_s: float | None = None
             if tidb:
                 session.run(b"SET tidb_txn_mode = 'pessimistic'")
         return session
-    except Refused as err:
+    except StatementRefused as err:
         raise err.as_error("connecting") from err
 
 
@@ -260,7 +262,9 @@ class Sessions:
     """Connections for rows, kept for the next transaction. For use from several threads."""
 
     def __init__(
-        self, login: Login, settings: Callable[[ServerFacts], Sequence[bytes]] = lambda facts: ()
+        self,
+        login: DownstreamLogin,
+        settings: Callable[[DownstreamFacts], Sequence[bytes]] = lambda facts: (),
     ) -> None:
         """Make none yet; each new one begins with the statements that `settings` gives."""
         self._login, self._settings = login, settings
@@ -282,7 +286,7 @@ class Sessions:
         try:
             if first := self._settings(session.facts):
                 session.run(*first)
-        except Refused as err:
+        except StatementRefused as err:
             raise err.as_error("connecting") from err
         return session
 
@@ -332,7 +336,7 @@ def _any_certificate() -> ssl.SSLContext:
 
 
 @lru_cache(maxsize=16)
-def _tls(login: Login) -> ssl.SSLContext | None:
+def _tls(login: DownstreamLogin) -> ssl.SSLContext | None:
     if login.ssl_mode in ("disabled", "preferred") and not login.ssl_cert:
         return None
     try:
@@ -350,21 +354,21 @@ def _tls(login: Login) -> ssl.SSLContext | None:
     return context
 
 
-def _facts(session: Session) -> ServerFacts:
+def _facts(session: Session) -> DownstreamFacts:
     version, packet = session.ask("SELECT VERSION(), @@max_allowed_packet")[0]
-    flavour = Flavour.MYSQL
+    flavour = DownstreamFlavour.MYSQL
     if _is_tidb(session):
-        flavour = Flavour.TIDB
+        flavour = DownstreamFlavour.TIDB
     elif "mariadb" in str(version).lower():
-        flavour = Flavour.MARIADB
-    return ServerFacts(flavour, str(version), int(packet))
+        flavour = DownstreamFlavour.MARIADB
+    return DownstreamFacts(flavour, str(version), int(packet))
 
 
 def _is_tidb(session: Session) -> bool:
     """Ask whether it is TiDB, whatever version it was told to show."""
     try:
         session.ask("SELECT tidb_version()")
-    except Refused as err:
+    except StatementRefused as err:
         if err.number in _NO_SUCH_FUNCTION:
             return False
         raise
@@ -372,7 +376,7 @@ def _is_tidb(session: Session) -> bool:
 
 
 @contextmanager
-def _wrapped(login: Login) -> Iterator[None]:
+def _wrapped(login: DownstreamLogin) -> Iterator[None]:
     """Turn errors of the client library into ours."""
     try:
         yield
@@ -380,9 +384,9 @@ def _wrapped(login: Login) -> Iterator[None]:
         number, said = (*err.args, 0, "")[:2] if err.args else (0, "")
         cause = getattr(err, "original_exception", None)
         if number in _TLS or isinstance(cause, ssl.SSLCertVerificationError):
-            raise Refused(_NO_TLS, str(said), str(login)) from None
+            raise StatementRefused(_NO_TLS, str(said), str(login)) from None
         if not isinstance(number, int) or number == 0 or 2000 <= number < 3000:
             raise SinkUnavailable(f"{login}: {said or err or 'the connection is lost'}") from None
-        raise Refused(number, str(said), str(login)) from None
+        raise StatementRefused(number, str(said), str(login)) from None
     except (OSError, EOFError, RuntimeError) as err:
         raise SinkUnavailable(f"{login} did not answer: {err or type(err).__name__}") from None

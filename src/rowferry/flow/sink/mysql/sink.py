@@ -31,7 +31,13 @@ from rowferry.flow.sink.mysql.lww import newest_wins, no_settings, session_setti
 from rowferry.flow.sink.mysql.options import PLACE_KEYS, MysqlOptions, SharedOptions, read_settings
 from rowferry.flow.sink.mysql.progress_table import ProgressTable
 from rowferry.flow.sink.mysql.schema_changes import SchemaChanges
-from rowferry.flow.sink.mysql.session import Flavour, Refused, Session, Sessions, connect
+from rowferry.flow.sink.mysql.session import (
+    DownstreamFlavour,
+    Session,
+    Sessions,
+    StatementRefused,
+    connect,
+)
 from rowferry.flow.sink.mysql.statements import (
     Limits,
     Put,
@@ -61,10 +67,14 @@ _SEGMENT_BYTES: Final = 16 << 20
 _HELD_SEGMENT_BYTES: Final = 8 << 20
 _LANES: Final = 16  # of a table whose keys can be divided
 _KEPT: Final = 2  # connections of a process between tasks: a server has few in all
-_WORKERS: Final = {Flavour.MYSQL: 16, Flavour.MARIADB: 16, Flavour.TIDB: 64}
+_WORKERS: Final = {
+    DownstreamFlavour.MYSQL: 16,
+    DownstreamFlavour.MARIADB: 16,
+    DownstreamFlavour.TIDB: 64,
+}
 
 
-class MySql:
+class MySqlSink:
     """Writes rows into tables of the same names (or routed ones) in a second database.
 
     Rows are visible as soon as they are written; a replay writes them again, with the same result.
@@ -162,10 +172,10 @@ class MySql:
         session = connect(self._settings.login)
         try:
             # TiDB is no source of ours, and not all of its versions know the function.
-            if session.facts.flavour is Flavour.TIDB:
+            if session.facts.flavour is DownstreamFlavour.TIDB:
                 return False
             return session.ask("SELECT IS_USED_LOCK(%s)", (mark,))[0][0] is not None
-        except Refused as err:
+        except StatementRefused as err:
             raise err.as_error("asking which server it is") from err
         finally:
             session.close()
@@ -176,7 +186,7 @@ class MySql:
         session = connect(self._settings.login)
         try:
             return str(session.ask("SELECT @@lower_case_table_names")[0][0]) != "0"
-        except Refused as err:
+        except StatementRefused as err:
             raise err.as_error("asking how names compare") from err
         finally:
             session.close()
@@ -269,7 +279,7 @@ class MySql:
         with self._sessions.one() as session:
             facts = session.facts
         how = self._how
-        if facts.flavour is Flavour.TIDB and how is upserting:
+        if facts.flavour is DownstreamFlavour.TIDB and how is upserting:
             how = upserting_on_tidb
         workers = self._settings.options.worker_count or _WORKERS[facts.flavour]
         limits = Limits(self._settings.options.max_txn_row, facts.statement_bytes // 2)
@@ -291,7 +301,7 @@ class MySql:
         with self._sessions.one() as session:
             try:
                 return self._changes.are_begun(session, plan)
-            except Refused as err:
+            except StatementRefused as err:
                 raise err.as_error("looking for schema changes that were begun") from err
 
     def publish(
@@ -313,7 +323,7 @@ class MySql:
                 if self._progress is not None:
                     self._progress.publish(session, plan)
                 self._sync_points.publish(session, mark, self._epoch)
-            except Refused as err:
+            except StatementRefused as err:
                 session.rollback()
                 raise err.as_error("noting what is reached") from err
         self._delivered.publish(plan.sink_state)
@@ -326,7 +336,7 @@ class MySql:
             try:
                 with self._sessions.one() as session:
                     session.run(self._ledger.forget_delivered())
-            except Refused as err:
+            except StatementRefused as err:
                 raise err.as_error("forgetting a discarded plan") from err
         return True
 
@@ -337,7 +347,7 @@ class MySql:
         with self._sessions.one() as session:
             try:
                 self._progress.leave(session)
-            except Refused as err:
+            except StatementRefused as err:
                 raise err.as_error("the progress tables") from err
 
     def close(self) -> None:
@@ -364,14 +374,14 @@ class MySql:
             self._sync_points.check(session)
             if not self._mode.enabled:
                 return
-            if session.facts.flavour is Flavour.TIDB:
+            if session.facts.flavour is DownstreamFlavour.TIDB:
                 check_knows_mode(session)
             elif not self._mode.emulated:
                 raise SinkUnwritable(
                     f"{self._settings.login} is {session.facts.flavour.value}, not TiDB, which "
                     "enable-active-active needs; use TiDB, or set active-active-emulation = true"
                 )
-        except Refused as err:
+        except StatementRefused as err:
             raise err.as_error("asking what it can do") from err
 
     def _check_stamping(
@@ -381,12 +391,12 @@ class MySql:
         if not self._mode.enabled:
             return
         try:
-            if session.facts.flavour is Flavour.TIDB:
+            if session.facts.flavour is DownstreamFlavour.TIDB:
                 check_active_active(session, [t.written_as for t in tables if t not in missing])
             else:
                 names = [t.written_as for t in tables]
                 check_triggers(session, names, self._mode.cluster_index)
-        except Refused as err:
+        except StatementRefused as err:
             raise err.as_error("the downstream's active-active tables") from err
 
     def _look(self) -> None:
@@ -399,7 +409,7 @@ class MySql:
                 if not self._ledger.has_changes_after(session, self._published):
                     require_there(session, self._delivered.known)
                     self._looked = True
-            except Refused as err:
+            except StatementRefused as err:
                 raise err.as_error("the downstream's tables") from err
 
     def _judge(self, tables: Iterable[TableSchema]) -> None:
@@ -413,7 +423,7 @@ class MySql:
             missing = check(session, fresh, self._settings.options.create_tables, known)
             self._make(session, missing)
             self._check_stamping(session, fresh)
-        except Refused as err:
+        except StatementRefused as err:
             raise err.as_error("making tables") from err
         finally:
             session.close()
@@ -423,13 +433,13 @@ class MySql:
 
     def _make(self, session: Session, tables: Sequence[TableSchema]) -> None:
         collations = known_collations(session) if tables else frozenset()
-        hides = self._mode.enabled and session.facts.flavour is Flavour.TIDB
+        hides = self._mode.enabled and session.facts.flavour is DownstreamFlavour.TIDB
         for table in tables:
             moment("create downstream table")
             try:
                 for statement in create_statements(table, collations, hides):
                     session.run(b"SET sql_mode = ''", statement.encode(), joined=False)
-            except Refused as err:
+            except StatementRefused as err:
                 raise err.as_error(f"making table {table.written_as}") from err
 
     def _refuse_read_only(self, session: Session) -> None:
@@ -445,14 +455,14 @@ class MySql:
                         f"{self._settings.login} is read-only; make it writable, or name the "
                         "primary server in the sink URI"
                     )
-        except Refused as err:
+        except StatementRefused as err:
             raise err.as_error("asking whether it is read-only") from err
 
     def _try_zone(self, session: Session) -> None:
         zone = self._settings.time_zone
         try:
             session.ask("SET time_zone = %s", (zone,))
-        except Refused as err:
+        except StatementRefused as err:
             raise SinkUnwritable(
                 f"{self._settings.login} does not know the time zone {zone!r} ({err.said}); load "
                 "its time zone tables, give an offset such as +08:00, or leave time-zone out"

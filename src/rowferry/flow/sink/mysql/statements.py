@@ -54,7 +54,7 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class SqlStatement:
     """One statement, and the rows in it for whoever must name one.
 
     Attributes:
@@ -78,16 +78,16 @@ class Statement:
         """The statement's text."""
         return joined(self.texts, self.around)
 
-    def replacing(self) -> Statement:
+    def replacing(self) -> SqlStatement:
         """Return the statement that also removes whatever stands in its rows' way."""
         if self.replaced is None:
             return self
-        return Statement(self.table, self.texts, self.keys, self.replaced)
+        return SqlStatement(self.table, self.texts, self.keys, self.replaced)
 
-    def single(self, place: int) -> Statement:
+    def single(self, place: int) -> SqlStatement:
         """Return the statement with one of its rows alone."""
         texts, keys = self.texts.slice(place, 1), self.keys.slice(place, 1)
-        return Statement(self.table, texts, keys, self.around, self.replaced)
+        return SqlStatement(self.table, texts, keys, self.around, self.replaced)
 
     def named(self, place: int) -> str:
         """Return the words for one of its rows, for people."""
@@ -183,7 +183,7 @@ def has_exact_key(table: TableSchema) -> bool:
     return all(table.column(name).type.kind in _EXACT for name in table.handle_key)
 
 
-def in_order(frame: RowFrame, how: Put) -> Iterator[Statement]:
+def in_order(frame: RowFrame, how: Put) -> Iterator[SqlStatement]:
     """Yield a statement for each change, an update of a keyless table as two."""
     table, keyless = frame.table, not frame.table.handle_key
     away = delete_around(table)
@@ -194,9 +194,9 @@ def in_order(frame: RowFrame, how: Put) -> Iterator[Statement]:
         keys, rows = frame.keys.slice(place, 1), frame.rows.slice(place, 1)
         op = frame.op[place]
         if op == Op.DELETE or (keyless and op == Op.UPDATE):
-            yield Statement(table, keys, keys, away)
+            yield SqlStatement(table, keys, keys, away)
         if op != Op.DELETE:
-            yield Statement(table, rows, keys, put, replaced)
+            yield SqlStatement(table, rows, keys, put, replaced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +210,8 @@ class NetEffect:
         apart: no upsert needs a delete to be done first.
     """
 
-    deletes: tuple[Statement, ...]
-    upserts: tuple[Statement, ...]
+    deletes: tuple[SqlStatement, ...]
+    upserts: tuple[SqlStatement, ...]
     apart: bool = False
 
     def __len__(self) -> int:
@@ -250,7 +250,7 @@ def _upserts(
     places: npt.NDArray[np.int64],
     limits: Limits,
     how: Put,
-) -> Iterator[Statement]:
+) -> Iterator[SqlStatement]:
     """Yield the rows at these places of all frames; those of one version go together."""
     rows = pa.concat_arrays([f.rows for f in frames])
     tables = {id(f.table): f.table for f in frames}
@@ -268,7 +268,7 @@ def _cut(
     around: Around,
     replaced: Around | None,
     limits: Limits,
-) -> Iterator[Statement]:
+) -> Iterator[SqlStatement]:
     """Yield statements of neighbouring texts, as many in each as the limits allow."""
     if not len(texts):
         return
@@ -280,5 +280,5 @@ def _cut(
         stop = max(start + 1, min(fitting, start + limits.rows, len(texts)))
         part = texts.slice(start, stop - start)
         names = part if keys is None else keys.slice(start, stop - start)
-        yield Statement(table, part, names, around, replaced)
+        yield SqlStatement(table, part, names, around, replaced)
         start = stop

@@ -12,7 +12,7 @@ from typing import Final
 from rowferry.change.position import physical_ms
 from rowferry.errors import SinkUnwritable
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.session import Flavour, Refused, Session
+from rowferry.flow.sink.mysql.session import DownstreamFlavour, Session, StatementRefused
 from rowferry.moment import moment
 from rowferry.spec.sync_point import SyncPointSettings
 
@@ -60,7 +60,7 @@ class SyncPoints:
         if not self._settings.enabled:
             return
         flavour = session.facts.flavour
-        if flavour is not Flavour.TIDB:
+        if flavour is not DownstreamFlavour.TIDB:
             raise SinkUnwritable(
                 f"the downstream is {flavour.value}, not TiDB, which enable-sync-point needs (it "
                 "has no @@tidb_current_ts); leave it out: `rowferry verify --sync-point` needs "
@@ -70,7 +70,7 @@ class SyncPoints:
         try:
             # No timestamp: the privilege is looked at before the value, and nothing is set.
             session.ask("SET GLOBAL tidb_external_ts = 'none'")
-        except Refused as err:
+        except StatementRefused as err:
             if err.number == _NO_PRIVILEGE:
                 raise SinkUnwritable(
                     f"{err.place} lets the user not set tidb_external_ts, as enable-sync-point "

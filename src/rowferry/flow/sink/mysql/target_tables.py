@@ -11,7 +11,7 @@ from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadInput, TargetLost, TargetUnfit
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table, written_columns
 from rowferry.flow.sink.mysql.delivered import lost
-from rowferry.flow.sink.mysql.session import Flavour, Refused, Session
+from rowferry.flow.sink.mysql.session import DownstreamFlavour, Session, StatementRefused
 from rowferry.flow.sink.mysql.tidb_tables import ACTIVE_ACTIVE_OPTIONS, HIDDEN, check_types
 from rowferry.moment import moment
 from rowferry.mysql.ddl.type import has_charset
@@ -183,7 +183,7 @@ def check_rights(session: Session, table: TableSchema) -> None:
     try:
         for statement in explained:
             session.run(f"EXPLAIN {statement}".encode())
-    except Refused as err:
+    except StatementRefused as err:
         raise err.as_error(f"table {table.written_as}") from err
 
 
@@ -228,7 +228,7 @@ def check(
     wanted = list(tables)
     try:
         found = read_tables(session, list({t.written_as: None for t in wanted}))
-    except Refused as err:
+    except StatementRefused as err:
         raise err.as_error("the downstream's tables") from err
     missing = [t for t in wanted if t.written_as not in found]
     if gone := {t.written_as for t in missing} & set(known):
@@ -240,7 +240,7 @@ def check(
             f"the downstream has no table {names}{more}; create it there as the source has it, "
             "or set create-tables = true in sink.mysql-config"
         )
-    tidb = session.facts.flavour is Flavour.TIDB
+    tidb = session.facts.flavour is DownstreamFlavour.TIDB
     for table in wanted:
         if tidb and table.written_as not in found:
             check_types(table)

@@ -12,9 +12,9 @@ from typing import Final
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkUnwritable, TargetUnfit
 from rowferry.flow.encode.sql_rows.frame import quoted_table
-from rowferry.flow.sink.mysql.session import Refused, Session
+from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.moment import moment
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 
 ACTIVE_ACTIVE_OPTIONS: Final = " SOFTDELETE RETENTION 7 DAY ACTIVE_ACTIVE='ON'"
 _ANEW: Final = f"make the table anew there, with CREATE TABLE …{ACTIVE_ACTIVE_OPTIONS}"
@@ -62,7 +62,7 @@ def check_knows_mode(session: Session) -> None:
     moment("ask for soft delete downstream")
     try:
         session.ask("SELECT @@tidb_translate_softdelete_sql")
-    except Refused as err:
+    except StatementRefused as err:
         if err.number != _UNKNOWN_VARIABLE:
             raise
         raise SinkUnwritable(
@@ -98,7 +98,7 @@ def as_active_active(sql: str) -> str:
     Raises:
         BadStatement: the text is not one statement.
     """
-    cursor = Cursor(sql)
+    cursor = TokenCursor(sql)
     while not cursor.done() and not cursor.accept("TABLE"):
         cursor.take()
     cursor.accept("IF", "NOT", "EXISTS")

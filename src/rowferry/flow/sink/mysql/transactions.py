@@ -10,9 +10,9 @@ from typing import Final
 
 from rowferry.errors import RowferryError
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.options import Settings
-from rowferry.flow.sink.mysql.session import DUPLICATE, Refused, Session, Sessions
-from rowferry.flow.sink.mysql.statements import Statement
+from rowferry.flow.sink.mysql.options import MySqlSettings
+from rowferry.flow.sink.mysql.session import DUPLICATE, Session, Sessions, StatementRefused
+from rowferry.flow.sink.mysql.statements import SqlStatement
 from rowferry.moment import moment
 
 _TRIES: Final = 9
@@ -23,14 +23,14 @@ _LONGEST_PAUSE_S: Final = 5.0
 class Transactions:
     """Applies statements, each call as one transaction. For use from several threads."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, sessions: Sessions) -> None:
+    def __init__(self, settings: MySqlSettings, ledger: Ledger, sessions: Sessions) -> None:
         self._ledger, self._sessions = ledger, sessions
         self._joined = settings.options.multi_stmt_enable
         self._slots = count()
 
     def apply(
         self,
-        statements: Sequence[Statement],
+        statements: Sequence[SqlStatement],
         epoch: int,
         stop: threading.Event,
         more: Sequence[bytes] = (),
@@ -64,17 +64,19 @@ class Transactions:
             raise self._worded(statements, refusal)
 
     def _attempt(
-        self, statements: Sequence[Statement], epoch: int, more: Sequence[bytes]
-    ) -> Refused | None:
+        self, statements: Sequence[SqlStatement], epoch: int, more: Sequence[bytes]
+    ) -> StatementRefused | None:
         with self._sessions.one() as session:
             texts = (*(s.sql for s in statements), *more, b"COMMIT")
             try:
                 self._ledger.within(session, epoch, next(self._slots), texts, self._joined)
-            except Refused as err:
+            except StatementRefused as err:
                 return err
         return None
 
-    def _worded(self, statements: Sequence[Statement], refusal: Refused) -> RowferryError:
+    def _worded(
+        self, statements: Sequence[SqlStatement], refusal: StatementRefused
+    ) -> RowferryError:
         """Return an error that names the row, found by trying; nothing of that stays."""
         moment("look for refused row")
         found = refusal.as_error("applying rows")
@@ -96,17 +98,17 @@ class Transactions:
         return found
 
 
-def attempt(session: Session, statement: Statement) -> Refused | None:
+def attempt(session: Session, statement: SqlStatement) -> StatementRefused | None:
     """Run a statement; return how it is refused."""
     moment("try refused statement")
     try:
         session.run(statement.sql)
-    except Refused as err:
+    except StatementRefused as err:
         return err
     return None
 
 
-def _culprit(session: Session, statement: Statement) -> int | None:
+def _culprit(session: Session, statement: SqlStatement) -> int | None:
     """Return the row of a statement that is refused alone."""
     for place in range(len(statement)):
         if attempt(session, statement.single(place)) is not None:

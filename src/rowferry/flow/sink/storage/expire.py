@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from rowferry.change.position import physical_ms
 from rowferry.flow.sink.storage.files import Files, each_fenced
-from rowferry.flow.sink.storage.options import Settings
+from rowferry.flow.sink.storage.options import StorageSettings
 from rowferry.flow.sink.storage.ownership import Ownership
 from rowferry.flow.sink.storage.paths import META, DataFile, IndexFile, index_path
 from rowferry.flow.sink.storage.walk import walk
@@ -14,7 +14,7 @@ from rowferry.moment import moment
 
 
 def expire(
-    files: Files, ownership: Ownership, settings: Settings, checkpoint_ts: int
+    files: Files, ownership: Ownership, settings: StorageSettings, checkpoint_ts: int
 ) -> frozenset[str]:
     """Delete the date directories older than `file-expiration-days` before the checkpoint.
 
@@ -41,12 +41,12 @@ def expire(
     return frozenset(old)
 
 
-def may_be_removed(directory: str, settings: Settings, now: datetime) -> bool:
+def may_be_removed(directory: str, settings: StorageSettings, now: datetime) -> bool:
     """Return whether a directory's day is so long past that `expire` may have removed it."""
     if not settings.expiration_days:
         return False
     return directory.rpartition("/")[2] < _first_kept(settings, now)
 
 
-def _first_kept(settings: Settings, now: datetime) -> str:
+def _first_kept(settings: StorageSettings, now: datetime) -> str:
     return (now - timedelta(days=settings.expiration_days)).strftime("%Y-%m-%d")

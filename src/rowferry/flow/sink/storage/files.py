@@ -25,7 +25,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DirectoryEntry:
     """One name in a directory."""
 
     name: str
@@ -82,7 +82,7 @@ class Files(Protocol):
     def exists(self, path: str) -> bool:
         """Return whether there is such an object."""
 
-    def entries(self, directory: str) -> list[Entry]:
+    def entries(self, directory: str) -> list[DirectoryEntry]:
         """Return the names in a directory, sorted; a missing directory has none."""
 
     def paths(self, depth: int) -> Iterator[str]:

@@ -88,7 +88,7 @@ def read_metadata(content: bytes, shown: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class OwnerMark:
     """The content of `rowferry.owner`: who writes here, and how many plans were discarded.
 
     A plan carries the count of its time; a task of a plan that was discarded meanwhile sees that
@@ -108,7 +108,7 @@ class Mark:
         return json.dumps(form, ensure_ascii=False).encode()
 
     @classmethod
-    def read(cls, content: bytes, shown: str) -> Mark:
+    def read(cls, content: bytes, shown: str) -> OwnerMark:
         """Read what `content` gave; `shown` names the file in the error.
 
         Raises:

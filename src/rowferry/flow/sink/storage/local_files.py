@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rowferry.errors import BadUri, FileConflict, SinkUnavailable, SinkUnwritable
-from rowferry.flow.sink.storage.files import Entry, Staged, Stored
+from rowferry.flow.sink.storage.files import DirectoryEntry, Staged, Stored
 from rowferry.flow.sink.storage.local_handles import (
     read_all,
     same_bytes,
@@ -114,12 +114,12 @@ class LocalFiles:
         with _Owned(self.shown(path)):
             return os.path.isfile(self.shown(path))
 
-    def entries(self, directory: str) -> list[Entry]:
+    def entries(self, directory: str) -> list[DirectoryEntry]:
         """Return the names in a directory, sorted; a missing directory has none."""
         with _Owned(self.shown(directory)):
             try:
                 with os.scandir(self._place(directory)) as found:
-                    names = [Entry(e.name, e.is_dir(follow_symlinks=True)) for e in found]
+                    names = [DirectoryEntry(e.name, e.is_dir(follow_symlinks=True)) for e in found]
             except FileNotFoundError:
                 return []
         return sorted(names, key=lambda e: e.name)

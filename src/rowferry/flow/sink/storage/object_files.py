@@ -27,9 +27,9 @@ from obstore.exceptions import (
 
 from rowferry.errors import FileConflict, SinkDamaged, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage.compress import MOST_FILE
-from rowferry.flow.sink.storage.files import Entry, Staged, Stored
+from rowferry.flow.sink.storage.files import DirectoryEntry, Staged, Stored
 from rowferry.flow.sink.storage.paths import STAGING
-from rowferry.flow.sink.storage.spool import Budget, Spool
+from rowferry.flow.sink.storage.spool import Budget, UploadSpool
 
 _PARALLEL: Final = 16
 _RECALLED_BYTES: Final = 512  # index files and metadata, not schema files
@@ -65,7 +65,7 @@ class ObjectFiles:
         self._store = store
         self._name = name  # scheme://bucket
         self._prefix = prefix.strip("/")
-        self._spool = Spool()
+        self._spool = UploadSpool()
         self.one_put = one_put
         self.parallel = parallel
         self._in_flight = Budget(_IN_FLIGHT)
@@ -115,12 +115,14 @@ class ObjectFiles:
             except FileNotFoundError:
                 return None
 
-    def entries(self, directory: str) -> list[Entry]:
+    def entries(self, directory: str) -> list[DirectoryEntry]:
         """Return the names directly below a directory, sorted."""
         with self._owned(directory):
             found = obstore.list_with_delimiter(self._store, prefix=self.key(directory) or None)
-        names = [Entry(m["path"].rpartition("/")[2], False) for m in found["objects"]]
-        names += [Entry(p.rstrip("/").rpartition("/")[2], True) for p in found["common_prefixes"]]
+        names = [DirectoryEntry(m["path"].rpartition("/")[2], False) for m in found["objects"]]
+        names += [
+            DirectoryEntry(p.rstrip("/").rpartition("/")[2], True) for p in found["common_prefixes"]
+        ]
         return sorted(names, key=lambda e: e.name)
 
     def paths(self, depth: int) -> Iterator[str]:
@@ -288,7 +290,7 @@ class ObjectFiles:
 class ObjectStaged:
     """Content in local space until it has its name."""
 
-    def __init__(self, files: ObjectFiles, spool: Spool) -> None:
+    def __init__(self, files: ObjectFiles, spool: UploadSpool) -> None:
         self._files = files
         self.content = spool.content()
 

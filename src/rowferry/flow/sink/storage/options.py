@@ -13,8 +13,8 @@ from rowferry.flow.sink.storage.cron import Cron
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
     Option,
+    OptionShape,
     OptionTable,
-    Shape,
     duration,
     flag,
     one_of,
@@ -24,7 +24,7 @@ from rowferry.spec.option import (
 )
 
 
-def _positive(key: str, most: int | None = None) -> Shape[int]:
+def _positive(key: str, most: int | None = None) -> OptionShape[int]:
     """A whole number above 0; above `most` it is `most`."""
     any_whole = whole()
 
@@ -34,20 +34,20 @@ def _positive(key: str, most: int | None = None) -> Shape[int]:
             raise ValueError(f"invalid {key} {number}, it must be greater than 0")
         return number if most is None else min(number, most)
 
-    return Shape("a whole number above 0", parse, any_whole.parse)
+    return OptionShape("a whole number above 0", parse, any_whole.parse)
 
 
-def _concurrency() -> Shape[int]:
+def _concurrency() -> OptionShape[int]:
     any_whole = whole()
 
     def parse(value: Any) -> int:
         number = any_whole.parse(value)
         return number if 1 <= number <= 512 else 1
 
-    return Shape("a whole number from 1 to 512 (else 1 is used)", parse, any_whole.parse)
+    return OptionShape("a whole number from 1 to 512 (else 1 is used)", parse, any_whole.parse)
 
 
-def _never(key: str) -> Shape[bool]:
+def _never(key: str) -> OptionShape[bool]:
     """A flag that can only be false."""
 
     def parse(value: Any) -> bool:
@@ -55,10 +55,10 @@ def _never(key: str) -> Shape[bool]:
             raise ValueError(f"{key} is not supported: paths are made of names; leave it out")
         return False
 
-    return Shape("false", parse)
+    return OptionShape("false", parse)
 
 
-def _atomicity() -> Shape[str]:
+def _atomicity() -> OptionShape[str]:
     words = one_of("none", "table")
 
     def parse(value: Any) -> str:
@@ -66,34 +66,34 @@ def _atomicity() -> Shape[str]:
             raise ValueError("'global' is for MySQL and TiDB sinks only")
         return words.parse(value)
 
-    return Shape(words.words, parse)
+    return OptionShape(words.words, parse)
 
 
-def _absolute_path() -> Shape[str]:
+def _absolute_path() -> OptionShape[str]:
     def parse(value: Any) -> str:
         found = text().parse(value)
         if found and not found.startswith("/"):
             raise ValueError("the path must be absolute")
         return found
 
-    return Shape("an absolute path", parse)
+    return OptionShape("an absolute path", parse)
 
 
-def _time_zone() -> Shape[ZoneInfo]:
+def _time_zone() -> OptionShape[ZoneInfo]:
     def parse(value: Any) -> ZoneInfo:
         try:
             return ZoneInfo(text().parse(value))
         except (OSError, KeyError, ValueError):
             raise ValueError("no such time zone") from None
 
-    return Shape("a time zone name such as UTC or Europe/Berlin", parse)
+    return OptionShape("a time zone name such as UTC or Europe/Berlin", parse)
 
 
-def _cron() -> Shape[Cron]:
+def _cron() -> OptionShape[Cron]:
     def parse(value: Any) -> Cron:
         return Cron.parse(text().parse(value))
 
-    return Shape("six cron fields: second minute hour day month weekday", parse)
+    return OptionShape("six cron fields: second minute hour day month weekday", parse)
 
 
 WORKER_COUNT = Option(
@@ -242,7 +242,7 @@ SINK_TABLE = OptionTable(
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StorageSettings:
     """The options of one changefeed, read and checked."""
 
     worker_count: int
@@ -260,7 +260,7 @@ class Settings:
     time_zone: ZoneInfo
 
 
-def read_settings(spec: ChangefeedSpec) -> Settings:
+def read_settings(spec: ChangefeedSpec) -> StorageSettings:
     """Read the storage sink's options.
 
     Raises:
@@ -275,7 +275,7 @@ def read_settings(spec: ChangefeedSpec) -> Settings:
             f"sink.date-separator = 'day' (it is {sink[DATE_SEPARATOR]!r}): "
             "files expire by the day in their path"
         )
-    return Settings(
+    return StorageSettings(
         worker_count=storage[WORKER_COUNT],
         flush_interval_s=storage[FLUSH_INTERVAL].total_seconds(),
         file_size_bytes=storage[FILE_SIZE],

@@ -16,7 +16,7 @@ from rowferry.errors import (
 )
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.storage.files import Files, Stored
-from rowferry.flow.sink.storage.index_file import Mark
+from rowferry.flow.sink.storage.index_file import OwnerMark
 from rowferry.flow.sink.storage.paths import METADATA, OWNER, Metadata, SchemaFile
 from rowferry.flow.sink.storage.walk import walk
 from rowferry.moment import moment
@@ -70,7 +70,7 @@ class Ownership:
                 mark = self._parse(stored.data) if stored else None
                 if mark is None:
                     self._refuse_foreign_content()
-                    mark = Mark(owner)
+                    mark = OwnerMark(owner)
                 self._refuse_other_changefeed(mark, owner)
                 self._refuse_newer(mark, owner)
                 content = replace(mark, owner=owner).content()
@@ -80,7 +80,7 @@ class Ownership:
         raise SinkUnavailable(f"{self._files.shown(OWNER)} is changed by others all the time")
 
     @contextmanager
-    def fenced(self) -> Iterator[Mark]:
+    def fenced(self) -> Iterator[OwnerMark]:
         """Hold the lock, as the owner.
 
         Raises:
@@ -90,7 +90,7 @@ class Ownership:
         with self._files.locked():
             yield self._verified(owner)[0]
 
-    def _verified(self, owner: Owner) -> tuple[Mark, Stored]:
+    def _verified(self, owner: Owner) -> tuple[OwnerMark, Stored]:
         """Return the mark, which must be this owner's."""
         stored = self._files.get(OWNER)
         if stored is None:
@@ -152,14 +152,14 @@ class Ownership:
                 f"({discards} of {now}); its files are not written any more"
             )
 
-    def _read(self) -> Mark | None:
+    def _read(self) -> OwnerMark | None:
         stored = self._files.get(OWNER)
         return self._parse(stored.data) if stored else None
 
-    def _parse(self, content: bytes) -> Mark:
-        return Mark.read(content, self._files.shown(OWNER))
+    def _parse(self, content: bytes) -> OwnerMark:
+        return OwnerMark.read(content, self._files.shown(OWNER))
 
-    def _refuse_other_changefeed(self, mark: Mark, owner: Owner) -> None:
+    def _refuse_other_changefeed(self, mark: OwnerMark, owner: Owner) -> None:
         if mark.owner.changefeed != owner.changefeed:
             raise SinkOwned(
                 f"{self._files.shown('')} belongs to changefeed {mark.owner.changefeed!r}; choose "
@@ -167,7 +167,7 @@ class Ownership:
                 "the directory"
             )
 
-    def _refuse_newer(self, mark: Mark, owner: Owner) -> None:
+    def _refuse_newer(self, mark: OwnerMark, owner: Owner) -> None:
         if mark.owner.epoch > owner.epoch:
             raise Fenced(
                 f"{self._files.shown('')} was taken over: it is at epoch {mark.owner.epoch}, "

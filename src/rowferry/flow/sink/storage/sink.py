@@ -28,7 +28,12 @@ from rowferry.flow.sink.storage.files import Files, Staged, Stored, each, each_f
 from rowferry.flow.sink.storage.index_file import Naming, metadata_content, read_metadata
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
 from rowferry.flow.sink.storage.measures import expansions, last_numbers, moved_on
-from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE, Settings, read_settings
+from rowferry.flow.sink.storage.options import (
+    SINK_TABLE,
+    STORAGE_TABLE,
+    StorageSettings,
+    read_settings,
+)
 from rowferry.flow.sink.storage.ownership import Ownership, owner_lost
 from rowferry.flow.sink.storage.paths import (
     META,
@@ -55,7 +60,7 @@ _MANY = 32  # directories whose numbers are not known
 _LISTED_FOR_EACH = 8
 
 
-class Storage:
+class StorageSink:
     """Files in a directory tree, numbered in the plan, visible once published."""
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(
@@ -101,7 +106,7 @@ class Storage:
         self._reached = 0  # what `metadata` must tell at least
 
     @classmethod
-    def files_of(cls, spec: ChangefeedSpec, settings: Settings) -> Files:
+    def files_of(cls, spec: ChangefeedSpec, settings: StorageSettings) -> Files:
         """Return access to the place that the sink URI names; asks nobody.
 
         Raises:
@@ -549,7 +554,7 @@ def _create(content: Staged, output: Output, segment: Segment) -> bool:
     try:
         return content.create(output.target["path"])
     except FileConflict:
-        if segment.again is Again.AS_GOOD:
+        if segment.again is Again.EQUIVALENT:
             return False  # an earlier try's rows, of an earlier moment: they fit the plan as well
         if segment.again is Again.NEVER:
             raise SnapshotGone(

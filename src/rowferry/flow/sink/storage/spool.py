@@ -15,7 +15,7 @@ _PIECE: Final = 8 << 20
 Place: TypeAlias = tuple[int, int]  # from, to in the file
 
 
-class Spool:
+class UploadSpool:
     """Room for all contents of one task.
 
     The file has no name, so that nothing stays on the disk whatever happens, and is one for all, so
@@ -29,11 +29,11 @@ class Spool:
         self._users = 0
         self._guard = threading.Lock()
 
-    def content(self) -> Content:
+    def content(self) -> SpooledContent:
         """Begin an empty content."""
         with self._guard:
             self._users += 1
-        return Content(self)
+        return SpooledContent(self)
 
     def keep(self, data: memoryview) -> bytes | Place:
         """Keep bytes; return them, or where in the file they are."""
@@ -67,11 +67,11 @@ class Spool:
                 self._handle, self._end = -1, 0
 
 
-class Content:
+class SpooledContent:
     """Bytes that grow at the end and are read any number of times."""
 
-    def __init__(self, spool: Spool) -> None:
-        self._spool: Spool | None = spool
+    def __init__(self, spool: UploadSpool) -> None:
+        self._spool: UploadSpool | None = spool
         self._kept: list[bytes | Place] = []
         self.size = 0
 

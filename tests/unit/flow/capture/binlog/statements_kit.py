@@ -8,12 +8,12 @@ from itertools import count
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog.ddl.statements import Effects, effects
 from rowferry.mysql.ddl.statement import parse_create
-from rowferry.mysql.server_form import Settings, server_form
+from rowferry.mysql.server_form import ServerSettings, server_form
 from rowferry.mysql.session import Flavour, ServerFacts
 
 MYSQL = ServerFacts(Flavour.MYSQL, (9, 7, 4), "9.7.4", 1, "uuid")
 MARIADB = ServerFacts(Flavour.MARIADB, (10, 11, 6), "10.11.6-MariaDB", 1, "server-id 1")
-TOLD = Settings(0, True, {"d": "utf8mb4", "e": "latin1"})
+TOLD = ServerSettings(0, True, {"d": "utf8mb4", "e": "latin1"})
 
 _CREATED = (
     "CREATE TABLE d.t (id int primary key, a int, b varchar(10), c text)",
@@ -39,7 +39,7 @@ def run(
     database: str = "d",
     known: Mapping[TableId, TableSchema] | None = None,
     kept: Callable[[TableId], bool] = keeps,
-    settings: Settings | None = TOLD,
+    settings: ServerSettings | None = TOLD,
     sql_mode: int = 0,
 ) -> Effects | None:
     ids = count(100)

@@ -5,13 +5,13 @@ from dataclasses import replace
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId
 from rowferry.flow.capture.binlog.position import LogPosition
-from rowferry.flow.capture.binlog.state import State
+from rowferry.flow.capture.binlog.state import BinlogState
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.mysql.session import Flavour
 
 
 def test_names_follow_the_tables() -> None:
-    state = State(LogPosition(Flavour.MYSQL, "server"))
+    state = BinlogState(LogPosition(Flavour.MYSQL, "server"))
     one = replace(parse_create("CREATE TABLE d.one (a int)"), table_id=state.take_id())
     two = replace(parse_create("CREATE TABLE d.two (a int)"), table_id=state.take_id())
     assert state.by_name() == {}

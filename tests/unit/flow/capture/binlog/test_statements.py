@@ -11,7 +11,7 @@ from rowferry.change.chunk import DdlKind
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog.ddl.statements import Effects, effects
-from rowferry.mysql.server_form import Settings
+from rowferry.mysql.server_form import ServerSettings
 
 T = TableId("d", "t")
 
@@ -295,7 +295,7 @@ def test_versions_and_ids() -> None:
 
 
 def test_a_table_that_is_not_told_uses_up_no_id() -> None:
-    found = only("RENAME TABLE t TO e.t, _x TO t", settings=Settings())
+    found = only("RENAME TABLE t TO e.t, _x TO t", settings=ServerSettings())
     assert words(found) == "RENAME_TABLE d.t>e.t; CREATE_TABLE d.t ?"
     assert [c.schema is None for c in found.changes] == [False, True]
 
@@ -438,7 +438,7 @@ def test_character_sets_are_inherited_or_not_told() -> None:
     assert schema("CREATE TABLE e.n (a varchar(5))").column("a").type.charset == "latin1"
     assert schema("CREATE TABLE n (a char) CHARSET utf8").column("a").type.charset == "utf8mb3"
     assert schema("ALTER TABLE t ADD x char(2)").column("x").type.charset == "utf8mb4"
-    unknown = Settings(explicit_timestamps=True)
+    unknown = ServerSettings(explicit_timestamps=True)
     assert words(run("CREATE TABLE n (a int)", settings=unknown)) == "CREATE_TABLE d.n ?"
     assert (
         words(run("CREATE TABLE n (a int) CHARSET latin1", settings=unknown)) == "CREATE_TABLE d.n"
@@ -447,7 +447,7 @@ def test_character_sets_are_inherited_or_not_told() -> None:
 
 
 def test_timestamps_depend_on_a_setting() -> None:
-    implicit = Settings(collations=TOLD.collations)
+    implicit = ServerSettings(collations=TOLD.collations)
     assert words(run("ALTER TABLE t ADD x timestamp")) == "ADD_COLUMN d.t"
     assert words(run("ALTER TABLE t ADD x timestamp", settings=implicit)) == "ADD_COLUMN d.t ?"
     assert words(run("ALTER TABLE t ADD x datetime", settings=implicit)) == "ADD_COLUMN d.t"
@@ -503,7 +503,7 @@ def test_columns_that_stay_are_not_judged_again() -> None:
     odd = only("CREATE TABLE n (id int primary key, ts timestamp)").changes[0].schema
     assert odd is not None
     tables[odd.id] = odd
-    more = {"known": tables, "settings": Settings()}
+    more = {"known": tables, "settings": ServerSettings()}
     assert words(run("ALTER TABLE n ADD x int", **more)) == "ADD_COLUMN d.n"  # type: ignore[arg-type]
 
 
@@ -525,7 +525,7 @@ def test_columns_that_stay_are_not_judged_again() -> None:
     ],
 )
 def test_names_in_other_case(lower_case: int, sql: str, expected: str) -> None:
-    settings = Settings(lower_case, True, TOLD.collations)
+    settings = ServerSettings(lower_case, True, TOLD.collations)
     assert words(run(sql, settings=settings)) == expected
 
 

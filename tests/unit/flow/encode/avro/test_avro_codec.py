@@ -15,7 +15,7 @@ from rowferry.errors import DecodeError, EncodeError, MessageTooLarge
 from rowferry.flow.encode.avro import kernels, messages
 from rowferry.flow.encode.avro.codec import Avro
 from rowferry.flow.encode.avro.schema import Modes, key_schema, value_schema
-from rowferry.flow.encode.avro.writer import Cell, write_rows
+from rowferry.flow.encode.avro.writer import AvroCell, write_rows
 
 # column type; then each canonical value, and what a foreign reader must see for it
 VALUES: list[tuple[str, list[Any], list[Any]]] = [
@@ -208,13 +208,13 @@ def test_text_outside_its_buffer_is_an_error_and_no_crash(middle: int) -> None:
     buffers = [None, offsets, pa.py_buffer(b"abc")]
     bad = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2, buffers)
     with pytest.raises(EncodeError, match="outside its buffer"):
-        write_rows([[Cell(kernels.TEXT, bad)]], np.zeros(2, np.int8))
+        write_rows([[AvroCell(kernels.TEXT, bad)]], np.zeros(2, np.int8))
 
 
 def test_a_column_shorter_than_the_chunk_is_an_error_and_no_crash() -> None:
     short = pa.array([1, 2], pa.int64())
     with pytest.raises(EncodeError, match="shorter than the chunk"):
-        write_rows([[Cell(kernels.LONG, short)]], np.zeros(3, np.int8))
+        write_rows([[AvroCell(kernels.LONG, short)]], np.zeros(3, np.int8))
 
 
 def test_a_message_longer_than_the_topic_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from codec_kit import codec_for
 from rowferry.errors import BadInput, BadOption, OptionsConflict
 from rowferry.flow.assemble import sink_traits
 from rowferry.flow.encode.avro.codec import Avro
-from rowferry.flow.encode.avro.options import Settings
+from rowferry.flow.encode.avro.options import AvroSettings
 from rowferry.flow.encode.avro.schema import Modes
 from rowferry.registry import CODECS
 from rowferry.spec.build import build_spec
@@ -19,13 +19,13 @@ from rowferry.spec.build import build_spec
 REGISTRY = {"sink": {"schema-registry": NOWHERE}}
 
 
-def created(query: str, config: dict[str, Any] | None = None) -> Settings:
+def created(query: str, config: dict[str, Any] | None = None) -> AvroSettings:
     """The settings of a changefeed that a user creates with this query of the sink's URI."""
     given = REGISTRY if config is None else config
     sink = f"kafka://broker:9092/topic?{query}"
     found, _ = build_spec("range://127.0.0.1:1", sink, given, tables=Avro.TABLES, sinks=sink_traits)
     assert CODECS.load(found.protocol) is Avro
-    return Settings.of(found, sink_traits(found.sink.scheme))
+    return AvroSettings.of(found, sink_traits(found.sink.scheme))
 
 
 BOTH = pytest.mark.parametrize("protocol", ["avro", "flat-avro"])
@@ -119,8 +119,8 @@ def test_a_password_in_the_address_is_never_printed() -> None:
         assert word not in str(found.value)
     good = spec(schema_registry=f"http://alice:{word}@host:1")
     assert word not in str(good.sink) and "alice" in str(good.sink) and word in good.sink.reveal()
-    assert word not in repr(Settings.of(good, sink_traits(good.sink.scheme)))
-    assert Settings.of(good, sink_traits(good.sink.scheme)).registry.url == "http://host:1"
+    assert word not in repr(AvroSettings.of(good, sink_traits(good.sink.scheme)))
+    assert AvroSettings.of(good, sink_traits(good.sink.scheme)).registry.url == "http://host:1"
 
 
 @pytest.mark.parametrize(

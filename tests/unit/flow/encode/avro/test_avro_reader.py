@@ -15,7 +15,7 @@ from rowferry.change.chunk import Op, Rows
 from rowferry.change.table import Index, TableId
 from rowferry.errors import DecodeError
 from rowferry.flow.encode.avro.codec import Avro
-from rowferry.flow.encode.avro.reader import Cursor, record_reader
+from rowferry.flow.encode.avro.reader import BinaryCursor, record_reader
 from rowferry.flow.encode.contract import Encoded
 from rowferry.testing.registry_stub import RegistryStub, registry_stub
 
@@ -151,9 +151,9 @@ def test_every_cut_of_a_message_is_refused(stub: RegistryStub) -> None:
     ids=["long-number", "negative-size", "short-text", "no-utf8", "open-number"],
 )
 def test_malformed_text_is_refused(binary: bytes) -> None:
-    assert Cursor(b"\x04ab").text() == "ab"
+    assert BinaryCursor(b"\x04ab").text() == "ab"
     with pytest.raises(DecodeError):
-        Cursor(binary).text()
+        BinaryCursor(binary).text()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rowferry.change.plan import Topic
 from rowferry.flow.assemble import codec_name
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.contract import Packet
-from rowferry.flow.sink.http.sink import Http
+from rowferry.flow.sink.http.sink import HttpSink
 from rowferry.registry import CODECS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -25,9 +25,9 @@ def spec_of(uri: str, **config: Any) -> ChangefeedSpec:
     return ChangefeedSpec("feed", source, Uri.parse(uri, "sink"), section)
 
 
-def sink_of(uri: str, **config: Any) -> Http:
+def sink_of(uri: str, **config: Any) -> HttpSink:
     spec = spec_of(uri, **config)
-    return Http(spec, codec_for(CODECS.load(codec_name(spec)), spec))
+    return HttpSink(spec, codec_for(CODECS.load(codec_name(spec)), spec))
 
 
 def packet(values: list[bytes], partition: int = 0, number: int = 0, **more: Any) -> Packet:

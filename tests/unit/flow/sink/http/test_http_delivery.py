@@ -20,7 +20,7 @@ from rowferry.change.table import TableId
 from rowferry.errors import RowRejected, SinkUnavailable, SinkUnwritable, Verdict
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.http.client import retry_after_s
-from rowferry.testing.receiver import KEY, Answer, Fault, HttpReceiver
+from rowferry.testing.receiver import KEY, HttpReceiver, ReceiverFault, Refusal
 
 LONG_S = 3600
 
@@ -82,7 +82,7 @@ def test_a_sliced_packet(receiver: HttpReceiver) -> None:
 
 
 def test_gzip_is_the_same_on_every_try(receiver: HttpReceiver) -> None:
-    receiver.faults.append(Answer(503))
+    receiver.faults.append(Refusal(503))
     sink_of(f"{receiver.uri}?compression=gzip&{FAST}").deliver(iter([packet([b"1" * 5000])]))
     first, again = receiver.seen
     assert first.body == again.body == b"[" + b"1" * 5000 + b"]"
@@ -96,8 +96,12 @@ def test_gzip_is_the_same_on_every_try(receiver: HttpReceiver) -> None:
 
 def test_lanes_keep_their_order_through_faults(receiver: HttpReceiver) -> None:
     dice = random.Random(7)
-    odd: list[Fault | Answer] = [Answer(500), Answer(429, {"Retry-After": "0"}), Fault.DROP]
-    odd += [Fault.LOSE_ANSWER, Fault.HALF_ANSWER]
+    odd: list[ReceiverFault | Refusal] = [
+        Refusal(500),
+        Refusal(429, {"Retry-After": "0"}),
+        ReceiverFault.DROP,
+    ]
+    odd += [ReceiverFault.LOSE_ANSWER, ReceiverFault.HALF_ANSWER]
     receiver.faults.extend(f for _ in range(12) for f in dice.sample(odd, len(odd)))
     packets = [
         packet([b"%d" % (lane * 1000 + 2 * n), b"%d" % (lane * 1000 + 2 * n + 1)], lane, n)
@@ -145,7 +149,7 @@ def test_lanes_are_sent_side_by_side(receiver: HttpReceiver) -> None:
 
 
 def test_the_first_error_ends_all_lanes(receiver: HttpReceiver) -> None:
-    receiver.faults.append(Answer(400, words=b"no such column"))
+    receiver.faults.append(Refusal(400, words=b"no such column"))
     endless = (packet([b"1"], n % 4, n) for n in range(1_000_000))
     with pytest.raises(RowRejected, match="no such column"):
         sink_of(receiver.uri).deliver(endless)
@@ -166,7 +170,7 @@ def test_an_error_of_the_reading_side_is_raised_as_it_is(receiver: HttpReceiver)
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 413, 422])
 def test_a_refusal_stops_with_the_receivers_words(receiver: HttpReceiver, status: int) -> None:
-    receiver.faults.append(Answer(status, words=b"because\n\x1b[31m  of " + b"x" * 500))
+    receiver.faults.append(Refusal(status, words=b"because\n\x1b[31m  of " + b"x" * 500))
     with pytest.raises(RowRejected) as raised:
         sink_of(f"{receiver.uri}?code=77").deliver(iter([packet([b"1"])]))
     words = str(raised.value)
@@ -180,13 +184,13 @@ def test_a_refusal_stops_with_the_receivers_words(receiver: HttpReceiver, status
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
 def test_a_refusal_for_now_is_repeated(receiver: HttpReceiver, status: int) -> None:
-    receiver.faults.extend([Answer(status)] * 3)
+    receiver.faults.extend([Refusal(status)] * 3)
     sink_of(f"{receiver.uri}?{FAST}").deliver(iter([packet([b"1"])]))
     assert (len(receiver.seen), len(receiver.taken)) == (4, 1)
 
 
 def test_repetitions_end_and_the_changefeed_goes_on(receiver: HttpReceiver) -> None:
-    receiver.faults.extend([Answer(503, words=b"overloaded")] * 9)
+    receiver.faults.extend([Refusal(503, words=b"overloaded")] * 9)
     with pytest.raises(SinkUnavailable, match="it answers 503: overloaded") as raised:
         sink_of(f"{receiver.uri}?max-retry=2&{FAST}").deliver(iter([packet([b"1"])]))
     assert raised.value.verdict is Verdict.RETRY
@@ -195,7 +199,7 @@ def test_repetitions_end_and_the_changefeed_goes_on(receiver: HttpReceiver) -> N
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_redirects_are_refused_by_name(receiver: HttpReceiver, status: int) -> None:
-    receiver.faults.append(Answer(status, {"Location": "https://other.example/in?code=77"}))
+    receiver.faults.append(Refusal(status, {"Location": "https://other.example/in?code=77"}))
     with pytest.raises(
         SinkUnwritable, match=rf"redirect \({status}\) to https://other.example/in;"
     ):
@@ -205,7 +209,7 @@ def test_redirects_are_refused_by_name(receiver: HttpReceiver, status: int) -> N
 
 def test_silence_ends_with_the_timeout(receiver: HttpReceiver) -> None:
     """It is not repeated in the task: the changefeed waits elsewhere, and keeps no core busy."""
-    receiver.faults.append(Fault.SILENCE)
+    receiver.faults.append(ReceiverFault.SILENCE)
     with pytest.raises(SinkUnavailable, match=r"no answer within 0.05 s"):
         sink_of(f"{receiver.uri}?timeout=50ms").deliver(iter([packet([b"1"])]))
     assert len(receiver.seen) == 1
@@ -219,7 +223,7 @@ def test_a_receiver_that_does_not_read_ends_with_the_timeout() -> None:
 
 
 def test_an_endless_answer_is_cut_off(receiver: HttpReceiver) -> None:
-    receiver.faults.append(Fault.ENDLESS_ANSWER)
+    receiver.faults.append(ReceiverFault.ENDLESS_ANSWER)
     sink_of(receiver.uri).deliver(iter([packet([b"1"]), packet([b"2"], number=1)]))
     assert bodies(receiver) == [b"[1]", b"[2]"]
 
@@ -254,7 +258,7 @@ def test_probe_sends_nothing(receiver: HttpReceiver) -> None:
 
 
 def test_a_long_retry_after_is_left_to_the_changefeed(receiver: HttpReceiver) -> None:
-    receiver.faults.append(Answer(429, {"Retry-After": str(LONG_S)}))
+    receiver.faults.append(Refusal(429, {"Retry-After": str(LONG_S)}))
     sink = sink_of(receiver.uri)
     with pytest.raises(SinkUnavailable, match="it asks to be left for 3600 s"):
         sink.deliver(iter([packet([b"1"])]))
@@ -264,7 +268,7 @@ def test_a_long_retry_after_is_left_to_the_changefeed(receiver: HttpReceiver) ->
 
 
 def test_a_pause_that_the_last_try_is_asked_for_is_kept(receiver: HttpReceiver) -> None:
-    receiver.faults.append(Answer(503, {"Retry-After": "300"}))
+    receiver.faults.append(Refusal(503, {"Retry-After": "300"}))
     sink = sink_of(f"{receiver.uri}?max-retry=0&max-backoff=10m")
     for words in ("503: .no words.; it asks to be left for 300 s", r"left for another [23]\d\d s"):
         with pytest.raises(SinkUnavailable, match=words):
@@ -273,7 +277,7 @@ def test_a_pause_that_the_last_try_is_asked_for_is_kept(receiver: HttpReceiver) 
 
 
 def test_a_short_retry_after_is_waited_for(receiver: HttpReceiver) -> None:
-    receiver.faults.append(Answer(503, {"Retry-After": "0"}))
+    receiver.faults.append(Refusal(503, {"Retry-After": "0"}))
     sink_of(f"{receiver.uri}?backoff=1m&max-backoff=10m").deliver(iter([packet([b"1"])]))
     assert len(receiver.taken) == 1  # without the header it would wait for most of a minute
 
@@ -308,7 +312,7 @@ def _plan() -> Plan:
 def test_schema_changes_then_the_watermark(receiver: HttpReceiver) -> None:
     sink = sink_of(f"{receiver.uri}?{FAST}")
     sink.open(Owner("feed", 4), None)
-    receiver.faults.extend([Fault.LOSE_ANSWER, Answer(500), Fault.DROP])
+    receiver.faults.extend([ReceiverFault.LOSE_ANSWER, Refusal(500), ReceiverFault.DROP])
     sink.publish(_plan(), [], {})
     found = [json.loads(r.body) for r in receiver.once()]
     ddl = {"type": "ddl", "database": "shop", "table": "orders", "kind": "add column"}

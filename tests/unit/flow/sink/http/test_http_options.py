@@ -11,14 +11,14 @@ from http_kit import sink_of, spec_of
 from rowferry.errors import BadOption, BadUri, OptionsConflict, RowferryError
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.encode.canal_json.codec import CanalJson
-from rowferry.flow.sink.http.options import Settings, read_settings
+from rowferry.flow.sink.http.options import HttpSettings, read_settings
 from rowferry.spec.build import build_spec
 from rowferry.spec.feed_options import own_tables
 
 RANGE = "range://127.0.0.1:1"
 
 
-def settings(uri: str, **config: object) -> Settings:
+def settings(uri: str, **config: object) -> HttpSettings:
     spec = spec_of(uri, **config)
     tables = own_tables(sink_traits(spec.sink.scheme))
     return read_settings(spec, (*tables, *CanalJson.TABLES))

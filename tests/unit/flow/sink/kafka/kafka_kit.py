@@ -89,14 +89,14 @@ class FakeSender:
         self._broker.given_up += 1
 
 
-def kafka_of(query: str = "protocol=canal-json", **rule: Any) -> sink.Kafka:
+def kafka_of(query: str = "protocol=canal-json", **rule: Any) -> sink.KafkaSink:
     """A sink with the default topic `fallback` and at most one dispatch rule."""
     config = {"sink": {"dispatchers": [{"matcher": ["*.*"], **rule}]}} if rule else {}
     source = Uri.parse("range://127.0.0.1:1", "source")
     spec = ChangefeedSpec(
         "feed", source, Uri.parse(f"kafka://b:1/fallback?{query}", "sink"), config
     )
-    return sink.Kafka(spec, codec_for(CODECS.load(codec_name(spec)), spec))
+    return sink.KafkaSink(spec, codec_for(CODECS.load(codec_name(spec)), spec))
 
 
 def table(name: str, number: int = 1) -> TableSchema:

@@ -13,8 +13,8 @@ from codec_kit import codec_for
 from rowferry.errors import BadInput, BadOption, BadUri, OptionsConflict
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
-from rowferry.flow.sink.kafka.options import Settings, read_settings
-from rowferry.flow.sink.kafka.sink import Kafka
+from rowferry.flow.sink.kafka.options import KafkaSettings, read_settings
+from rowferry.flow.sink.kafka.sink import KafkaSink
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -27,7 +27,7 @@ def spec_of(query: str = "", scheme: str = "kafka", **kafka: Any) -> ChangefeedS
     return ChangefeedSpec("feed", source, sink, {"sink": {"kafka-config": told}})
 
 
-def settings(query: str = "", scheme: str = "kafka", **kafka: Any) -> Settings:
+def settings(query: str = "", scheme: str = "kafka", **kafka: Any) -> KafkaSettings:
     return read_settings(spec_of(query, scheme, **kafka))
 
 
@@ -96,7 +96,7 @@ def test_uris_that_name_too_little(uri: str, words: str) -> None:
     source = Uri.parse("range://127.0.0.1:1", "source")
     spec = ChangefeedSpec("feed", source, Uri.parse(uri, "sink"))
     with pytest.raises(BadUri, match=words):
-        Kafka(spec, codec_for(OpenProtocol, spec))
+        KafkaSink(spec, codec_for(OpenProtocol, spec))
 
 
 # --- security ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from rowferry.change.plan import Plan, Topic
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TargetLost, TopicRefused
 from rowferry.flow.sink.contract import Owner, Packet
-from rowferry.flow.sink.kafka.sink import Kafka
+from rowferry.flow.sink.kafka.sink import KafkaSink
 
 ME = Owner("feed", 1)
 EXTENDED = "protocol=canal-json&enable-tidb-extension=true"
@@ -26,7 +26,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     return found
 
 
-def plan_of(kafka: Kafka, *tables: TableSchema, **more: Any) -> Plan:
+def plan_of(kafka: KafkaSink, *tables: TableSchema, **more: Any) -> Plan:
     stretch, slices = stretch_of(*tables, **more)
     outputs, state = kafka.allocate(stretch, slices)
     return Plan.from_json(Plan(1, 1, 0, stretch, outputs, state).to_json())

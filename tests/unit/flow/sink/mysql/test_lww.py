@@ -14,7 +14,12 @@ from rowferry.errors import TargetUnfit
 from rowferry.flow.sink.mysql.emulation import check_triggers, triggers
 from rowferry.flow.sink.mysql.lww import newest_wins
 from rowferry.flow.sink.mysql.progress_table import ProgressTable
-from rowferry.flow.sink.mysql.session import Flavour, Refused, ServerFacts, Session
+from rowferry.flow.sink.mysql.session import (
+    DownstreamFacts,
+    DownstreamFlavour,
+    Session,
+    StatementRefused,
+)
 from rowferry.mysql.ddl.statement import parse_create
 
 A, B = TableId("shop", "a"), TableId("shop", "b")
@@ -47,9 +52,9 @@ class Recorder:
         self,
         answers: Sequence[tuple[Any, ...]] = (),
         wide: bool = True,
-        flavour: Flavour = Flavour.MARIADB,
+        flavour: DownstreamFlavour = DownstreamFlavour.MARIADB,
     ) -> None:
-        self.facts = ServerFacts(flavour, "", 1 << 20)
+        self.facts = DownstreamFacts(flavour, "", 1 << 20)
         self.said: list[tuple[str, tuple[object, ...]]] = []
         self._answers, self._wide = list(answers), wide
 
@@ -57,7 +62,7 @@ class Recorder:
         for statement in statements:
             self.said.append((statement.decode(), ()))
             if not self._wide and b"CREATE TABLE" in statement and b"utf8mb3" not in statement:
-                raise Refused(1071, "Specified key was too long", "here")
+                raise StatementRefused(1071, "Specified key was too long", "here")
 
     def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         self.said.append((sql, tuple(values)))
@@ -115,7 +120,7 @@ def test_progress_is_written_at_once_and_then_sparsely() -> None:
 @pytest.mark.parametrize("for_purge", [True, False])
 def test_tidb_gets_the_progress_where_its_purge_looks(for_purge: bool) -> None:
     table = ProgressTable("feed", "c", 30.0, lambda: 0.0, for_purge)
-    seen = Recorder(flavour=Flavour.TIDB)
+    seen = Recorder(flavour=DownstreamFlavour.TIDB)
     table.resume(table.foresee(stretch((1, B))))
     table.publish(session(seen), plan(table.foresee(stretch((1, A))), 5))
     said = [(sql.split("(")[0].split("WHERE")[0], sql) for sql, _ in seen.said]

@@ -20,11 +20,11 @@ from rowferry.errors import (
     Verdict,
 )
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
-from rowferry.flow.sink.contract import Advising
-from rowferry.flow.sink.mysql.ledger import Ledger, Place
-from rowferry.flow.sink.mysql.options import Settings, read_settings
-from rowferry.flow.sink.mysql.session import Refused
-from rowferry.flow.sink.mysql.sink import MySql
+from rowferry.flow.sink.contract import HasAdvice
+from rowferry.flow.sink.mysql.ledger import LanePlace, Ledger
+from rowferry.flow.sink.mysql.options import MySqlSettings, read_settings
+from rowferry.flow.sink.mysql.session import StatementRefused
+from rowferry.flow.sink.mysql.sink import MySqlSink
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -37,18 +37,18 @@ def spec_of(query: str = "", scheme: str = "mysql", **section: Any) -> Changefee
     return ChangefeedSpec("feed", Uri.parse("range://127.0.0.1:1", "source"), uri, config)
 
 
-def settings(query: str = "", scheme: str = "mysql", **section: Any) -> Settings:
+def settings(query: str = "", scheme: str = "mysql", **section: Any) -> MySqlSettings:
     return read_settings(spec_of(query, scheme, **section))
 
 
 def test_tables_that_may_get_rows_twice_are_told() -> None:
     bare, kept = (parse_create(f"CREATE TABLE {t}", "s") for t in ("a (n int)", "b (n int KEY)"))
     told = assemble(spec_of()).sink
-    assert isinstance(told, Advising)
+    assert isinstance(told, HasAdvice)
     (line,) = told.advice([bare, kept])
     assert line.startswith("s.a: without a key") and "exactly-once = true" in line
     exact = assemble(spec_of("exactly-once=true")).sink
-    assert isinstance(exact, Advising) and exact.advice([bare]) == []
+    assert isinstance(exact, HasAdvice) and exact.advice([bare]) == []
 
 
 def test_defaults() -> None:
@@ -153,7 +153,7 @@ def test_ticdc_settings_are_taken_or_told_to_be_idle() -> None:
     for key in ("max-multi-update-row", "cache-prep-stmts", "tidb-txn-mode"):
         assert f"{key} has no effect" in told
     assert "worker-count" not in told
-    assert isinstance(assemble(built).sink, MySql)
+    assert isinstance(assemble(built).sink, MySqlSink)
     with pytest.raises(OptionsConflict, match="protocol"):
         build_spec(
             "range://127.0.0.1:1",
@@ -178,11 +178,11 @@ def test_ticdc_settings_are_taken_or_told_to_be_idle() -> None:
     ],
 )
 def test_every_refusal_has_a_verdict(number: int, kind: type, words: str) -> None:
-    found = Refused(number, "said so", "root@h:1").as_error("table a.b")
+    found = StatementRefused(number, "said so", "root@h:1").as_error("table a.b")
     assert type(found) is kind
     assert words in str(found)
     assert str(found).startswith(f"[{found.code}] root@h:1, table a.b: said so (error {number})")
-    assert Refused(1406, "too long at row 7", "h").row == 6
+    assert StatementRefused(1406, "too long at row 7", "h").row == 6
 
 
 class _Answers:
@@ -229,6 +229,6 @@ def test_the_fence_names_who_owns() -> None:
         TargetLost, match=r"row of changefeed 'feed' in meta\.rowferry_fence is gone"
     ):
         ledger.check([], 7)
-    note = ledger.note_delivered("it's \\", Place(1, 2, 3, 4))
+    note = ledger.note_delivered("it's \\", LanePlace(1, 2, 3, 4))
     assert b"x'" in note
     assert b"\\" not in note

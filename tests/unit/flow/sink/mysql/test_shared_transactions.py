@@ -9,7 +9,7 @@ import pytest
 from rowferry.change.plan import Segment, Stretch, TableSlice, Topic
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.mysql.lanes import last_of_shared
-from rowferry.flow.sink.mysql.sink import MySql
+from rowferry.flow.sink.mysql.sink import MySqlSink
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -58,7 +58,7 @@ def test_lanes_share_what_their_atomicity_needs(
     uri = f"mysql://{'root'}@db:3307/?transaction-atomicity={atomicity}"
     source = Uri.parse("range://127.0.0.1:1", "source")
     sink = assemble(ChangefeedSpec("feed", source, Uri.parse(uri, "sink"), {})).sink
-    monkeypatch.setattr(MySql, "_judge", lambda self, tables: None)
+    monkeypatch.setattr(MySqlSink, "_judge", lambda self, tables: None)
     one, other = (parse_create(f"CREATE TABLE {t} (n int KEY)", "s").at(1) for t in "ab")
     parts = [TableSlice(t.id, t.table_id, 1, n) for t, n in ((one, 1), (other, 2), (other, 3))]
     bounds = ((1, 5), (6, 9), (1, 9), (1, 9))

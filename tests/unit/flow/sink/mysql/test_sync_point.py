@@ -10,7 +10,7 @@ import pytest
 from rowferry.errors import BadOption, OptionsConflict, SinkUnwritable
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.session import Flavour, ServerFacts
+from rowferry.flow.sink.mysql.session import DownstreamFacts, DownstreamFlavour
 from rowferry.flow.sink.mysql.sync_point import SyncPoints
 from rowferry.spec.build import build_spec
 from rowferry.spec.sync_point import SyncPointSettings, read_sync_point
@@ -26,8 +26,10 @@ INSERT = (
 class Recording:
     """A session that answers as TiDB does, and keeps what it was sent."""
 
-    def __init__(self, flavour: Flavour = Flavour.TIDB, last: str | None = None) -> None:
-        self.facts = ServerFacts(flavour, "8", 1 << 20)
+    def __init__(
+        self, flavour: DownstreamFlavour = DownstreamFlavour.TIDB, last: str | None = None
+    ) -> None:
+        self.facts = DownstreamFacts(flavour, "8", 1 << 20)
         self.sent: list[Any] = []
         self._last, self._clock = last, 1000
 
@@ -97,7 +99,7 @@ def test_another_process_goes_on_behind_the_last_one() -> None:
 
 
 def test_only_tidb_tells_timestamps() -> None:
-    for flavour in (Flavour.MYSQL, Flavour.MARIADB):
+    for flavour in (DownstreamFlavour.MYSQL, DownstreamFlavour.MARIADB):
         session: Any = Recording(flavour)
         with pytest.raises(SinkUnwritable, match="not TiDB, which enable-sync-point needs"):
             points([0.0]).check(session)

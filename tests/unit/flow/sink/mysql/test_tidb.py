@@ -13,13 +13,13 @@ from rowferry.errors import SinkUnwritable, TargetUnfit
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.mysql import session as sessions
 from rowferry.flow.sink.mysql.lww import newest_wins
-from rowferry.flow.sink.mysql.session import Flavour, Refused, Session
+from rowferry.flow.sink.mysql.session import DownstreamFlavour, Session, StatementRefused
 from rowferry.flow.sink.mysql.statements import Around, upserting, upserting_on_tidb
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.mysql import key_ranges as chunks
 from rowferry.mysql import snapshot_position
 from rowferry.mysql.ddl.statement import parse_create
-from rowferry.mysql.session import Flavour as SourceFlavour
+from rowferry.mysql.session import Flavour
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -61,7 +61,7 @@ def connected(cluster: Cluster, for_rows: bool = True) -> Session:
 def test_every_session(cluster: Cluster) -> None:
     for for_rows in (False, True):
         found = connected(cluster, for_rows)
-        assert found.facts.flavour is Flavour.TIDB  # whatever version it shows
+        assert found.facts.flavour is DownstreamFlavour.TIDB  # whatever version it shows
         assert found.facts.lock == "FOR UPDATE" and not found.facts.judges_fence
         assert found.ask("SELECT @@tidb_cdc_write_source") == [("1",)]
         assert found.ask("SELECT @@tidb_translate_softdelete_sql") == [("0",)]
@@ -72,7 +72,7 @@ def test_every_session(cluster: Cluster) -> None:
 
 
 def test_sessions_that_read_rows() -> None:
-    for sql in (chunks.TIDB_SETTINGS, snapshot_position.snapshot(SourceFlavour.TIDB)):
+    for sql in (chunks.TIDB_SETTINGS, snapshot_position.snapshot(Flavour.TIDB)):
         assert "/*!" not in sql and "READ ONLY" not in sql
     assert "/*T![softdelete] , tidb_translate_softdelete_sql = 0 */" in chunks.TIDB_SETTINGS
 
@@ -123,7 +123,7 @@ def test_the_stand_in_refuses_what_tidb_refused(cluster: Cluster, sql: str, numb
     session = connected(cluster)
     try:
         session.run(*(part.encode() for part in sql.split(";")), joined=False)
-    except Refused as err:
+    except StatementRefused as err:
         assert err.number == number
     else:
         assert number == 0
@@ -162,7 +162,9 @@ def test_ddls_make_tables(cluster: Cluster) -> None:
         schema=table,
     )
     sent = CREATE.replace("TABLE t", "TABLE shop.t")
-    with pytest.raises(Refused, match="Incorrect column specifier for column '_tidb_origin_ts'"):
+    with pytest.raises(
+        StatementRefused, match="Incorrect column specifier for column '_tidb_origin_ts'"
+    ):
         flow_of({}).sink._changes._execute(change, sent)
     flow_of(MODE).sink._changes._execute(change, sent)
     assert cluster.tables["shop.t"].soft_delete
@@ -202,7 +204,7 @@ def test_rows(cluster: Cluster) -> None:
 
     run(newest_wins(table)[0])
     run(upserting_on_tidb(table)[0])  # with the mode off
-    with pytest.raises(Refused) as found:
+    with pytest.raises(StatementRefused) as found:
         run(upserting(table)[0])
     assert found.value.number == 1235
     keys_alone = parse_create("CREATE TABLE k (a INT, b INT, PRIMARY KEY (a, b))", "shop")

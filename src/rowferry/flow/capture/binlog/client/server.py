@@ -18,7 +18,7 @@ from rowferry.mysql.session import Flavour, Login
 from rowferry.mysql.snapshot_position import log_end, log_status
 
 
-class Server:
+class BinlogServer:
     """The source as one planner sees it; not for use from several threads at once."""
 
     def __init__(self, login: Login) -> None:

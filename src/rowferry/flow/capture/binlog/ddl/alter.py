@@ -8,10 +8,10 @@ from typing import Final
 from rowferry.change.chunk import DdlKind
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import TableId
-from rowferry.flow.capture.binlog.ddl.reader import Reader
+from rowferry.flow.capture.binlog.ddl.reader import StatementReader
 from rowferry.mysql.charsets import longest_character
 from rowferry.mysql.ddl.alter import Draft, read_alterations
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.table import quoted_table
 from rowferry.mysql.server_form import Untold
 
@@ -31,7 +31,7 @@ _LONG: Final = 1 << 32
 _GROWING: Final = frozenset({"tinytext", "text", "mediumtext"})
 
 
-def alter(reader: Reader) -> None:
+def alter(reader: StatementReader) -> None:
     """Read what follows ALTER."""
     cursor = reader.cursor
     if cursor.accept_any("DATABASE", "SCHEMA"):
@@ -46,7 +46,7 @@ def alter(reader: Reader) -> None:
     _alter_table(reader, reader.table_name())
 
 
-def _alter_table(reader: Reader, name: TableId) -> None:
+def _alter_table(reader: StatementReader, name: TableId) -> None:
     if _of_partitions(reader, name):
         return
     new, rest = _new_name(reader, name)
@@ -69,7 +69,7 @@ def _alter_table(reader: Reader, name: TableId) -> None:
             reader.arrived(new)
 
 
-def _rename(reader: Reader, name: TableId, new: TableId, rest: str) -> None:
+def _rename(reader: StatementReader, name: TableId, new: TableId, rest: str) -> None:
     """Note a rename beside which the statement does more, as a change before all that.
 
     Consumers find a rename in a statement of its own only.
@@ -81,7 +81,7 @@ def _rename(reader: Reader, name: TableId, new: TableId, rest: str) -> None:
     reader.query = f"ALTER TABLE {quoted_table(new)} {rest}"
 
 
-def _read_into(reader: Reader, draft: Draft, new: TableId) -> None:
+def _read_into(reader: StatementReader, draft: Draft, new: TableId) -> None:
     cursor = reader.cursor
     begin = reader.partitions_start()
     partitions = cursor.tokens[begin:]
@@ -131,7 +131,7 @@ def _bytes(kind: SqlType) -> int:
     return (kind.width or _LONG) * longest_character(kind.charset)
 
 
-def _new_name(reader: Reader, name: TableId) -> tuple[TableId, str]:
+def _new_name(reader: StatementReader, name: TableId) -> tuple[TableId, str]:
     """Return the name that the table has after the statement; nothing is consumed.
 
     Also returns what else a statement that renames the table does to it, as text.
@@ -141,7 +141,7 @@ def _new_name(reader: Reader, name: TableId) -> tuple[TableId, str]:
         starts = place == here or tokens[place - 1].word == ","
         if not starts or tokens[place].word != "RENAME":
             continue
-        ahead = Cursor("")
+        ahead = TokenCursor("")
         ahead.tokens, ahead.place = tokens, place + 1
         if ahead.at_any("COLUMN", "INDEX", "KEY"):
             continue
@@ -158,7 +158,7 @@ def _new_name(reader: Reader, name: TableId) -> tuple[TableId, str]:
     return name, ""
 
 
-def _text(cursor: Cursor, first: int, last: int) -> str:
+def _text(cursor: TokenCursor, first: int, last: int) -> str:
     """Return the text from one token to before another."""
     begin, end = (
         cursor.tokens[place].start if place < len(cursor.tokens) else len(cursor.sql)
@@ -170,7 +170,7 @@ def _text(cursor: Cursor, first: int, last: int) -> str:
 # --- partitions ----------------------------------------------------------------------------------
 
 
-def _of_partitions(reader: Reader, name: TableId) -> bool:
+def _of_partitions(reader: StatementReader, name: TableId) -> bool:
     """Read what is done to single partitions; return whether that is what the statement does.
 
     Definitions stay, but rows may come and go without a trace in the log.
@@ -201,14 +201,14 @@ def _of_partitions(reader: Reader, name: TableId) -> bool:
     return True
 
 
-def _other_table(reader: Reader) -> TableId:
+def _other_table(reader: StatementReader) -> TableId:
     """Consume up to the word TABLE, and the name after it."""
     while not reader.cursor.accept("TABLE"):
         reader.cursor.take()
     return reader.table_name()
 
 
-def _same(reader: Reader, name: TableId, kind: DdlKind, query: str | None = None) -> None:
+def _same(reader: StatementReader, name: TableId, kind: DdlKind, query: str | None = None) -> None:
     """Note a change that leaves a captured table's definition as it is."""
     if (table := reader.scope.known.get(name)) is not None:
         reader.change(kind, name, replace(table, version=0), query=query)

@@ -11,7 +11,7 @@ from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement, SourceUnsupported, TableContradicted
-from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.ddl.announcements import dropped
 from rowferry.flow.capture.binlog.ddl.online_copies import is_online_copy
 from rowferry.flow.capture.binlog.ddl.reader import ANSI_QUOTES
@@ -25,9 +25,9 @@ from rowferry.flow.capture.binlog.decode.table_map import (
 )
 from rowferry.flow.capture.binlog.frame.events import Query
 from rowferry.flow.capture.binlog.frame.look_ahead import altered_since
-from rowferry.flow.capture.binlog.frame.scanner import Statement
+from rowferry.flow.capture.binlog.frame.scanner import LoggedStatement
 from rowferry.flow.capture.binlog.snapshot.snapshots import take_back
-from rowferry.flow.capture.binlog.state import Captured, State
+from rowferry.flow.capture.binlog.state import BinlogState, BinlogTable
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import create_sql, parse_create
 from rowferry.mysql.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
@@ -53,8 +53,8 @@ class Book:
 
     def __init__(
         self,
-        state: State,
-        server: Server,
+        state: BinlogState,
+        server: BinlogServer,
         decision: Decision,
         snapshots: bool,
         follow_swaps: bool,
@@ -139,7 +139,7 @@ class Book:
             return None
         return found
 
-    def _unsettled_by(self, found: Effects) -> list[Captured]:
+    def _unsettled_by(self, found: Effects) -> list[BinlogTable]:
         """Return the tables whose snapshot cannot be trusted any more behind a statement.
 
         Parts of a snapshot are read at their own moments, by the table's name and partition. The
@@ -147,7 +147,7 @@ class Book:
         another name, and which after that. A table that was read at one exact place, which the log
         has not passed, has seen the statement already.
         """
-        moved: dict[int, Captured] = {}
+        moved: dict[int, BinlogTable] = {}
         both = []
         for change in found.changes:
             for known in self._touched(change):
@@ -162,7 +162,7 @@ class Book:
                 moved.update({t.schema.table_id: t for t in both})
         return [t for t in moved.values() if t.progress.stage is not Stage.REGISTERED]
 
-    def _touched(self, change: SchemaChange) -> list[Captured]:
+    def _touched(self, change: SchemaChange) -> list[BinlogTable]:
         """Return the captured tables that a change is about."""
         tables = self._state.tables
         ids = {change.dropped_table_id, change.schema.table_id if change.schema else 0}
@@ -279,7 +279,7 @@ class Book:
 
     # --- statements ------------------------------------------------------------------------------
 
-    def apply(self, statement: Statement) -> tuple[SchemaChange, ...]:
+    def apply(self, statement: LoggedStatement) -> tuple[SchemaChange, ...]:
         """Change the state by a statement; returns what goes downstream, in order.
 
         Each change has a commit-ts of its own, counted up from the statement's: where a RENAME
@@ -329,7 +329,7 @@ class Book:
         ends = {c.schema.table_id: c.schema for c in found.changes if c.schema is not None}
         return {i for i, schema in ends.items() if self._decision.captures(schema)}
 
-    def _completed(self, change: SchemaChange, statement: Statement) -> SchemaChange | None:
+    def _completed(self, change: SchemaChange, statement: LoggedStatement) -> SchemaChange | None:
         """Return a change with the definition that its text did not tell; None: no table is left.
 
         What the server says now holds if nothing altered the table since; else the old facts are
@@ -448,7 +448,7 @@ class Book:
         return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
 
     def _swap(
-        self, name: TableId, copy: TableId, statement: Statement, commit_ts: int
+        self, name: TableId, copy: TableId, statement: LoggedStatement, commit_ts: int
     ) -> list[SchemaChange]:
         """Let a captured table go on as the one that took its name.
 

@@ -12,10 +12,10 @@ from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.mysql.ddl.alter import Draft
-from rowferry.mysql.ddl.cursor import Cursor
+from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.rename import qualify_tables
 from rowferry.mysql.ddl.table import quoted_table, rename_sql
-from rowferry.mysql.server_form import Settings, Untold, server_form
+from rowferry.mysql.server_form import ServerSettings, Untold, server_form
 from rowferry.mysql.session import ServerFacts
 
 ANSI_QUOTES: Final = 1 << 2
@@ -47,7 +47,7 @@ class Scope:
     keeps: Callable[[TableId], bool]
     next_id: Callable[[], int]
     facts: ServerFacts
-    settings: Settings
+    settings: ServerSettings
 
     def name(self, written: TableId) -> TableId:
         """Return a written name as the server keeps it."""
@@ -72,7 +72,7 @@ def _whole_names(sql: str, plain: str, database: str) -> str:
     return sql.strip().rstrip(";").rstrip()
 
 
-class Reader:
+class StatementReader:
     """A statement and the place in it; what it does is gathered as it is read.
 
     Attributes:
@@ -82,7 +82,7 @@ class Reader:
     """
 
     def __init__(self, sql: str, plain: str, database: str, scope: Scope, sql_mode: int) -> None:
-        self.cursor = Cursor(plain)
+        self.cursor = TokenCursor(plain)
         self.query = _START_TRANSACTION.sub("", _whole_names(sql, plain, database))
         self.database = database
         self.scope = scope

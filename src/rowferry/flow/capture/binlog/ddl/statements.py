@@ -18,12 +18,12 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.capture.binlog.ddl.reader import (
     ANSI_QUOTES,
     NotUnderstood,
-    Reader,
     Scope,
+    StatementReader,
 )
 from rowferry.flow.capture.binlog.ddl.text import mentioned, plain_text, words_of
 from rowferry.flow.capture.binlog.ddl.verbs import VERBS
-from rowferry.mysql.server_form import Settings
+from rowferry.mysql.server_form import ServerSettings
 from rowferry.mysql.session import ServerFacts
 
 # First words of statements that change no definition, and no rows that the log does not show.
@@ -70,7 +70,7 @@ def effects(
     keeps: Callable[[TableId], bool],
     next_id: Callable[[], int],
     facts: ServerFacts,
-    settings: Settings | None = None,
+    settings: ServerSettings | None = None,
     sql_mode: int = 0,
 ) -> Effects | None:
     """Return what a statement does; None: nothing that concerns captured tables.
@@ -91,7 +91,7 @@ def effects(
     first = _FIRST_WORD.match(sql)
     if first is not None and first[1].upper() in _HARMLESS and first[1].upper() != "SET":
         return None  # most statements of a log begin or end transactions
-    scope = Scope(known, keeps, next_id, facts, settings or Settings())
+    scope = Scope(known, keeps, next_id, facts, settings or ServerSettings())
     plain = plain_text(sql, facts, bool(sql_mode & ANSI_QUOTES))
     if sql_mode & ANSI_QUOTES:
         sql = plain  # whoever is handed the text takes double quotes for those of a string
@@ -100,7 +100,7 @@ def effects(
     if _is_harmless(plain):
         return None
     try:
-        found = _by_words(Reader(sql, plain, database, scope, sql_mode))
+        found = _by_words(StatementReader(sql, plain, database, scope, sql_mode))
     except Exception:  # whatever is wrong with a text, the feed goes on
         found = _by_mention(sql, plain, database, scope)
     return found if found.changes or found.unread else None
@@ -124,7 +124,7 @@ def _is_harmless(plain: str) -> bool:
     return verb in _HARMLESS
 
 
-def _by_words(reader: Reader) -> Effects:
+def _by_words(reader: StatementReader) -> Effects:
     """Read a statement by its first word.
 
     Raises:

@@ -11,7 +11,7 @@ from rowferry.change.chunk import DdlKind
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.binlog.ddl.alter import alter
-from rowferry.flow.capture.binlog.ddl.reader import NotUnderstood, Reader
+from rowferry.flow.capture.binlog.ddl.reader import NotUnderstood, StatementReader
 from rowferry.mysql.ddl.alter import Draft, drop_index
 from rowferry.mysql.ddl.column import key_parts
 from rowferry.mysql.ddl.table import copied, read_definition
@@ -22,7 +22,7 @@ _OR_REPLACE: Final = re.compile(r"(?<=\bCREATE)\s+OR\s+REPLACE\b", re.IGNORECASE
 # --- CREATE --------------------------------------------------------------------------------------
 
 
-def _create(reader: Reader) -> None:
+def _create(reader: StatementReader) -> None:
     cursor = reader.cursor
     replacing = cursor.accept("OR", "REPLACE")
     if cursor.accept_any("DATABASE", "SCHEMA"):
@@ -39,7 +39,7 @@ def _create(reader: Reader) -> None:
     _create_index(reader, unique, replacing)
 
 
-def _create_table(reader: Reader, replacing: bool) -> None:
+def _create_table(reader: StatementReader, replacing: bool) -> None:
     cursor, scope = reader.cursor, reader.scope
     unless = cursor.accept("IF", "NOT", "EXISTS")
     name = reader.table_name()
@@ -62,7 +62,7 @@ def _create_table(reader: Reader, replacing: bool) -> None:
         reader.untold(DdlKind.CREATE_TABLE, name)
 
 
-def _definition(reader: Reader, name: TableId) -> TableSchema:
+def _definition(reader: StatementReader, name: TableId) -> TableSchema:
     del reader.cursor.tokens[reader.partitions_start() :]
     collation = reader.scope.settings.collation_of(name.database)
     # The id comes last: a text that does not tell enough uses none up.
@@ -71,7 +71,7 @@ def _definition(reader: Reader, name: TableId) -> TableSchema:
     return replace(table, table_id=reader.scope.next_id())
 
 
-def _create_index(reader: Reader, unique: bool, replacing: bool) -> None:
+def _create_index(reader: StatementReader, unique: bool, replacing: bool) -> None:
     cursor = reader.cursor
     unless = cursor.accept("IF", "NOT", "EXISTS")
     index = cursor.name()
@@ -93,7 +93,7 @@ def _create_index(reader: Reader, unique: bool, replacing: bool) -> None:
     _of_a_stranger(reader, name, DdlKind.ADD_INDEX)
 
 
-def _of_a_stranger(reader: Reader, name: TableId, kind: DdlKind) -> None:
+def _of_a_stranger(reader: StatementReader, name: TableId, kind: DdlKind) -> None:
     """Note a change of a table that the filter keeps but that is not captured, maybe for a key."""
     if name not in reader.scope.known and reader.scope.keeps(name):
         reader.untold(kind, name)
@@ -102,7 +102,7 @@ def _of_a_stranger(reader: Reader, name: TableId, kind: DdlKind) -> None:
 # --- DROP, TRUNCATE ------------------------------------------------------------------------------
 
 
-def _drop(reader: Reader) -> None:
+def _drop(reader: StatementReader) -> None:
     cursor = reader.cursor
     if cursor.accept_any("DATABASE", "SCHEMA"):
         cursor.accept("IF", "EXISTS")
@@ -125,12 +125,12 @@ def _drop(reader: Reader) -> None:
             reader.dropped(name, reader.query if len(names) == 1 else None)
 
 
-def _expect_table(reader: Reader) -> None:
+def _expect_table(reader: StatementReader) -> None:
     if not reader.cursor.accept_any("TABLE", "TABLES"):
         raise NotUnderstood
 
 
-def _truncate(reader: Reader) -> None:
+def _truncate(reader: StatementReader) -> None:
     reader.cursor.accept("TABLE")
     name = reader.table_name()
     if (old := reader.scope.known.get(name)) is not None:
@@ -141,7 +141,7 @@ def _truncate(reader: Reader) -> None:
 # --- RENAME --------------------------------------------------------------------------------------
 
 
-def _rename(reader: Reader) -> None:
+def _rename(reader: StatementReader) -> None:
     cursor = reader.cursor
     _expect_table(reader)
     cursor.accept("IF", "EXISTS")
@@ -155,7 +155,7 @@ def _rename(reader: Reader) -> None:
     _move(reader, pairs)
 
 
-def _move(reader: Reader, pairs: list[tuple[TableId, TableId]]) -> None:
+def _move(reader: StatementReader, pairs: list[tuple[TableId, TableId]]) -> None:
     """Follow tables from name to name: where each ends decides what became of it."""
     known, keeps = reader.scope.known, reader.scope.keeps
     origins: dict[TableId, TableId] = {}  # where the table that has this name now came from
@@ -178,7 +178,7 @@ def _move(reader: Reader, pairs: list[tuple[TableId, TableId]]) -> None:
             reader.arrived(name)
 
 
-VERBS: Final[dict[str, Callable[[Reader], None]]] = {
+VERBS: Final[dict[str, Callable[[StatementReader], None]]] = {
     "ALTER": alter,
     "CREATE": _create,
     "DROP": _drop,

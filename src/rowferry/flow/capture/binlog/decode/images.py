@@ -20,7 +20,7 @@ _WITHOUT: Final = {BEFORE: INSERT, AFTER: DELETE}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """The rows of a chunk, as the first pass found them; see `decode_kernels.walk`.
 
     Attributes:
@@ -40,7 +40,7 @@ class Found:
     partial: npt.NDArray[np.uint8] | None
 
 
-class Refused(Exception):
+class ImageRefused(Exception):
     """A value cannot be read: its row in the chunk, its column, its place, and why."""
 
     def __init__(self, row: int, column: int, place: int, why: int) -> None:
@@ -113,7 +113,7 @@ class ImageReader:
         self._all = _Places.of(columns, list(range(len(columns))))
         self._image = pa.struct([pa.field(c.name, c.arrow) for c in columns])
 
-    def read(self, raw: Bytes, found: Found) -> tuple[pa.StructArray, pa.StructArray]:
+    def read(self, raw: Bytes, found: FoundRows) -> tuple[pa.StructArray, pa.StructArray]:
         """Return the images before and after the changes; null where there is none.
 
         Raises:
@@ -125,7 +125,7 @@ class ImageReader:
         return before, self._side(raw, found, AFTER, documents)
 
     def _side(
-        self, raw: Bytes, found: Found, side: int, documents: dict[int, tuple[Strings, Flags]]
+        self, raw: Bytes, found: FoundRows, side: int, documents: dict[int, tuple[Strings, Flags]]
     ) -> pa.StructArray:
         if found.shaped[side] < 0:
             return pa.nulls(found.rows, self._image)
@@ -149,7 +149,7 @@ class ImageReader:
                 arrays.append(reader.strings(strings, present, filled.bitmap(j), nulls))
             except BadValue as err:
                 place = int(found.at[side, err.row, j])
-                raise Refused(err.row, column, place, err.why) from None
+                raise ImageRefused(err.row, column, place, err.why) from None
         have = found.op != _WITHOUT[side]
         bitmap = None if have.all() else pa.py_buffer(np.packbits(have, bitorder="little"))
         image = self._image
@@ -157,7 +157,7 @@ class ImageReader:
             image = pa.struct([image.field(column) for column in filled.columns])
         return pa.Array.from_buffers(image, found.rows, [bitmap], children=arrays)
 
-    def _fill(self, raw: Bytes, found: Found, side: int) -> _Filled:
+    def _fill(self, raw: Bytes, found: FoundRows, side: int) -> _Filled:
         """Run the second pass."""
         rows, n = found.rows, int(found.shaped[side])
         places = self._all
@@ -203,5 +203,5 @@ class ImageReader:
         )
         if why:
             column = places.columns[j]
-            raise Refused(int(row), column, int(found.at[side, row, j]), int(why))
+            raise ImageRefused(int(row), column, int(found.at[side, row, j]), int(why))
         return filled

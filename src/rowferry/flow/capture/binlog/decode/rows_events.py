@@ -31,7 +31,7 @@ from rowferry.columnar.addresses import (
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnsupported, TableVersionUnknown
 from rowferry.flow.capture.binlog.decode import kernels_find as kernels
 from rowferry.flow.capture.binlog.decode.columns import ColumnReader
-from rowferry.flow.capture.binlog.decode.images import Found, ImageReader, Refused
+from rowferry.flow.capture.binlog.decode.images import FoundRows, ImageReader, ImageRefused
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable, mismatch
 from rowferry.flow.capture.binlog.decode.table_map_reader import JSON
 from rowferry.flow.capture.binlog.frame.compressed import inflate_part
@@ -246,7 +246,7 @@ class RowsDecoder:
             else:
                 yield rows, found.event
 
-    def _find(self, events: RowEvents, state: Longs, at: Longs) -> Found:
+    def _find(self, events: RowEvents, state: Longs, at: Longs) -> FoundRows:
         """Run the first pass for one chunk; `at` has room for the places of its values."""
         room, count, documents = at.shape[1], self._columns, self._documents
         has_partial = bool(documents) and bool((events.code == kernels.PARTIAL_UPDATE).any())
@@ -276,12 +276,14 @@ class RowsDecoder:
         bytes_a_row = int(state[kernels.BYTES]) // max(1, rows) + 1
         block = max(8, _BLOCK_BYTES // bytes_a_row // 8 * 8)
         cut = partial[:rows] if has_partial else None
-        found = Found(rows, block, op[:rows], event[:rows], at, shape, shaped, sizes, nulls, cut)
+        found = FoundRows(
+            rows, block, op[:rows], event[:rows], at, shape, shaped, sizes, nulls, cut
+        )
         if rows and self._virtual and not self._allow_partial:
             self._check_shapes(events, found)
         return found
 
-    def _check_shapes(self, events: RowEvents, found: Found) -> None:
+    def _check_shapes(self, events: RowEvents, found: FoundRows) -> None:
         """Refuse images that lack other columns than virtual ones."""
         for side in range(2):
             have = {int(c) for c in found.shape[side, : max(0, int(found.shaped[side]))]}
@@ -296,11 +298,11 @@ class RowsDecoder:
         rest = int((events.end[first:] - events.start[first:]).sum())
         return max(1, rest if self._allow_partial else rest // ((self._columns + 7) // 8 or 1))
 
-    def _rows(self, events: RowEvents, found: Found, numbers: _RowNumbers) -> Rows:
+    def _rows(self, events: RowEvents, found: FoundRows, numbers: _RowNumbers) -> Rows:
         """Run the second pass, and put the chunk together."""
         try:
             before, after = self._images.read(events.data, found)
-        except Refused as err:
+        except ImageRefused as err:
             self._refuse(events, int(found.event[err.row]), err.why, err.column, err.place)
         event = found.event
         return make_rows(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rowferry.change.table import TableId
-from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.client.stream import FAR, LogStream, StartAt
 from rowferry.flow.capture.binlog.ddl.statements import effects
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
-from rowferry.flow.capture.binlog.frame.scan import Maps, Pairs, run_walk
+from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs, run_walk
 from rowferry.flow.capture.binlog.read import skip_event
 from rowferry.moment import moment
 from rowferry.mysql.session import Flavour
@@ -24,7 +24,7 @@ _MOST_BYTES: Final = 64 << 20  # more log than this is not looked through
 _NEVER: Final = 1 << 62
 
 
-def altered_since(server: Server, position: LogPosition, table: TableId) -> bool:
+def altered_since(server: BinlogServer, position: LogPosition, table: TableId) -> bool:
     """Return whether the log up to now alters a table behind a position; True: cannot be told."""
     moment("look for unseen statements")
     if server.log_end() == (position.file, position.offset):
@@ -40,7 +40,7 @@ def altered_since(server: Server, position: LogPosition, table: TableId) -> bool
         stream.close()
 
 
-def _alters(query: ev.Query, server: Server, table: TableId) -> bool:
+def _alters(query: ev.Query, server: BinlogServer, table: TableId) -> bool:
     found = effects(
         query.sql,
         query.database,
@@ -58,7 +58,9 @@ def _alters(query: ev.Query, server: Server, table: TableId) -> bool:
     return table in named or table in found.unread or table.database in databases
 
 
-def _statements(stream: LogStream, server: Server, position: LogPosition) -> list[ev.Query] | None:
+def _statements(
+    stream: LogStream, server: BinlogServer, position: LogPosition
+) -> list[ev.Query] | None:
     """Return the statements from a position to the log's end, in order; None: it is too long."""
     found: list[ev.Query] = []
     state = np.zeros(k.STATE_SIZE, np.int64)
@@ -66,7 +68,7 @@ def _statements(stream: LogStream, server: Server, position: LogPosition) -> lis
     state[k.TXN_TS] = position.txn_ts
     state[k.CLAMP_MS] = _NEVER >> 20
     state[k.UNTIL_TS] = state[k.DAY_END] = state[k.CUT_AT] = _NEVER
-    border, maps, pairs, tail = state.copy(), Maps(), Pairs(), stream.tail
+    border, maps, pairs, tail = state.copy(), Maps(), SegmentPairs(), stream.tail
     maria = server.flavour is Flavour.MARIADB
     size = 0
     while size <= _MOST_BYTES:

@@ -69,7 +69,7 @@ class Maps:
             self.keys[place], self.slots[place] = key, slot
 
 
-class Pairs:
+class SegmentPairs:
     """The (slot, partition) pairs of one segment; each has a place, its slice."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Pairs:
         return [int(p) for p in np.flatnonzero(self.first_seen <= count)]
 
 
-class Found:
+class FoundEvents:
     """Room for the rows events that a collecting walk finds."""
 
     def __init__(self, room: int) -> None:
@@ -112,7 +112,7 @@ class Found:
         self.place = np.zeros(room, np.int32)
 
 
-_NONE = Found(0)
+_NONE = FoundEvents(0)
 
 
 def run_walk(
@@ -125,9 +125,9 @@ def run_walk(
     state: npt.NDArray[np.int64],
     border: npt.NDArray[np.int64],
     maps: Maps,
-    pairs: Pairs,
+    pairs: SegmentPairs,
     collect: bool,
-    found: Found = _NONE,
+    found: FoundEvents = _NONE,
     joined: npt.NDArray[np.int64] = NONE_JOINED,
 ) -> int:
     """Walk on from `state[AT]`; see `scan_kernels.walk`."""

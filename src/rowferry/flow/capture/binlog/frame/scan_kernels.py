@@ -583,11 +583,13 @@ def close_transaction(state: Any, border: Any) -> None:
 
 def warm() -> None:
     """Compile the kernels on a tiny input."""
-    from rowferry.flow.capture.binlog.frame.scan import Maps, Pairs, run_walk
+    from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs, run_walk
 
     state = np.zeros(STATE_SIZE, np.int64)
     data = np.zeros(64, np.uint8)
     for collect in (False, True):
-        run_walk(data, 0, 5, 4, False, 1 << 62, state, state.copy(), Maps(), Pairs(), collect)
+        run_walk(
+            data, 0, 5, 4, False, 1 << 62, state, state.copy(), Maps(), SegmentPairs(), collect
+        )
     _close(state, state.copy(), np.int64(0))
     crc32(data, 0, 16, CRC_TABLES)

@@ -27,7 +27,7 @@ from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.compressed import inflate_payload
 from rowferry.flow.capture.binlog.frame.gtid_run import GtidRun
-from rowferry.flow.capture.binlog.frame.scan import Maps, Pairs, run_walk
+from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs, run_walk
 from rowferry.flow.capture.binlog.frame.segment_draft import SegmentDraft
 from rowferry.flow.capture.binlog.frame.segment_join import SliceBytes, join_segments
 from rowferry.flow.capture.binlog.frame.xa import PreparedRows
@@ -67,7 +67,7 @@ class TableBook(Protocol):
 
 
 @dataclass(slots=True)
-class Statement:
+class LoggedStatement:
     """A statement that changes captured tables: the stretch ends with it."""
 
     query: ev.Query
@@ -101,7 +101,7 @@ class Scanner:
         self._prepare = b""  # the XA_PREPARE of the compressed transaction that is looked into
         self._lows: dict[int, Gtids] = {}
         self._excluded: set[int] = set()
-        self.statement: Statement | None = None
+        self.statement: LoggedStatement | None = None
         self.ended = False  # the next transaction lies behind the wanted end
         self.stopped = False  # the next event lies behind the wanted place
         self._place = appetite.until_place
@@ -238,7 +238,7 @@ class Scanner:
                 self._state,
                 self._kept,
                 self._maps,
-                self._open.pairs if self._open else Pairs(),
+                self._open.pairs if self._open else SegmentPairs(),
                 False,
                 joined=self._stream.joined,
             )
@@ -558,7 +558,7 @@ class Scanner:
         goes_on = query.sql.rstrip().upper().endswith("START TRANSACTION")
         self._end_statement(goes_on)
         if effects is not None:
-            self.statement = Statement(query, effects, commit_ts)
+            self.statement = LoggedStatement(query, effects, commit_ts)
             state[k.TXN_AT] = state[k.TXN_OFFSET] = -1
             self._kept[:] = state
 
@@ -606,7 +606,7 @@ class Scanner:
             while True:
                 reason = run_walk(
                     block, len(block), 0, 0, self._maria, _NEVER, nested, scratch, self._maps,
-                    self._open.pairs if self._open else Pairs(), False,
+                    self._open.pairs if self._open else SegmentPairs(), False,
                 )  # fmt: skip
                 if reason == k.MORE:
                     break

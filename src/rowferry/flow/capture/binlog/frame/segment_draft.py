@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableId, TableSchema
-from rowferry.flow.capture.binlog.frame.scan import Maps, Pairs
+from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class SegmentDraft:
     maps: list[str] = field(default_factory=list)
     names: dict[tuple[str, str, int], int] = field(default_factory=dict)
     slices: dict[TableSlice, int] = field(default_factory=dict)
-    pairs: Pairs = field(default_factory=Pairs)
+    pairs: SegmentPairs = field(default_factory=SegmentPairs)
     payload: bytearray | None = field(default_factory=bytearray)
 
     def add(self, slot: int, name: TableId, schema: TableSchema, partition: int) -> bool:

@@ -11,7 +11,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, LogLost
 from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet
 from rowferry.flow.capture.binlog.client.retention import binary_logs, check_reachable, log_begun
-from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
 from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable
@@ -28,7 +28,7 @@ _FOREVER: Final = 1 << 62
 class _NoTables:
     """A scanner's table book in which no table is captured."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: BinlogServer) -> None:
         self._server = server
 
     def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
@@ -47,7 +47,7 @@ class _NoTables:
         return self._server.clock_ms()
 
 
-def position_at(server: Server, file: str, offset: int) -> LogPosition:
+def position_at(server: BinlogServer, file: str, offset: int) -> LogPosition:
     """Return the position at a place of the log, which must be a border between transactions.
 
     Raises:
@@ -66,7 +66,7 @@ def position_at(server: Server, file: str, offset: int) -> LogPosition:
     return found
 
 
-def position_before(server: Server, start_ts: int) -> LogPosition:
+def position_before(server: BinlogServer, start_ts: int) -> LogPosition:
     """Return the position behind the last transaction at or below a commit-ts.
 
     Raises:
@@ -88,13 +88,13 @@ def position_before(server: Server, start_ts: int) -> LogPosition:
     return _frame(server, logs[low], _FOREVER, start_ts)
 
 
-def _first(server: Server, file: str) -> LogPosition:
+def _first(server: BinlogServer, file: str) -> LogPosition:
     return LogPosition(
         server.flavour, server.facts.identity, file, 4, str(_gtids_before(server, file))
     )
 
 
-def _frame(server: Server, file: str, stop: int, until_ts: int | None) -> LogPosition:
+def _frame(server: BinlogServer, file: str, stop: int, until_ts: int | None) -> LogPosition:
     """Frame a file from its beginning up to an offset or a commit-ts; nothing is captured."""
     moment("frame log to start")
     begin = _first(server, file)
@@ -107,7 +107,7 @@ def _frame(server: Server, file: str, stop: int, until_ts: int | None) -> LogPos
         stream.close()
 
 
-def _gtids_before(server: Server, file: str) -> GtidSet | GtidPosition:
+def _gtids_before(server: BinlogServer, file: str) -> GtidSet | GtidPosition:
     """Return the transactions before a file, as its own head lists them."""
     moment("read gtids of head")
     stream = LogStream(server.login, server.flavour, StartAt(file, 4))

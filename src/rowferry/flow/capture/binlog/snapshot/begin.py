@@ -11,11 +11,11 @@ from rowferry.errors import BadOption
 from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.client.gtid import parse_gtids
 from rowferry.flow.capture.binlog.client.retention import check_reachable
-from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.frame.start_lookup import position_at, position_before
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.snapshot.joining import join_first
-from rowferry.flow.capture.binlog.state import State
+from rowferry.flow.capture.binlog.state import BinlogState
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.session import Flavour
 from rowferry.mysql.snapshot_position import low_position
@@ -78,7 +78,7 @@ class Beginning:
             rules=rules,
         )
 
-    def check(self, server: Server) -> None:
+    def check(self, server: BinlogServer) -> None:
         """Make sure that the log holds the place that is given, if one is.
 
         Raises:
@@ -92,7 +92,7 @@ class Beginning:
         elif self.start_file or self.start_ts:
             self._place(server)
 
-    def start(self, state: State, server: Server, decision: Decision) -> None:
+    def start(self, state: BinlogState, server: BinlogServer, decision: Decision) -> None:
         """Fill an empty state: the place in the log, and then the captured tables.
 
         What is made after that place is in the log, and what was made before it is listed. With
@@ -111,7 +111,7 @@ class Beginning:
             if decision.captures(table):
                 state.put(table.at(state.log.last_ts), Stage.LOG)
 
-    def follow_filter(self, state: State, server: Server, decision: Decision) -> None:
+    def follow_filter(self, state: BinlogState, server: BinlogServer, decision: Decision) -> None:
         """Let tables go that the filter no longer keeps, and those join that it now does.
 
         The list is newer than the place in the log. What the log tells of these tables up to their
@@ -131,7 +131,7 @@ class Beginning:
                 fresh = table.at(state.log.last_ts)
                 state.put(replace(fresh, table_id=state.take_id()), stage)
 
-    def _place(self, server: Server) -> LogPosition:
+    def _place(self, server: BinlogServer) -> LogPosition:
         if self.start_gtid:
             return LogPosition(server.flavour, server.facts.identity, gtids=self.start_gtid)
         if self.start_file:
@@ -142,7 +142,7 @@ class Beginning:
             return position_before(server, self.start_ts)
         return self._now(server)
 
-    def _now(self, server: Server) -> LogPosition:
+    def _now(self, server: BinlogServer) -> LogPosition:
         """Return the log's present end."""
         low = low_position(server.connection, server.login, server.flavour)
         log = LogPosition(

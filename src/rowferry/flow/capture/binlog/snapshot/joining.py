@@ -18,10 +18,10 @@ from rowferry.change.position import PHYSICAL_SHIFT, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SourceUnsupported
 from rowferry.flow.capture.binlog.client.gtid import parse_gtids
-from rowferry.flow.capture.binlog.client.server import Server, passed
+from rowferry.flow.capture.binlog.client.server import BinlogServer, passed
 from rowferry.flow.capture.binlog.ddl.announcements import created, dropped, truncated
 from rowferry.flow.capture.binlog.position import LogPosition
-from rowferry.flow.capture.binlog.state import TOLD, Captured, Left, State
+from rowferry.flow.capture.binlog.state import TOLD, BinlogState, BinlogTable, Left
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.session import Flavour
 from rowferry.mysql.snapshot_position import Place, high_position, low_position
@@ -32,7 +32,7 @@ _LOOKS: Final = 100
 _LOOK_S: Final = 0.01
 
 
-def join_first(state: State, server: Server, decision: Decision) -> None:
+def join_first(state: BinlogState, server: BinlogServer, decision: Decision) -> None:
     """Begin the log, and the snapshots of the tables that are there.
 
     A table that was made, renamed or altered while they were listed is registered: it joins later,
@@ -74,7 +74,7 @@ class Joining:
     Between the two looks the log is followed up to where it ended at the first one.
     """
 
-    def __init__(self, server: Server, warn: Callable[[str], None]) -> None:
+    def __init__(self, server: BinlogServer, warn: Callable[[str], None]) -> None:
         self._server = server
         self._warn = warn
         self._names: frozenset[TableId] = frozenset()
@@ -82,7 +82,7 @@ class Joining:
         self._until: Place | None = None
         self._hindered = 0
 
-    def is_due(self, state: State) -> bool:
+    def is_due(self, state: BinlogState) -> bool:
         """Return whether the log has come so far that `join` may be called."""
         waiting = state.in_stage(Stage.REGISTERED)
         if not waiting or state.log.txn_ts:
@@ -91,7 +91,7 @@ class Joining:
             self._look(waiting)
         return self._until is not None and passed(state.log, self._until)
 
-    def join(self, state: State, decision: Decision) -> list[SchemaChange]:
+    def join(self, state: BinlogState, decision: Decision) -> list[SchemaChange]:
         """Let those tables join that were not altered in this try; returns what readers are told.
 
         Their log begins where the feed's log stands: what was framed ahead must be framed anew.
@@ -123,7 +123,7 @@ class Joining:
                 told += _begun(state, table, found, decision)
         return told
 
-    def _look(self, waiting: Collection[Captured]) -> None:
+    def _look(self, waiting: Collection[BinlogTable]) -> None:
         server = self._server
         self._names = frozenset(t.schema.id for t in waiting)
         self._before = _definitions(server, self._names)
@@ -139,7 +139,7 @@ class Joining:
 
 
 def _begun(
-    state: State, table: Captured, found: TableSchema, decision: Decision
+    state: BinlogState, table: BinlogTable, found: TableSchema, decision: Decision
 ) -> list[SchemaChange]:
     """Begin a table's snapshot where the log stands; readers who do not know it are told.
 
@@ -164,7 +164,7 @@ def _begun(
     return [change for change in told if decision.keeps_schema_change(change)]
 
 
-def _dropped(state: State, table: Captured, decision: Decision) -> list[SchemaChange]:
+def _dropped(state: BinlogState, table: BinlogTable, decision: Decision) -> list[SchemaChange]:
     """Let a table go; readers who know it are told."""
     schema = table.schema
     state.forget(schema.table_id)
@@ -173,15 +173,15 @@ def _dropped(state: State, table: Captured, decision: Decision) -> list[SchemaCh
     return [change] if table.told and decision.keeps_schema_change(change) else []
 
 
-def _low(server: Server) -> Place:
+def _low(server: BinlogServer) -> Place:
     return low_position(server.connection, server.login, server.flavour)
 
 
-def _definitions(server: Server, names: Collection[TableId]) -> dict[TableId, TableSchema]:
+def _definitions(server: BinlogServer, names: Collection[TableId]) -> dict[TableId, TableSchema]:
     return {t.id: t for t in server.tables(lambda name: name in names, lambda: 0)}
 
 
-def _prepared(server: Server) -> SourceUnsupported:
+def _prepared(server: BinlogServer) -> SourceUnsupported:
     return SourceUnsupported(
         f"{server.login} keeps prepared XA transactions; a snapshot needs a moment without "
         "any: run XA RECOVER, and end them with XA COMMIT or XA ROLLBACK"

@@ -18,9 +18,9 @@ from rowferry.change.plan import Again, Segment, TableSlice
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableSchema
 from rowferry.errors import SnapshotOutdated
-from rowferry.flow.capture.binlog.client.server import Server
+from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.ddl.announcements import dropped, truncated
-from rowferry.flow.capture.binlog.state import TOLD, Captured, State
+from rowferry.flow.capture.binlog.state import TOLD, BinlogState, BinlogTable
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import create_sql
@@ -31,7 +31,7 @@ MOST_SEGMENTS: Final = 64
 _LEAST_ROWS, _MOST_ROWS = 1_000, 2_000_000
 
 
-def cut_snapshots(state: State, server: Server, appetite: Appetite) -> list[Segment]:
+def cut_snapshots(state: BinlogState, server: BinlogServer, appetite: Appetite) -> list[Segment]:
     """Return segments for the next parts of the snapshots, and move the state behind them.
 
     A table without a usable key is a stretch of its own.
@@ -57,13 +57,15 @@ def cut_snapshots(state: State, server: Server, appetite: Appetite) -> list[Segm
     return segments
 
 
-def find_hold(state: State, server: Server) -> None:
+def find_hold(state: BinlogState, server: BinlogServer) -> None:
     """Find the place behind what the parts show, once all of them have been read."""
     if state.hold == {}:
         state.hold = high_position(server.connection, server.login, server.flavour)
 
 
-def _cut_table(segments: list[Segment], table: Captured, server: Server, appetite: Appetite) -> int:
+def _cut_table(
+    segments: list[Segment], table: BinlogTable, server: BinlogServer, appetite: Appetite
+) -> int:
     """Add the next part of a table; returns its estimated bytes."""
     schema, progress = table.schema, table.progress
     each = max(1, row_bytes(server.connection, server.login, schema))
@@ -78,7 +80,7 @@ def _cut_table(segments: list[Segment], table: Captured, server: Server, appetit
     for chunk in next_chunks(server.connection, server.login, schema, after, wish, count, name):
         read = {"kind": "snapshot", "chunk": chunk.to_json()}
         estimated = max(1, chunk.rows) * each
-        one = _segment(len(segments), table, read, Again.AS_GOOD, estimated)
+        one = _segment(len(segments), table, read, Again.EQUIVALENT, estimated)
         if parts:
             one = replace(one, slices=(replace(one.slices[0], physical_id=part),))
         segments.append(one)
@@ -97,7 +99,7 @@ def _reached(progress: RangeProgress) -> tuple[int, tuple[str, ...] | None, str 
 
 
 def _behind(
-    table: Captured, chunk: Chunk, part: int, digest: str, last_part: bool
+    table: BinlogTable, chunk: Chunk, part: int, digest: str, last_part: bool
 ) -> RangeProgress:
     """Return a table's progress behind a part; behind the last one its log follows."""
     done = table.progress.last_log_index + max(1, chunk.rows)
@@ -109,7 +111,7 @@ def _behind(
 
 
 def _segment(
-    ordinal: int, table: Captured, read: dict[str, Any], again: Again, size: int
+    ordinal: int, table: BinlogTable, read: dict[str, Any], again: Again, size: int
 ) -> Segment:
     schema = table.schema
     one = TableSlice(schema.id, schema.table_id, schema.version)
@@ -119,7 +121,7 @@ def _segment(
 
 
 def restart_shown(
-    state: State, shown: Iterable[TableSchema], decision: Decision
+    state: BinlogState, shown: Iterable[TableSchema], decision: Decision
 ) -> list[SchemaChange]:
     """Take back what a discarded beginning has shown; returns what readers are told.
 
@@ -142,7 +144,7 @@ def restart_shown(
 
 
 def restart_altered(
-    state: State, server: Server, decision: Decision, shown: Collection[int] = ()
+    state: BinlogState, server: BinlogServer, decision: Decision, shown: Collection[int] = ()
 ) -> list[SchemaChange]:
     """Take tables back that were altered under their snapshots; returns what readers are told.
 
@@ -170,7 +172,7 @@ def restart_altered(
 
 
 def take_back(
-    state: State, table: Captured, decision: Decision, commit_ts: int
+    state: BinlogState, table: BinlogTable, decision: Decision, commit_ts: int
 ) -> list[SchemaChange]:
     """Register a table anew, as it is known; returns the TRUNCATE of what was delivered of it."""
     old = table.schema
@@ -184,7 +186,7 @@ def take_back(
     return [change] if decision.keeps_schema_change(change) else []
 
 
-def _holds(now: TableSchema, table: Captured, server: Server) -> bool:
+def _holds(now: TableSchema, table: BinlogTable, server: BinlogServer) -> bool:
     """Return whether a table can be read on as it was begun."""
     old = table.schema
     same = all(
@@ -207,7 +209,7 @@ def _same_key(now: TableSchema, old: TableSchema) -> bool:
     return mine.name == other.name and now.handle_key == old.handle_key
 
 
-def snapshot_shares(state: State, server: Server) -> tuple[SnapshotShare, ...]:
+def snapshot_shares(state: BinlogState, server: BinlogServer) -> tuple[SnapshotShare, ...]:
     """Return the tables whose snapshot is under way, in rows, as far as they can be estimated."""
     found = []
     for table in state.in_stage(Stage.SNAPSHOT):
