@@ -90,20 +90,29 @@ FAULTS: tuple[Callable[[Relay, random.Random], None], ...] = (
 
 
 @pytest.mark.timeout(1500)
-def test_kills_in_flushes_to_s3(s3_server: Minio, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "faults"), [("csv", FAULTS), ("parquet", FAULTS[:1])], ids=["csv", "parquet"]
+)
+def test_kills_in_flushes_to_s3(
+    protocol: str,
+    faults: tuple[Callable[[Relay, random.Random], None], ...],
+    s3_server: Minio,
+    tmp_path: Path,
+    seed: int,
+) -> None:
     dice = random.Random(seed)
     config = tmp_path / "feed.toml"
     config.write_text("[sink.csv]\ninclude-commit-ts = true\n")
-    settings = {"protocol": "csv", "file-size": "65536", "flush-interval": "200ms"}
-    bucket = open_storage(s3_server.uri("chaos/kills", **settings), config)
+    settings = {"protocol": protocol, "file-size": "65536", "flush-interval": "200ms"}
+    bucket = open_storage(s3_server.uri(f"chaos/kills-{protocol}", **settings), config)
     with LocalCluster(tmp_path / "store", 2) as cluster, cluster.store() as store:
         load = Load(store, dice)
         with Relay(s3_server.client_port) as relay:
             endpoint = urlsplit(s3_server.endpoint)._replace(netloc=f"127.0.0.1:{relay.port}")
-            sink = s3_server.uri("chaos/kills", **settings, endpoint=endpoint.geturl())
+            sink = s3_server.uri(f"chaos/kills-{protocol}", **settings, endpoint=endpoint.geturl())
             arguments = ["--source", f"range://{cluster.master_address}", "--sink-uri", sink]
             arguments += ["--config", str(config), "--changefeed-id", "kills"]
-            for disturb in FAULTS:
+            for disturb in faults:
                 _kill_in_work(arguments, bucket, load, relay, disturb, dice, tmp_path / "work")
             end = store.timestamp()
             with RunProcess([*arguments, "--until-ts", str(end)], tmp_path / "work") as process:

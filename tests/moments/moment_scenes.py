@@ -51,7 +51,7 @@ class Scene:
     """A life of a feed.
 
     Attributes:
-        sink: the kind of its target: files, mysql or kafka.
+        sink: the kind of its target: files, parquet, mysql or kafka.
         prepare: what lies before the walk.
         sail: the walk; every gap in it is tried.
     """
@@ -173,6 +173,7 @@ SCENES = {
         Scene("plan again", "files", _make_and_begin, _plan_again),
         Scene("log", "files", _make_and_run, _follow),
         Scene("idle", "files", _make_and_run, _idle),
+        Scene("parquet log", "parquet", _make_and_run, _follow),
         Scene("tables begin", "mysql", _make_keyed, _begin),
         Scene("tables log", "mysql", _make_keyed_and_run, _follow),
         Scene("topic begin", "kafka", _make_keyed, _begin),

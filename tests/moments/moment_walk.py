@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from moment_events import EVENTS, Event
 from moment_kit import Broken, Gap, Hook, Hung, Pair, Stopped, World, small_snapshots
 from moment_scenes import LAST, SCENES, Scene
-from moment_targets import Downstream, Topic
+from moment_targets import Downstream, Files, Topic
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -128,6 +128,8 @@ class Walk:
             world.target = Downstream(other, world.database)
         elif scene.sink == "kafka":
             world.target = Topic(self._broker, world.database)
+        elif scene.sink == "parquet":
+            world.target = Files(folder, scene.sink)
         try:
             yield world
         finally:
@@ -239,6 +241,17 @@ CRITICAL = (
     Gap("progress published", 1),
     Gap("take high position", 1),
 )
+# Where rows become files and files become visible: a feed of parquet is killed in each of these.
+STORED = (
+    "run job",
+    "put data files",
+    "name data files",
+    "data files put",
+    "job done",
+    "put schema files",
+    "publish index",
+    "publish metadata",
+)
 PAIRS = 24
 DANGEROUS = (
     "create",
@@ -275,6 +288,10 @@ def chosen_cases(walk: Walk) -> list[Case]:
             for scene in SNAPSHOTS[:3]:
                 here = [place for place in places if place[1] == scene]
                 cases += [_case(here, next(turn), gap, event) for event in DANGEROUS if here]
+    for name in STORED:
+        gap, scene = Gap(name, 1), "parquet log"
+        places = [(server, scene) for server in SERVERS if gap in walk.gaps(server, scene)]
+        cases.append(_case(places, next(turn), gap, "kill"))
     return [*cases, *pairs(walk, random.Random(1), PAIRS)]
 
 
