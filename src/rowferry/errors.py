@@ -240,6 +240,20 @@ class MissingLibrary(BadInput):
     cure = "Run the `pip install` line of the text, wherever Rowferry and its Spark workers run."
 
 
+class NotAllowed(BadInput):
+    """A file, an environment variable or an address that this server's operator did not allow."""
+
+    code = "RF-1031"
+    cure = "Ask the operator to start the server with the option that the text names."
+
+
+class SecretsNeeded(BadInput):
+    """New settings that would send stored secrets to another address."""
+
+    code = "RF-1032"
+    cure = "Write every password, key and token out in the same request, in place of ***."
+
+
 # --- RF-2xxx: the meta database ------------------------------------------------------------------
 
 

@@ -156,6 +156,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "urllib3": ("flow.encode.avro*", "flow.sink.http*", "face.cli.client", "testing*"),
     "pymysql": (
         "mysql.session",
+        "mysql.guarded_client",
         "mysql.wary_connection",
         "flow.sink.mysql.session",
         "downstream.consume.mysql_target",

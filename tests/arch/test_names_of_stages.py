@@ -35,7 +35,7 @@ EXEMPT = (
     Exempt("face.cli.client", "http https", "the address of our own server"),
     Exempt("face.rest.*", "http https", "our own server"),
     Exempt("flow.encode.avro*", "http https", "the address of a schema registry"),
-    Exempt("flow.sink.storage.buckets", "http https", "the address of an object store"),
+    Exempt("flow.sink.storage.buckets", "http", "the address of an object store"),
     # Facts that are not about our classes.
     Exempt(
         "spec.ticdc_keys",

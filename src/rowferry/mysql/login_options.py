@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rowferry.spec.option import Option, duration, one_of, text
+from rowferry.spec.option import Option, duration, flag, one_of, text
 
 CONNECT_TIMEOUT = Option(
     "connect-timeout",
@@ -29,8 +29,35 @@ SSL_MODE = Option(
     "the server's certificate, `verify-identity` also its host name.",
     uri=True,
 )
-SSL_CA = Option("ssl-ca", text(), "", "File with the authorities' certificates (PEM).", uri=True)
-SSL_CERT = Option("ssl-cert", text(), "", "File with our own certificate (PEM).", uri=True)
-SSL_KEY = Option("ssl-key", text(), "", "File with the key of our own certificate.", uri=True)
+SSL_CA = Option(
+    "ssl-ca",
+    text(),
+    "",
+    "File with the authorities' certificates (PEM).",
+    uri=True,
+    names="path",
+)
+SSL_CERT = Option(
+    "ssl-cert", text(), "", "File with our own certificate (PEM).", uri=True, names="path"
+)
+SSL_KEY = Option(
+    "ssl-key", text(), "", "File with the key of our own certificate.", uri=True, names="path"
+)
+GET_PUBLIC_KEY = Option(
+    "get-server-public-key",
+    flag(),
+    False,
+    "Without TLS, encrypt the password with whatever public key the server offers: whoever stands "
+    "in the server's place can then read it.",
+    uri=True,
+)
 
-LOGIN_OPTIONS = (CONNECT_TIMEOUT, READ_TIMEOUT, SSL_MODE, SSL_CA, SSL_CERT, SSL_KEY)
+LOGIN_OPTIONS = (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    SSL_MODE,
+    SSL_CA,
+    SSL_CERT,
+    SSL_KEY,
+    GET_PUBLIC_KEY,
+)

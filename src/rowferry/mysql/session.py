@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -29,7 +29,8 @@ from rowferry.errors import (
     SourceUnsupported,
 )
 from rowferry.mysql import login_options as opt
-from rowferry.mysql.wary_connection import MALFORMED, WaryConnection
+from rowferry.mysql.guarded_client import GuardedClient
+from rowferry.mysql.wary_connection import MALFORMED
 from rowferry.spec.option import Options
 from rowferry.spec.uri import Uri, host_port
 
@@ -80,13 +81,14 @@ class Login:
     host: str
     port: int
     user: str
-    password: str
+    password: str = field(repr=False)
     ssl_mode: str = "preferred"
     ssl_ca: str = ""
     ssl_cert: str = ""
     ssl_key: str = ""
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 60.0
+    takes_public_key: bool = False
 
     @classmethod
     def of(cls, uri: Uri, options: Options) -> Login:
@@ -113,6 +115,7 @@ class Login:
             ssl_key=options[opt.SSL_KEY],
             connect_timeout_s=options[opt.CONNECT_TIMEOUT].total_seconds(),
             read_timeout_s=options[opt.READ_TIMEOUT].total_seconds(),
+            takes_public_key=options[opt.GET_PUBLIC_KEY],
         )
 
     def __str__(self) -> str:
@@ -146,7 +149,7 @@ def connect(login: Login) -> Connection[Any]:
     """
 
     def attempt() -> Connection[Any]:
-        return _Client(
+        return GuardedClient(
             host=login.host,
             port=login.port,
             user=login.user,
@@ -160,8 +163,9 @@ def connect(login: Login) -> Connection[Any]:
             program_name="rowferry",
             init_command="SET time_zone = '+00:00', sql_mode = ''",
             conv={int: _as_text},  # values come as text, and may be given as numbers
-            ssl=_tls(login),
+            ssl=tls_context(login),
             ssl_disabled=login.ssl_mode == "disabled",
+            takes_public_key=login.takes_public_key,
         )
 
     return wrapped(attempt, login)
@@ -171,24 +175,13 @@ def _as_text(value: Any, _: Any = None) -> str:
     return str(value)
 
 
-class _Client(WaryConnection):
-    """The client library's connection; TLS settings are made once, not for every connection."""
-
-    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        return sslp if isinstance(sslp, ssl.SSLContext) else _any_certificate()
-
-
-@lru_cache(maxsize=1)
-def _any_certificate() -> ssl.SSLContext:
-    """Return the settings of `preferred`: encrypted where the server can, nothing is checked."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
 @lru_cache(maxsize=16)
-def _tls(login: Login) -> ssl.SSLContext | None:
+def tls_context(login: Login) -> ssl.SSLContext | None:
+    """Return the TLS settings of a login; None: those of the client, nothing is checked.
+
+    Raises:
+        BadUri: the files cannot be used.
+    """
     if login.ssl_mode in ("disabled", "preferred") and not (login.ssl_ca or login.ssl_cert):
         return None  # the client uses TLS without checks where the server offers it
     try:

@@ -14,11 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
 
 from rowferry.errors import BadOption, UnknownOption
+from rowferry.spec.uri import WEB_FORM, is_web_address
 
 T = TypeVar("T")
+# What an option's text names outside of the changefeed: a file or an environment variable of the
+# machine that runs it, a profile of AWS's own files there, an address that is talked to, a storage.
+NamedKind: TypeAlias = Literal["", "path", "env", "profile", "url", "storage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Option(Generic[T]):
         secret: its value is never printed.
         alterable: a stored changefeed may change it.
         no_effect: why it changes nothing (it is read for compatibility); whoever sets it is told.
+        names: what its text names outside of the changefeed; a server allows only some of that.
     """
 
     key: str
@@ -57,6 +62,7 @@ class Option(Generic[T]):
     secret: bool = False
     alterable: bool = True
     no_effect: str = ""
+    names: NamedKind = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         if not self.key:
@@ -80,9 +86,10 @@ def option(
     secret: bool = False,
     alterable: bool = True,
     no_effect: str = "",
+    names: NamedKind = "",
 ) -> Option[T]:
     """Declare an option of a `Section`; its key is the attribute's name unless given."""
-    return Option(key, shape, default, doc, uri, secret, alterable, no_effect)
+    return Option(key, shape, default, doc, uri, secret, alterable, no_effect, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +225,31 @@ def text() -> OptionShape[str]:
         return value
 
     return OptionShape("text", parse)
+
+
+def matching(pattern: str, words: str) -> OptionShape[str]:
+    """A text that fits a pattern as a whole, or none: for what reaches programs below us."""
+    whole_text = re.compile(pattern, re.ASCII)
+
+    def parse(value: Any) -> str:
+        found = text().parse(value)
+        if found and not whole_text.fullmatch(found):
+            raise ValueError("has characters that it may not have")
+        return found
+
+    return OptionShape(words, parse)
+
+
+def web_address() -> OptionShape[str]:
+    """The address of a web service, or none."""
+
+    def parse(value: Any) -> str:
+        found = text().parse(value)
+        if found and not is_web_address(found):
+            raise ValueError("no address of a web service")
+        return found
+
+    return OptionShape(f"the whole address, {WEB_FORM}", parse)
 
 
 def expression() -> OptionShape[str]:

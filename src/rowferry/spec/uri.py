@@ -16,7 +16,33 @@ _LOGIN = linear(rb"""(://[^/@:\s]*:)(?:(<password>)@|(?:[^\s"']*|[^/\s]*)@)""")
 _HOSTS = re.compile(r"(?:(?:\[[^\s\[\]]+\]|[^\s:@\[\],]*)(?::\d{0,5})?(?:,|$))*")
 _PORT = re.compile(r":(\d+)(?:,|$)")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-_FOREIGN = ("http", "https")  # of their parameters only the receiver knows which are secret
+WEB_FORM = "http://host:port/path or https://host:port/path"
+_NOT_IN_URLS = frozenset(' "<>\\^`{|}')
+FOREIGN = ("http", "https")  # of their parameters only the receiver knows which are secret
+
+
+def is_web_address(found: str) -> bool:
+    """Return whether a text is http:// or https:// with a host, and nothing that no URL may have.
+
+    Programs read what is no URL differently: where one sees a host, another sees a login.
+    """
+    try:
+        parts = urlsplit(found)
+        known = parts.port is None or parts.port > 0  # asking for one out of range raises
+    except ValueError:
+        return False
+    plain = found.isascii() and found.isprintable() and not set(found) & _NOT_IN_URLS
+    return known and plain and parts.scheme in FOREIGN and bool(parts.hostname)
+
+
+def web_host(address: str) -> tuple[str, int | None]:
+    """Return whom the address of a web service names, and the port; an empty host: nobody."""
+    try:
+        parts = urlsplit(address)
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError:
+        return "", None
+    return host, port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def is_secret_parameter(key: str) -> bool:
@@ -47,7 +73,7 @@ def _is_cut(parts: SplitResult, pairs: list[tuple[str, str]]) -> bool:
     address = parts.netloc.rpartition("@")[2]
     if not _HOSTS.fullmatch(address) or any(int(p) > 65535 for p in _PORT.findall(address)):
         return True
-    if parts.scheme in _FOREIGN or address != parts.netloc or ":" not in address:
+    if parts.scheme in FOREIGN or address != parts.netloc or ":" not in address:
         return False
     return any("@" in text for text in (parts.path, *(key for key, _ in pairs)))
 
@@ -98,6 +124,16 @@ class Uri:
             parameters=tuple(pairs),
         )
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it names a place of this machine."""
+        return self.scheme == "file"
+
+    @property
+    def is_web(self) -> bool:
+        """Whether it names a web service."""
+        return self.scheme in FOREIGN
+
     def parameter(self, key: str, default: str = "") -> str:
         """Return one parameter's text."""
         return dict(self.parameters).get(key, default)
@@ -120,7 +156,7 @@ class Uri:
         Raises:
             BadUri: it names no directory below the root, or a user, or `~`.
         """
-        if self.scheme != "file":
+        if not self.is_file:
             return self
         if self.user or self.password:
             raise BadUri(f"the {what} URI names a user, which file:// has not")
@@ -138,7 +174,7 @@ class Uri:
         if self.user or self.password:
             shown = quote(self.password, safe="") if reveal else "***"
             login = quote(self.user, safe="") + (f":{shown}" if self.password else "") + "@"
-        hides_all = not reveal and self.scheme in _FOREIGN
+        hides_all = not reveal and self.scheme in FOREIGN
         query = "&".join(
             f"{quote(k, safe='')}="
             + (quote(v, safe="/:,") if reveal else "***" if hides_all else _hidden(k, v))

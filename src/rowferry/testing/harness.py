@@ -81,6 +81,11 @@ class ServerProcess(RunProcess):
     """One `rowferry server`; `terminate` lets it drain."""
 
     COMMAND = "server"
+    # What changefeeds may name is the matter of tests of its own.
+    ALLOWED: ClassVar = ("--allow-root", "/", "--allow-file", "/", "--allow-host", "*")
+
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        super().__init__([*arguments, *self.ALLOWED], folder)
 
     def terminate(self) -> None:
         """Ask it to drain, as an init system does."""

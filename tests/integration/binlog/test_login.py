@@ -56,8 +56,10 @@ def test_mysql_plugins(mysql_server: MySql, plugin: str, ssl_mode: str) -> None:
         mysql_server.execute(
             "FLUSH PRIVILEGES"
         )  # forgets passwords: the first login is the long one
+        plain = ssl_mode == "disabled"
         for _ in range(2):
-            assert bool(cipher(replace(login, ssl_mode=ssl_mode))) == (ssl_mode != "disabled")
+            asked = replace(login, ssl_mode=ssl_mode, takes_public_key=plain)
+            assert bool(cipher(asked)) == (not plain)
 
 
 @pytest.mark.parametrize("plugin", ["mysql_native_password", "ed25519"])
@@ -80,7 +82,12 @@ def test_values_come_as_text_in_utc(source_server: Server) -> None:
 
 @pytest.mark.parametrize("ssl_mode", ["disabled", "preferred"])
 def test_wrong_password(source_server: Server, ssl_mode: str) -> None:
-    login = replace(source_server.login, password="not-this-one", ssl_mode=ssl_mode)
+    login = replace(
+        source_server.login,
+        password="not-this-one",
+        ssl_mode=ssl_mode,
+        takes_public_key=ssl_mode == "disabled",
+    )
     assert "1045" in refusal(login)
     cipher(source_server.login)
 

@@ -14,7 +14,7 @@ from rowferry.downstream.consume.apply import Applier, create_statement
 from rowferry.downstream.consume.arrival import ArrivedRow, ArrivedStatement, Where
 from rowferry.downstream.consume.checks import ConsumeFindings
 from rowferry.downstream.consume.mysql_target import MySqlTarget
-from rowferry.errors import BadUri
+from rowferry.errors import BadInput
 from rowferry.spec.uri import Uri
 
 KEY = Index(1, "PRIMARY", ("id",), True, True)
@@ -157,5 +157,5 @@ def test_a_text_in_a_key() -> None:
     ["kafka://a@h:1/", "mysql://h:1/", "mysql://a@h:x/", "mysql://a@h/db", "mysql://a@h/?ssl=1"],
 )
 def test_a_wrong_target(uri: str) -> None:
-    with pytest.raises(BadUri, match="--apply"):
+    with pytest.raises(BadInput, match="--apply"):
         MySqlTarget(Uri.parse(uri, "--apply"))

@@ -328,7 +328,7 @@ def test_secrets_that_were_hidden_stay_as_they_are(desk: Desk) -> None:
     found = desk.operations.update("feed", ChangedSettings(source_uri=shown))
     assert str(found.spec.source) == f"{shown}&start-ts=5"  # where it began stays, too
     assert found.spec.source.password == hidden
-    with pytest.raises(BadUri, match="another address"):
+    with pytest.raises(BadUri, match="another scheme, address"):
         desk.operations.update("feed", ChangedSettings(source_uri="listed://root:***@elsewhere"))
 
 

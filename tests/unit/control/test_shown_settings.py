@@ -100,7 +100,7 @@ def test_a_shown_uri_can_be_sent_back_to_the_same_place_only() -> None:
     more = restored_uri(f"{given.sink}&max-message-bytes=9", given.sink)
     assert Uri.parse(more, "sink").parameter("sasl-password") == SECRET
     for moved in (str(given.sink).replace("k1", "k2"), str(given.source).replace("root", "me")):
-        with pytest.raises(BadUri, match="another address or user"):
+        with pytest.raises(BadUri, match="another scheme, address or user"):
             restored_uri(moved, given.sink if "kafka" in moved else given.source)
 
 

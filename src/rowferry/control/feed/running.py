@@ -30,9 +30,10 @@ from rowferry.errors import (
     TaskFailed,
     Verdict,
 )
-from rowferry.flow.assemble import Flow, assemble
+from rowferry.flow.assemble import Flow, assemble, option_tables
 from rowferry.flow.sink.contract import Owner
 from rowferry.spec.feed_options import ERROR_STUCK, TOP
+from rowferry.spec.reach import ANYWHERE, Reach
 
 LOG = logging.getLogger(__name__)
 IDLE_PUBLISH_S: Final = 1.0
@@ -96,6 +97,7 @@ class Conditions:
     stretch_bytes: int = STRETCH_BYTES
     patience: Patience = OF_A_SERVER
     rest_s: Callable[[], float] = lambda: 0.0
+    reach: Reach = ANYWHERE
 
 
 class Running:
@@ -200,6 +202,7 @@ class Running:
     def _with_flow(self) -> bool:
         state = self._store.state(self.id)
         self.spec_version = state.spec_version
+        self._conditions.reach.check(state.spec, option_tables(state.spec))
         flow = assemble(state.spec)
         flow.decide.claim_names(state.versions)
         until = Until(commit_ts=state.spec.target_ts or None)

@@ -7,18 +7,23 @@ from rowferry.control.lifecycle import Verb
 from rowferry.control.operator import start_place as beginning
 from rowferry.control.operator.operation_forms import ChangedSettings
 from rowferry.control.operator.prepare import PreparedFeed, check_added_rules, examine
-from rowferry.control.operator.redaction import restored, restored_uri
+from rowferry.control.operator.redaction import refuse_moved_secrets, restored, restored_uri
 from rowferry.control.operator.table_rules import refuse_rule_files
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import IllegalMove
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.build import build_spec, check_target_ts
+from rowferry.spec.reach import Reach
 
 
-def altered(feed: FeedRecord, changed: ChangedSettings) -> PreparedFeed:
+def altered(feed: FeedRecord, changed: ChangedSettings, reach: Reach) -> PreparedFeed:
     """Return a changefeed with new settings; its sink is open, and nothing was written.
 
+    `reach` is what it may name.
+
     Raises:
+        NotAllowed: it names something else.
+        SecretsNeeded: a stored secret would go to another address.
         IllegalMove: it is neither stopped nor failed.
         SpecChanged: something that can never be changed.
         RowferryError: one line that says what else is wrong.
@@ -44,6 +49,8 @@ def altered(feed: FeedRecord, changed: ChangedSettings) -> PreparedFeed:
         target_ts=target,
         sinks=sink_traits,
     )
+    reach.check(spec, option_tables(spec))
+    refuse_moved_secrets(old, spec, changed)
     prepared = examine(spec, old, notices)
     try:
         check_added_rules(old, prepared)

@@ -54,6 +54,7 @@ from rowferry.spec.feed_options import (
     SYNCED_STATUS,
     TOP,
 )
+from rowferry.spec.reach import ANYWHERE, Reach
 
 __all__ = ["ChangedSettings", "Created", "Held", "Operations", "Seen", "Synced", "Wanted"]
 
@@ -84,8 +85,15 @@ class Operations:
     changed. Errors of source and sink come as they are.
     """
 
-    def __init__(self, store: MetaStore, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: MetaStore,
+        now: Callable[[], float] = time.time,
+        reach: Reach = ANYWHERE,
+    ) -> None:
+        """Work on a meta database; `reach` is what changefeeds may name."""
         self.store = store
+        self._reach = reach
         self._now = now
         self._locks: dict[str, threading.Lock] = {}
 
@@ -109,6 +117,7 @@ class Operations:
             target_ts=wanted.target_ts or 0,
             sinks=sink_traits,
         )
+        self._reach.check(spec, option_tables(spec))
         if self.store.feed(spec.changefeed_id) is not None:
             raise ChangefeedExists(
                 f"changefeed {spec.changefeed_id} exists already; use another id"
@@ -221,7 +230,7 @@ class Operations:
         """
         with self._altering(changefeed):
             feed = self._feed(changefeed)
-            with _closing(altered(feed, changed)) as prepared:
+            with _closing(altered(feed, changed, self._reach)) as prepared:
                 spec, old = prepared.spec, feed.spec
                 if (spec.sink, spec.section("sink")) != (old.sink, old.section("sink")):
                     self._discard_pending(feed, prepared.flow, "the sink was changed")
@@ -231,7 +240,7 @@ class Operations:
     def foresee_update(self, changefeed: str, changed: ChangedSettings) -> Created:
         """Return what `update` would do; raises as that does. Nothing is changed."""
         feed = self._feed(changefeed)
-        with _closing(altered(feed, changed)) as prepared:
+        with _closing(altered(feed, changed, self._reach)) as prepared:
             return _described(prepared, replace(feed, spec=prepared.spec), dry_run=True)
 
     def add_tables(self, changefeed: str, patterns: Sequence[str]) -> FeedRecord:
@@ -300,6 +309,7 @@ class Operations:
                     f"cannot reset changefeed {changefeed} while it is {feed.state}; pause it first"
                 )
             spec, words = beginning.moved(feed.spec, commit_ts, position)
+            self._reach.check(spec, option_tables(spec))
             with _closing(examine(spec, spec, anew=True)) as prepared:
                 self._discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
             return self.store.reset(changefeed, spec, words, snapshot)

@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 
 from rowferry.control.store.kind import DatabaseKind
 from rowferry.errors import BadUri, MetaUnavailable
+from rowferry.mysql.guarded_client import GuardedClient
 
 SSL_MODES = ("disabled", "preferred", "required", "verify-ca", "verify-identity")
 IDLE_S = 60  # the server ends a connection that is silent for so long, with its locks
+
+
+def _connect(dialect: Any, record: Any, arguments: Any, named: Any) -> GuardedClient:
+    """Connect by our own client, which keeps the password from whoever asks for it."""
+    return GuardedClient(*arguments, **named)
 
 
 class MysqlKind(DatabaseKind):
@@ -22,7 +28,7 @@ class MysqlKind(DatabaseKind):
     Writers read what is committed, and lock the rows that they decide by; readers see one state.
     """
 
-    parameters = ("ssl-mode", "ssl-ca", "ssl-cert", "ssl-key")
+    parameters = ("ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "get-server-public-key")
 
     def engine(self) -> Engine:
         """Return the source of connections."""
@@ -36,9 +42,10 @@ class MysqlKind(DatabaseKind):
                 f"SET SESSION innodb_lock_wait_timeout = {wait_s}, lock_wait_timeout = {wait_s}, "
                 f"wait_timeout = {IDLE_S}, sql_mode = 'STRICT_ALL_TABLES'"
             ),
+            "takes_public_key": self._takes_public_key(),
             **self._tls(),
         }
-        return create_engine(
+        engine = create_engine(
             self.url.set(drivername="mysql+pymysql", query={}),
             connect_args=arguments,
             isolation_level="READ COMMITTED",
@@ -49,6 +56,16 @@ class MysqlKind(DatabaseKind):
             pool_use_lifo=True,
             hide_parameters=True,
         )
+        event.listen(engine, "do_connect", _connect)
+        return engine
+
+    def _takes_public_key(self) -> bool:
+        given = self.parameter("get-server-public-key") or "false"
+        if given not in ("true", "false"):
+            raise BadUri(
+                f"meta database {self.name}: get-server-public-key={given}: allowed: true, false"
+            )
+        return given == "true"
 
     def _tls(self) -> dict[str, Any]:
         mode = self.parameter("ssl-mode") or "preferred"

@@ -11,10 +11,14 @@ from pymysql.converters import encoders
 
 from rowferry.change.table import TableId
 from rowferry.errors import BadUri, RowferryError, RowRejected, SinkUnavailable, SinkUnwritable
-from rowferry.mysql.session import LOGIN_SCHEMES
-from rowferry.mysql.wary_connection import WaryConnection
+from rowferry.mysql.guarded_client import GuardedClient
+from rowferry.mysql.login_options import LOGIN_OPTIONS
+from rowferry.mysql.session import LOGIN_SCHEMES, Login, tls_context
+from rowferry.spec.check import check_parameters
+from rowferry.spec.option import OptionTable, read_options
 from rowferry.spec.uri import Uri
 
+_LOGIN: Final = OptionTable("--apply", LOGIN_OPTIONS)
 _REFUSED: Final = frozenset({1044, 1045, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 2026})
 # Errors of a DDL that was carried out before: there already, or gone already.
 _DONE: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1068, 1091, 1507, 1517, 1826})
@@ -44,22 +48,27 @@ class MySqlTarget:
         host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
         if uri.scheme not in LOGIN_SCHEMES or not host or not uri.user:
             raise BadUri(f"--apply {uri}: write mysql://<user>:<password>@<host>:<port>/")
-        if uri.path not in ("", "/") or uri.parameters or (port and not port.isdecimal()):
-            raise BadUri(f"--apply {uri}: write only user, password, host and port")
+        if uri.path not in ("", "/") or (port and not port.isdecimal()):
+            raise BadUri(f"--apply {uri}: write user, password, host and port, and no database")
+        check_parameters(uri, "--apply", (_LOGIN,))
+        login = Login.of(uri, read_options(_LOGIN, dict(uri.parameters)))
         self._name = f"{host}:{port or 3306}"
         with self._wrapped("connecting"):
-            self._connection = WaryConnection(
-                host=host.strip("[]"),
-                port=int(port or 3306),
-                user=uri.user,
-                password=uri.password,
+            self._connection = GuardedClient(
+                host=login.host,
+                port=login.port,
+                user=login.user,
+                password=login.password,
                 charset="utf8mb4",
                 autocommit=False,
-                connect_timeout=10,
+                connect_timeout=max(1, int(login.connect_timeout_s)),
                 max_allowed_packet=1 << 30,
                 program_name="rowferry consume",
                 init_command="SET time_zone = '+00:00', sql_mode = '', foreign_key_checks = 0",
-                conv=encoders,  # type: ignore[arg-type] # what comes back stays text
+                conv=encoders,  # what comes back stays text
+                ssl=tls_context(login),
+                ssl_disabled=login.ssl_mode == "disabled",
+                takes_public_key=login.takes_public_key,
             )
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:

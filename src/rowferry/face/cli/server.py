@@ -80,6 +80,25 @@ def server_command(
     open_to_all: Annotated[
         bool, typer.Option("--open-to-all", help="Serve other machines without any login")
     ] = False,
+    allow_root: Annotated[
+        list[Path] | None,
+        typer.Option(help="Directory below which file:// sinks may write; may be repeated"),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Whom HTTP sinks, registries, token URLs and object stores may reach: HOST, "
+            "HOST:PORT, *.DOMAIN, a network, or *; may be repeated"
+        ),
+    ] = None,
+    allow_env: Annotated[
+        list[str] | None,
+        typer.Option(help="Environment variable that options may name; may be repeated"),
+    ] = None,
+    allow_file: Annotated[
+        list[Path] | None,
+        typer.Option(help="File, or directory of files, that options may name; may be repeated"),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON")] = False,
 ) -> None:
     """Run changefeeds, together with all other servers on the same meta database.
@@ -102,6 +121,7 @@ def server_command(
     from rowferry.face.sources import Sources
     from rowferry.spark.session import open_session
     from rowferry.spark.shared import SharedSpark, with_a_spare
+    from rowferry.spec.reach import Reach
 
     _give_memory_back()
     settings, tls = read_settings(spark_conf or []), _tls(tls_cert, tls_key, tls_ca)
@@ -114,6 +134,12 @@ def server_command(
         if grpc_addr:
             refuse_open_door(grpc_addr, "--grpc-addr")
     raise_descriptor_limit()
+    reach = Reach(
+        roots=tuple(str(root.absolute()) for root in allow_root or ()),
+        hosts=tuple(allow_host or ()),
+        env=tuple(allow_env or ()),
+        files=tuple(str(file.absolute()) for file in allow_file or ()),
+    )
     master = with_a_spare(spark_master)
     sys.setswitchinterval(SWITCH_S)
     work_dir = work_dir.absolute()
@@ -134,8 +160,10 @@ def server_command(
         open_things.callback(spark.close)
         place = BoundAddress(addr)
         open_things.callback(place.close)
-        member = Member(store, advertise_addr or place.address, Conditions(spark.runner))
-        operations = Operations(asked)
+        member = Member(
+            store, advertise_addr or place.address, Conditions(spark.runner, reach=reach)
+        )
+        operations = Operations(asked, reach=reach)
         about = About(member.address, __version__, time.time(), member.holder.instance)
         rest = open_things.enter_context(
             serve(create_app(operations, about, gate, sources, names), place, tls)

@@ -46,6 +46,7 @@ CLAIM_URI = Option(
     "Where claim checks are stored: `file:///directory`, or a prefix of a bucket with the "
     "parameters of its login, as the storage sink has them.",
     secret=True,
+    names="storage",
 )
 CLAIM_RAW = Option(
     "claim-check-raw-value",

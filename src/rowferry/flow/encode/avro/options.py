@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from rowferry.errors import BadOption, OptionsConflict
 from rowferry.flow.encode.avro.registry import RegistryAddress
@@ -13,8 +13,16 @@ from rowferry.flow.encode.large_message import COMPRESSION, LARGE, check_large_m
 from rowferry.flow.encode.options import TIDB_EXTENSION, one_of_or_empty
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
-from rowferry.spec.option import Option, OptionShape, OptionTable, flag, one_of, text
+from rowferry.spec.option import (
+    Option,
+    OptionShape,
+    OptionTable,
+    flag,
+    one_of,
+    text,
+)
 from rowferry.spec.sink_traits import SinkTraits
+from rowferry.spec.uri import is_web_address
 
 
 def _address() -> OptionShape[str]:
@@ -22,21 +30,14 @@ def _address() -> OptionShape[str]:
         found = text().parse(value).strip().rstrip("/")
         if not found:
             return ""
-        parts = urlsplit(found)
-        if parts.scheme not in ("http", "https") or not _host(parts):
+        if not is_web_address(found):
             raise ValueError("no address of a schema registry")
+        parts = urlsplit(found)
         if parts.query or parts.fragment:
             raise ValueError("an address has neither ? nor #")
         return found
 
     return OptionShape("http://host:port or https://host:port, with a path where it has one", parse)
-
-
-def _host(parts: SplitResult) -> str:
-    try:
-        return parts.hostname or "" if parts.port is None or parts.port > 0 else ""
-    except ValueError:
-        return ""
 
 
 def _nothing(why: str) -> OptionShape[None]:
@@ -54,6 +55,7 @@ SCHEMA_REGISTRY = Option(
     "stand in it, before the host.",
     uri=True,
     secret=True,
+    names="url",
 )
 USER = Option(
     "schema-registry-user", text(), "", "avro: the user at the schema registry.", uri=True
@@ -73,6 +75,7 @@ CA = Option(
     "avro: a file with the certificates that the schema registry's own must be signed by; without "
     "it the system's count.",
     uri=True,
+    names="path",
 )
 CERT = Option(
     "schema-registry-cert",
@@ -80,9 +83,15 @@ CERT = Option(
     "",
     "avro: a file with the certificate that is shown to the schema registry.",
     uri=True,
+    names="path",
 )
 KEY = Option(
-    "schema-registry-key", text(), "", "avro: a file with the private key of that one.", uri=True
+    "schema-registry-key",
+    text(),
+    "",
+    "avro: a file with the private key of that one.",
+    uri=True,
+    names="path",
 )
 SKIP_VERIFY = Option(
     "schema-registry-insecure-skip-verify",

@@ -126,7 +126,8 @@ class HttpOptions(Section, section="sink.http-config"):
         text(),
         "",
         "The environment variable that holds the Authorization header, in every process that "
-        "sends.",
+        "sends. A server must allow it: `--allow-env`.",
+        names="env",
     )
     bearer_token = option(
         _header_value(), "", "A token that is sent as `Authorization: Bearer …`.", secret=True
@@ -134,9 +135,13 @@ class HttpOptions(Section, section="sink.http-config"):
     headers = option(
         _headers(), (), 'Further headers of each request, as ["Name: value"].', secret=True
     )
-    ssl_ca = option(text(), "", "File with the authorities' certificates (PEM).", uri=True)
-    ssl_cert = option(text(), "", "File with our own certificate (PEM).", uri=True)
-    ssl_key = option(text(), "", "File with the key of our own certificate.", uri=True)
+    ssl_ca = option(
+        text(), "", "File with the authorities' certificates (PEM).", uri=True, names="path"
+    )
+    ssl_cert = option(text(), "", "File with our own certificate (PEM).", uri=True, names="path")
+    ssl_key = option(
+        text(), "", "File with the key of our own certificate.", uri=True, names="path"
+    )
     insecure_skip_verify = option(flag(), False, "Trust any receiver: for tests only.", uri=True)
 
 

@@ -18,10 +18,12 @@ from rowferry.spec.option import (
     Section,
     duration,
     flag,
+    matching,
     one_of,
     option,
     size,
     text,
+    web_address,
     whole,
 )
 
@@ -154,9 +156,21 @@ def _scopes(value: Any) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(v, str) for v in found):
         raise ValueError("expected a list of texts")
+    if not all(_SCOPE.fullmatch(one) for one in found):
+        raise ValueError("a scope has letters, digits and -._:/~")
     return tuple(found)
 
 
+_SCOPE: Final = re.compile(r"[A-Za-z0-9._:/~-]+")  # they are sent as they are, inside a form
+# The client library makes a command of these for a shell.
+_NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_KERBEROS_NAME: Final = matching(_NAME, "letters, digits, dot, underscore and hyphen")
+_PRINCIPAL: Final = matching(
+    f"{_NAME}(/{_NAME})?(@{_NAME})?", "name, name/host or name@REALM, of letters, digits and ._-"
+)
+_KEYTAB: Final = matching(
+    r"/[A-Za-z0-9._/-]+", "an absolute path of letters, digits, dot, underscore, hyphen and /"
+)
 _TEN_S: Final = timedelta(seconds=10)
 
 
@@ -228,11 +242,13 @@ class KafkaOptions(Section, section="sink.kafka-config"):
     sasl_user = option(text(), "", "The user's name (PLAIN, SCRAM).", uri=True)
     sasl_password = option(text(), "", "The user's password (PLAIN, SCRAM).", uri=True, secret=True)
     sasl_mechanism = option(_mechanism(), "", "How the client proves who it is.", uri=True)
-    sasl_gssapi_service_name = option(text(), "", "Kerberos: the service's name.", uri=True)
+    sasl_gssapi_service_name = option(_KERBEROS_NAME, "", "Kerberos: the service's name.", uri=True)
     sasl_gssapi_auth_type = option(_auth_type(), "", "Kerberos: keytab.", uri=True)
-    sasl_gssapi_keytab_path = option(text(), "", "Kerberos: the keytab's file.", uri=True)
-    sasl_gssapi_user = option(text(), "", "Kerberos: the principal.", uri=True)
-    sasl_gssapi_realm = option(text(), "", "Kerberos: the realm.", uri=True)
+    sasl_gssapi_keytab_path = option(
+        _KEYTAB, "", "Kerberos: the keytab's file.", uri=True, names="path"
+    )
+    sasl_gssapi_user = option(_PRINCIPAL, "", "Kerberos: the principal.", uri=True)
+    sasl_gssapi_realm = option(_KERBEROS_NAME, "", "Kerberos: the realm.", uri=True)
     sasl_gssapi_password = option(
         _never("sasl-gssapi-password", "use a keytab"),
         "",
@@ -253,11 +269,17 @@ class KafkaOptions(Section, section="sink.kafka-config"):
         uri=True,
         no_effect="the Kerberos library decides",
     )
-    sasl_oauth_client_id = option(text(), "", "OAuth 2: the client's id.")
+    sasl_oauth_client_id = option(
+        matching(r"[\x21-\x7e]+", "printable characters without spaces"),
+        "",
+        "OAuth 2: the client's id.",
+    )
     sasl_oauth_client_secret = option(
         text(), "", "OAuth 2: the client's secret, in base64.", secret=True
     )
-    sasl_oauth_token_url = option(text(), "", "OAuth 2: where tokens come from.")
+    sasl_oauth_token_url = option(
+        web_address(), "", "OAuth 2: where tokens come from.", names="url"
+    )
     sasl_oauth_scopes = option(OptionShape("a list of texts", _scopes), (), "OAuth 2: scopes.")
     sasl_oauth_grant_type = option(
         one_of("client_credentials"), "client_credentials", "OAuth 2: grant."
@@ -273,9 +295,11 @@ class KafkaOptions(Section, section="sink.kafka-config"):
         "Encrypt connections; absent: as the scheme (kafka+ssl) and the files below say.",
         uri=True,
     )
-    ca = option(text(), "", "File of the authorities that signed the brokers.", uri=True)
-    cert = option(text(), "", "File of this client's certificate.", uri=True)
-    key = option(text(), "", "File of the certificate's private key.", uri=True)
+    ca = option(
+        text(), "", "File of the authorities that signed the brokers.", uri=True, names="path"
+    )
+    cert = option(text(), "", "File of this client's certificate.", uri=True, names="path")
+    key = option(text(), "", "File of the certificate's private key.", uri=True, names="path")
     insecure_skip_verify = option(flag(), False, "Trust any broker: for tests only.", uri=True)
 
 
@@ -448,11 +472,19 @@ def _kerberos(options: KafkaOptions) -> dict[str, Any]:
             "sasl-gssapi-user"
         )
     realm = options.sasl_gssapi_realm
+    if realm and "@" in principal:
+        raise OptionsConflict(
+            "sasl-gssapi-user names a realm already; remove that or sasl-gssapi-realm"
+        )
+    whole_principal = f"{principal}@{realm}" if realm else principal
+    ticket = f"-t {options.sasl_gssapi_keytab_path} -k {whole_principal}"
     return {
         "sasl.mechanism": "GSSAPI",
         "sasl.kerberos.service.name": options.sasl_gssapi_service_name,
         "sasl.kerberos.keytab": options.sasl_gssapi_keytab_path,
-        "sasl.kerberos.principal": f"{principal}@{realm}" if realm else principal,
+        "sasl.kerberos.principal": whole_principal,
+        # Nothing is left for the library to fill in: a shell runs it.
+        "sasl.kerberos.kinit.cmd": f"kinit -R {ticket} || kinit {ticket}",
     }
 
 

@@ -15,6 +15,7 @@ from rowferry.spec.option import (
     Section,
     duration,
     flag,
+    matching,
     one_of,
     option,
     text,
@@ -159,7 +160,7 @@ class MysqlOptions(Section, section="sink.mysql-config"):
         duration(_SECOND), timedelta(minutes=2), "How long sending a statement may take.", uri=True
     )
     time_zone = option(
-        text(),
+        matching(r"""["']?[A-Za-z0-9_+:/-]*["']?""", "a time zone's name or offset"),
         "",
         "The session time zone in which DDLs run; empty: the downstream's own. Rows keep their "
         "moments in every zone: TIMESTAMP values are written in UTC.",
@@ -196,12 +197,23 @@ class MysqlOptions(Section, section="sink.mysql-config"):
         one_of("auto", "disabled", "preferred", "required", "verify-ca", "verify-identity"),
         "auto",
         "TLS. `auto`: verify-ca where ssl-ca is given, else required for schemes with +ssl, else "
-        "disabled.",
+        "preferred.",
         uri=True,
     )
-    ssl_ca = option(text(), "", "File with the authorities' certificates (PEM).", uri=True)
-    ssl_cert = option(text(), "", "File with our own certificate (PEM).", uri=True)
-    ssl_key = option(text(), "", "File with the key of our own certificate.", uri=True)
+    ssl_ca = option(
+        text(), "", "File with the authorities' certificates (PEM).", uri=True, names="path"
+    )
+    ssl_cert = option(text(), "", "File with our own certificate (PEM).", uri=True, names="path")
+    ssl_key = option(
+        text(), "", "File with the key of our own certificate.", uri=True, names="path"
+    )
+    get_server_public_key = option(
+        flag(),
+        False,
+        "Without TLS, encrypt the password with whatever public key the server offers: whoever "
+        "stands in the server's place can then read it.",
+        uri=True,
+    )
 
 
 class SharedOptions(Section, section="sink"):
@@ -239,6 +251,7 @@ class DownstreamLogin:
     connect_s: float
     read_s: float
     write_s: float
+    takes_public_key: bool = False
 
     def __str__(self) -> str:
         return f"{self.user}@{host_port(self.host, self.port)}"
@@ -300,7 +313,7 @@ def _login(uri: Uri, options: MysqlOptions) -> DownstreamLogin:
     mode = options.ssl_mode
     if mode == "auto":
         encrypted = uri.scheme.endswith("+ssl") or bool(options.ssl_cert)
-        mode = "verify-ca" if options.ssl_ca else "required" if encrypted else "disabled"
+        mode = "verify-ca" if options.ssl_ca else "required" if encrypted else "preferred"
     if mode == "disabled" and uri.scheme.endswith("+ssl"):
         raise OptionsConflict(f"ssl-mode = disabled contradicts {uri.scheme}://; keep one")
     return DownstreamLogin(
@@ -315,6 +328,7 @@ def _login(uri: Uri, options: MysqlOptions) -> DownstreamLogin:
         connect_s=options.timeout.total_seconds(),
         read_s=options.read_timeout.total_seconds(),
         write_s=options.write_timeout.total_seconds(),
+        takes_public_key=options.get_server_public_key,
     )
 
 

@@ -29,7 +29,7 @@ from rowferry.errors import (
 from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.mysql.options import DownstreamLogin
 from rowferry.moment import moment
-from rowferry.mysql.wary_connection import WaryConnection
+from rowferry.mysql.guarded_client import GuardedClient
 
 _LOGIN: Final = frozenset({1044, 1045, 1130, 1251, 1698, 1820, 1862, 3118, 4151})
 _RIGHTS: Final = frozenset({1142, 1143, 1227, 1370})
@@ -150,8 +150,9 @@ class StatementRefused(Exception):
 class Session:
     """One connection. Not for use from several threads at once."""
 
-    def __init__(self, login: DownstreamLogin, connection: Connection[Any]) -> None:
-        self._login, self._connection = login, connection
+    def __init__(self, login: DownstreamLogin, connection: Connection[Any], joins: bool) -> None:
+        """Take a connection; `joins`: it takes several statements in one go."""
+        self._login, self._connection, self._joins = login, connection, joins
         self.place = str(login)
         self.facts = _facts(self)
 
@@ -165,7 +166,11 @@ class Session:
         self._refuse_too_long(statements)
         with _wrapped(self._login):
             size = sum(len(s) + 1 for s in statements)
-            if not joined or len(statements) == 1 or size >= self.facts.statement_bytes:
+            if (
+                not (joined and self._joins)
+                or len(statements) == 1
+                or size >= self.facts.statement_bytes
+            ):
                 for statement in statements:
                     self._connection.query(statement)
                 return
@@ -193,8 +198,12 @@ class Session:
     def begin(self, sql: bytes) -> list[tuple[Any, ...]]:
         """Begin a transaction with a query; return its rows. Raises as `run`."""
         with _wrapped(self._login):
-            self._connection.query(b"BEGIN;" + sql)
-            self._connection.next_result()
+            if self._joins:
+                self._connection.query(b"BEGIN;" + sql)
+                self._connection.next_result()
+            else:
+                self._connection.query(b"BEGIN")
+                self._connection.query(sql)
             result: Any = self._connection._result  # type: ignore[attr-defined]
             return list(result.rows or ())
 
@@ -227,7 +236,7 @@ def connect(
     first = f"SET time_zone = '+00:00', sql_mode = '{_ROW_MODE}', foreign_key_checks = 0"
     try:
         with _wrapped(login):
-            connection = _Client(
+            connection = GuardedClient(
                 host=login.host,
                 port=login.port,
                 user=login.user,
@@ -240,12 +249,13 @@ def connect(
                 max_allowed_packet=1 << 30,
                 program_name="rowferry",
                 init_command=first if for_rows else None,
-                client_flag=CLIENT.MULTI_STATEMENTS,
+                client_flag=CLIENT.MULTI_STATEMENTS if for_rows else 0,
                 conv=_TO_TEXT,
                 ssl=_tls(login),
                 ssl_disabled=login.ssl_mode == "disabled",
+                takes_public_key=login.takes_public_key,
             )
-        session = Session(login, connection)
+        session = Session(login, connection, joins=for_rows)
         tidb = session.facts.flavour is DownstreamFlavour.TIDB
         if tidb:
             session.run(_TIDB_SETTINGS)
@@ -318,21 +328,6 @@ class Sessions:
 # --- pieces --------------------------------------------------------------------------------------
 
 _TO_TEXT: Final[Any] = encoders  # all kinds of values can be sent; what comes back stays text
-
-
-class _Client(WaryConnection):
-    """The client library's connection; TLS settings are made once, not for every connection."""
-
-    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        return sslp if isinstance(sslp, ssl.SSLContext) else _any_certificate()
-
-
-@lru_cache(maxsize=1)
-def _any_certificate() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 @lru_cache(maxsize=16)

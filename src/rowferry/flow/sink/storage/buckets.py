@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -39,7 +40,7 @@ from rowferry.flow.sink.storage.object_options import (
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Options
-from rowferry.spec.uri import Uri, without_passwords
+from rowferry.spec.uri import Uri, is_web_address, without_passwords
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=10)
 # Short losses are bridged here; what takes longer is the supervisor's to try again.
@@ -52,6 +53,7 @@ RETRIES: Final[dict[str, Any]] = {
         "base": 2,
     },
 }
+_BUCKET: Final = re.compile(r"[A-Za-z0-9._-]+")  # it may be part of a host's name
 _HERE: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -112,7 +114,7 @@ def _files(
     config: dict[str, Any],
     more: dict[str, Any] | None = None,
 ) -> ObjectFiles:
-    if not uri.address or ":" in uri.address or uri.user:
+    if not _BUCKET.fullmatch(uri.address) or uri.user:
         raise BadUri(
             f"the sink URI {uri} names no bucket; write {uri.scheme}://bucket/prefix?endpoint=…"
         )
@@ -153,7 +155,7 @@ def _may_be_plain(options: Options) -> bool:
         OptionsConflict: they would go to another machine, and nobody said that this is meant.
     """
     endpoint = options[ENDPOINT]
-    if endpoint and not _is_address(endpoint):
+    if endpoint and not is_web_address(endpoint):
         shown = without_passwords(endpoint)
         raise BadOption(f"endpoint = {shown!r}: write it as https://host or http://host:port")
     if not endpoint.startswith("http://"):
@@ -164,16 +166,6 @@ def _may_be_plain(options: Options) -> bool:
             "https://, or add allow-http=true"
         )
     return True
-
-
-def _is_address(endpoint: str) -> bool:
-    try:
-        parts = urlsplit(endpoint)
-        known = parts.port is None or parts.port > 0  # asking for one out of range raises
-    except ValueError:
-        return False
-    plain = endpoint.isascii() and endpoint.isprintable() and " " not in endpoint
-    return known and plain and parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def _nobody() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from rowferry.spec.option import Option, OptionTable, duration, flag, one_of, text
+from rowferry.spec.option import Option, OptionTable, duration, flag, matching, one_of, text
 
 _SECTION: Final = "sink.cloud-storage-config"
 
@@ -21,12 +21,18 @@ ENDPOINT = Option(
     "machine, or with `allow-http`.",
     uri=True,
     alterable=False,
+    names="url",
 )
 ALLOW_HTTP = Option(
     "allow-http", flag(), False, "The endpoint may be http:// on other machines, too.", uri=True
 )
 CA = Option(
-    "ca", text(), "", "PEM file of the authority that signed the store's certificate.", uri=True
+    "ca",
+    text(),
+    "",
+    "PEM file of the authority that signed the store's certificate.",
+    uri=True,
+    names="path",
 )
 REQUEST_TIMEOUT = Option(
     "request-timeout",
@@ -47,8 +53,22 @@ SECRET_ACCESS_KEY = Option(
 SESSION_TOKEN = Option(
     "session-token", text(), "", "S3: the token of a temporary key.", uri=True, secret=True
 )
-PROFILE = Option("profile", text(), "", "S3: the profile in AWS's own credentials file.", uri=True)
-REGION = Option("region", text(), "", "S3: the bucket's region.", uri=True)
+PROFILE = Option(
+    "profile",
+    text(),
+    "",
+    "S3: the profile in AWS's own credentials file.",
+    uri=True,
+    names="profile",
+)
+# These become part of a host's name.
+REGION = Option(
+    "region",
+    matching(r"[A-Za-z0-9-]+", "letters, digits and hyphen"),
+    "",
+    "S3: the bucket's region.",
+    uri=True,
+)
 PATH_STYLE = Option(
     "force-path-style",
     flag(),
@@ -80,12 +100,23 @@ S3_TABLE: Final = OptionTable(
 )
 
 CREDENTIALS_FILE = Option(
-    "credentials-file", text(), "", "GCS: the JSON file of a service account.", uri=True
+    "credentials-file",
+    text(),
+    "",
+    "GCS: the JSON file of a service account.",
+    uri=True,
+    names="path",
 )
 ANONYMOUS = Option("anonymous", flag(), False, "GCS: do not log in, for emulators.", uri=True)
 GCS_TABLE: Final = OptionTable(_SECTION, (*_COMMON, CREDENTIALS_FILE, ANONYMOUS))
 
-ACCOUNT_NAME = Option("account-name", text(), "", "Azure: the storage account.", uri=True)
+ACCOUNT_NAME = Option(
+    "account-name",
+    matching(r"[A-Za-z0-9-]+", "letters, digits and hyphen"),
+    "",
+    "Azure: the storage account.",
+    uri=True,
+)
 ACCOUNT_KEY = Option(
     "account-key", text(), "", "Azure: the account's shared key.", uri=True, secret=True
 )

@@ -71,7 +71,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("query", "scheme", "mode"),
     [
-        ("", "mysql", "disabled"),
+        ("", "mysql", "preferred"),
         ("", "mysql+ssl", "required"),
         ("", "tidb+ssl", "required"),
         ("ssl-ca=/ca.pem", "mysql", "verify-ca"),

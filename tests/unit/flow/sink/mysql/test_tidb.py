@@ -35,7 +35,7 @@ MADE = {"sink": {"mysql-config": {"create-tables": True}}}
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster()
-    monkeypatch.setattr(sessions, "_Client", found.connect)
+    monkeypatch.setattr(sessions, "GuardedClient", found.connect)
     return found
 
 

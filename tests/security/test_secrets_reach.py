@@ -1,0 +1,299 @@
+"""A server uses only files, variables and addresses that its operator allowed.
+
+The requests are those of a stranger who may create changefeeds, over real HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import urllib3
+
+from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
+from rowferry.control.store.contract import MetaStore
+from rowferry.control.store.sql_store import open_store
+from rowferry.errors import BadOption
+from rowferry.face.about import About
+from rowferry.face.rest.app import create_app
+from rowferry.face.rest.serving import serve
+from rowferry.refstore.cluster import LocalCluster
+from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES, load_format
+from rowferry.spec.option import Option
+from rowferry.spec.reach import Reach
+from rowferry.testing.receiver import HttpReceiver
+
+ABOUT = About("127.0.0.1:8300", "0.1.0", 1_700_000_000.0, "here")
+VARIABLE, VALUE = "ROWFERRY_TEST_VARIABLE", "Bearer of-the-server-itself"
+Answer: TypeAlias = tuple[int, str]
+
+
+class Stranger:
+    """Talks to a server over HTTP, and knows its meta database to look at what was stored."""
+
+    def __init__(self, url: str, store: MetaStore, source: str) -> None:
+        self._url, self.store, self._source = url, store, source
+        self._pool = urllib3.PoolManager()
+
+    def create(self, sink: str, config: dict[str, Any] | None = None, id: str = "feed") -> Answer:
+        body = {"changefeed_id": id, "source_uri": self._source, "sink_uri": sink}
+        return self._send("POST", "/api/v2/changefeeds", {**body, "replica_config": config or {}})
+
+    def foresee(self, sink: str) -> Answer:
+        """Create it as a dry run, by a statement."""
+        text = f"EXPLAIN CREATE CHANGEFEED feed FROM '{self._source}' INTO '{sink}'"
+        return self._send("POST", "/api/rowferry/sql", {"statement": text})
+
+    def pause(self) -> Answer:
+        return self._send("POST", "/api/v2/changefeeds/feed/pause", {})
+
+    def update(self, **changes: Any) -> Answer:
+        return self._send("PUT", "/api/v2/changefeeds/feed", changes)
+
+    def _send(self, method: str, path: str, body: dict[str, Any]) -> Answer:
+        headers = {"Content-Type": "application/json"}
+        answer = self._pool.request(
+            method, self._url + path, body=json.dumps(body).encode(), headers=headers
+        )
+        return answer.status, answer.data.decode()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with LocalCluster(tmp_path_factory.mktemp("reach-store"), 1) as cluster:
+        with cluster.store() as store:
+            store.ddl("CREATE DATABASE shop")
+            store.ddl("CREATE TABLE shop.orders (id bigint PRIMARY KEY, note varchar(20))")
+        yield f"range://{cluster.master_address}"
+
+
+@pytest.fixture
+def opened(source: str, tmp_path: Path) -> Iterator[Callable[[Reach], Stranger]]:
+    with ExitStack() as held:
+
+        def made(reach: Reach) -> Stranger:
+            store = open_store(f"sqlite:///{tmp_path / 'meta.db'}")
+            held.callback(store.close)
+            app = create_app(Operations(store, reach=reach), ABOUT)
+            serving = held.enter_context(serve(app, "127.0.0.1:0"))
+            return Stranger(serving.url, store, source)
+
+        yield made
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    with HttpReceiver() as found:
+        yield found
+
+
+def refused(answer: Answer, option: str) -> None:
+    assert answer[0] == 400, answer
+    assert "RF-1031" in answer[1] and option in answer[1], answer
+
+
+def test_a_server_allows_nothing_by_itself(
+    opened: Callable[[Reach], Stranger],
+    receiver: HttpReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv(VARIABLE, VALUE)
+    stranger = opened(Reach())
+    http = f"http://127.0.0.1:{receiver.port}/?protocol=canal-json"
+    kafka = "kafka://127.0.0.1:1/topic?protocol="
+    there = tmp_path / "there.pem"
+    there.write_text("x")
+    refused(stranger.create(f"file://{tmp_path}/out?protocol=csv"), "--allow-root")
+    refused(stranger.create(http), "--allow-host")
+    for file in (there, tmp_path / "absent.pem"):  # the answer does not tell which of them exists
+        refused(stranger.create(f"{kafka}canal-json&ca={file}"), "--allow-file")
+        refused(stranger.create(f"mysql://u@127.0.0.1:1/?ssl-ca={file}"), "--allow-file")
+        refused(stranger.create(f"gcs://b/p?protocol=csv&credentials-file={file}"), "--allow-file")
+    refused(stranger.create("s3://b/p?protocol=csv&profile=default"), "--allow-file")
+    refused(stranger.create("s3://b/p?protocol=csv&endpoint=http://127.0.0.1:1"), "--allow-host")
+    refused(stranger.create(f"{kafka}avro&schema-registry=http://127.0.0.1:1"), "--allow-host")
+    kept = {"large-message-handle-option": "claim-check"}
+    for place, flag in (
+        (f"file://{tmp_path}/claims", "--allow-root"),
+        ("s3://b/p?endpoint=http://127.0.0.1:1", "--allow-host"),
+        (f"s3://b/p?ca={there}", "--allow-file"),
+    ):
+        claims = {**kept, "claim-check-storage-uri": place}
+        config = {"sink": {"kafka_config": {"large_message_handle": _snake(claims)}}}
+        refused(stranger.create(f"{kafka}open-protocol", config), flag)
+    assert stranger.store.feeds() == ()
+    assert receiver.seen == [] and not (tmp_path / "out").exists()
+
+
+def _snake(section: dict[str, str]) -> dict[str, str]:
+    return {key.replace("-", "_"): value for key, value in section.items()}
+
+
+def test_no_variable_of_the_server_is_sent(
+    source: str, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The REST form has no section for the HTTP sink: the verb is called as statements call it."""
+    monkeypatch.setenv(VARIABLE, VALUE)
+    config = {"sink": {"http-config": {"authorization-env": VARIABLE}}}
+    url = f"http://127.0.0.1:{receiver.port}/?protocol=canal-json"
+    store = open_store(f"sqlite:///{tmp_path / 'meta.db'}")
+    try:
+        host = f"127.0.0.1:{receiver.port}"
+        desk = Operations(store, reach=Reach(hosts=(host,)))
+        with pytest.raises(Exception, match="RF-1031.*--allow-env") as said:
+            desk.create(Wanted(source, url, "feed", config))
+        assert VALUE not in str(said.value)
+        allowed = Operations(store, reach=Reach(hosts=(host,), env=(VARIABLE,)))
+        assert allowed.create(Wanted(source, url, "feed", config)).feed.id == "feed"
+    finally:
+        store.close()
+
+
+def test_what_was_allowed_works(
+    opened: Callable[[Reach], Stranger], receiver: HttpReceiver, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (root / "feeds").mkdir(parents=True)
+    (root / "link").symlink_to(tmp_path)
+    stranger = opened(Reach(roots=(str(root),), hosts=(f"127.0.0.1:{receiver.port}",)))
+    assert stranger.create(f"file://{root}/feeds/one?protocol=csv", id="one")[0] == 200
+    http = f"http://127.0.0.1:{receiver.port}/?protocol=canal-json"
+    assert stranger.create(http, id="two")[0] == 200
+    for outside in (
+        tmp_path / "rooted",
+        root / ".." / "x",
+        root / "link" / "x",
+        root / "a/../../x",
+    ):
+        refused(stranger.create(f"file://{outside}?protocol=csv"), "--allow-root")
+    refused(stranger.create("http://127.0.0.1:9/?protocol=canal-json"), "--allow-host")
+
+
+def test_a_dry_run_says_no_as_well(opened: Callable[[Reach], Stranger], tmp_path: Path) -> None:
+    stranger = opened(Reach(roots=(str(tmp_path),)))
+    refused(stranger.foresee("file:///etc/cron.d?protocol=csv"), "--allow-root")
+    status, said = stranger.foresee(f"file://{tmp_path}/out?protocol=csv")
+    assert status == 200, said
+
+
+def test_an_update_reaches_no_further(
+    opened: Callable[[Reach], Stranger], receiver: HttpReceiver
+) -> None:
+    stranger = opened(Reach(hosts=(f"127.0.0.1:{receiver.port}",)))
+    http = f"http://127.0.0.1:{receiver.port}/?protocol=canal-json"
+    assert stranger.create(http)[0] == 200
+    assert stranger.pause()[0] == 200
+    refused(stranger.update(sink_uri="http://127.0.0.1:9/?protocol=canal-json"), "--allow-host")
+
+
+def test_secrets_stay_where_they_were_meant_for(
+    opened: Callable[[Reach], Stranger], receiver: HttpReceiver
+) -> None:
+    """The stranger may update a changefeed whose secrets only its maker knows."""
+    stranger = opened(Reach(hosts=("*",)))
+    at = f"127.0.0.1:{receiver.port}"
+    made = f"http://me:pass-word-1@{at}/in?protocol=canal-json&key=forwarded-1"
+    assert stranger.create(made)[0] == 200
+    assert stranger.pause()[0] == 200
+    with HttpReceiver() as thief:
+        there = f"127.0.0.1:{thief.port}"
+        for url in (
+            f"http://me:***@{there}/in?protocol=***&key=***",
+            f"http://{there}/in?protocol=canal-json&key=***",
+            f"https://me:***@{at}/in?protocol=canal-json&key=***",
+        ):
+            status, said = stranger.update(sink_uri=url)
+            assert status == 400 and "instead of ***" in said, said
+        assert thief.seen == []
+        moved = f"http://me:pass-word-2@{there}/in?protocol=canal-json&key=forwarded-2"
+        assert stranger.update(sink_uri=moved)[0] == 200  # written out, they may go anywhere
+
+
+def test_secrets_of_the_configuration_stay_too(source: str, tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'meta.db'}")
+    try:
+        with HttpReceiver() as mine, HttpReceiver() as thief:
+            desk = Operations(store)
+            token = {"http-config": {"bearer-token": "token-of-mine"}}
+            url = f"http://127.0.0.1:{mine.port}/?protocol=canal-json"
+            desk.create(Wanted(source, url, "feed", {"sink": token}))
+            desk.pause("feed")
+            moved = url.replace(str(mine.port), str(thief.port))
+            shown = {"sink": {"http-config": {"bearer-token": "***"}}}
+            for changed in (
+                ChangedSettings(sink_uri=moved),
+                ChangedSettings(sink_uri=moved, config=shown),
+            ):
+                with pytest.raises(Exception, match=r"RF-1032.*instead of \*\*\*"):
+                    desk.update("feed", changed)
+            again = {"sink": {"http-config": {"bearer-token": "token-of-mine"}}}
+            desk.update("feed", ChangedSettings(sink_uri=moved, config=again))
+            same = ChangedSettings(sink_uri=moved + "&timeout=3s", config=shown)
+            assert (
+                desk.update("feed", same).spec.section("sink.http-config")
+                == again["sink"]["http-config"]
+            )
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("h.example", ["http://h.example", "https://H.example.:9/x"], ["http://g.h.example"]),
+        ("h.example:80", ["http://h.example"], ["https://h.example", "http://h.example:81"]),
+        ("*.example", ["http://a.example", "http://a.b.example"], ["http://example", "http://ex"]),
+        ("10.0.0.0/8", ["http://10.1.2.3"], ["http://11.0.0.1", "http://10.1", "http://0xa000001"]),
+        (
+            "127.0.0.1",
+            ["http://127.0.0.1:5"],
+            ["http://2130706433", "http://127.1", "http://[::1]"],
+        ),
+        ("[::1]:80", ["http://[::1]/"], ["http://[::1]:81", "http://[::2]"]),
+        ("*", ["http://any.thing:1"], ["http://"]),
+    ],
+)
+def test_patterns_of_hosts(pattern: str, yes: list[str], no: list[str]) -> None:
+    reach = Reach(hosts=(pattern,))
+    for url in yes:
+        reach._check_address(url, "x")
+    for url in no:
+        with pytest.raises(Exception, match="RF-1031"):
+            reach._check_address(url, "x")
+
+
+@pytest.mark.parametrize("pattern", ["", "a*b", "*.*.c", "10.0.0.0/99", "a b", "10.0.0.1/8"])
+def test_a_pattern_that_means_nothing_is_refused(pattern: str) -> None:
+    with pytest.raises(BadOption, match="--allow-host"):
+        Reach(hosts=(pattern,))
+
+
+# What such a name says is told by the option, so that a server can judge its value.
+_TELLING = re.compile(r"(^|-)(ca|cert|env|file|path|url|uri|endpoint|registry|profile|key)$")
+_NOT_SO = {
+    "access-key": "a secret itself",
+    "account-key": "a secret itself",
+    "secret-access-key": "a secret itself",
+    "sasl-gssapi-kerberos-config-path": "must be empty",
+    "use-table-id-as-path": "must be false",
+    "get-server-public-key": "a flag",
+    "output-handle-key": "a flag",
+    "output-row-key": "a flag",
+}
+
+
+def test_every_option_that_names_something_outside_says_so() -> None:
+    owners: list[Any] = [SOURCES.load(n) for n in SOURCES.names()]
+    owners += [SINKS.load(n) for n in SINKS.names()]
+    owners += [load_format(n) for n in (*CODECS.names(), *ROW_FORMATS.names())]
+    options: dict[str, Option[Any]] = {
+        o.key: o for owner in owners for table in owner.TABLES for o in table.options
+    }
+    telling = {key for key in options if _TELLING.search(key)} - set(_NOT_SO)
+    assert telling == {key for key, o in options.items() if o.names}
