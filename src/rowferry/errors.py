@@ -219,6 +219,20 @@ class AccessDenied(BadInput):
     cure = "Send the token, or a user and password, that the server was started with."
 
 
+class LoginDelayed(AccessDenied):
+    """Too many logins from one address were wrong; the next one is not looked at yet."""
+
+    code = "RF-1034"
+    cure = "Wait as long as the text says, then send the right login."
+
+
+class RoleTooLow(BadInput):
+    """Somebody asks for more than the role of his login may do; nothing was done."""
+
+    code = "RF-1033"
+    cure = "Ask somebody with the role that the text names, or let the login be given it."
+
+
 class RequestTooLarge(BadInput):
     """A request whose body is larger than a server reads."""
 

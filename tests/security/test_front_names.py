@@ -71,7 +71,7 @@ def test_a_proxys_word_counts_only_from_a_proxy(opened: Callable[..., Front]) ->
 
 
 def test_with_a_login_any_name_will_do(opened: Callable[..., Front]) -> None:
-    front = opened(gate=Gate("word"))
+    front = opened(gate=Gate.of("word"))
     assert asked(front, EVIL) == 401
     assert asked(front, {**EVIL, "authorization": "Bearer word"}) == 200
 

@@ -1,93 +1,149 @@
-"""Who may use a server: nobody is asked, a token, or users with passwords; and its TLS files."""
+"""Who may use a server: everybody, or who brings a token or a password; and its TLS files."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import logging
+import secrets
 import ssl
+import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from hmac import compare_digest
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from rowferry.errors import BadOption
+from rowferry.control.operator.actor import Actor, Role, shown
+from rowferry.errors import AccessDenied, BadOption, LoginDelayed
+from rowferry.face.credentials import KnownLogins, Token, User, hashed, token_digest
+from rowferry.face.delays import Delays
+from rowferry.face.fresh import Fresh
+
+LOG = logging.getLogger("audit")
+ANYBODY: Final = "anybody"  # the name of all where nobody must log in
+_REMEMBERED_S: Final = 60.0  # a password is hashed once in so long
+_MOST_REMEMBERED: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
 class Gate:
-    """Checks the `Authorization` of a request. Without a token and users everyone may enter.
+    """Checks the `Authorization` of a request. Safe for use from several threads.
 
-    Attributes:
-        token: admits `Bearer <token>`; empty: no token does.
-        users: admits `Basic` with one of these names and its password.
+    Without tokens and users everyone may enter, and do everything.
     """
 
-    token: str = field(default="", repr=False)
-    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    def __init__(
+        self, known: KnownLogins | Fresh[KnownLogins] | None = None, delays: Delays | None = None
+    ) -> None:
+        self._known = known
+        self._delays = delays or Delays()
+        self._salt = secrets.token_bytes(16)
+        self._remembered: dict[bytes, tuple[str, Role, float, KnownLogins]] = {}
+        self._lock = threading.Lock()
 
     @classmethod
     def read(cls, token_file: Path | None = None, users_file: Path | None = None) -> Gate:
-        """Read a file that holds the token, or one with a line `name:password` for each user.
+        """Read files with tokens and users; they are read again when they change.
 
         Raises:
             BadOption: a file cannot be read, is empty, or has a line of another form.
         """
-        token = _text(token_file).strip() if token_file else ""
-        if token_file and (not token or len(token.split()) != 1):
-            raise BadOption(f"{token_file}: must hold one word, the token")
-        users: dict[str, str] = {}
-        for place, line in enumerate(_text(users_file).splitlines() if users_file else (), 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            name, colon, word = line.partition(":")
-            if not colon or not name.strip() or not word.strip():
-                raise BadOption(f"{users_file}, line {place}: write it as name:password")
-            users[name.strip()] = word.strip()
-        if users_file and not users:
-            raise BadOption(f"{users_file}: names no user; write a line name:password for each")
-        return cls(token, users)
+        paths = [path for path in (token_file, users_file) if path is not None]
+        if not paths:
+            return cls()
+        return cls(Fresh(paths, lambda: KnownLogins.read(token_file, users_file)))
+
+    @classmethod
+    def of(cls, token: str = "", users: Mapping[str, str] | None = None) -> Gate:
+        """Return a gate for one token, and for users with these passwords; all are admins."""
+        made = {name: User(Role.ADMIN, hashed(word)) for name, word in (users or {}).items()}
+        tokens = (Token("token", Role.ADMIN, token_digest(token)),) if token else ()
+        return cls(KnownLogins(made, tokens))
 
     @property
     def is_open(self) -> bool:
         """Whether everyone may enter."""
-        return not self.token and not self.users
+        return self._known is None
 
     @property
     def challenge(self) -> str:
         """What a refused client is told to bring: the value of `WWW-Authenticate`."""
-        kinds = ['Basic realm="rowferry", charset="UTF-8"'] if self.users else []
-        return ", ".join(kinds + (['Bearer realm="rowferry"'] if self.token else []))
+        known = self._now()
+        kinds = ['Basic realm="rowferry", charset="UTF-8"'] if known.users else []
+        return ", ".join(kinds + (['Bearer realm="rowferry"'] if known.tokens else []))
 
-    def admits(self, authorization: str) -> bool:
-        """Return whether a request with this `Authorization` may enter.
-
-        Takes as long for a wrong secret as for the right one.
-        """
+    def remembered(self, authorization: str, origin: str, face: str) -> Actor | None:
+        """Return who was admitted with the same words a moment ago; None: ask `admit`."""
         if self.is_open:
-            return True
+            return Actor(ANYBODY, Role.ADMIN, origin, face)
+        found = self._remembered.get(self._key(authorization))
+        if found is None:
+            return None
+        name, role, until, known = found
+        if known is not self._now() or time.time() >= until:
+            return None
+        return Actor(name, role, origin, face)
+
+    def admit(self, authorization: str, origin: str, face: str) -> Actor:
+        """Return who asks. May take a moment: passwords are hashed.
+
+        Raises:
+            AccessDenied: no login, or a wrong one; which of its parts is wrong is not told.
+            LoginDelayed: too many wrong ones came from there.
+        """
+        before = self.remembered(authorization, origin, face)
+        if before is not None:
+            return before
         kind, _, word = authorization.strip().partition(" ")
-        if kind.lower() == "bearer" and self.token:
-            return compare_digest(word.strip().encode(), self.token.encode())
-        if kind.lower() == "basic":
-            given = _decoded(word.strip())
-            fits = [compare_digest(given, f"{n}:{w}".encode()) for n, w in self.users.items()]
-            return any(fits)
-        return False
+        if not word.strip():
+            raise AccessDenied(
+                "a login is needed: send Authorization with the server's token, or a known user"
+            )
+        if wait_s := self._delays.wait_s(origin):
+            raise LoginDelayed(f"too many logins failed: wait {wait_s:.0f} s before the next one")
+        known = self._now()
+        found = _found(known, kind.lower(), word.strip())
+        if found is None:
+            self._delays.failed(origin)
+            LOG.warning("a login failed, from %s by %s", shown(origin), face)
+            raise AccessDenied("the server does not know this login, or it has ended")
+        name, role, until = found
+        with self._lock:
+            if len(self._remembered) >= _MOST_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[self._key(authorization)] = (name, role, until, known)
+        return Actor(name, role, origin, face)
+
+    def _now(self) -> KnownLogins:
+        known = self._known
+        return known.get() if isinstance(known, Fresh) else known or KnownLogins()
+
+    def _key(self, authorization: str) -> bytes:
+        words = authorization.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(words, key=self._salt).digest()
 
 
-def _decoded(word: str) -> bytes:
+def _found(known: KnownLogins, kind: str, word: str) -> tuple[str, Role, float] | None:
+    """Return name and role of whoever brings this, and until when it counts."""
+    until = time.time() + _REMEMBERED_S
+    if kind == "bearer":
+        token = known.token(word)
+        if token is None:
+            return None
+        return token.name, token.role, until if token.ends_at is None else min(until, token.ends_at)
+    if kind == "basic" and known.users:
+        name, colon, password = _decoded(word).partition(":")
+        role = known.user(name, password) if colon else None
+        return None if role is None else (name, role, until)
+    return None
+
+
+def _decoded(word: str) -> str:
     try:
-        return base64.b64decode(word, validate=True)
+        return base64.b64decode(word, validate=True).decode()
     except (binascii.Error, ValueError):
-        return b""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as err:
-        why = err.strerror if isinstance(err, OSError) else "not UTF-8 text"
-        raise BadOption(f"{path}: cannot be read: {why}") from None
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

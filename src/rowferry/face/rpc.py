@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 import grpc
 
 from rowferry.change.table import TableId
+from rowferry.control.operator.actor import current_actor
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.contract import FeedRecord, Subscribed
 from rowferry.errors import (
@@ -19,8 +20,10 @@ from rowferry.errors import (
     BadInput,
     BadOption,
     ChangefeedExists,
+    LoginDelayed,
     NoSuchChangefeed,
     NoSuchTable,
+    RoleTooLow,
     RowferryError,
     Verdict,
 )
@@ -52,6 +55,9 @@ _CODES: Final[tuple[tuple[type[RowferryError], grpc.StatusCode], ...]] = (
     (ChangefeedExists, grpc.StatusCode.ALREADY_EXISTS),
     (NoSuchChangefeed, grpc.StatusCode.NOT_FOUND),
     (NoSuchTable, grpc.StatusCode.NOT_FOUND),
+    (LoginDelayed, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (AccessDenied, grpc.StatusCode.UNAUTHENTICATED),
+    (RoleTooLow, grpc.StatusCode.PERMISSION_DENIED),
     (BadInput, grpc.StatusCode.INVALID_ARGUMENT),
 )
 A = TypeVar("A")
@@ -185,10 +191,9 @@ class SubscriptionMethods:
     def _answered(self, context: grpc.ServicerContext, work: Callable[[], A]) -> A:
         """Return what the work returns; its errors become status codes with one line."""
         pairs = {str(key): value for key, value in context.invocation_metadata()}
-        if not self._gate.admits(str(pairs.get("authorization", ""))):
-            denied = AccessDenied("a login is needed: send authorization in the metadata")
-            _abort(context, grpc.StatusCode.UNAUTHENTICATED, str(denied))
         try:
+            word = str(pairs.get("authorization", ""))
+            current_actor.set(self._gate.admit(word, _origin(context.peer()), "grpc"))
             return work()
         except RowferryError as err:
             _abort(context, _code(err), redacted(str(err)))
@@ -211,6 +216,11 @@ def _answer(row: Subscribed) -> Any:
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, words: str) -> NoReturn:
     context.abort(code, words)
     raise AssertionError("abort returned")
+
+
+def _origin(peer: str) -> str:
+    """Return the address in `ipv4:10.0.0.1:4711`, as gRPC names a peer."""
+    return peer.partition(":")[2].rpartition(":")[0].strip("[]") or peer
 
 
 def _code(error: RowferryError) -> grpc.StatusCode:

@@ -14,6 +14,7 @@ import httpx
 import typer
 
 from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.actor import ASKED
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
 from rowferry.errors import RowferryError, from_text
 from rowferry.face.cli import main as cli
@@ -287,7 +288,7 @@ def pairs(config: Mapping[str, Any], lead: str = "") -> str:
 
 
 def stored(operations: Operations) -> list[dict[str, Any]]:
-    """Return what the meta database holds of all changefeeds, but their times."""
+    """Return what the meta database holds of all changefeeds, but times and who asked."""
     return [
         {
             "id": feed.id,
@@ -298,7 +299,9 @@ def stored(operations: Operations) -> list[dict[str, Any]]:
             "micro_batch": feed.micro_batch,
             "error": feed.error,
             "cancel": feed.cancel,
-            "notes": sorted(note.what for note in operations.store.history(feed.id)),
+            "notes": sorted(
+                note.what for note in operations.store.history(feed.id) if note.what != ASKED
+            ),
         }
         for feed in operations.feeds(tuple(FeedState))
     ]

@@ -225,7 +225,7 @@ def test_the_shell_gets_through_tls_and_a_gate_and_no_further(tmp_path: Path) ->
     certificates = Certificates.make(tmp_path / "tls")
     store = open_store(f"sqlite:///{tmp_path}/meta.db")
     token, word = "".join(["to", "ken"]), "".join(["wo", "rd"])
-    app = create_app(Operations(store), ABOUT, Gate(token, {"me": word}))
+    app = create_app(Operations(store), ABOUT, Gate.of(token, {"me": word}))
     tls = Tls(certificates.server, certificates.server, certificates.ca)
     with serve(app, "127.0.0.1:0", tls) as serving:
         shell = Shell(serving.url, tmp_path)

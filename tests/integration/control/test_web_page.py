@@ -358,7 +358,7 @@ def test_dark_and_light(desk: Desk) -> None:
 
 def test_a_login_is_asked_for_and_kept_for_the_tab(desk: Desk) -> None:
     token = SECRET[::-1]
-    url = desk.served(Gate(token=token, users={"ann": token[:8]})).url
+    url = desk.served(Gate.of(token, {"ann": token[:8]})).url
     page = desk.open(url=url)
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("a user and the password")

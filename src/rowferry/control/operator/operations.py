@@ -23,6 +23,7 @@ from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator import explain
 from rowferry.control.operator import hold as holding
 from rowferry.control.operator import start_place as beginning
+from rowferry.control.operator.actor import Role, acts, foresees, looks
 from rowferry.control.operator.new_settings import altered
 from rowferry.control.operator.operation_forms import (
     ChangedSettings,
@@ -99,6 +100,7 @@ class Operations:
 
     # --- create, list, see -----------------------------------------------------------------------
 
+    @acts(Role.ADMIN)
     def create(self, wanted: Wanted, dry_run: bool = False) -> Created:
         """Check a new changefeed, ask source and sink whether it can run, and store it.
 
@@ -132,6 +134,7 @@ class Operations:
                 feed = self.store.create_changefeed(spec, cluster_id, subscribing)
             return _described(prepared, feed, dry_run)
 
+    @looks
     def feeds(self, states: Sequence[FeedState] = ()) -> tuple[FeedRecord, ...]:
         """Return changefeeds in these states, by id; no states: all that TiCDC's list shows.
 
@@ -140,6 +143,7 @@ class Operations:
         wanted = states or LISTED
         return tuple(feed for feed in self.store.feeds() if feed.state in wanted)
 
+    @looks
     def see(self, changefeed: str, samples_s: float = 900.0) -> Seen:
         """Return one changefeed with its progress and the samples of the last seconds."""
         feed = self._feed(changefeed)
@@ -164,10 +168,12 @@ class Operations:
 
     # --- the lifecycle ---------------------------------------------------------------------------
 
+    @acts(Role.OPERATOR)
     def pause(self, changefeed: str) -> FeedRecord:
         """Stop it at the next border. Paused already: nothing changes."""
         return self._moved(changefeed, Verb.PAUSE, lambda state: state is FeedState.STOPPED)
 
+    @acts(Role.OPERATOR)
     def resume(self, changefeed: str, overwrite_checkpoint_ts: int | None = None) -> FeedRecord:
         """Let it run again, on the server that claims it first.
 
@@ -196,6 +202,7 @@ class Operations:
                 raise
         return self._feed(changefeed)
 
+    @acts(Role.ADMIN)
     def remove(self, changefeed: str) -> FeedRecord | None:
         """Stop it at the next border and forget it; None: there was none.
 
@@ -217,6 +224,7 @@ class Operations:
 
     # --- settings --------------------------------------------------------------------------------
 
+    @acts(Role.ADMIN)
     def update(self, changefeed: str, changed: ChangedSettings) -> FeedRecord:
         """Store new settings of a stopped or failed changefeed, checked as at creation.
 
@@ -237,12 +245,14 @@ class Operations:
                 self.store.move(changefeed, Verb.UPDATE)  # nobody has resumed it meanwhile
                 return self.store.update_spec(changefeed, spec, feed.spec_version)
 
+    @foresees
     def foresee_update(self, changefeed: str, changed: ChangedSettings) -> Created:
         """Return what `update` would do; raises as that does. Nothing is changed."""
         feed = self._feed(changefeed)
         with _closing(altered(feed, changed, self._reach)) as prepared:
             return _described(prepared, replace(feed, spec=prepared.spec), dry_run=True)
 
+    @acts(Role.ADMIN)
     def add_tables(self, changefeed: str, patterns: Sequence[str]) -> FeedRecord:
         """Capture further tables, also while it runs; those that exist are snapshotted.
 
@@ -254,6 +264,7 @@ class Operations:
         """
         return self._change_rules(changefeed, patterns, with_tables, "tables added")
 
+    @acts(Role.ADMIN)
     def drop_tables(self, changefeed: str, patterns: Sequence[str]) -> FeedRecord:
         """Capture these no more, also while it runs, from the next border on.
 
@@ -282,6 +293,7 @@ class Operations:
 
     # --- progress --------------------------------------------------------------------------------
 
+    @acts(Role.OPERATOR)
     def reset(
         self,
         changefeed: str,
@@ -338,6 +350,7 @@ class Operations:
         self._when(changefeed, lambda feed: feed is None or not self._held(feed))
         return self.store.claim(changefeed, Holder.here(), self._now(), LEASE_S)
 
+    @looks
     def synced(self, changefeed: str) -> Synced:
         """Return whether it has caught up and stays so."""
         feed = self._feed(changefeed)
@@ -359,6 +372,7 @@ class Operations:
 
     # --- standing still --------------------------------------------------------------------------
 
+    @acts(Role.OPERATOR)
     def hold(
         self,
         changefeed: str,
@@ -381,10 +395,12 @@ class Operations:
         )
         return self.held(changefeed)
 
+    @looks
     def held(self, changefeed: str) -> Held:
         """Return where it stands."""
         return holding.look(self.store, self._feed(changefeed), self._now())
 
+    @acts(Role.OPERATOR)
     def end_hold(self, changefeed: str, hold: str) -> Held:
         """Let it go on, if it is this hold that is in force."""
         self._feed(changefeed)
@@ -393,6 +409,7 @@ class Operations:
 
     # --- servers ---------------------------------------------------------------------------------
 
+    @looks
     def servers(self) -> tuple[FleetServer, ...]:
         """Return the servers that are alive, by address; the first of them is called the owner."""
         found = self.store.servers(self._now() - ALIVE_S)

@@ -27,6 +27,7 @@ _OF_SERVERS: Final = {
 _PLACES: Final = {
     "run": "run:run_command",
     "server": "server:server_command",
+    "access": "access:app",
     **_OF_SERVERS,
     "consume": "consume:consume_command",
     "check-storage": "check_storage:check_storage_command",

@@ -64,10 +64,10 @@ def server_command(
         Path | None, typer.Option(help="PEM file: let in only clients with its certificates")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token that clients must bring")
+        Path | None, typer.Option(help="File with tokens that clients may bring")
     ] = None,
     users_file: Annotated[
-        Path | None, typer.Option(help="File with a line name:password for each user")
+        Path | None, typer.Option(help="File with users, their roles and hashed passwords")
     ] = None,
     server_name: Annotated[
         list[str] | None,

@@ -17,8 +17,10 @@ from rowferry.errors import (
     AnswerLate,
     BadInput,
     BadOption,
+    LoginDelayed,
     NotSupported,
     RequestTooLarge,
+    RoleTooLow,
     RowferryError,
     ServerBusy,
     UnknownOption,
@@ -31,6 +33,8 @@ INVALID: Final = "CDC:ErrAPIInvalidParam"
 _INTERNAL: Final = "CDC:ErrInternalServerError"
 _OURS: Final[dict[type[RowferryError], tuple[int, str]]] = {
     AccessDenied: (401, "CDC:ErrUnauthorized"),
+    LoginDelayed: (429, "CDC:ErrUnauthorized"),
+    RoleTooLow: (403, "CDC:ErrUnauthorized"),
     RequestTooLarge: (413, INVALID),
     NotSupported: (400, INVALID),
     ServerBusy: (429, "CDC:ErrServerIsBusy"),

@@ -12,6 +12,7 @@ from typing import Final
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from rowferry.control.operator.actor import Role, require
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.contract import FeedRecord, FleetServer
 from rowferry.errors import BadOption
@@ -175,6 +176,7 @@ def fleet_paths(operations: Operations, about: About, sources: Sources) -> APIRo
 
     @paths.post("/api/v2/log", summary="Change how much this server logs")
     def log(body: LogLevelBody) -> Nothing:
+        require(Role.ADMIN, "the level of the log")
         level = _LEVELS.get(body.log_level.lower())
         if level is None:
             raise BadOption(

@@ -6,16 +6,19 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rowferry.control.operator.actor import Actor, current_actor
 from rowferry.errors import (
     AccessDenied,
     AnswerLate,
     BadInput,
+    LoginDelayed,
     RequestTooLarge,
     RowferryError,
     ServerBusy,
@@ -28,6 +31,7 @@ from rowferry.face.rest.turns import RETRY_AFTER_S, Turns
 LOG = logging.getLogger(__name__)
 MOST_BYTES: Final = 1 << 20  # of a body
 _MOST_DRAINED: Final = 16 << 20  # of a body that is refused, so that the client reads why
+_MOST_LOGINS: Final = 16  # that are checked or wait for it
 _DEEPEST: Final = 64  # lists and objects of a body inside one another
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 HEALTH: Final = ("/health", "/api/v2/health")
@@ -42,7 +46,6 @@ _HEADERS: Final = (
     ),
 )
 _WORDS: Final = {
-    401: "a login is needed: send Authorization with the server's token, or a known user",
     403: "a page of another site asks; use this server's own page, or a client without Origin",
     421: "the request asks for a server of another name: use this server's address, or start it "
     "with a login, or with --server-name",
@@ -73,6 +76,8 @@ class Guard:
         self._open = frozenset(p for p in open_paths if p == "/" or not p.endswith("/"))
         self._open_below = tuple(p for p in open_paths if p != "/" and p.endswith("/"))
         self._late: set[asyncio.Task[None]] = set()
+        self._hashing = ThreadPoolExecutor(2, thread_name_prefix="logins")
+        self._checking = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it with the reason why not."""
@@ -84,7 +89,7 @@ class Guard:
             await self._led(scope, receive, answer)
         except RowferryError as err:
             if not answer.begun:
-                await _refused(err)(scope, receive, answer.send)
+                await self._refused(err)(scope, receive, answer.send)
         except Exception:
             LOG.exception("%s %s failed", scope["method"], _shown(scope["path"]))
             if not answer.begun:
@@ -97,10 +102,12 @@ class Guard:
             RowferryError: it may not enter, or not now.
         """
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-        status = self._refusal(scope, headers)
-        if status:
-            await self._refuse(status, scope, receive, answer.send)
-            return
+        peer = (scope.get("client") or ("", 0))[0]
+        self._refuse_foreign(scope, headers, peer)
+        path = scope["path"]
+        if not (path in self._open or path.startswith(self._open_below)):
+            origin = self._names.asker(headers, peer)
+            current_actor.set(await self._admitted(headers.get("authorization", ""), origin))
         body = await _whole_body(receive)
         if body is None:
             return
@@ -136,23 +143,54 @@ class Guard:
             return lambda: None
         return self._turns.enter(reads=scope["method"] in _SAFE)
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> int:
-        """Return the status of a request that may not enter; 0: it may."""
-        path, peer = scope["path"], (scope.get("client") or ("", 0))[0]
-        asked_as = self._names.asked_as(headers, peer)
-        if self._gate.is_open and path not in HEALTH and not self._names.knows(asked_as):
-            return 421
-        if scope["method"] not in _SAFE and _from_another_site(headers, asked_as):
-            return 403
-        if path in self._open or path.startswith(self._open_below):
-            return 0
-        return 0 if self._gate.admits(headers.get("authorization", "")) else 401
+    def _refuse_foreign(self, scope: Scope, headers: dict[str, str], peer: str) -> None:
+        """Refuse what is meant for another server, or sent by a page of another site.
 
-    async def _refuse(self, status: int, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = failure(AccessDenied(_WORDS[status]), status)
-        if status == 401:
+        Raises:
+            _Foreign: so it is.
+        """
+        asked_as = self._names.asked_as(headers, peer)
+        if self._gate.is_open and scope["path"] not in HEALTH and not self._names.knows(asked_as):
+            raise _Foreign(421)
+        if scope["method"] not in _SAFE and _from_another_site(headers, asked_as):
+            raise _Foreign(403)
+
+    async def _admitted(self, authorization: str, origin: str) -> Actor:
+        """Return who asks; passwords are hashed beside all other work, and not many at once."""
+        found = self._gate.remembered(authorization, origin, "rest")
+        if found is not None:
+            return found
+        if self._checking >= _MOST_LOGINS:
+            raise ServerBusy(f"{self._checking} logins are being checked, the most at once")
+        self._checking += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._hashing, self._gate.admit, authorization, origin, "rest"
+            )
+        finally:
+            self._checking -= 1
+
+    def _refused(self, error: RowferryError) -> JSONResponse:
+        """Return the answer to a request that was not led in."""
+        if isinstance(error, _Foreign):
+            return failure(AccessDenied(error.words), error.status)
+        answer = failure(error)
+        if isinstance(error, RequestTooLarge):
+            answer.headers["connection"] = "close"
+        if isinstance(error, ServerBusy | LoginDelayed):
+            answer.headers["retry-after"] = str(RETRY_AFTER_S)
+        elif isinstance(error, AccessDenied):
             answer.headers["www-authenticate"] = self._gate.challenge
-        await answer(scope, receive, send)
+        return answer
+
+
+class _Foreign(AccessDenied):
+    """A request that is not meant for this server, or not by whoever sends it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(_WORDS[status])
+        self.status = status
 
 
 class _Answer:
@@ -221,16 +259,6 @@ def _as_json(scope: Scope) -> Scope:
     """Return the scope with JSON as the body's type: clients of TiCDC often name none."""
     others = [(k, v) for k, v in scope["headers"] if k != b"content-type"]
     return {**scope, "headers": [*others, (b"content-type", b"application/json")]}
-
-
-def _refused(error: RowferryError) -> JSONResponse:
-    """Return the answer to a request that was not led in."""
-    answer = failure(error)
-    if isinstance(error, RequestTooLarge):
-        answer.headers["connection"] = "close"
-    if isinstance(error, ServerBusy):
-        answer.headers["retry-after"] = str(RETRY_AFTER_S)
-    return answer
 
 
 def _refuse_depth(body: bytes) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from rowferry.control.operator.actor import current_actor
 from rowferry.control.operator.operations import Created, Held, Operations
 from rowferry.control.operator.statement import execute
-from rowferry.errors import BadOption, RowferryError
+from rowferry.errors import BadOption, RoleTooLow, RowferryError
 from rowferry.face.about import About
 from rowferry.face.json_log import redacted
 from rowferry.face.rest.bodies import (
@@ -38,7 +39,9 @@ def own_paths(operations: Operations, about: About, sources: Sources) -> APIRout
 
     @paths.get("/overview", summary="All changefeeds and servers at a glance")
     def look() -> dict[str, Any]:
-        return overview.look()
+        actor = current_actor.get()
+        you = None if actor is None else {"name": actor.name, "role": str(actor.role)}
+        return {**overview.look(), "you": you}
 
     @paths.get("/changefeeds/{changefeed_id}", summary="All that is known about a changefeed")
     def query(changefeed_id: Named) -> dict[str, Any]:
@@ -101,6 +104,8 @@ def _foreseen(find: Callable[[], Created]) -> dict[str, Any]:
     """Return what something would do, or why it cannot be done."""
     try:
         found = find()
+    except RoleTooLow:
+        raise
     except RowferryError as err:
         return {"ok": False, "error": {"code": err.code, "message": redacted(err.words)}} | {
             "tables": [],

@@ -8,14 +8,16 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from rowferry.control.operator.actor import Role
 from rowferry.control.operator.operations import Operations
 from rowferry.errors import BadOption
+from rowferry.face.credentials import KnownLogins, Token, User, hashed, token_digest
+from rowferry.face.delays import Delays
 from rowferry.face.gate import Gate, split_address
 from rowferry.face.rest.guard import MOST_BYTES, Guard
 from rowferry.face.sources import Sources
@@ -29,7 +31,10 @@ def basic(name: str, word: str) -> str:
 
 
 def test_a_token_or_a_user_opens_the_gate(asking: Callable[..., TestClient]) -> None:
-    client = asking(Gate(TOKEN, {"ann": WORD}))
+    known = KnownLogins(
+        {"ann": User(Role.ADMIN, hashed(WORD))}, (Token("t", Role.ADMIN, token_digest(TOKEN)),)
+    )
+    client = asking(Gate(known, Delays(free=100)))
     for given in (f"Bearer {TOKEN}", f"bearer  {TOKEN}", basic("ann", WORD)):
         assert client.get(FEEDS, headers={"authorization": given}).status_code == 200
     wrong = [
@@ -52,36 +57,12 @@ def test_a_token_or_a_user_opens_the_gate(asking: Callable[..., TestClient]) -> 
 
 
 def test_only_what_was_set_up_is_asked_for(asking: Callable[..., TestClient]) -> None:
-    assert asking(Gate(TOKEN)).get(FEEDS).headers["www-authenticate"] == 'Bearer realm="rowferry"'
-    with_users = asking(Gate(users={"ann": WORD}))
+    assert (
+        asking(Gate.of(TOKEN)).get(FEEDS).headers["www-authenticate"] == 'Bearer realm="rowferry"'
+    )
+    with_users = asking(Gate.of(users={"ann": WORD}))
     assert "Bearer" not in with_users.get(FEEDS).headers["www-authenticate"]
     assert with_users.get(FEEDS, headers={"authorization": "Bearer "}).status_code == 401
-
-
-def test_gates_are_read_from_files(tmp_path: Path) -> None:
-    token, users = tmp_path / "token", tmp_path / "users"
-    token.write_text(f"\ufeff{TOKEN}\r\n")  # as some editors write files
-    users.write_text(f"# people\n\nann:{WORD}\nbob:a:b\n")
-    gate = Gate.read(token, users)
-    assert gate == Gate(TOKEN, {"ann": WORD, "bob": "a:b"})
-    assert gate.admits(basic("bob", "a:b"))
-    assert TOKEN not in repr(gate) and WORD not in repr(gate)
-    assert Gate.read().is_open and Gate().admits("")
-    for text in ("", "two words"):
-        token.write_text(text)
-        with pytest.raises(BadOption, match="one word"):
-            Gate.read(token)
-    for text, words in (
-        ("", "names no user"),
-        ("ann", "line 1"),
-        ("\n:x", "line 2"),
-        ("a:", "line 1"),
-    ):
-        users.write_text(text)
-        with pytest.raises(BadOption, match=words):
-            Gate.read(None, users)
-    with pytest.raises(BadOption, match="cannot be read"):
-        Gate.read(tmp_path / "nope")
 
 
 def test_another_sites_page_cannot_act(client: TestClient) -> None:

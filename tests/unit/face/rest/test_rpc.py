@@ -134,7 +134,7 @@ def test_errors_inside_and_logins(
     end = wire.UnsubscribeCDCRequest(subscriber_name="copy")
     made = Certificates.make(tmp_path)
     tls = Tls(made.server, made.server, made.ca)
-    with serve(operations, ANY, tls, Gate(word)) as serving:
+    with serve(operations, ANY, tls, Gate.of(word)) as serving:
         trust = grpc.ssl_channel_credentials(
             made.ca.read_bytes(), made.client_key.read_bytes(), made.client.read_bytes()
         )
