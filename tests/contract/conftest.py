@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from codec_harness import CODEC_HARNESSES, CodecHarness
+from harness_names import harness_named
 from lane_harness import LANE_HARNESSES, KafkaHarness, LaneHarness, MySqlHarness
 from sink_harness import OBJECT_SERVERS, SINK_HARNESSES, ObjectHarness, SinkHarness
 from source_harness import SOURCE_HARNESSES, SourceHarness
 
+from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.registry import CODECS, SINKS, SOURCES
 from rowferry.testing.servers import Relay
 
@@ -22,10 +24,7 @@ def _variants(registered: list[str], known: list[str]) -> list[str]:
 
 
 def _sink(request: pytest.FixtureRequest, place: Path) -> Iterator[SinkHarness]:
-    name = request.param
-    found = SINK_HARNESSES.get(name)
-    if found is None:
-        pytest.fail(f"no harness for sink {name!r}: add it to sink_harness.py")
+    found = harness_named(request.param, SINK_HARNESSES, "sink")
     harness = found(place, request.getfixturevalue("monkeypatch"))
     if not isinstance(harness, ObjectHarness):
         yield harness
@@ -40,9 +39,10 @@ _ALL_LANES = [name for name in SINKS.names() if SINKS.load(name).TRAITS.needs_sh
 _LANES = sorted(
     {(SINKS.load(n), n.endswith(("+ssl", "https"))): n for n in reversed(_ALL_LANES)}.values()
 )
-# Schemes of one class differ in nothing but their name: the first stands for the others.
+# Schemes of one class differ in nothing but their name: the first stands for the others. Keeping
+# nothing is what one sink is for, which `test_blackhole_contract.py` looks at.
 _BY_CLASS = {SINKS.load(name): name for name in reversed(SINKS.names()) if name not in _ALL_LANES}
-_SEGMENTS = sorted(_BY_CLASS.values())
+_SEGMENTS = sorted(name for kind, name in _BY_CLASS.items() if kind is not Blackhole)
 
 
 @pytest.fixture(params=_variants(_SEGMENTS, list(SINK_HARNESSES)))
@@ -57,10 +57,7 @@ def healthy_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sin
 
 
 def _lanes(request: pytest.FixtureRequest, folder: Path) -> LaneHarness:
-    found = LANE_HARNESSES.get(request.param)
-    if found is None:
-        pytest.fail(f"no harness for sink {request.param!r}: add it to lane_harness.py")
-    harness = found(folder)
+    harness = harness_named(request.param, LANE_HARNESSES, "sink with a lane")(folder)
     if isinstance(harness, KafkaHarness):
         harness.broker = request.getfixturevalue("guarded_broker")
     if isinstance(harness, MySqlHarness):
@@ -84,18 +81,13 @@ def healthy_lanes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[La
 
 @pytest.fixture(params=CODECS.names())
 def codec(request: pytest.FixtureRequest) -> CodecHarness:
-    found = CODEC_HARNESSES.get(request.param)
-    if found is None:
-        pytest.fail(f"no harness for codec {request.param!r}: add it to codec_harness.py")
-    return found
+    return harness_named(request.param, CODEC_HARNESSES, "codec")
 
 
 @pytest.fixture(params=_variants(SOURCES.names(), list(SOURCE_HARNESSES)), scope="module")
 def source(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SourceHarness]:
-    found = SOURCE_HARNESSES.get(request.param)
-    if found is None:
-        pytest.fail(f"no harness for source {request.param!r}: add it to source_harness.py")
+    found = harness_named(request.param, SOURCE_HARNESSES, "source")
     with found(tmp_path_factory.mktemp("source")) as started:
         yield started

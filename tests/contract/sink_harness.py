@@ -85,15 +85,13 @@ def once(call: Callable[[], T]) -> T:
 
 
 class SinkHarness(ABC):
-    """One target, and what its readers see.
+    """One target, and what its readers see: there is no other way to satisfy the suite.
 
     Attributes:
         scheme: the registered name.
-        keeps: whether anything can be read back; without it, the suite looks at receipts only.
     """
 
     scheme: ClassVar[str]
-    keeps: ClassVar[bool]
 
     def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
         self.place = place
@@ -196,37 +194,10 @@ def table_of(one: TableSlice) -> TableSchema:
     return {ORDERS.id: ORDERS, ITEMS.id: ITEMS}[one.table].at(one.version)
 
 
-class BlackholeHarness(SinkHarness):
-    """Nothing is kept, so nothing can be seen, broken or owned."""
-
-    scheme, keeps = "blackhole", False
-
-    def uri(self) -> str:
-        return "blackhole://"
-
-    def visible_rows(self) -> list[bytes]:
-        return []
-
-    def visible_changes(self) -> list[str]:
-        return []
-
-    def watermark(self) -> int | None:
-        return None
-
-    def traces(self) -> dict[str, bytes]:
-        return {}
-
-    def break_for_now(self) -> None:
-        pass
-
-    def break_for_good(self) -> None:
-        pass
-
-
 class FileHarness(SinkHarness):
     """A directory."""
 
-    scheme, keeps = "file", True
+    scheme: ClassVar[str] = "file"
 
     def uri(self) -> str:
         return f"file://{self.place}?protocol=csv&fsync=false"
@@ -489,7 +460,6 @@ def _objects(scheme: str, kind: type[ObjectHarness] = ObjectHarness) -> type[Obj
 OBJECT_SERVERS = {"azblob": "azure_server", "gcs": "gcs_server", "s3": "s3_server"}
 
 SINK_HARNESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], SinkHarness]] = {
-    "blackhole": BlackholeHarness,
     "file": FileHarness,
     "file+flaky": FlakyFileHarness,
     "file+slow": SlowFileHarness,

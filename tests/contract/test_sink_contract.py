@@ -31,11 +31,6 @@ def counts(receipts: list[Receipt]) -> list[tuple[int, int, int, int]]:
     return [(r.segment, r.slice, r.rows, r.bytes) for r in receipts]
 
 
-def only_if(sink: SinkHarness, rows: list[Any]) -> list[Any]:
-    """What readers must see: nothing of a sink that keeps nothing."""
-    return rows if sink.keeps else []
-
-
 # --- before a run ---------------------------------------------------------------------------------
 
 
@@ -50,7 +45,7 @@ def test_probe_of_a_target_in_use_changes_nothing(sink: SinkHarness) -> None:
     sink.publish(one, plan, sink.write(one, plan, ROWS))
     before = sink.traces()
     sink.build().probe(Owner(FEED, 2))
-    assert sink.traces() == before
+    assert sink.traces() == before != {}
 
 
 def test_allocate_writes_nothing_and_can_be_called_again(sink: SinkHarness) -> None:
@@ -77,10 +72,7 @@ def test_nothing_is_visible_before_publish(sink: SinkHarness) -> None:
     one = sink.opened()
     plan = sink.plan(one, 1, segment(0, ORDERS))
     sink.write(one, plan, ROWS)
-    if SINKS.load(sink.scheme).TRAITS.needs_shuffle:
-        assert sink.visible_rows() == values(ROWS)  # the weaker promise of queues
-    else:
-        assert sink.visible_rows() == []
+    assert sink.visible_rows() == []
     assert sink.watermark() is None
 
 
@@ -91,8 +83,8 @@ def test_published_rows_are_visible_in_order(sink: SinkHarness) -> None:
     receipts = sink.write(one, plan, content)
     assert counts(receipts) == [(0, 0, 1, 2), (1, 0, 2, 4), (2, 0, 1, 2)]
     sink.publish(one, plan, receipts)
-    assert sink.visible_rows() == only_if(sink, values(content))
-    assert sink.watermark() == (NOON if sink.keeps else None)
+    assert sink.visible_rows() == values(content)
+    assert sink.watermark() == NOON
 
 
 def test_repeat_publish_shows_rows_once(sink: SinkHarness) -> None:
@@ -105,8 +97,8 @@ def test_repeat_publish_shows_rows_once(sink: SinkHarness) -> None:
     sink.publish(one, plan, receipts)
     sink.publish(sink.opened(1, None), plan, receipts)
     assert sink.traces() == before
-    assert sink.visible_rows() == only_if(sink, values(ROWS))
-    assert sink.visible_changes() == only_if(sink, ["ALTER 1"])
+    assert sink.visible_rows() == values(ROWS)
+    assert sink.visible_changes() == ["ALTER 1"]
 
 
 def test_schema_changes_come_in_order_and_the_watermark_last(sink: SinkHarness) -> None:
@@ -117,8 +109,8 @@ def test_schema_changes_come_in_order_and_the_watermark_last(sink: SinkHarness) 
     ]
     plan = sink.plan(one, 1, changes=changes, watermark=NOON + 9)
     sink.publish(one, plan, [])
-    assert sink.visible_changes() == only_if(sink, ["ALTER 0", "ALTER 1", "ALTER 2"])
-    assert sink.watermark() == (NOON + 9 if sink.keeps else None)
+    assert sink.visible_changes() == ["ALTER 0", "ALTER 1", "ALTER 2"]
+    assert sink.watermark() == NOON + 9
 
 
 def test_a_plan_without_rows_moves_the_watermark(sink: SinkHarness) -> None:
@@ -126,7 +118,7 @@ def test_a_plan_without_rows_moves_the_watermark(sink: SinkHarness) -> None:
     for number, mark in enumerate([NOON, None, NOON + 5], 1):
         plan = sink.plan(one, number, watermark=mark)
         sink.publish(one, plan, sink.write(one, plan, {}))
-    assert sink.watermark() == (NOON + 5 if sink.keeps else None)
+    assert sink.watermark() == NOON + 5
 
 
 def test_the_watermark_never_goes_back(sink: SinkHarness) -> None:
@@ -136,7 +128,7 @@ def test_the_watermark_never_goes_back(sink: SinkHarness) -> None:
     sink.publish(one, first, [])
     sink.publish(one, second, [])
     sink.publish(one, first, [])
-    assert sink.watermark() == (NOON + 5 if sink.keeps else None)
+    assert sink.watermark() == NOON + 5
 
 
 def test_an_output_without_rows(sink: SinkHarness) -> None:
@@ -146,7 +138,7 @@ def test_an_output_without_rows(sink: SinkHarness) -> None:
     receipts = sink.write(one, plan, {1: [(0, [b"x\n"])]})
     assert counts(receipts) == [(0, 0, 0, 0), (0, 1, 0, 0), (1, 0, 1, 2)]
     sink.publish(one, plan, receipts)
-    assert sink.visible_rows() == only_if(sink, [b"x\n"])
+    assert sink.visible_rows() == [b"x\n"]
 
 
 def test_a_head_is_no_row(healthy_sink: SinkHarness) -> None:
@@ -171,7 +163,7 @@ def test_writing_twice_leaves_the_same(sink: SinkHarness) -> None:
     left = sink.traces()
     again = sink.write(sink.build(), plan, ROWS)
     assert counts(again) == counts(first)
-    assert sink.traces() == left
+    assert sink.traces() == left != {}
 
 
 def test_the_sink_is_rebuilt_between_write_and_publish(sink: SinkHarness) -> None:
@@ -179,7 +171,7 @@ def test_the_sink_is_rebuilt_between_write_and_publish(sink: SinkHarness) -> Non
     plan = sink.plan(sink.opened(), 1, segment(0, ORDERS))
     receipts = pickle.loads(pickle.dumps(sink.write(sink.build(), plan, ROWS)))
     sink.publish(sink.opened(2), plan, receipts)
-    assert sink.visible_rows() == only_if(sink, values(ROWS))
+    assert sink.visible_rows() == values(ROWS)
 
 
 def test_frames_cut_in_other_pieces_leave_the_same(sink: SinkHarness) -> None:
@@ -188,7 +180,7 @@ def test_frames_cut_in_other_pieces_leave_the_same(sink: SinkHarness) -> None:
     sink.write(one, plan, ROWS)
     left = sink.traces()
     sink.write(one, plan, {0: [(0, [v]) for v in values(ROWS)]})
-    assert sink.traces() == left
+    assert sink.traces() == left != {}
 
 
 def _write_in_a_child(
@@ -223,7 +215,7 @@ def test_two_processes_write_the_same_segment_at_once(healthy_sink: SinkHarness)
     receipts = sink.write(one, plan, ROWS)
     assert sink.traces() == left
     sink.publish(one, plan, receipts)
-    assert sink.visible_rows() == only_if(sink, values(ROWS))
+    assert sink.visible_rows() == values(ROWS)
 
 
 def test_micro_batch_after_micro_batch_through_restarts(sink: SinkHarness) -> None:
@@ -237,7 +229,7 @@ def test_micro_batch_after_micro_batch_through_restarts(sink: SinkHarness) -> No
         sink.publish(one, plan, sink.write(sink.build(), plan, content))
         state, wanted = plan.sink_state or state, [*wanted, *values(content)]
         one.close()
-    assert sink.visible_rows() == only_if(sink, wanted)
+    assert sink.visible_rows() == wanted
 
 
 def test_a_published_plan_may_be_unknown_to_the_next_process(sink: SinkHarness) -> None:
@@ -249,7 +241,7 @@ def test_a_published_plan_may_be_unknown_to_the_next_process(sink: SinkHarness) 
     sink.publish(two, plan, sink.write(two, plan, ROWS))
     after = sink.plan(two, 2, segment(0, ORDERS))
     sink.publish(two, after, sink.write(two, after, MORE))
-    assert sink.visible_rows() == only_if(sink, values(ROWS) + values(MORE))
+    assert sink.visible_rows() == values(ROWS) + values(MORE)
 
 
 # --- discarding -----------------------------------------------------------------------------------
@@ -267,7 +259,7 @@ def test_a_discarded_plan_is_gone_and_the_next_takes_its_place(sink: SinkHarness
     sink.asks(lambda: one.discard(lost))
     again = sink.plan(one, 2, segment(0, ORDERS))
     sink.publish(one, again, sink.write(one, again, MORE))
-    assert sink.visible_rows() == only_if(sink, values(ROWS) + values(MORE))
+    assert sink.visible_rows() == values(ROWS) + values(MORE)
 
 
 def test_a_plan_that_nobody_ran_can_be_discarded(sink: SinkHarness) -> None:
@@ -289,8 +281,6 @@ def test_an_older_owner_changes_nothing_any_more(sink: SinkHarness) -> None:
     after = sink.plan(new, 2, segment(0, ORDERS), watermark=NOON + 5)
     sink.publish(new, after, sink.write(new, after, MORE))
     before = sink.traces()
-    if not sink.keeps:
-        return
     late = Plan(2, 1, 0, plan.stretch, plan.outputs, None)
     for call in (
         lambda: sink.publish(old, late, receipts),
@@ -311,12 +301,11 @@ def test_a_zombie_can_only_repeat_its_recorded_plan(sink: SinkHarness) -> None:
     left = sink.traces()
     sink.write(old, plan, ROWS)
     assert sink.traces() == left
-    if sink.keeps:
-        with pytest.raises(SinkError):
-            sink.write(old, plan, {0: [(0, [b"something else\n"])]})
-        assert sink.traces() == left
+    with pytest.raises(SinkError):
+        sink.write(old, plan, {0: [(0, [b"something else\n"])]})
+    assert sink.traces() == left
     sink.publish(new, plan, sink.write(new, plan, ROWS))
-    assert sink.visible_rows() == only_if(sink, values(ROWS))
+    assert sink.visible_rows() == values(ROWS)
 
 
 def test_another_changefeed_is_kept_out(sink: SinkHarness) -> None:
@@ -324,12 +313,9 @@ def test_another_changefeed_is_kept_out(sink: SinkHarness) -> None:
     plan = sink.plan(one, 1, segment(0, ORDERS))
     sink.publish(one, plan, sink.write(one, plan, ROWS))
     before = sink.traces()
-    if sink.keeps:
-        with pytest.raises(SinkOwned, match=FEED):
-            sink.build("other").probe(Owner("other", 9))
-        with pytest.raises(SinkOwned, match=FEED):
-            sink.opened(9, None, "other")
-    else:
+    with pytest.raises(SinkOwned, match=FEED):
+        sink.build("other").probe(Owner("other", 9))
+    with pytest.raises(SinkOwned, match=FEED):
         sink.opened(9, None, "other")
     assert sink.traces() == before
 
@@ -346,9 +332,6 @@ def test_foreign_errors_are_wrapped_with_a_verdict(sink: SinkHarness, how: str) 
         sink.break_for_now()
     else:
         sink.break_for_good()
-    if not sink.keeps:
-        assert counts(sink.write(one, plan, ROWS)) == [(0, 0, 3, 6)]
-        return
     with pytest.raises(RowferryError) as raised:
         sink.write(sink.build(), plan, ROWS)
     assert isinstance(raised.value, SinkError)
@@ -372,4 +355,4 @@ def test_an_error_while_reading_leaves_nothing_visible(sink: SinkHarness) -> Non
         sink.asks(lambda: sink.hand(one, part, outputs, frames()))
     assert sink.traces() == before
     sink.publish(one, plan, sink.write(one, plan, ROWS))
-    assert sink.visible_rows() == only_if(sink, values(ROWS))
+    assert sink.visible_rows() == values(ROWS)

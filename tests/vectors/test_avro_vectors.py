@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from change_file import rows_of, spec_of
 from outside import cases
+from vector_cases import cases_of
 
 from codec_kit import codec_for
 from rowferry.change.chunk import Rows
@@ -32,8 +33,7 @@ from rowferry.flow.encode.contract import Encoded
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.testing.registry_stub import RegistryStub, registry_stub
 
-HERE = Path(__file__).parent
-CASES = sorted(p.parent for p in HERE.glob("avro/*/ORIGIN"))
+CASES = cases_of("avro")
 TOPIC = Topic("topic", 1, 1 << 20)
 
 

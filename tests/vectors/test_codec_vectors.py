@@ -1,4 +1,4 @@
-"""csv, canal-json, json, byte for byte: <codec>/<case>/{change.json, *.bin, ORIGIN}."""
+"""Protocols of bytes: <protocol>/<case>/{change.json, *.bin, ORIGIN}; by the registry."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from change_file import rows_of, spec_of
+from vector_cases import cases_with_bytes
 
 from codec_kit import codec_for
 from rowferry.change.chunk import Rows
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.registry import CODECS
 
-HERE = Path(__file__).parent
-CASES = sorted(
-    p.parent for name in ("csv", "canal_json", "json") for p in HERE.glob(f"{name}/*/ORIGIN")
-)
+CASES = cases_with_bytes()
 
 
 @pytest.fixture(params=CASES, ids=lambda p: f"{p.parent.name}-{p.name}")

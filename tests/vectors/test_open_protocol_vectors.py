@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from change_file import rows_of, spec_of
+from vector_cases import cases_of
 
 from codec_kit import codec_for
 from rowferry.change.chunk import Rows
@@ -19,7 +20,7 @@ from rowferry.change.plan import Topic
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.mysql.ddl.statement import parse_create
 
-CASES = sorted(p.parent for p in (Path(__file__).parent / "open_protocol").glob("*/ORIGIN"))
+CASES = cases_of("open-protocol")
 
 
 @pytest.fixture(params=CASES, ids=lambda p: p.name)
