@@ -6,6 +6,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,17 +16,25 @@ import pytest
 from source_tree import ROOT
 
 from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.loop import Loop
+from rowferry.control.operator.prepare import prepare
+from rowferry.control.store.sql_store import open_store
 from rowferry.errors import (
     BadColumnSelector,
     BadOption,
+    CorruptLog,
     DecodeError,
     OptionsConflict,
+    SourceUnavailable,
     UnknownOption,
 )
 from rowferry.flow.assemble import Flow, assemble, option_tables, sink_traits
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import parse_create
-from rowferry.registry import CODECS, SINKS
+from rowferry.registry import CODECS, SINKS, SOURCES
+from rowferry.spark.job import InProcessRunner
 from rowferry.spec import legacy
 from rowferry.spec.build import build_spec
 from rowferry.spec.ticdc_keys import PROTOCOLS
@@ -195,3 +204,74 @@ def test_an_added_sink_can_do_what_it_says_and_nothing_else() -> None:
     for key in ("enable-active-active", "enable-sync-point"):
         with pytest.raises(OptionsConflict, match="drawer://"):
             to_drawer("protocol=csv", {key: True})
+
+
+# --- adding a source, as the page says -----------------------------------------------------------
+
+
+@pytest.fixture
+def growing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Follow `docs/adding-a-source.md`: the module and the registry's line; gives a file."""
+    page = (ROOT / "docs" / "adding-a-source.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    ((name, place),) = re.findall(r'`"([\w-]+)": "([\w.]+:\w+)"`', page)
+    (tmp_path / "toy_source.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(SOURCES._places, name, f"toy_source:{place.split(':')[1]}")
+    file = tmp_path / "shop.log"
+    file.write_text("CREATE TABLE shop.t (id bigint primary key, v varchar(9))\n")
+    yield file
+    sys.modules.pop("toy_source", None)
+
+
+def stamp(day: int) -> int:
+    return (1_700_000_000_000 + day * 86_400_000) << PHYSICAL_SHIFT
+
+
+def delivered(file: Path, folder: Path, rules: str = "*.*") -> list[str]:
+    """Run a changefeed until nothing is left to plan; returns the lines of all data files."""
+    config = folder / "feed.toml"
+    config.write_text(f"[filter]\nrules = ['{rules}']\n[sink.csv]\ninclude-commit-ts = true\n")
+    uri = f"file://{folder}/out?protocol=csv&date-separator=day"
+    with closing(open_store(f"sqlite:///{folder}/meta.db")) as store:
+        feed = store.feed("feed")
+        known = feed.spec if feed else None
+        prepared = prepare(f"growing-file://{file}", uri, config, "feed", stored=lambda _: known)
+        if feed is None:
+            store.create_changefeed(prepared.spec, 0)
+        claim = store.claim("feed", Holder.here(), 1.0, 0.0)
+        with closing(
+            Loop("feed", prepared.flow, store, claim, InProcessRunner(), lambda: 1)
+        ) as loop:
+            while not loop.step().caught_up:
+                pass
+    files = sorted((folder / "out").rglob("CDC*.csv"), key=lambda p: (p.parent.name, p.name))
+    return [line for one in files for line in one.read_text().splitlines()]
+
+
+def test_a_source_is_added_by_its_checklist(growing_file: Path, tmp_path: Path) -> None:
+    with growing_file.open("a") as file:
+        file.write(f"{stamp(0)},1,a\n{stamp(0)},2,b\n{stamp(1)},3,c\n")
+    first = delivered(growing_file, tmp_path)
+    rows = ((0, 1, "a"), (0, 2, "b"), (1, 3, "c"))
+    assert first == [f'"I","t","shop",{stamp(day)},{key},"{v}"' for day, key, v in rows]
+    with growing_file.open("a") as file:
+        file.write(f"{stamp(1) + 1},4,d\n{stamp(1) + 2},half a li")
+    again = delivered(growing_file, tmp_path)  # a new process would do the same
+    assert again == [*first, f'"I","t","shop",{stamp(1) + 1},4,"d"']
+
+
+def test_an_added_source_is_filtered_and_refused_like_any_other(
+    growing_file: Path, tmp_path: Path
+) -> None:
+    with growing_file.open("a") as file:
+        file.write(f"{stamp(0)},1,a\n")
+    assert delivered(growing_file, tmp_path, "other.*") == []
+    with growing_file.open("a") as file:
+        file.write("no number,2,b\n")
+    (tmp_path / "new").mkdir()
+    with pytest.raises(CorruptLog, match="no commit-ts in the line b'no number,2,b"):
+        delivered(growing_file, tmp_path / "new")
+    (tmp_path / "newer").mkdir()
+    with pytest.raises(SourceUnavailable, match="No such file"):
+        delivered(tmp_path / "gone.log", tmp_path / "newer")

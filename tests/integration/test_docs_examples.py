@@ -37,6 +37,7 @@ ORDER = (
     "guarantees.md",
     "adding-a-codec.md",
     "adding-a-sink.md",
+    "adding-a-source.md",
     "spark.md",
     "performance.md",
 )
