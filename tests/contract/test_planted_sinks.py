@@ -20,8 +20,8 @@ from rowferry.change.plan import Output, Receipt, Segment
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.flow.sink.contract import LaneSink, Packet, Sink
-from rowferry.flow.sink.http.sink import Http
-from rowferry.flow.sink.storage.sink import Storage
+from rowferry.flow.sink.http.sink import HttpSink
+from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.spec.changefeed import ChangefeedSpec
 
 Test = Callable[..., None]
@@ -51,7 +51,7 @@ class Forgetful(Blackhole):
     """It keeps nothing."""
 
 
-class Careless(Storage):
+class Careless(StorageSink):
     """It loses the last frame of a segment, and says that it wrote it."""
 
     def write(
@@ -83,7 +83,7 @@ def content(kind: type[Sink], folder: Path) -> set[str]:
 def test_a_sink_that_is_right_passes_all(tmp_path: Path) -> None:
     suite = inspect.getmembers(test_sink_contract, inspect.isfunction)
     every = {n for n, t in suite if list(inspect.signature(t).parameters) == ["sink"]}
-    assert content(Storage, tmp_path) == every and len(every) > 20
+    assert content(StorageSink, tmp_path) == every and len(every) > 20
 
 
 # What has nothing to do with rows that stay.
@@ -109,7 +109,7 @@ def test_a_sink_that_loses_something_is_found(tmp_path: Path) -> None:
 # --- lanes ---------------------------------------------------------------------------------------
 
 
-class Deaf(Http):
+class Deaf(HttpSink):
     """It takes all packets and sends none."""
 
     def deliver(self, packets: Iterator[Packet]) -> None:
@@ -117,7 +117,7 @@ class Deaf(Http):
             pass
 
 
-class Lossy(Http):
+class Lossy(HttpSink):
     """It loses the last packet."""
 
     def deliver(self, packets: Iterator[Packet]) -> None:
@@ -143,7 +143,7 @@ def content_with_lanes(kind: type[LaneSink], folder: Path) -> set[str]:
 def test_lanes_that_are_right_pass_all(tmp_path: Path) -> None:
     suite = inspect.getmembers(test_lane_sink_contract, inspect.isfunction)
     every = {n for n, t in suite if list(inspect.signature(t).parameters) == ["lane_sink"]}
-    assert content_with_lanes(Http, tmp_path) == every and len(every) > 8
+    assert content_with_lanes(HttpSink, tmp_path) == every and len(every) > 8
 
 
 LANES_ABOUT_NOTHING = {
@@ -155,7 +155,7 @@ LANES_ABOUT_NOTHING = {
 
 
 @pytest.mark.parametrize("kind", [Deaf, Lossy])
-def test_lanes_that_keep_nothing_or_not_all_are_found(kind: type[Http], tmp_path: Path) -> None:
+def test_lanes_that_keep_nothing_or_not_all_are_found(kind: type[HttpSink], tmp_path: Path) -> None:
     assert content_with_lanes(kind, tmp_path) == LANES_ABOUT_NOTHING
 
 
