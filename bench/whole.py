@@ -148,7 +148,7 @@ def speeds(cluster: LocalCluster, store: Store, folder: Path, rows: int) -> list
         warm = feed(folder / "warm", cluster.master_address, runner, "csv")
         until_caught_up(warm)
         warm.close()
-        for protocol in ("csv", "canal-json"):
+        for protocol in ("csv", "parquet", "canal-json"):
             loop = feed(folder / protocol, cluster.master_address, runner, protocol)
             with watched() as memory:
                 seconds, done, size = until_caught_up(loop)

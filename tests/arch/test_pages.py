@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from source_tree import ROOT
 
 from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop
@@ -32,6 +34,7 @@ from rowferry.errors import (
 )
 from rowferry.flow.assemble import Flow, assemble, option_tables, sink_traits
 from rowferry.flow.decide.contract import Decision
+from rowferry.flow.sink.contract import Owner, Packet
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.registry import CODECS, SINKS, SOURCES
 from rowferry.spark.job import InProcessRunner
@@ -153,21 +156,80 @@ def test_an_added_codec_has_options_and_errors_like_any_other(tmp_path: Path) ->
 
 @pytest.fixture
 def drawer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Follow `docs/adding-a-sink.md`: the module and the registry's line."""
+    """Follow `docs/adding-a-sink.md`: for each shape the module and the registry's line."""
     page = (ROOT / "docs" / "adding-a-sink.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    ((name, place),) = re.findall(r'`"([\w-]+)": "([\w.]+:\w+)"`', page)
-    (tmp_path / "toy_sink.py").write_text(code)
+    codes = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    lines = re.findall(r'`"([\w-]+)": "([\w.]+:\w+)"`', page)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(SINKS._places, name, f"toy_sink:{place.split(':')[1]}")
+    for code, (name, place) in zip(codes, lines, strict=True):
+        (tmp_path / f"toy_{name}.py").write_text(code)
+        monkeypatch.setitem(SINKS._places, name, f"toy_{name}:{place.split(':')[1]}")
     yield
-    sys.modules.pop("toy_sink", None)
+    for name, _ in lines:
+        sys.modules.pop(f"toy_{name}", None)
+
+
+def to_sink(uri: str, config: dict[str, Any] | None = None) -> Flow:
+    found = build_spec("range://127.0.0.1:1", uri, config, "feed", option_tables, sinks=sink_traits)
+    return assemble(found[0])
 
 
 def to_drawer(query: str, config: dict[str, Any] | None = None) -> Flow:
-    uri = f"drawer://?{query}"
-    found = build_spec("range://127.0.0.1:1", uri, config, "feed", option_tables, sinks=sink_traits)
-    return assemble(found[0])
+    return to_sink(f"drawer://?{query}", config)
+
+
+class Given:
+    """A source whose log is these three rows."""
+
+    def read(self, segment: Segment, tables: object) -> Iterator[Rows]:
+        yield rows()
+
+    def found(self, segment: Segment) -> None:
+        return None
+
+
+SLICE = TableSlice(TABLE.id, TABLE.table_id, TABLE.version)
+PART = Segment(0, {}, (SLICE,), 6, 8, 100)
+
+
+def allocated(flow: Flow) -> tuple[Flow, tuple[Output, ...]]:
+    flow = replace(flow, capture=Given())  # type: ignore[arg-type]
+    flow.sink.probe(Owner("feed", 1))
+    flow.sink.open(Owner("feed", 1), None)
+    return flow, flow.sink.allocate(Stretch((PART,), (), {}), {SLICE: TABLE})[0]
+
+
+@pytest.mark.usefixtures("drawer")
+@pytest.mark.parametrize(
+    "uri", ["drawer://?protocol=csv", "shelf://?protocol=csv", "shelf://?protocol=parquet"]
+)
+def test_added_sinks_of_bytes_and_of_rows_take_a_segment(uri: str) -> None:
+    flow, outputs = allocated(to_sink(uri))
+    (receipt,) = flow.run_segment(PART, outputs, {SLICE: TABLE}, planned_at_ms=0)
+    assert (receipt.segment, receipt.slice, receipt.rows) == (0, 0, 3)
+    assert receipt.bytes > 0
+
+
+@pytest.mark.usefixtures("drawer")
+def test_only_a_sink_of_rows_takes_a_protocol_of_rows() -> None:
+    for uri in ("drawer://?protocol=parquet", "bell://?protocol=parquet"):
+        with pytest.raises(OptionsConflict, match="a format of whole files"):
+            to_sink(uri)
+
+
+@pytest.mark.usefixtures("drawer")
+def test_an_added_sink_of_packets_delivers_them(capsys: pytest.CaptureFixture[str]) -> None:
+    flow, outputs = allocated(to_sink("bell://"))
+    packed = list(flow.pack_segment(PART, outputs, {SLICE: TABLE}, planned_at_ms=0))
+    flow.deliver(iter([one for one in packed if isinstance(one, Packet)]))
+    (receipt,) = (one for one in packed if isinstance(one, Receipt))
+    plan = Plan(1, 1, 0, Stretch((PART,), (), {}, watermark=8), outputs, None)
+    flow.sink.publish(plan, [receipt], {SLICE: TABLE})
+    *told, last = capsys.readouterr().out.splitlines()
+    assert receipt.rows == len(told) == 3
+    assert all(re.match(r"d\.t [0-3] \{", line) for line in told)
+    assert last == "up to 8"
+    assert flow.sink.discard(plan)  # who heard it cannot forget it
 
 
 @pytest.mark.usefixtures("drawer")

@@ -11,7 +11,23 @@ from run_kit import call
 from rowferry.flow.sink.storage.reader import StoredSchema, read_storage
 from rowferry.testing.servers import Kafka, MariaDb, MySql, SchemaRegistryServer
 
-KINDS = ["canal-json&enable-tidb-extension=true", "canal-json", "open-protocol", "avro", "file"]
+KINDS = [
+    "canal-json&enable-tidb-extension=true",
+    "canal-json",
+    "open-protocol",
+    "avro",
+    "file",
+    "parquet",
+]
+FILES = {
+    "file": "canal-json&enable-tidb-extension=true",
+    "parquet": "parquet",
+}
+IMAGES = '[sink.parquet]\nlayout = "images"\n'  # a table without a key needs old rows
+TOPICS = (
+    '[sink]\ndispatchers = [{{matcher = ["*.*"], topic = "{database}_{{schema}}_{{table}}", '
+    'partition = "pk"}}]\n'
+)
 TABLES = (
     "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), d DECIMAL(10,2), b VARBINARY(10), "
     "e ENUM('x','y'), s SET('p','q'), ts TIMESTAMP(3) NULL, f FLOAT, j LONGTEXT, "
@@ -63,16 +79,11 @@ def test_a_feed_applied_elsewhere_gives_equal_tables(
     config = tmp_path / "feed.toml"
     config.write_text(
         f'force-replicate = {str(with_keyless).lower()}\n[filter]\nrules = ["{database}.*"]\n'
-        + ("" if kind == "file" else "[sink]\ndispatchers = [")
-        + (
-            ""
-            if kind == "file"
-            else f'{{matcher = ["*.*"], topic = "{database}_{{schema}}_{{table}}"'
-        )
-        + ("" if kind == "file" else ', partition = "pk"}]\n')
+        + (IMAGES if kind == "parquet" else "")
+        + ("" if kind in FILES else TOPICS.format(database=database))
     )
-    if kind == "file":
-        sink = f"file://{tmp_path}/out?protocol=canal-json&enable-tidb-extension=true"
+    if kind in FILES:
+        sink = f"file://{tmp_path}/out?protocol={FILES[kind]}"
     else:
         sink = f"kafka://{kafka_broker.bootstrap}/{database}?protocol={kind}&partition-num=3"
     if kind == "avro":

@@ -210,3 +210,49 @@ def test_what_cannot_be_exact_is_refused(scene: Scene, tmp_path: Path) -> None:
         plan_tables(plain, as_of=1 << 40)
     (plan,) = plan_tables(plain, as_of=None)
     assert rebuild_here(plan).to_pylist() == [{"id": 1, "v": 1}, {"id": 1, "v": 2}]
+
+
+def test_spark_reads_parquet_files_by_itself(scene: Scene, spark: SparkSession) -> None:
+    """Types, NULLs and versions, also of a file without rows; no code of ours is asked."""
+    scene.sql(
+        "CREATE TABLE lake (id bigint unsigned PRIMARY KEY, d decimal(10,2), at datetime(3), "
+        "ts timestamp(6) NULL, e enum('x','y'), b varbinary(4), f float)",
+        "INSERT INTO lake VALUES (18446744073709551615, -1.25, '2024-02-29 01:02:03.125', "
+        "'2024-02-29 01:02:03.123456', 'y', x'00ff', 1.5)",
+    )
+    feed = scene.feed(protocol="parquet")
+    feed.catch_up()
+    scene.sql(
+        "INSERT INTO lake (id) VALUES (2)",
+        "UPDATE lake SET e = 'x' WHERE id = 2",
+        "ALTER TABLE lake ADD COLUMN more int",
+        "INSERT INTO lake (id, more) VALUES (3, 7)",
+        "DELETE FROM lake WHERE id = 2",
+    )
+    feed.catch_up()
+    pattern = f"{feed.root}/{scene.database}/lake/*/*/CDC*.parquet"
+    found = spark.read.option("mergeSchema", True).parquet(pattern)
+    assert {f.name: f.dataType.simpleString() for f in found.schema} == {
+        "_op": "string",
+        "_commit_ts": "bigint",
+        "_seq": "bigint",
+        "id": "decimal(20,0)",
+        "d": "decimal(10,2)",
+        "at": "timestamp_ntz",
+        "ts": "timestamp",
+        "e": "string",
+        "b": "binary",
+        "f": "float",
+        "more": "bigint",
+    }
+    told = "_op", "CAST(id AS STRING)", "CAST(d AS STRING)", "CAST(at AS STRING)"
+    rest = "date_format(ts, 'HH:mm:ss.SSSSSS')", "e", "hex(b)", "f", "more"
+    rows = found.orderBy("_commit_ts", "_seq").selectExpr(*told, *rest).collect()
+    assert [tuple(row) for row in rows] == [
+        ("insert", str(2**64 - 1), "-1.25", "2024-02-29 01:02:03.125", "01:02:03.123456", "y",
+         "00FF", 1.5, None),
+        ("insert", "2", *[None] * 7),
+        ("update", "2", None, None, None, "x", None, None, None),
+        ("insert", "3", *[None] * 6, 7),
+        ("delete", "2", None, None, None, "x", None, None, None),
+    ]  # fmt: skip

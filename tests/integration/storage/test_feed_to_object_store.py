@@ -32,7 +32,7 @@ NAME = "feed"
 PATIENCE_S = 120.0  # an upper bound for a machine under load
 FORMATS = {
     "s3": {"protocol": "csv", "compression": "gzip"},
-    "gcs": {"protocol": "canal-json", "enable-tidb-extension": "true", "date-separator": "none"},
+    "gcs": {"protocol": "parquet", "date-separator": "none"},
     "azure": {"protocol": "csv", "compression": "zstd", "date-separator": "month"},
 }
 
@@ -47,7 +47,7 @@ class Ferry:
         self._prepared = service.prepare(source, sink, config, NAME)
         self._meta.create_changefeed(self._prepared.spec, 0)
         self._store = store
-        self.codec = self._prepared.flow.encode
+        self.codec = self._prepared.flow.format
         self.faults: list[RowferryError] = []
         self.start()
 

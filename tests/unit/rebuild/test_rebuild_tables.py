@@ -205,6 +205,19 @@ def test_what_is_not_there(place: Directory, tmp_path: Path) -> None:
         open_storage(f"file://{tmp_path}?protocol=canal-json", protocol="csv")
 
 
+def test_files_of_no_protocol_that_can_be_rebuilt(place: Directory) -> None:
+    """They are not taken for those of another one."""
+    place.rows(place.version(T, 10), 'I 11 1,"a"')
+    with pytest.raises(OptionsConflict, match="protocol json: no tables .* known: .*canal-json"):
+        plan_tables(open_storage(f"file://{place.root}?protocol=json"))
+    with pytest.raises(BadOption, match="'json': allowed: canal-json | csv | parquet"):
+        open_storage(f"file://{place.root}", protocol="json")
+    (data,) = place.root.rglob("CDC*.csv")
+    data.rename(data.with_suffix(".orc"))
+    with pytest.raises(BadUri, match=r"\.orc is of no protocol .* files end with: .*\.csv"):
+        open_storage(f"file://{place.root}")
+
+
 def test_shares_hold_each_key_once_and_merge_in_any_order(place: Directory) -> None:
     t = place.version(T, 10)
     for number in range(4):

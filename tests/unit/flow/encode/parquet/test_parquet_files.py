@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from page_examples import ROOT, table_rows
 from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadInput, DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
@@ -239,3 +243,42 @@ def test_duckdb_reads_it(tmp_path: Path, layout: str) -> None:
     stamp = 1_700_000_000_123_456
     wanted = (Decimal(BIG), Decimal("-0.0000000150"), TYPED["dt"], stamp, "x,z", "é🚢")
     assert found == [wanted, (None,) * 6]
+
+
+# --- the page's table of types -------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "storage.md").read_text()
+TYPES = [
+    (name, native, plain or native)
+    for names, native, plain in table_rows(PAGE, 'column|in the file|with `temporal = "string"`')
+    for name in re.findall(r"`([^`]+)`", names)
+]
+
+
+def in_file(kind: str, temporal: str) -> str:
+    """Return what a file says about a column of that type."""
+    table = parse_create(f"CREATE TABLE d.t (c {kind})")
+    data = written(parquet(temporal=temporal), table=table)
+    column = pq.ParquetFile(io.BytesIO(data)).schema.column(3)
+    logical = column.logical_type
+    match logical.type:
+        case "NONE":
+            return str(column.physical_type)
+        case "DECIMAL":
+            return f"DECIMAL({column.precision},{column.scale})"
+        case "TIMESTAMP":
+            told = json.loads(logical.to_json())
+            assert told["timeUnit"] == "microseconds"
+            return "TIMESTAMP in UTC" if told["isAdjustedToUTC"] else "TIMESTAMP"
+        case other:
+            return str(other)
+
+
+@pytest.mark.parametrize(("name", "native", "plain"), TYPES)
+def test_types_are_those_of_the_page(name: str, native: str, plain: str) -> None:
+    assert (in_file(name, "native"), in_file(name, "string")) == (native, plain)
+
+
+def test_every_kind_is_on_the_page() -> None:
+    named = [parse_create(f"CREATE TABLE d.t (c {name})").columns[0] for name, _, _ in TYPES]
+    assert {column.type.kind for column in named} == set(Kind)
