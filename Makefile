@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos wheel site docs clean tools
+.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos fuzz wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -164,9 +164,18 @@ chaos: MINUTES = 5
 # What properties must hold for all values is tried with new ones, too; not where a history is repeated.
 PROPERTIES = $(shell grep -rl "@given\b" tests --include="test_*.py")
 
-chaos: setup services ## compare random histories with what feeds deliver; MINUTES=30 SEED=7 ARGS="--server mysql --sink kafka"
+chaos: setup services ## fuzz, then compare random histories with what feeds deliver; MINUTES=30 SEED=7 ARGS="--server mysql --sink kafka"
 	@$(if $(ARGS),,$(BIN)/pytest -q --dice random $(PROPERTIES))
+	@$(if $(ARGS),,$(MAKE) --no-print-directory fuzz SEED=$(SEED))
 	@$(BIN)/python -m rowferry.testing.histories --minutes $(MINUTES) --dice $(SEED) $(ARGS)
+
+INPUTS ?= 100000
+# Kernels are built anew with a check of every index, apart from those that others use.
+FUZZ := PYTHONPATH=tests/fuzz:tests:tests/contract:tests/unit/flow/capture/binlog NUMBA_BOUNDSCHECK=1 \
+	NUMBA_CACHE_DIR=$(CURDIR)/.cache/checked-kernels $(BIN)/python -m fuzz_run
+
+fuzz: setup ## throw damaged inputs at every reader of what others send; INPUTS=100000 SEED=1 ONLY="log: rows"
+	@$(FUZZ) --inputs $(INPUTS) --dice $(SEED) --only "$(ONLY)"
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --quiet \

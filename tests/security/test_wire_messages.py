@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from rowferry.change.chunk import Rows
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import DecodeError
-from rowferry.flow.encode.plain_json.reader import read_message
+from rowferry.flow.encode.avro.messages import read_note as read_avro_note
+from rowferry.flow.encode.avro.reader import BinaryCursor
+from rowferry.flow.encode.canal_json.reader import read_note as read_canal_note
+from rowferry.flow.encode.plain_json.reader import read_message, read_messages
+
+NO_TABLE = TableSchema(TableId("d", "t"), 1, 1, ())
 
 HALF = "\ud800"  # of a character: JSON can name it, UTF-8 cannot
 
@@ -48,3 +54,24 @@ def test_half_a_character_in_a_name(other: dict[str, Any], as_array: bool) -> No
 def test_json_that_is_too_deep() -> None:
     with pytest.raises(DecodeError, match="row 1: it is not JSON"):
         list(read_message(b"[" * 100_000))
+
+
+def test_deep_json_that_is_no_row() -> None:
+    """Readers of single messages look into what is no row."""
+    deep = b"[" * 100_000
+    for read in (
+        lambda: list(read_avro_note(b"\1" + deep)),
+        lambda: [read_canal_note(deep, 1)],
+        lambda: list(read_messages(b'{"x":' + deep, NO_TABLE, b"", embeds=True)),
+    ):
+        with pytest.raises(DecodeError):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("last", "words"), [(b"\x7f", "more than 64 bits"), (b"\x80\x01", "more than ten bytes")]
+)
+def test_an_avro_integer_that_is_too_long(last: bytes, words: str) -> None:
+    with pytest.raises(DecodeError, match=words):
+        BinaryCursor(b"\xff" * 9 + last).long()
+    assert BinaryCursor(b"\xff" * 9 + b"\x01").long() == -(1 << 63)

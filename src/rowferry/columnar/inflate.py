@@ -19,7 +19,8 @@ def inflated(data: bytes, kind: str, most: int) -> bytes:
     """
     pieces, size = [], 0
     with pa.CompressedInputStream(pa.BufferReader(data), kind) as stream:
-        while piece := stream.read(_PIECE):
+        # `read` never frees what it was to return where it fails; `read_buffer` does.
+        while piece := stream.read_buffer(_PIECE):
             pieces.append(piece)
             size += len(piece)
             if size > most:

@@ -84,8 +84,8 @@ def read_rule_file(name: str) -> list[str]:
     """
     try:
         lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
-        why = err.strerror if isinstance(err, OSError) else "not UTF-8 text"
+    except (OSError, ValueError) as err:  # a name with a NUL, too
+        why = err.strerror if isinstance(err, OSError) else "no UTF-8 text, or no name"
         raise BadConfigFile(
             f"a table filter imports {name!r}, which cannot be read: {why}"
         ) from None

@@ -197,7 +197,7 @@ class ClaimChecks:
             found = json.loads(data)
             key = b64decode(found["key"], validate=True) if found["key"] else None
             return key, b64decode(found["value"], validate=True)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise DecodeError(f"claim check {location!r}: the file is damaged") from None
 
 

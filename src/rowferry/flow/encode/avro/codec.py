@@ -197,7 +197,10 @@ class Avro:
         op, before = _op(own), own.get(BEFORE)
         # A delete with its old row has that row's values in all its columns.
         images = (before or after, None) if op is Op.DELETE else (before, after)
-        return rows_of(table, [(op, own.get(COMMIT_TS, 0), *images)])
+        commit_ts = own.get(COMMIT_TS, 0)
+        if commit_ts < 0:
+            raise DecodeError(f"a row of {table.id} has the commit-ts {commit_ts}")
+        return rows_of(table, [(op, commit_ts, *images)])
 
     def _record(self, number: int, in_key: bool) -> RecordReader:
         if (number, in_key) not in self._records:

@@ -57,7 +57,7 @@ def read_note(value: bytes) -> Iterator[SchemaChange | Watermark]:
         known = form["type"] in {int(k) for k in DdlKind}  # TiDB has more than our sources
         kind = DdlKind(form["type"]) if known else DdlKind.NONE
         yield SchemaChange(form["commitTs"], kind, form["query"], table)
-    except (ValueError, KeyError, TypeError) as err:
+    except (ValueError, KeyError, TypeError, RecursionError) as err:
         raise DecodeError(f"a DDL message cannot be read: {err}") from None
 
 

@@ -65,6 +65,8 @@ class BinaryCursor:
             shift += 7
             if shift > 63:
                 raise DecodeError(f"an integer at byte {self.at} has more than ten bytes")
+        if found >> 64:
+            raise DecodeError(f"an integer that ends at byte {self.at} has more than 64 bits")
         return (found >> 1) ^ -(found & 1)
 
     def bytes_(self) -> bytes:
@@ -154,7 +156,7 @@ def record_reader(schema: str, in_key: bool = False) -> RecordReader:
             read = _reader(avro, kind)
             fields.append((name, _in_union(union, read) if union is branches else read))
         database = form["namespace"].partition(".")[2]
-    except (ValueError, KeyError, TypeError, StopIteration, BadInput) as err:
+    except (ValueError, KeyError, TypeError, StopIteration, BadInput, RecursionError) as err:
         raise DecodeError(f"the schema is not one of this format: {err!r}") from None
     return RecordReader(TableId(database, form["name"]), tuple(columns), tuple(fields))
 

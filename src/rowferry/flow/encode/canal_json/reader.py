@@ -120,7 +120,7 @@ def read_note(message: bytes, row: int) -> SchemaChange | Watermark:
             )
         if found["type"] == "TIDB_WATERMARK":
             return Watermark(int(found["_tidb"]["watermarkTs"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DecodeError(f"row {row}: it is neither a row change, nor a DDL, nor a watermark")
 

@@ -247,7 +247,7 @@ def read_document(content: bytes, file: SchemaFile, shown: str) -> SchemaDocumen
         )
         total = int(form["TableColumnsTotal"])
         found = (document.database, document.table, document.table_version, document.checksum)
-    except (ValueError, KeyError, TypeError) as err:
+    except (ValueError, KeyError, TypeError, RecursionError) as err:
         raise SinkDamaged(f"{shown} is not a schema file ({err}); restore it from a copy") from None
     named = (file.database, file.table, file.version, file.checksum)
     if found != named or total != len(document.columns):

@@ -181,6 +181,8 @@ def _exactly(source: _Pieces, size: int) -> bytes:
 
 def _whole_events(stream: io.RawIOBase | pa.NativeFile) -> Iterator[Bytes]:
     """Cut a stream of events into blocks that end where an event ends."""
+    # Arrow's `read` never frees what it was to return where it fails; `read_buffer` does.
+    read = stream.read_buffer if isinstance(stream, pa.NativeFile) else stream.read
     held = b""
     need = _BLOCK
     while True:
@@ -188,7 +190,7 @@ def _whole_events(stream: io.RawIOBase | pa.NativeFile) -> Iterator[Bytes]:
         have = len(held)
         while have < need:
             try:
-                more = stream.read(need - have)
+                more = read(need - have)
             except OSError as err:
                 raise CorruptLog(f"{_NAME} cannot be decompressed: {err}") from None
             if not more:

@@ -1,0 +1,9 @@
+"""Every reader of what others send."""
+
+from __future__ import annotations
+
+import fuzz_log
+import fuzz_text
+from fuzz_driver import Target
+
+TARGETS: tuple[Target, ...] = (*fuzz_log.TARGETS, *fuzz_text.TARGETS)
