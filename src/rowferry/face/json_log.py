@@ -51,6 +51,17 @@ def _entry(found: Found) -> bytes:
     return found[0][: -len(found[3])] + quote + b"***" + quote
 
 
+class PlainFormatter(logging.Formatter):
+    """Writes a record as a line for people, without secrets."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the trace behind it where there is one."""
+        return redacted(super().format(record))
+
+
 class JsonFormatter(logging.Formatter):
     """Writes a record as one line of JSON.
 

@@ -24,7 +24,9 @@ from rowferry.flow.sink.contract import LaneSink, Packet, RowSink, SegmentSink, 
 from rowferry.flow.sink.packing import pack
 from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES, load_format
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
+from rowferry.spec.secrets import NOTHING_HIDDEN, Hiding
 from rowferry.spec.sink_traits import SinkTraits
 
 
@@ -37,6 +39,7 @@ class Flow:
     dispatch: Dispatch
     format: Format
     sink: Sink
+    hiding: Hiding = NOTHING_HIDDEN  # of the changefeed's secrets, in words of others
 
     @property
     def encode(self) -> Codec:
@@ -207,6 +210,7 @@ def assemble(spec: ChangefeedSpec) -> Flow:
         dispatch=sink.dispatch,
         format=codec,
         sink=sink,
+        hiding=Hiding.of(spec, (*own_tables(sink.TRAITS), *option_tables(spec))),
     )
 
 

@@ -75,7 +75,9 @@ class SegmentTask:
         """Run the segments whose ordinals come in; yield their receipts."""
         for batch in batches:
             for ordinal in batch.column(0).to_numpy():
-                yield receipt_batch(list(self.run(int(ordinal))))
+                with _flow_of(self._spec).hiding.in_errors():
+                    receipts = list(self.run(int(ordinal)))
+                yield receipt_batch(receipts)
 
     def run(self, ordinal: int) -> Iterator[Receipt]:
         """Run one segment in this process."""
@@ -88,14 +90,15 @@ class SegmentTask:
 
     def pack(self, ordinal: int) -> Iterator[Packet | Receipt]:
         """Run one segment in this process as far as its packets."""
-        return _flow_of(self._spec).pack_segment(*self._work(ordinal))
+        flow = _flow_of(self._spec)
+        with flow.hiding.in_errors():
+            yield from flow.pack_segment(*self._work(ordinal))
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Send packets from this process, as those of this plan and whoever carries it out."""
-        number, epoch = self._micro_batch, self._epoch
-        _flow_of(self._spec).deliver(
-            replace(packet, micro_batch=number, epoch=epoch) for packet in packets
-        )
+        number, epoch, flow = self._micro_batch, self._epoch, _flow_of(self._spec)
+        with flow.hiding.in_errors():  # what a task fails with is written to Spark's log
+            flow.deliver(replace(packet, micro_batch=number, epoch=epoch) for packet in packets)
 
     def _work(
         self, ordinal: int

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
-from rowferry.errors import BadInput, RowferryError
+from rowferry.errors import BadInput, RowferryError, TaskFailed
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.uri import FOREIGN, Uri, is_secret_parameter
@@ -129,10 +129,28 @@ class Hiding:
         try:
             yield
         except RowferryError as err:
-            words = self.hide(err.words)
-            if words == err.words and err.__cause__ is None:
+            if not self._tells(err):
                 raise
-            raise type(err)(words) from None
+            raise type(err)(self.hide(err.words)) from None
+        except Exception as err:
+            if not self._tells(err):
+                raise
+            words = f"unforeseen {type(err).__name__}: {err}"
+            raise TaskFailed(self.hide(words)) from None
+
+    def _tells(self, err: BaseException | None) -> bool:
+        """Return whether an error, or what it came from, has a secret in its words."""
+        seen: set[int] = set()
+        while err is not None and id(err) not in seen:
+            seen.add(id(err))
+            words = str(err)
+            if self.hide(words) != words:
+                return True
+            err = err.__cause__ or err.__context__
+        return False
+
+
+NOTHING_HIDDEN: Final = Hiding(())
 
 
 def _bounded(form: str) -> str:

@@ -98,7 +98,8 @@ class Uri:
             parts = urlsplit(text)
         except ValueError:
             raise BadUri(f"the {what} URI cannot be parsed") from None
-        if not parts.scheme or "://" not in text:
+        # A `://` further on belongs to a parameter: what stands before it would be no address.
+        if not parts.scheme or not text.lstrip()[len(parts.scheme) :].startswith("://"):
             raise BadUri(f"the {what} URI has no scheme; write it as scheme://…")
         login, at, address = parts.netloc.rpartition("@")
         user, _, password = login.partition(":")

@@ -29,6 +29,7 @@ from rowferry.spark.job import InProcessRunner, SegmentTask
 from rowferry.spark.lanes import DeliverTask, PackTask
 from rowferry.spark.receipts import read_receipts, receipt_batch
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.secrets import NOTHING_HIDDEN
 from rowferry.spec.uri import Uri
 
 SPEC = ChangefeedSpec(
@@ -59,6 +60,7 @@ class Recorder:
     """Stands for a flow and its sink: notes what it is given, gives a receipt for each output."""
 
     TRAITS = SinkTraits(takes_files=True, needs_shuffle=False)
+    hiding = NOTHING_HIDDEN
 
     def __init__(self) -> None:
         self.given: list[Any] = []

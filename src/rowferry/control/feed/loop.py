@@ -147,7 +147,8 @@ class Loop:
             RowferryError: by its verdict the caller repeats `step`, calls `replan`, or stops.
         """
         try:
-            return self._next(publish_idle)
+            with self._flow.hiding.in_errors():
+                return self._next(publish_idle)
         except BaseException:
             # What was planned may not be recorded, and what was published may not be known here
             # (only the answer was lost): the next step asks the meta database.

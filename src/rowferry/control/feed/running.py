@@ -304,8 +304,9 @@ class ProvenSteps:
     def step(self, publish_idle: bool = True) -> StepResult:
         """Do the next thing; see `Loop`."""
         if not self._proven:
-            self._flow.format.probe()
-            self._flow.sink.probe(self._owner)
+            with self._flow.hiding.in_errors():
+                self._flow.format.probe()
+                self._flow.sink.probe(self._owner)
         self._proven = False
         done = self._loop.step(publish_idle)
         self._proven = True

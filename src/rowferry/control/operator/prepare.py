@@ -80,8 +80,19 @@ def examine(
     `before` are the settings with which it was stored, None: it is new. `anew`: it begins where
     they say, as a new one does. Raises as `prepare` does.
     """
-    told = list(notices)
     flow = assemble(spec)
+    with flow.hiding.in_errors():
+        return _examined(spec, flow, before, notices, anew)
+
+
+def _examined(
+    spec: ChangefeedSpec,
+    flow: Flow,
+    before: ChangefeedSpec | None,
+    notices: Iterable[str],
+    anew: bool,
+) -> PreparedFeed:
+    told = list(notices)
     if not flow.capture.traits().has_closed_timestamps and flow.sink.whole_transactions:
         raise OptionsConflict(
             "transaction-atomicity = table or global needs a source with closed timestamps: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -122,7 +123,9 @@ class RepairFile:
             BadOption: it is there already, or cannot be written.
         """
         try:
-            self._file: BinaryIO = open(path, "xb")  # noqa: SIM115
+            # Its statements hold rows: they are nobody else's to read.
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._file: BinaryIO = open(number, "wb")  # noqa: SIM115
         except FileExistsError:
             raise BadOption(f"--repair {path}: is there already; name another file") from None
         except OSError as err:

@@ -32,7 +32,9 @@ def consoles() -> tuple[Console, Console]:
 
 def show_error(console: Console, error: RowferryError) -> None:
     """Show an error as one line: its code, then its words."""
-    line = Text.assemble((f"[{error.code}]", "bold red"), " ", error.words)
+    from rowferry.face.json_log import redacted  # only errors need it
+
+    line = Text.assemble((f"[{error.code}]", "bold red"), " ", redacted(error.words))
     console.print(line, soft_wrap=True)
 
 

@@ -17,6 +17,7 @@ from rowferry.face.cli.output import RunView, consoles, counted
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_settings
 from rowferry.face.cli.warm import compile_kernels
+from rowferry.face.json_log import PlainFormatter
 
 WORK_DIR = Path(".rowferry")
 
@@ -144,11 +145,8 @@ def _log_to(folder: Path, name: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = folder / f"{name}.log"
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
-    logging.basicConfig(
-        filename=file,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        level=logging.INFO,
-        force=True,
-    )
+    lines = logging.FileHandler(file)
+    lines.setFormatter(PlainFormatter())
+    logging.basicConfig(handlers=[lines], level=logging.INFO, force=True)
     for chatty in ("py4j", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

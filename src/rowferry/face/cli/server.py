@@ -206,13 +206,13 @@ def _tls(cert: Path | None, key: Path | None, authority: Path | None) -> Tls | N
 
 def _log(as_json: bool) -> None:
     """Send log lines to standard error."""
-    from rowferry.face.json_log import log_json
+    from rowferry.face.json_log import PlainFormatter, log_json
 
     if as_json:
         log_json()
         return
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True
-    )
+    lines = logging.StreamHandler()
+    lines.setFormatter(PlainFormatter())
+    logging.basicConfig(handlers=[lines], level=logging.INFO, force=True)
     for chatty in ("py4j", "alembic", "uvicorn", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -93,11 +93,17 @@ def own_paths(operations: Operations, about: About, sources: Sources) -> APIRout
         answer = execute(operations, body.statement)
         return {
             "columns": list(answer.columns),
-            "rows": [list(row) for row in answer.rows],
+            "rows": [
+                [redacted(v) if isinstance(v, str) else v for v in row] for row in answer.rows
+            ],
             "message": answer.message,
         }
 
     return paths
+
+
+def _shown(value: Any) -> Any:
+    return redacted(value) if isinstance(value, str) else value
 
 
 def _foreseen(find: Callable[[], Created]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from rowferry.answers import UnfitAnswer, read_answer
 from rowferry.change.remembered import Remembered
 from rowferry.errors import BadOption, SchemaRefused, SinkUnavailable, SinkUnwritable
 from rowferry.moment import moment
+from rowferry.spec.secrets import Hiding
 
 _ACCEPT: Final = (
     "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json"
@@ -141,7 +142,7 @@ class SchemaRegistry:
         """Raise what an answer other than success means."""
         if 200 <= status < 300:
             return
-        words = f"{self} answered {status} for {what}: {_message(body)}"
+        words = f"{self} answered {status} for {what}: {self._message(body)}"
         if status >= 500 or status in _PASSING:
             raise SinkUnavailable(words)
         if status in _FORBIDDEN:
@@ -149,6 +150,13 @@ class SchemaRegistry:
         if status == 409 or status == 422:
             raise SchemaRefused(words)
         raise SinkUnwritable(f"{words}; is schema-registry its whole address, with the path?")
+
+    def _message(self, body: bytes) -> str:
+        """Return the registry's own words, at most 600 characters of them, without our login."""
+        found = _json(body)
+        words = found.get("message") if isinstance(found, dict) else None
+        hiding = Hiding((self._address.password,), (self._address.user,))
+        return hiding.hide(str(words or body.decode("utf-8", "replace") or "no words"))[:600]
 
     @cached_property
     def _pool(self) -> urllib3.PoolManager:
@@ -180,13 +188,6 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
-
-
-def _message(body: bytes) -> str:
-    """Return the registry's own words, at most 600 characters of them."""
-    found = _json(body)
-    words = found.get("message") if isinstance(found, dict) else None
-    return str(words or body.decode("utf-8", "replace") or "no words")[:600]
 
 
 def _words(err: Exception) -> str:

@@ -1,8 +1,8 @@
 """The sql-rows codec: each change as the SQL texts that a statement is joined of.
 
 It is the format between the tasks that read and those that write a SQL database; users never see
-it. A text literal has its quotes doubled and nothing else: sessions that run it must not take a
-backslash for an escape.
+it. A text literal has its quotes doubled; one with a backslash is written in hexadecimal, so that
+it means the same in every sql_mode.
 """
 
 from __future__ import annotations
@@ -213,7 +213,10 @@ class SqlRows:
             words = _enum_words(values, element_text(table, field))
         elif kind is not Kind.DECIMAL:  # as text it would be compared as a DOUBLE
             words = element_text(table, field) if kind in (Kind.ENUM, Kind.SET) else values
-            wrap = _QUOTE
+            if _has_backslash(words):
+                words = _literals(words)
+            else:
+                wrap = _QUOTE
         mode = kernels.DOUBLED if wrap else kernels.RAW
         return Cell(layout.slot(words, mode, wrap, b"NULL", valid=values))
 
@@ -223,8 +226,20 @@ def _enum_words(values: pa.Array, names: pa.Array) -> pa.LargeStringArray:
 
     It is shown as an empty text, which may be an element's name as well.
     """
-    texts = pc.replace_substring(names.cast(pa.large_utf8()), "'", "''")
-    return pc.if_else(pc.equal(values, 0), "0", _called("'", texts, "'"))
+    return pc.if_else(pc.equal(values, 0), "0", _literals(names))
+
+
+def _has_backslash(words: pa.Array) -> bool:
+    return bool(pc.any(pc.match_substring(words, "\\")).as_py())
+
+
+def _literals(words: pa.Array) -> pa.LargeStringArray:
+    """Return texts in quotes, those with a backslash in hexadecimal."""
+    texts = words.cast(pa.large_utf8())
+    quoted_texts = _called("'", pc.replace_substring(texts, "'", "''"), "'")
+    packed = kernels_render.hex_text(texts.cast(pa.large_binary()))
+    risky = pc.match_substring(texts, "\\")
+    return pc.if_else(risky, _called("_utf8mb4 x'", packed, "'"), quoted_texts)
 
 
 def _called(lead: str, words: pa.Array, end: str) -> pa.LargeStringArray:

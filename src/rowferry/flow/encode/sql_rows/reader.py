@@ -19,6 +19,7 @@ from rowferry.flow.encode.read_back import Spans, Style, read_column
 from rowferry.flow.encode.sql_rows.frame import ROW_END, RowFrame, key_end, quoted, written_columns
 
 _LITERAL: Final = re.compile(rb"(NULL)|x'([0-9a-f]*)'|'((?:[^']|'')*)'|([^,()' ]+)")
+_PACKED: Final = re.compile(rb"'(?:[^']|'')*'|_utf8mb4 x'([0-9a-f]*)'")
 _STYLE: Final = Style(text=DOUBLED, binary=DOUBLED, mark=ord("'"), names=True, packed="hex")
 _Places = list[tuple[int, int]]
 
@@ -75,7 +76,8 @@ def _images(
 ) -> pa.StructArray:
     data = bytearray()
     places: list[_Places] = [[] for _ in columns]
-    for row, text in enumerate(texts.to_pylist()):
+    for row, packed in enumerate(texts.to_pylist()):
+        text = _PACKED.sub(_unpacked, packed) if b"_utf8mb4 x'" in packed else packed
         begin = len(data)
         data += text
         for at, span in zip(places, _literals(text, leads, row), strict=True):
@@ -92,6 +94,13 @@ def _images(
         )
     kinds = [pa.field(c.name, c.type.arrow) for c in columns]
     return pa.StructArray.from_arrays(arrays, fields=kinds)
+
+
+def _unpacked(found: re.Match[bytes]) -> bytes:
+    """Return a text literal in quotes, whichever way it was written."""
+    if found[1] is None:
+        return found[0]
+    return b"'%s'" % bytes.fromhex(found[1].decode()).replace(b"'", b"''")
 
 
 def _elements(spans: Spans, column: Column) -> pa.UInt64Array:

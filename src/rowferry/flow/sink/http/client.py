@@ -166,11 +166,13 @@ class Receiver:
             return
         if 300 <= status < 400:
             where = answer.headers.get("Location", "").partition("?")[0]
+            where = self._settings.hiding.hide(where)
             raise SinkUnwritable(
                 f"{self._settings.address.shown} answers with a redirect ({status}) to "
                 f"{_shown(where) or 'nowhere'}; give the receiver's own address as the sink URI"
             )
-        said = f"it answers {status}: {_shown(words.decode('utf-8', 'replace')) or '(no words)'}"
+        told = self._settings.hiding.hide(words.decode("utf-8", "replace"))
+        said = f"it answers {status}: {_shown(told) or '(no words)'}"
         if status in _FOR_NOW or status >= 500:
             raise _ForNow(said, retry_after_s(answer.headers))
         raise RowRejected(f"{self._settings.address.shown}: {said}")

@@ -26,6 +26,7 @@ from rowferry.spec.option import (
     texts,
     whole,
 )
+from rowferry.spec.secrets import Hiding, secrets_of
 from rowferry.spec.uri import Uri
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -168,6 +169,7 @@ class HttpSettings:
     options: HttpOptions
     address: Address
     headers: dict[str, str] = field(repr=False)
+    hiding: Hiding
 
 
 def read_settings(spec: ChangefeedSpec, others: Iterable[OptionTable]) -> HttpSettings:
@@ -183,8 +185,12 @@ def read_settings(spec: ChangefeedSpec, others: Iterable[OptionTable]) -> HttpSe
     options = spec.options(HttpOptions)
     if bool(options.ssl_cert) != bool(options.ssl_key):
         raise OptionsConflict("ssl-cert and ssl-key belong together; give both or none")
-    declared = {o.key for table in (HttpOptions.TABLE, *others) for o in table.options if o.uri}
-    return HttpSettings(options, _address(spec.sink, declared), _all_headers(options, spec.sink))
+    tables = (HttpOptions.TABLE, *others)
+    declared = {o.key for table in tables for o in table.options if o.uri}
+    headers = _all_headers(options, spec.sink)
+    words = (part for value in headers.values() for part in (value, value.rpartition(" ")[2]))
+    hiding = Hiding((*secrets_of(spec, tables), *words), (spec.sink.user,))
+    return HttpSettings(options, _address(spec.sink, declared), headers, hiding)
 
 
 def _address(uri: Uri, declared: set[str]) -> Address:
