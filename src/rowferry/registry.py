@@ -23,6 +23,7 @@ T = TypeVar("T")
 EXTRAS: Final = {
     "confluent_kafka": "kafka",
     "fastapi": "server",
+    "joserfc": "server",
     "obstore": "object-storage",
     "prometheus_client": "server",
     "psycopg": "postgres",

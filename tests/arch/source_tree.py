@@ -153,7 +153,13 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "re2": ("flow.decide.table_filter", "spec.linear"),
     "obstore": ("flow.sink.storage*", "testing.histories*"),
     "confluent_kafka": ("flow.sink.kafka*", "downstream.consume.kafka_topics", "testing*"),
-    "urllib3": ("flow.encode.avro*", "flow.sink.http*", "face.cli.client", "testing*"),
+    "urllib3": (
+        "flow.encode.avro*",
+        "flow.sink.http*",
+        "face.cli.client",
+        "face.bearer",
+        "testing*",
+    ),
     "pymysql": (
         "mysql.session",
         "mysql.guarded_client",
@@ -169,6 +175,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "pydantic": ("face.rest*",),
     "uvicorn": ("face.rest*",),
     "h11": ("face.rest*",),
+    "joserfc": ("face.bearer",),
     "prometheus_client": ("control.fleet.measures", "face.rest*"),
     "typer": ("face.cli*",),
     "rich": ("face.cli*",),

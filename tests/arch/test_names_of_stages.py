@@ -34,6 +34,7 @@ EXEMPT = (
     # URLs of the web that are no sinks.
     Exempt("face.cli.client", "http https", "the address of our own server"),
     Exempt("face.rest.*", "http https", "our own server"),
+    Exempt("face.bearer", "http https", "the address of an issuer's keys"),
     Exempt("flow.encode.avro*", "http https", "the address of a schema registry"),
     Exempt("flow.sink.storage.buckets", "http", "the address of an object store"),
     # Facts that are not about our classes.

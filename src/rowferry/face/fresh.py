@@ -22,10 +22,11 @@ class Fresh(Generic[T]):
     """A value made from files. Safe for use from several threads."""
 
     def __init__(
-        self, paths: Sequence[Path], read: Callable[[], T], every_s: float = EVERY_S
+        self, paths: Sequence[Path], read: Callable[[], T], every_s: float | None = None
     ) -> None:
         """Read the files for the first time; raises what `read` raises."""
-        self._paths, self._read, self._every_s = tuple(paths), read, every_s
+        self._paths, self._read = tuple(paths), read
+        self._every_s = EVERY_S if every_s is None else every_s
         self._lock = threading.Lock()
         self._marks = self._seen()
         self._value = read()

@@ -17,6 +17,7 @@ from typing import Final
 
 from rowferry.control.operator.actor import Actor, Role, shown
 from rowferry.errors import AccessDenied, BadOption, LoginDelayed
+from rowferry.face.bearer import TokenIssuer
 from rowferry.face.credentials import KnownLogins, Token, User, hashed, token_digest
 from rowferry.face.delays import Delays
 from rowferry.face.fresh import Fresh
@@ -25,6 +26,7 @@ LOG = logging.getLogger("audit")
 ANYBODY: Final = "anybody"  # the name of all where nobody must log in
 _REMEMBERED_S: Final = 60.0  # a password is hashed once in so long
 _MOST_REMEMBERED: Final = 1024
+_NOBODY: Final = KnownLogins()
 
 
 class Gate:
@@ -34,16 +36,24 @@ class Gate:
     """
 
     def __init__(
-        self, known: KnownLogins | Fresh[KnownLogins] | None = None, delays: Delays | None = None
+        self,
+        known: KnownLogins | Fresh[KnownLogins] | None = None,
+        delays: Delays | None = None,
+        issuer: TokenIssuer | None = None,
     ) -> None:
-        self._known = known
+        self._known, self._issuer = known, issuer
         self._delays = delays or Delays()
         self._salt = secrets.token_bytes(16)
         self._remembered: dict[bytes, tuple[str, Role, float, KnownLogins]] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def read(cls, token_file: Path | None = None, users_file: Path | None = None) -> Gate:
+    def read(
+        cls,
+        token_file: Path | None = None,
+        users_file: Path | None = None,
+        issuer: TokenIssuer | None = None,
+    ) -> Gate:
         """Read files with tokens and users; they are read again when they change.
 
         Raises:
@@ -51,8 +61,9 @@ class Gate:
         """
         paths = [path for path in (token_file, users_file) if path is not None]
         if not paths:
-            return cls()
-        return cls(Fresh(paths, lambda: KnownLogins.read(token_file, users_file)))
+            return cls(issuer=issuer)
+        known = Fresh(paths, lambda: KnownLogins.read(token_file, users_file))
+        return cls(known, issuer=issuer)
 
     @classmethod
     def of(cls, token: str = "", users: Mapping[str, str] | None = None) -> Gate:
@@ -64,14 +75,15 @@ class Gate:
     @property
     def is_open(self) -> bool:
         """Whether everyone may enter."""
-        return self._known is None
+        return self._known is None and self._issuer is None
 
     @property
     def challenge(self) -> str:
         """What a refused client is told to bring: the value of `WWW-Authenticate`."""
         known = self._now()
         kinds = ['Basic realm="rowferry", charset="UTF-8"'] if known.users else []
-        return ", ".join(kinds + (['Bearer realm="rowferry"'] if known.tokens else []))
+        bears = known.tokens or self._issuer is not None
+        return ", ".join(kinds + (['Bearer realm="rowferry"'] if bears else []))
 
     def remembered(self, authorization: str, origin: str, face: str) -> Actor | None:
         """Return who was admitted with the same words a moment ago; None: ask `admit`."""
@@ -103,7 +115,7 @@ class Gate:
         if wait_s := self._delays.wait_s(origin):
             raise LoginDelayed(f"too many logins failed: wait {wait_s:.0f} s before the next one")
         known = self._now()
-        found = _found(known, kind.lower(), word.strip())
+        found = _found(known, self._issuer, kind.lower(), word.strip())
         if found is None:
             self._delays.failed(origin)
             LOG.warning("a login failed, from %s by %s", shown(origin), face)
@@ -117,21 +129,23 @@ class Gate:
 
     def _now(self) -> KnownLogins:
         known = self._known
-        return known.get() if isinstance(known, Fresh) else known or KnownLogins()
+        return known.get() if isinstance(known, Fresh) else known or _NOBODY
 
     def _key(self, authorization: str) -> bytes:
         words = authorization.encode("utf-8", "surrogatepass")
         return hashlib.blake2b(words, key=self._salt).digest()
 
 
-def _found(known: KnownLogins, kind: str, word: str) -> tuple[str, Role, float] | None:
+def _found(
+    known: KnownLogins, issuer: TokenIssuer | None, kind: str, word: str
+) -> tuple[str, Role, float] | None:
     """Return name and role of whoever brings this, and until when it counts."""
     until = time.time() + _REMEMBERED_S
     if kind == "bearer":
-        token = known.token(word)
-        if token is None:
-            return None
-        return token.name, token.role, until if token.ends_at is None else min(until, token.ends_at)
+        if token := known.token(word):
+            return token.name, token.role, min(until, token.ends_at or until)
+        told = issuer.who(word) if issuer else None
+        return told and (told[0], told[1], min(until, told[2]))
     if kind == "basic" and known.users:
         name, colon, password = _decoded(word).partition(":")
         role = known.user(name, password) if colon else None
@@ -160,7 +174,34 @@ class Tls:
 
     def check(self) -> None:
         """Raise BadOption when the files cannot be used together."""
+        self._context()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context of a server; each handshake uses the files as they then are.
+
+        Raises:
+            BadOption: the files cannot be used together.
+        """
+        fresh = Fresh(self.paths, self._context)
+
+        def newest(asked: ssl.SSLObject | ssl.SSLSocket, _name: object, _context: object) -> None:
+            asked.context = fresh.get()
+
+        first = self._context()
+        first.sni_callback = newest
+        return first
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files."""
+        return tuple(path for path in (self.cert, self.key, self.client_ca) if path)
+
+    def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # A session that is taken up again would not be asked for its certificate again.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
         try:
             context.load_cert_chain(self.cert, self.key)
         except (OSError, ValueError) as err:
@@ -169,8 +210,10 @@ class Tls:
         try:
             if self.client_ca is not None:
                 context.load_verify_locations(self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ValueError) as err:
             raise BadOption(f"the authority {self.client_ca} cannot be used: {err}") from None
+        return context
 
 
 def split_address(address: str, what: str) -> tuple[str, int]:

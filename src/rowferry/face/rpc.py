@@ -28,6 +28,7 @@ from rowferry.errors import (
     Verdict,
 )
 from rowferry.face.descriptors import share_of_descriptors
+from rowferry.face.fresh import Fresh
 from rowferry.face.gate import Gate, Tls, split_address
 from rowferry.face.json_log import redacted
 from rowferry.face.sources import Sources
@@ -302,9 +303,22 @@ def serve(
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    ca = tls.client_ca.read_bytes() if tls.client_ca else None
-    return grpc.ssl_server_credentials(
-        [(tls.key.read_bytes(), tls.cert.read_bytes())],
-        root_certificates=ca,
-        require_client_auth=ca is not None,
+    """Return credentials that are the files' at each handshake."""
+
+    def read() -> Any:
+        tls.check()  # gRPC itself says nothing of what is wrong
+        ca = tls.client_ca.read_bytes() if tls.client_ca else None
+        pair = (tls.key.read_bytes(), tls.cert.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=ca)
+
+    fresh = Fresh(tls.paths, read)
+    first = last = fresh.get()
+
+    def newer() -> Any:
+        nonlocal last
+        before, last = last, fresh.get()
+        return None if last is before else last
+
+    return grpc.dynamic_ssl_server_credentials(
+        first, newer, require_client_authentication=tls.client_ca is not None
     )

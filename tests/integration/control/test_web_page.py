@@ -20,10 +20,12 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from web_kit import PATIENCE_MS, SECRET, SERVERS, Fleet, filled, started_browser
 
 from rowferry.control.lifecycle import FeedState, Verb
+from rowferry.control.operator.actor import Role
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable
 from rowferry.face.about import About
+from rowferry.face.credentials import KnownLogins, Token, token_digest
 from rowferry.face.gate import Gate
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.serving import Serving, serve
@@ -382,6 +384,53 @@ def test_a_login_is_asked_for_and_kept_for_the_tab(desk: Desk) -> None:
     other.keyboard.press("Enter")
     expect(other.locator("tr.feed")).to_have_count(7)
     assert token not in page.content() + other.content()
+
+
+def logged_in(desk: Desk, role: Role, route: str = "", **how: Any) -> Page:
+    """Open the page as somebody with a role."""
+    token = f"{SECRET}-{role}"
+    known = KnownLogins({}, (Token(f"{role}-ann", role, token_digest(token)),))
+    page = desk.open(route, url=desk.served(Gate(known)).url, **how)
+    page.fill("#login-token", token)
+    page.keyboard.press("Enter")
+    expect(page.locator("#you")).to_have_text(f"{role}-ann · {role}")
+    return page
+
+
+@pytest.mark.parametrize("role", Role)
+def test_each_role_sees_what_it_may_do(desk: Desk, role: Role, tmp_path: Path) -> None:
+    page = logged_in(desk, role, "changefeed/inventory-topic", color_scheme="light")
+    expect(page.locator("h1")).to_contain_text("inventory-topic")
+    buttons = {
+        "Pause inventory-topic": Role.OPERATOR,
+        "Reset…": Role.OPERATOR,
+        "Tables…": Role.ADMIN,
+        "Remove…": Role.ADMIN,
+    }
+    for name, needed in buttons.items():
+        count = 1 if role >= needed else 0
+        expect(page.get_by_role("button", name=name)).to_have_count(count)
+    for name in ("Change settings", "New changefeed"):
+        expect(page.get_by_role("link", name=name)).to_have_count(int(role is Role.ADMIN))
+    if role is Role.VIEWER:
+        page.screenshot(path=Path(PICTURES or tmp_path) / "web-viewer.png", animations="disabled")
+    else:
+        page.get_by_role("button", name="Pause inventory-topic").click()
+        desk.is_soon("inventory-topic", FeedState.STOPPED)
+        asked = page.locator(".history li", has_text="asked").first
+        expect(asked).to_contain_text(f"{role}-ann")
+        expect(asked).to_contain_text("127.0.0.1")
+    page.keyboard.press("n")  # the key and the address lead no further than the buttons
+    page.evaluate("location.hash = '#/new'")
+    if role is Role.ADMIN:
+        expect(page.locator("#new-source")).to_be_visible()
+    else:
+        expect(page.locator("main")).to_contain_text("Your role may not do that")
+        page.evaluate("location.hash = '#/sql'")
+        page.fill("#statement", "DROP CHANGEFEED `inventory-topic`")
+        page.get_by_role("button", name="Run").click()
+        expect(page.locator("main")).to_contain_text("RF-1033")
+        assert desk.state("inventory-topic") is not None
 
 
 def test_a_server_that_does_not_answer(desk: Desk) -> None:

@@ -22,6 +22,7 @@ from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_setting
 from rowferry.face.cli.warm import compile_kernels
 
 if TYPE_CHECKING:
+    from rowferry.face.bearer import TokenIssuer
     from rowferry.face.gate import Tls
 
 LOG = logging.getLogger(__name__)
@@ -69,6 +70,18 @@ def server_command(
     users_file: Annotated[
         Path | None, typer.Option(help="File with users, their roles and hashed passwords")
     ] = None,
+    oidc_issuer: Annotated[
+        str | None, typer.Option(help="Whose signed tokens are believed: the claim iss")
+    ] = None,
+    oidc_audience: Annotated[
+        str | None, typer.Option(help="For whom they must be made: the claim aud")
+    ] = None,
+    oidc_jwks: Annotated[
+        str | None, typer.Option(help="Its keys: a JWKS file, or an https:// address")
+    ] = None,
+    oidc_role_claim: Annotated[
+        str, typer.Option(help="The claim that holds rowferry-viewer, -operator or -admin")
+    ] = "roles",
     server_name: Annotated[
         list[str] | None,
         typer.Option(help="A further name of this server, for browsers; may be repeated"),
@@ -124,8 +137,9 @@ def server_command(
     from rowferry.spec.reach import Reach
 
     _give_memory_back()
+    issuer = _issuer(oidc_issuer, oidc_audience, oidc_jwks, oidc_role_claim)
     settings, tls = read_settings(spark_conf or []), _tls(tls_cert, tls_key, tls_ca)
-    gate, sources = Gate.read(token_file, users_file), Sources.parse(source or [])
+    gate, sources = Gate.read(token_file, users_file, issuer), Sources.parse(source or [])
     names = ServerNames.read(
         [a for a in (addr, advertise_addr) if a], server_name or [], trusted_proxy or []
     )
@@ -192,6 +206,19 @@ def _give_memory_back() -> None:
         library = ctypes.CDLL(None)
         for setting, value in _MALLOC.items():
             library.mallopt(setting, value)
+
+
+def _issuer(
+    issuer: str | None, audience: str | None, jwks: str | None, role_claim: str
+) -> TokenIssuer | None:
+    from rowferry.face.bearer import TokenIssuer
+
+    given = [one for one in (issuer, audience, jwks) if one]
+    if not given:
+        return None
+    if not issuer or not audience or not jwks:
+        raise BadOption("signed tokens need --oidc-issuer, --oidc-audience and --oidc-jwks")
+    return TokenIssuer(issuer, audience, jwks, role_claim)
 
 
 def _tls(cert: Path | None, key: Path | None, authority: Path | None) -> Tls | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from types import TracebackType
 from typing import Self
@@ -104,8 +103,7 @@ def serve(
     Raises:
         BadOption: the address is taken or of another form, or the TLS files cannot be used.
     """
-    if tls is not None:
-        tls.check()
+    context = tls.context() if tls else None
     place = BoundAddress(where) if isinstance(where, str) else where
     config = uvicorn.Config(
         app,
@@ -121,7 +119,8 @@ def serve(
         timeout_graceful_shutdown=_GRACE_S,
         ssl_certfile=tls.cert if tls else None,
         ssl_keyfile=tls.key if tls else None,
-        ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
+    config.load()
+    if context is not None:
+        config.ssl = context
     return Serving(uvicorn.Server(config), place).start()

@@ -66,14 +66,14 @@ async function ask(method, path, body, signal) {
     if (error.name === "AbortError") throw error;
     throw new Unreachable("The server does not answer.");
   }
-  if (answer.status === 502 || answer.status === 503 || answer.status === 504) {
-    throw new Unreachable(`a proxy answers ${answer.status}`); // the server behind it is away
-  }
   let found = null;
   try {
     found = text ? parsed(text) : null;
   } catch {
     if (answer.ok) throw new Unreachable("something else than Rowferry answers here");
+  }
+  if ([502, 503, 504].includes(answer.status) && !found?.error_msg) {
+    throw new Unreachable(`a proxy answers ${answer.status}`); // the server behind it is away
   }
   if (!answer.ok) {
     const words = found?.error_msg ?? `the server answered ${answer.status}`;

@@ -57,12 +57,21 @@ function keeping(make) {
   return kept.page.root;
 }
 
+const ROLES = ["viewer", "operator", "admin"];
+
+/** Whether whoever looks at the page has this role, or a higher one. */
+function may(role) {
+  return ROLES.indexOf(state.overview?.you?.role) >= ROLES.indexOf(role);
+}
+
 function waiting(words) {
   return h("div", { class: "page", "data-key": "waiting" }, h("p", { class: "card blank" }, words));
 }
 
 function view() {
   const { page, id } = state.route;
+  if ((page === "new" || page === "change") && state.overview && !may("admin"))
+    return waiting(["Your role may not do that. ", h("a", { href: "#/" }, "All changefeeds")]);
   if (page === "new") return keeping(() => createView(told));
   if (page === "sql") return keeping(() => sqlView(told));
   if (id) {
@@ -98,6 +107,10 @@ function renderLive() {
   if (live.textContent !== words) live.textContent = words;
   if (server) live.title = `This server started ${ago(server.started_at)}`;
   document.body.classList.toggle("stale", away);
+  const you = state.overview?.you;
+  document.body.dataset.role = you?.role ?? "viewer"; // what another role needs is not shown
+  const who = you && you.name !== "anybody" ? `${you.name} · ${you.role}` : "";
+  if ($("you").textContent !== who) $("you").textContent = who;
   const banner = $("banner");
   banner.hidden = !away;
   if (away) {
@@ -292,7 +305,7 @@ const KEYS = {
   k: () => step(-1),
   ArrowDown: () => step(1),
   ArrowUp: () => step(-1),
-  n: () => (location.hash = "#/new"),
+  n: () => may("admin") && (location.hash = "#/new"),
   t: theme,
   "?": ACTIONS.help,
 };
@@ -344,7 +357,7 @@ function route(event) {
   const { page } = state.route;
   if (page === "list" && $("search")) $("search").value = state.list.search;
   window.scrollTo(0, page === "list" ? listScroll : 0);
-  if (page === "new") $("new-source").focus();
+  if (page === "new") $("new-source")?.focus();
   else if (seeks && $("search")) $("search").focus();
   else if (event) focusLost(page === "list" ? before.id : ""); // at first, Tab begins at the top
   seeks = false;

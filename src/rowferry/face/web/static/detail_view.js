@@ -219,13 +219,14 @@ function history(feed, now) {
   );
 }
 
-function button(verb, word, feed, busy, tone = "") {
+function button(verb, needs, word, feed, busy, tone = "") {
   return h(
     "button",
     {
       type: "button",
       class: `button small ${tone}`,
       "data-do": verb,
+      "data-needs": needs,
       "data-id": feed.id,
       disabled: busy.has(feed.id),
     },
@@ -252,13 +253,14 @@ export function detailView(state) {
           "a",
           {
             class: "button small",
+            "data-needs": "admin",
             href: `#/changefeed/${encodeURIComponent(feed.id)}/change`,
           },
           "Change settings",
         ),
-        mayTakeTables(feed.state) && button("tables", "Tables…", feed, busy),
-        button("reset", "Reset…", feed, busy),
-        button("remove", "Remove…", feed, busy, "danger"),
+        mayTakeTables(feed.state) && button("tables", "admin", "Tables…", feed, busy),
+        button("reset", "operator", "Reset…", feed, busy),
+        button("remove", "admin", "Remove…", feed, busy, "danger"),
       ),
       h(
         "p",

@@ -90,6 +90,7 @@ export function pauseButton(feed, busy) {
       type: "button",
       class: "button small",
       "data-do": verb,
+      "data-needs": "operator",
       "data-id": feed.id,
       disabled: busy.has(feed.id),
       "aria-label": `${word} ${feed.id}`,
@@ -259,7 +260,7 @@ function nothingYet() {
     { class: "card blank" },
     h("h2", {}, "No changefeed yet"),
     h("p", {}, "A changefeed carries every committed change of some tables to a target."),
-    h("p", {}, h("a", { class: "button primary", href: "#/new" }, "Create the first one")),
+    h("p", {}, h("a", { class: "button primary", href: "#/new", "data-needs": "admin" }, "Create the first one")),
     h("p", { class: "small" }, "From the shell: ", h("code", {}, "rowferry changefeed create")),
   );
 }
