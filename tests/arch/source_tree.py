@@ -262,6 +262,36 @@ def _imported_module(target: str, ours: set[str]) -> str:
     return joined if joined in ours else inner
 
 
+# What judges promise P4, and what must not be among all that it imports, however far away: the code
+# whose work is judged.
+JUDGES: tuple[str, ...] = ("testing.validators*", "testing.model", "testing.rebuild")
+JUDGED = "downstream.rebuild*"
+
+
+def shared_with_the_judged(sources: Sources) -> list[str]:
+    """Return how a judge comes by the code that it judges: module after module."""
+    ours = {module_name(path) for path in sources}
+    next_to = {
+        module_name(path): {
+            _imported_module(target, ours)
+            for _, target in imports(path, text)
+            if target.split(":")[0].split(".")[0] == "rowferry"
+        }
+        for path, text in sources.items()
+    }
+    found = []
+    for judge in sorted(name for name in ours if _fits(name, JUDGES)):
+        ways = {judge: judge}
+        waiting = [judge]
+        while waiting:
+            here = waiting.pop()
+            for there in sorted(next_to.get(here, set()) - ways.keys()):
+                ways[there] = f"{ways[here]} > {there}"
+                waiting.append(there)
+        found += [way for name, way in sorted(ways.items()) if _fits(name, [JUDGED])]
+    return found
+
+
 def wrong_layers(sources: Sources) -> list[str]:
     """Return imports of ours that go up, or across from stage to stage."""
     found = []

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from source_tree import MAY_IMPORT, OWNERS, ROOT, read_sources, wrong_layers, wrong_owners
+from source_tree import (
+    MAY_IMPORT,
+    OWNERS,
+    ROOT,
+    read_sources,
+    shared_with_the_judged,
+    wrong_layers,
+    wrong_owners,
+)
 
 
 def test_layers_hold() -> None:
@@ -12,6 +20,25 @@ def test_layers_hold() -> None:
 
 def test_foreign_libraries_stay_with_their_owners() -> None:
     assert wrong_owners(read_sources()) == []
+
+
+def test_who_judges_a_rebuild_shares_no_code_with_it() -> None:
+    """Else an error of the product's rebuild is one of its judge, too, and nobody sees it."""
+    assert shared_with_the_judged(read_sources()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from rowferry.downstream.rebuild.evolve import convert_value",
+        "from rowferry.testing.verify import verify_stored",  # which rebuilds by the product
+    ],
+)
+def test_a_judge_that_comes_by_what_it_judges_is_found(text: str) -> None:
+    path = "rowferry/testing/model.py"
+    planted = {**read_sources(), path: f"{read_sources()[path]}\n{text}\n"}
+    found = shared_with_the_judged(planted)
+    assert any(way.startswith("testing.validators.rebuilt > ") for way in found)
 
 
 def test_the_whole_package_is_looked_at() -> None:

@@ -1,13 +1,12 @@
 """What a schema change does to the rows that are already there.
 
-Everything that follows tables shares these rules: a rebuild from files, the test kit's model of a
-database and its own rebuild.
+The test kit has rules of its own, `rowferry.testing.evolve`: who judges must not share these.
 """
 
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, localcontext
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +24,8 @@ UNMODELLED: Final = frozenset(
 _NAME = r"(?:`((?:[^`]|``)+)`|([^\s`,()]+))"
 _RENAME = re.compile(rf"\bRENAME\s+COLUMN\s+{_NAME}\s+TO\s+{_NAME}", re.IGNORECASE)
 _CHANGE = re.compile(rf"\bCHANGE\s+(?:COLUMN\s+)?{_NAME}\s+{_NAME}\s", re.IGNORECASE)
+
+_DIGITS: Final = 400  # of any number that a column can hold, a DOUBLE of 309 digits among them
 
 _ZERO: Final[dict[Kind, Any]] = {
     Kind.INTEGER: 0,
@@ -117,11 +118,11 @@ def convert_array(values: pa.Array, old: SqlType, new: SqlType) -> pa.Array:
 def _plain(value: Any, to: SqlType) -> Any:
     kind = to.kind
     if kind is Kind.DECIMAL:
-        return f"{_decimal(value):.{to.fraction_digits}f}"
+        return f"{_rounded(value, to.fraction_digits):f}"
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return pa.scalar(float(value), to.arrow).as_py()
     if kind in (Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET):
-        return int(_decimal(value).to_integral_value())
+        return int(_rounded(value, 0))
     if kind is Kind.BINARY:
         return value if isinstance(value, bytes) else str(value).encode()
     text = value.decode() if isinstance(value, bytes) else str(value)
@@ -132,8 +133,12 @@ def _plain(value: Any, to: SqlType) -> Any:
     return text
 
 
-def _decimal(value: Any) -> Decimal:
-    return Decimal(str(value).strip() or "0")
+def _rounded(value: Any, digits: int) -> Decimal:
+    """Round as the servers do: half away from zero, but a floating number to an even whole one."""
+    number = Decimal(str(value).strip() or "0")
+    to_even = isinstance(value, float) and not digits
+    with localcontext(prec=_DIGITS, rounding=ROUND_HALF_EVEN if to_even else ROUND_HALF_UP):
+        return number.quantize(Decimal(1).scaleb(-digits))
 
 
 def _zero(of: SqlType) -> Any:
