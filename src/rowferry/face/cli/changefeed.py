@@ -24,6 +24,7 @@ from rowferry.face.cli.changefeed_forms import (
     told_error,
 )
 from rowferry.face.cli.client import API, Client, connected, known_changefeeds
+from rowferry.face.cli.given_address import given_address
 from rowferry.face.cli.output import CAUGHT_UP_MS, FeedView, Printer
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.tso import commit_ts_now
@@ -50,9 +51,16 @@ Wait = Annotated[
 ]
 NoConfirm = Annotated[bool, typer.Option("--no-confirm", help="Ask nothing")]
 Source = Annotated[
-    str | None, typer.Option(help="Where to read: mysql://…, mariadb://… or range://HOST:PORT")
+    str | None,
+    typer.Option(
+        callback=given_address,
+        help="Where to read: mysql://…, mariadb://… or range://HOST:PORT",
+    ),
 ]
-SinkUri = Annotated[str | None, typer.Option(help="Where to write, with ?protocol=… and more")]
+SinkUri = Annotated[
+    str | None,
+    typer.Option(callback=given_address, help="Where to write, with ?protocol=… and more"),
+]
 Config = Annotated[
     Path | None, typer.Option(help="Settings with TiCDC's key names: .toml, .yaml or .json")
 ]

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rowferry.face.cli.given_address import given_address
 from rowferry.face.cli.output import Printer
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ Meta = Annotated[
     str,
     typer.Option(
         envvar="ROWFERRY_META",
+        callback=given_address,
         help="The meta database: sqlite:///path, mysql://…, mariadb://… or postgresql://…",
     ),
 ]

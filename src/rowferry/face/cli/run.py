@@ -13,6 +13,7 @@ import typer
 from rowferry.control.feed.service import RunListener, RunSettings, prepare, run, stored_spec
 from rowferry.control.feed.supervise import Until
 from rowferry.errors import BadOption
+from rowferry.face.cli.given_address import given_address
 from rowferry.face.cli.output import RunView, consoles, counted
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_settings
@@ -24,9 +25,19 @@ WORK_DIR = Path(".rowferry")
 
 def run_command(
     source: Annotated[
-        str, typer.Option(help="Where to read: mysql://…, mariadb://… or range://HOST:PORT")
+        str,
+        typer.Option(
+            callback=given_address,
+            help="Where to read: mysql://…, mariadb://… or range://HOST:PORT; or @FILE, env:NAME",
+        ),
     ],
-    sink_uri: Annotated[str, typer.Option(help="Where to write: file:///dir?protocol=csv")],
+    sink_uri: Annotated[
+        str,
+        typer.Option(
+            callback=given_address,
+            help="Where to write: file:///dir?protocol=csv; or @FILE, env:NAME",
+        ),
+    ],
     config: Annotated[
         Path | None, typer.Option(help="Settings with TiCDC's key names: .toml, .yaml or .json")
     ] = None,
@@ -38,6 +49,7 @@ def run_command(
         str | None,
         typer.Option(
             envvar="ROWFERRY_META",
+            callback=given_address,
             help="Meta database; default: sqlite:///.rowferry/<changefeed id>.db",
         ),
     ] = None,

@@ -15,6 +15,7 @@ import typer
 
 from rowferry import __version__
 from rowferry.errors import BadOption, RowferryError
+from rowferry.face.cli.given_address import given_address, given_addresses
 from rowferry.face.cli.output import consoles
 from rowferry.face.cli.run import WORK_DIR
 from rowferry.face.cli.signals import stop_on_signal
@@ -47,12 +48,16 @@ def server_command(
         str | None,
         typer.Option(
             envvar="ROWFERRY_META",
+            callback=given_address,
             help="Meta database of the fleet; default: sqlite:///.rowferry/meta.db",
         ),
     ] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(help="For requests that name no source: URI, or ID=URI; may be repeated"),
+        typer.Option(
+            callback=given_addresses,
+            help="For requests that name no source: URI, or ID=URI; may be repeated",
+        ),
     ] = None,
     spark_master: SparkMaster = "local[*]",
     spark_conf: SparkConf = None,
