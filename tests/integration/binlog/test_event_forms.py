@@ -124,7 +124,7 @@ def ids(feed: Feed, table: str = "t") -> list[int]:
 
 def end_xa(session: Session, statement: str) -> None:
     """End a prepared transaction of a session that has just gone."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while True:
         try:
             session(statement)

@@ -218,7 +218,7 @@ def scene(source_server: Server, tmp_path: Path, request: pytest.FixtureRequest)
 
 def purge(server: Server) -> str:
     """Remove all files of the log but the newest one, and return that; readers may still go."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while True:
         files = [str(row[0]) for row in server.execute("SHOW BINARY LOGS")]
         if len(files) == 1:

@@ -27,7 +27,7 @@ class LogRow:
     value: bytes
 
 
-def eventually(check: Callable[[], bool], seconds: float = 20) -> None:
+def eventually(check: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < end, "it did not become true in time"
@@ -61,7 +61,7 @@ def pulled(
 def whole_log(reader: RangeClient, store: Store, table: TableId) -> list[LogRow]:
     """Return all changes of a table in commit-ts order; leaders may be changing."""
     schema = store.table(table)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while True:
         try:
             rows: list[LogRow] = []

@@ -149,7 +149,7 @@ def test_a_closed_timestamp_advances_on_idle_ranges(
 ) -> None:
     asked = [(r, 0) for r in routes_of(reader, store.table(table))]
     now = store.timestamp()
-    eventually(lambda: all(h.closed_ts >= now for h in reader.heads(asked)), 5)
+    eventually(lambda: all(h.closed_ts >= now for h in reader.heads(asked)))
 
 
 def test_another_cluster_is_refused(cluster: LocalCluster, reader: RangeClient) -> None:
@@ -211,5 +211,5 @@ def test_servers_end_on_sigterm_and_give_their_ranges_back(tmp_path: Path) -> No
         leaving = store.ranges()[0].leader
         number = cluster.addresses.index(leaving)
         assert cluster.stop_server(number, signal.SIGTERM) == 0
-        eventually(lambda: store.ranges()[0].leader != leaving, 5)
+        eventually(lambda: store.ranges()[0].leader != leaving)
         assert store.servers() == [cluster.addresses[1 - number]]

@@ -16,7 +16,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def wait_gone(pid: int, patience_s: float = 30.0) -> None:
+def wait_gone(pid: int, patience_s: float = 120.0) -> None:
     deadline = time.monotonic() + patience_s
     while not is_gone(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"

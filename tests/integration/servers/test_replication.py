@@ -74,7 +74,7 @@ def received(replica: Server, source: Server) -> None:
         (at,) = source.execute("SHOW BINARY LOG STATUS")
     else:
         (at,) = source.execute("SHOW MASTER STATUS")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         status = _status(replica)
         read = (
@@ -89,7 +89,7 @@ def received(replica: Server, source: Server) -> None:
 
 def purge(server: Server) -> None:
     """Leave only the newest file of the log; MariaDB keeps one that is in use, and says nothing."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(logs := server.execute("SHOW BINARY LOGS")) > 1:
         server.execute("PURGE BINARY LOGS TO %s", logs[-1][0])
         assert time.monotonic() < deadline, logs

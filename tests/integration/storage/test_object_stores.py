@@ -26,7 +26,7 @@ def test_of_many_that_create_one_name_one_wins(server: ObjectServer, prefix: str
     def create(number: int) -> bytes | None:
         files = files_at(sink_uri(server, prefix))
         content = b"%d" % (number // 2)  # two of them bring the same bytes
-        meet.wait(60)
+        meet.wait(120)
         try:
             files.create("a/x", content)
         except FileConflict:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from rowferry.control.feed.lease import Claim, Heartbeat, Holder
 from rowferry.errors import Fenced, MetaUnavailable
 
-PATIENCE_S = 60.0  # an upper bound for a machine under load, never reached by working code
+PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by working code
 
 
 def _holder_of(pid: int) -> Holder:

@@ -184,7 +184,7 @@ def test_two_tasks_that_write_the_same_at_once(tmp_path: Path) -> None:
 
         def frames():  # type: ignore[no-untyped-def]
             yield 0, frame(b"a" * 100_000)
-            meet.wait(60)
+            meet.wait(120)
             yield 0, frame(b"b" * 100_000)
 
         (receipt,) = sink.write(plan.stretch.segments[0], plan.outputs, frames())
@@ -195,7 +195,7 @@ def test_two_tasks_that_write_the_same_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert sorted(notes) == [False] + [True] * 7
     assert files_in(tmp_path) == {f"{DAY}/{name(1)}": b"a" * 100_000 + b"b" * 100_000}
 

@@ -140,7 +140,7 @@ def test_lanes_are_sent_side_by_side(receiver: HttpReceiver) -> None:
     note = receiver.note
 
     def meet(request):  # type: ignore[no-untyped-def]
-        together.wait(60)
+        together.wait(120)
         return note(request)
 
     receiver.note = meet  # type: ignore[method-assign]
