@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos fuzz wheel site docs clean tools
+.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos fuzz audit advisories wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -180,6 +180,14 @@ fuzz: setup ## throw damaged inputs at every reader of what others send; INPUTS=
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --quiet \
 		--generate-hashes --no-header --no-annotate --no-emit-index-url -o requirements.lock
+
+audit: $(VENV)/.installed ## check the locked libraries and their licences; write dist/rowferry.cdx.json, what Rowferry is made of
+	@$(BIN)/python deploy/audit.py
+
+PIP_AUDIT := pip-audit==2.9.0
+
+advisories: $(BIN)/uv ## ask for known weaknesses of the locked libraries; needs a network
+	@$(BIN)/uv tool run $(PIP_AUDIT) --disable-pip --require-hashes --requirement requirements.lock
 
 wheel: $(VENV)/.installed ## build dist/rowferry-*.whl
 	@$(BIN)/hatchling build -t wheel
