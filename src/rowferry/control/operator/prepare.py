@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,14 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.control.operator.table_rules import filter_rules, with_rules
 from rowferry.control.store.connection import has_database
 from rowferry.control.store.sql_store import open_store
-from rowferry.errors import OptionsConflict, SpecChanged, WrittenOntoItself
+from rowferry.errors import (
+    OddAnswer,
+    OptionsConflict,
+    RowferryError,
+    SinkError,
+    SpecChanged,
+    WrittenOntoItself,
+)
 from rowferry.flow.assemble import Flow, assemble, decisions_of, option_tables, sink_traits
 from rowferry.flow.capture.contract import ChecksStart, Marking, Stamping
 from rowferry.flow.sink.contract import HasAdvice, MarkReading, Owner
@@ -22,6 +31,7 @@ from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
+LOG = logging.getLogger(__name__)
 _EPOCH_TO_COME = (1 << 62) - 1  # the claim comes later; it will be above every epoch so far
 
 
@@ -100,11 +110,12 @@ def _examined(
         )
     if before is not None:
         check_alterable(before, spec, flow)
-    tables = flow.capture.probe(flow.decide)
-    if (anew or before is None) and isinstance(flow.capture, ChecksStart):
-        flow.capture.check_beginning()
-    told += flow.capture.notices
-    spec, flow = _with_cluster_id(spec, before, flow)
+    with _asking(OddAnswer, "source", spec.source):
+        tables = flow.capture.probe(flow.decide)
+        if (anew or before is None) and isinstance(flow.capture, ChecksStart):
+            flow.capture.check_beginning()
+        told += flow.capture.notices
+        spec, flow = _with_cluster_id(spec, before, flow)
     if flow.sink.separates_partitions and flow.capture.unnumbered:
         names = ", ".join(str(n) for n in flow.capture.unnumbered)
         raise OptionsConflict(
@@ -118,20 +129,38 @@ def _examined(
     captured = tuple(t for t in tables if flow.decide.captures(t))
     flow.decide.claim_names(captured)
     seen = [flow.decide.seen_as(t) for t in captured]
-    refuse_self_replication(flow, seen)
-    if before is None:
-        flow.sink.check_tables(seen)
-        _check_stamps(flow, captured)
-        for part in (flow.sink, flow.format):
-            if isinstance(part, HasAdvice):
-                told += part.advice(seen)
-    flow.format.probe()
-    flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
+    with _asking(SinkError, "sink", spec.sink):
+        refuse_self_replication(flow, seen)
+        if before is None:
+            flow.sink.check_tables(seen)
+            _check_stamps(flow, captured)
+            for part in (flow.sink, flow.format):
+                if isinstance(part, HasAdvice):
+                    told += part.advice(seen)
+        flow.format.probe()
+        flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
     if not captured:
         told.append("no table matches the filter yet; new ones are picked up when created")
     taken = {t.id for t in captured}
     keyless = tuple(t for t in tables if t.id not in taken and flow.decide.keeps_table(t.id))
     return PreparedFeed(spec, flow, captured, tuple(told), keyless)
+
+
+@contextmanager
+def _asking(error: type[RowferryError], who: str, uri: Uri) -> Iterator[None]:
+    """Let an answer that makes no sense be an error of ours.
+
+    Whoever is asked need not be what the URI says: its words may fit the protocol, and yet be of
+    another kind, count or size than any server's. The log has what could not be done with them.
+    """
+    try:
+        yield
+    except RowferryError:
+        raise
+    except Exception as err:
+        LOG.warning("what the %s answers makes no sense", who, exc_info=True)
+        words = f"the {who} at {uri.address} gives an answer that makes no sense; the log has more"
+        raise error(words) from err
 
 
 def refuse_self_replication(flow: Flow, tables: Iterable[TableSchema]) -> None:
@@ -212,7 +241,8 @@ def check_rules(old: ChangefeedSpec, new: ChangefeedSpec) -> None:
         BadInput: as `check_added_rules` does, or a captured table cannot go to the sink.
     """
     flow = assemble(new)
-    tables = flow.capture.probe(flow.decide)
+    with _asking(OddAnswer, "source", new.source):
+        tables = flow.capture.probe(flow.decide)
     captured = tuple(t for t in tables if flow.decide.captures(t))
     flow.decide.claim_names(captured)
     flow.sink.check_tables([flow.decide.seen_as(t) for t in captured])
