@@ -94,6 +94,8 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     def carry_out(*words: str) -> Ended:
         monkeypatch.setattr(cli, "app", _command())
         monkeypatch.setattr(sys, "argv", ["rowferry", *words])
+        # However pytest was started, the command is started by its name.
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
         code: object = 0
         try:
             cli.main()
