@@ -81,7 +81,7 @@ def test_a_broker_that_is_slow_to_make_a_topic(
             return whole(self, *args, **more)
 
         monkeypatch.setattr(AdminClient, "create_topics", asked)
-        feed = scene.feed("protocol=canal-json&partition-num=2&read-timeout=300ms")
+        feed = scene.feed("protocol=canal-json&partition-num=2&read-timeout=3s")
         silent = iter([False])
         feed.step()
         assert feed.faults == []
