@@ -184,7 +184,8 @@ def test_keys_come_from_an_address_and_change(
     published: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, answer = published
-    answer["body"] = json.dumps(KeySet([KEYS["RS256"]]).as_dict(private=False)).encode()
+    first = json.dumps(KeySet([KEYS["RS256"]]).as_dict(private=False)).encode()
+    answer["body"] = first
     issuer = TokenIssuer(ISSUER, AUDIENCE, url)
     for _ in range(3):
         assert issuer.who(signed(claims())) is not None
@@ -194,7 +195,7 @@ def test_keys_come_from_an_address_and_change(
     answer["body"] = json.dumps(KeySet([KEYS["ES256"]]).as_dict(private=False)).encode()
     assert issuer.who(signed(claims(), "ES256")) is not None
     assert issuer.who(signed(claims())) is None
-    for status, body in ((302, answer["body"]), (500, b""), (200, b"no keys"), (200, b" " * 99)):
+    for status, body in ((302, first), (500, first), (200, b"no keys"), (200, b" " * 99)):
         answer["status"], answer["body"] = status, body
         assert issuer.who(signed(claims())) is None
         assert issuer.who(signed(claims(), "ES256")) is not None  # what was known stays

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +19,13 @@ from front_kit import PATIENCE_S, Front, is_ended
 from rowferry.control.operator.operations import Operations
 from rowferry.face import rpc
 from rowferry.face.descriptors import share_of_descriptors
+from rowferry.face.gate import Gate
 from rowferry.face.rest.door import DoorPatience
 from rowferry.face.rest.turns import Turns
 from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire.subscribe_pb2_grpc import SubscriptionsStub
 
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and settings
 HALF = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "
 MOST = 12
 SHORT = DoorPatience(head_s=0.3, body_s=0.3, answer_s=60.0, rest_s=0.3, taking_s=0.3)
@@ -77,6 +79,17 @@ def test_a_body_without_end_is_ended(opened: Callable[..., Front]) -> None:
             for _ in range(100_000):
                 connection.sendall(piece)
     assert front.ask("GET", "/health").status == 200
+
+
+def test_a_body_that_nobody_reads_is_ended(opened: Callable[..., Front]) -> None:
+    """It is refused before it is read; then some of it is dropped, however fast it comes."""
+    front = opened(gate=Gate.of("word"), patience=DoorPatience(rest_s=600.0))
+    head = b"POST /api/v2/log HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with closing(front.knock(head)) as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 401")
+        with pytest.raises(ConnectionError):
+            for _ in range(2_000):
+                connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
 
 
 def test_a_body_that_is_too_large_ends_the_connection(front: Front) -> None:
@@ -206,13 +219,16 @@ def test_health_is_told_when_all_threads_are_taken(
 def test_calls_are_limited_as_well(operations: Operations) -> None:
     with rpc.serve(operations, "127.0.0.1:0", connections=MOST) as serving:
         host, _, port = serving.address.rpartition(":")
-        crowd = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(3 * MOST)]
-        try:
-            ended = [one for one in crowd[MOST:] if is_ended(one)]
-            assert len(ended) >= 2 * MOST - 1
-        finally:
-            for one in crowd:
-                one.close()
+        with ExitStack() as held:
+
+            def connected() -> socket.socket:
+                made = socket.create_connection((host, int(port)), PATIENCE_S)
+                held.enter_context(made).sendall(HTTP2)
+                return made
+
+            for _ in range(MOST):
+                assert connected().recv(1)  # the server's own settings
+            assert all(is_ended(connected()) for _ in range(3))
         with grpc.insecure_channel(serving.address) as channel:
             stub = SubscriptionsStub(channel)  # type: ignore[no-untyped-call]
             large = wire.SubscribeCDCRequest(subscriber_name="x" * (1 << 20))
