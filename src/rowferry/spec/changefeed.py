@@ -27,7 +27,7 @@ class ChangefeedSpec:
     changefeed_id: str
     source: Uri
     sink: Uri
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # it may hold secrets
     target_ts: int = 0  # it ends when everything up to here was delivered; 0: never
 
     @property
