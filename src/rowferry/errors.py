@@ -117,6 +117,13 @@ class OptionsConflict(BadInput):
     cure = "Remove one of the two settings."
 
 
+class LoginUnverified(BadInput):
+    """A warning: a database was given the password, and nobody verified that it is the real one."""
+
+    code = "RF-1035"
+    cure = "Set ssl-mode=verify-identity and ssl-ca."
+
+
 class WrittenOntoItself(OptionsConflict):
     """A changefeed whose sink is the server that it reads, under the names that it reads."""
 
@@ -129,6 +136,34 @@ class NoSuchTable(BadInput):
 
     code = "RF-1009"
     cure = "Correct the name, create the table first, or use a wildcard."
+
+
+class NothingMatches(BadInput):
+    """The filter rules of a new changefeed fit no table of the source."""
+
+    code = "RF-1040"
+    cure = "Correct the rules; --allow-empty runs all the same, for tables that are yet to come."
+
+
+class SideChanges(BadInput):
+    """A table was written to while it was compared, so nothing can be said about it."""
+
+    code = "RF-1041"
+    cure = "Compare with --online, or stop whoever writes."
+
+
+class NoSuchVersion(BadInput):
+    """A version of a lake's table that is asked for is not there: not yet, or not any more."""
+
+    code = "RF-1062"
+    cure = "Name a moment between those that the text gives."
+
+
+class BadLayout(BadInput):
+    """A rule for the files of lake tables that cannot be used, as written or for some table."""
+
+    code = "RF-1061"
+    cure = "Correct the rule in sink.lake.layouts, then update the changefeed and resume it."
 
 
 class BadChangefeedId(BadInput):
@@ -182,6 +217,20 @@ class BadColumnSelector(BadInput):
 
     code = "RF-1015"
     cure = "Keep the table's key among the columns, then update the changefeed and resume it."
+
+
+class BadTransform(BadInput):
+    """A mask or a computed column that cannot be used, or not for one of the tables or values."""
+
+    code = "RF-1050"
+    cure = "Correct the rule that the text names, or leave the column or the table out."
+
+
+class MaskLost(BadInput):
+    """A column that was masked would go out as it is, because it or its table was changed."""
+
+    code = "RF-1051"
+    cure = "Make a changefeed whose rules name the column as it is now; nothing went out in clear."
 
 
 class TargetUnfit(BadInput):
@@ -245,6 +294,27 @@ class NotSupported(BadInput):
 
     code = "RF-1022"
     cure = "Leave it: there is nothing here that it could do."
+
+
+class BadResnapshot(BadInput):
+    """A table that is to be read again beside the stream cannot be, or not as asked."""
+
+    code = "RF-1038"
+    cure = "Do as the message says, and ask again."
+
+
+class BadTrace(BadInput):
+    """The changes of a row cannot be looked for as asked."""
+
+    code = "RF-1044"
+    cure = "Do as the message says, and ask again."
+
+
+class BadQuarantine(BadInput):
+    """Parked rows that are not there, or cannot be sent again as they are."""
+
+    code = "RF-1060"
+    cure = "Do as the message says: list the parked rows, drop them, or read the table again."
 
 
 class MissingLibrary(BadInput):
@@ -349,6 +419,20 @@ class PlanRefused(StateError):
     verdict = Verdict.STOP
 
 
+class SecretsLocked(StateError):
+    """The secrets of a changefeed are encrypted with a key that is not here."""
+
+    code = "RF-2010"
+    cure = "Give --secret-key-file a file that holds the key which the text names."
+
+
+class SecretMissing(StateError):
+    """What a reference names (env:, file:, vault:) cannot be had; the same may work later."""
+
+    code = "RF-2011"
+    cure = "Put the secret where the reference says, or let this process read it there."
+
+
 # --- RF-3xxx: sources ----------------------------------------------------------------------------
 
 
@@ -443,6 +527,14 @@ class SnapshotOutdated(SourceError):
 
     code = "RF-3011"
     cure = "Nothing: the snapshot is planned anew."
+    verdict = Verdict.REPLAN
+
+
+class ResnapshotRefused(SourceError):
+    """Rows of a table could not be read again as asked; the changefeed goes on without that."""
+
+    code = "RF-3016"
+    cure = "Ask again: rowferry changefeed resnapshot, with another --where or --keys."
     verdict = Verdict.REPLAN
 
 
@@ -577,6 +669,22 @@ class TargetLost(SinkError):
     verdict = Verdict.STOP
 
 
+class QuarantineFull(SinkError):
+    """More rows were refused by the sink than the quarantine may hold."""
+
+    code = "RF-4020"
+    cure = "Correct the target, retry or drop parked rows, or raise quarantine-limit; then resume."
+    verdict = Verdict.STOP
+
+
+class RowsRefused(SinkError):
+    """Rows that cannot be sent, found before anything behind them went out; they are parked."""
+
+    code = "RF-4021"
+    cure = "Nothing: the rows are parked, and the micro-batch is carried out without them."
+    verdict = Verdict.STOP
+
+
 class PlanDiscarded(SinkError):
     """The plan was discarded while its tasks still ran; its files must not appear any more."""
 
@@ -646,6 +754,13 @@ class StoreDamaged(StoreError):
     cure = "Remove the store's directory and start it anew."
 
 
+class StoreRefused(StoreUnavailable):
+    """A server of the reference store and we do not let each other in: token or certificate."""
+
+    code = "RF-6004"
+    cure = "Give all servers and clients of the store the same authority and a known token."
+
+
 # --- RF-7xxx: Spark ------------------------------------------------------------------------------
 
 
@@ -677,6 +792,13 @@ class WrongSpark(EngineError):
     code = "RF-7003"
     cure = "Install a version that the message names; mind PYTHONPATH, which may hide it."
     verdict = Verdict.STOP
+
+
+class SparkMasterAway(EngineError):
+    """No Spark master answers at the address that was given."""
+
+    code = "RF-7004"
+    cure = "Start the Spark master, or name one that runs with --spark-master; local[*] needs none."
 
 
 # --- RF-8xxx: a server, as its clients see it ----------------------------------------------------
@@ -721,12 +843,12 @@ class AnswerLate(ServerError):
 
 
 def _tree(root: type[RowferryError]) -> dict[str, type[RowferryError]]:
-    found = {root.code: root}
+    by_code = {root.code: root}
     for child in root.__subclasses__():
         for code, error in _tree(child).items():
-            if found.setdefault(code, error) is not error:
+            if by_code.setdefault(code, error) is not error:
                 raise TypeError(f"{code} is used twice")
-    return found
+    return by_code
 
 
 BY_CODE: dict[str, type[RowferryError]] = _tree(RowferryError)
@@ -741,9 +863,9 @@ def cure_of(code: str) -> str:
 
 def from_text(text: str) -> RowferryError | None:
     """Return the error whose one-line text stands last in `text`, or None."""
-    found = _TAG.findall(text)
-    if not found:
+    tags = _TAG.findall(text)
+    if not tags:
         return None
-    code, words = found[-1]
+    code, words = tags[-1]
     error = BY_CODE.get(code)
     return error(words) if error else None

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rowferry.change.table import TableId, TableSchema
+from rowferry.change.json_form import FormRules, JsonForm
+from rowferry.change.table import MYSQL, TableId, TableSchema
 
 
 class Op(IntEnum):
@@ -23,7 +24,7 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a chunk was cut out of a longer batch, whose other rows are of tables made alike.
+    """Where a chunk was cut out of a longer batch; its other rows have the same layout.
 
     Such tables have equal columns and indexes, and differ in their names: stages that treat rows of
     both in the same way may do so with the whole.
@@ -58,14 +59,14 @@ class Rows:
     @property
     def op(self) -> npt.NDArray[np.int8]:
         """The `op` column as numpy, without a copy."""
-        found: npt.NDArray[np.int8] = self.batch.column("op").to_numpy()
-        return found
+        codes: npt.NDArray[np.int8] = self.batch.column("op").to_numpy()
+        return codes
 
     @property
     def commit_ts(self) -> npt.NDArray[np.uint64]:
         """The `commit_ts` column as numpy, without a copy."""
-        found: npt.NDArray[np.uint64] = self.batch.column("commit_ts").to_numpy()
-        return found
+        stamps: npt.NDArray[np.uint64] = self.batch.column("commit_ts").to_numpy()
+        return stamps
 
     @property
     def before(self) -> pa.StructArray:
@@ -138,7 +139,7 @@ class DdlKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaChange:
+class SchemaChange(JsonForm):
     """A DDL: after it, `table` has the definition `schema` (None: it is gone, or a database).
 
     Attributes:
@@ -149,7 +150,15 @@ class SchemaChange:
         target: the name that is written, where table routing gives another one; `query` has it too.
         previous_target: the same for `previous`.
         last_schema: the definition that a dropped table had, where it was known.
+        dialect: of the source that it comes from: `query` is in its words. Whoever has another one
+            goes by the rest.
     """
+
+    FORM = FormRules(
+        brief=True,
+        kept=("schema", "previous", "dropped_table_id", "target", "previous_target"),
+        late=("target", "previous_target"),
+    )
 
     commit_ts: int
     kind: DdlKind
@@ -161,46 +170,12 @@ class SchemaChange:
     target: TableId | None = None
     previous_target: TableId | None = None
     last_schema: TableSchema | None = None
+    dialect: str = MYSQL
 
     @property
     def written_as(self) -> TableId:
         """The name that codecs and sinks write."""
         return self.target or self.table
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        return {
-            "commit_ts": self.commit_ts,
-            "kind": int(self.kind),
-            "query": self.query,
-            "table": list(self.table),
-            "schema": self.schema.to_json() if self.schema else None,
-            "previous": list(self.previous) if self.previous else None,
-            "dropped_table_id": self.dropped_table_id,
-            "target": list(self.target) if self.target else None,
-            "previous_target": list(self.previous_target) if self.previous_target else None,
-            **({"last_schema": self.last_schema.to_json()} if self.last_schema else {}),
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> SchemaChange:
-        """Read what `to_json` wrote."""
-        return cls(
-            commit_ts=form["commit_ts"],
-            kind=DdlKind(form["kind"]),
-            query=form["query"],
-            table=TableId(*form["table"]),
-            schema=TableSchema.from_json(form["schema"]) if form["schema"] else None,
-            previous=TableId(*form["previous"]) if form["previous"] else None,
-            dropped_table_id=form["dropped_table_id"],
-            target=TableId(*form["target"]) if form.get("target") else None,
-            previous_target=(
-                TableId(*form["previous_target"]) if form.get("previous_target") else None
-            ),
-            last_schema=(
-                TableSchema.from_json(form["last_schema"]) if form.get("last_schema") else None
-            ),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,33 +8,27 @@ restart runs exactly what was stored.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from rowferry.change.chunk import SchemaChange
+from rowferry.change.json_form import FormRules, JsonForm, ListForm
 from rowferry.change.position import RangeProgress
+from rowferry.change.quarantine import PlanQuarantine
 from rowferry.change.table import TableId
 
 
 @dataclass(frozen=True, slots=True)
-class TableSlice:
+class TableSlice(ListForm):
     """The rows of one table version (and one table partition) inside a segment."""
+
+    FORM = FormRules(spread=("table",))
 
     table: TableId
     table_id: int
     version: int
     physical_id: int | None = None
-
-    def to_json(self) -> list[Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        return [*self.table, self.table_id, self.version, self.physical_id]
-
-    @classmethod
-    def from_json(cls, form: list[Any]) -> TableSlice:
-        """Read what `to_json` wrote."""
-        return cls(TableId(form[0], form[1]), *form[2:])
 
 
 class Again(Enum):
@@ -46,7 +40,7 @@ class Again(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(JsonForm):
     """One stretch of the log (or one part of a snapshot) that one task reads.
 
     Attributes:
@@ -58,7 +52,18 @@ class Segment:
         snapshot: rows are the table's initial content, not changes.
         payload: the bytes themselves, only where they are few.
         again: what a second read gives.
+        share: of a snapshot, how much of its table it is, in the source's unit.
+        reread: readers may have these rows: a part of a table is read again beside the log.
+        where: only rows for which this expression is true are meant; empty: all.
+        beside: a small part that is read between two stretches of the log, which others wait for.
+        parked: rows that were parked are sent again; `payload` has them while the plan runs.
     """
+
+    FORM = FormRules(
+        brief=True,
+        kept=("log_bytes", "snapshot", "payload", "again"),
+        late=("log_bytes", "snapshot", "again"),
+    )
 
     ordinal: int
     read: dict[str, Any]
@@ -69,36 +74,15 @@ class Segment:
     snapshot: bool = False
     payload: bytes = b""
     again: Again = Again.SAME
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        return {
-            "ordinal": self.ordinal,
-            "read": self.read,
-            "slices": [s.to_json() for s in self.slices],
-            "first_commit_ts": self.first_commit_ts,
-            "last_commit_ts": self.last_commit_ts,
-            "log_bytes": self.log_bytes,
-            "snapshot": self.snapshot,
-            "payload": b64encode(self.payload).decode(),
-            "again": self.again.value,
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Segment:
-        """Read what `to_json` wrote."""
-        return cls(
-            **{
-                **form,
-                "slices": tuple(TableSlice.from_json(s) for s in form["slices"]),
-                "payload": b64decode(form["payload"]),
-                "again": Again(form.get("again", "same")),
-            }
-        )
+    share: int = 0
+    reread: bool = False
+    where: str = ""
+    beside: bool = False
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(JsonForm):
     """The source's answer to "what comes next".
 
     Attributes:
@@ -112,6 +96,8 @@ class Stretch:
         finished: nothing will follow: what was asked for is complete.
     """
 
+    FORM = FormRules(late=("finished",))
+
     segments: tuple[Segment, ...]
     schema_changes: tuple[SchemaChange, ...]
     position: dict[str, Any]
@@ -121,36 +107,9 @@ class Stretch:
     caught_up: bool = False
     finished: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        return {
-            "segments": [s.to_json() for s in self.segments],
-            "schema_changes": [s.to_json() for s in self.schema_changes],
-            "position": self.position,
-            "ranges": [r.to_json() for r in self.ranges],
-            "gone_ranges": list(self.gone_ranges),
-            "watermark": self.watermark,
-            "caught_up": self.caught_up,
-            "finished": self.finished,
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Stretch:
-        """Read what `to_json` wrote."""
-        return cls(
-            segments=tuple(Segment.from_json(s) for s in form["segments"]),
-            schema_changes=tuple(SchemaChange.from_json(s) for s in form["schema_changes"]),
-            position=form["position"],
-            ranges=tuple(RangeProgress.from_json(r) for r in form["ranges"]),
-            gone_ranges=tuple(form["gone_ranges"]),
-            watermark=form["watermark"],
-            caught_up=form["caught_up"],
-            finished=form.get("finished", False),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class Output(ListForm):
     """What a sink assigned to one slice of one segment, e.g. a file's directory and number."""
 
     segment: int
@@ -159,7 +118,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(JsonForm):
     """What a queue's sink assigns to a slice: where its rows go, and what fits there.
 
     Attributes:
@@ -167,30 +126,28 @@ class Topic:
         max_message_bytes: the largest message that the queue takes.
         exact: a replay gives the same messages; a snapshot that is read again need not.
         last_segment: of those that share transactions with the slice's own; None: it shares none.
+        lineage: the name under which a queue knows repeats, the same each time that the plan is
+            carried out; "": it does not look for any.
+        whole: the topic is one piece: its one partition has no name of its own.
     """
+
+    FORM = FormRules(
+        order=("name", "partitions", "max_message_bytes", "last_segment"),
+        brief=True,
+        keys={"name": "topic", "max_message_bytes": "limit"},
+    )
 
     name: str
     partitions: int
     max_message_bytes: int
     exact: bool = True
     last_segment: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form in which it is an output's target; `from_json` reads it back."""
-        found = {"topic": self.name, "partitions": self.partitions, "limit": self.max_message_bytes}
-        if self.last_segment is not None:
-            found["last_segment"] = self.last_segment
-        return found if self.exact else {**found, "exact": False}
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Topic:
-        """Read what `to_json` wrote."""
-        name, partitions, limit = form["topic"], form["partitions"], form["limit"]
-        return cls(name, partitions, limit, form.get("exact", True), form.get("last_segment"))
+    lineage: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(JsonForm):
     """One micro-batch, complete: what `pending` holds in the meta database.
 
     Attributes:
@@ -199,8 +156,11 @@ class Plan:
         planned_at_ms: the only clock reading that encoders may use.
         outputs: what the sink assigned, for every slice of every segment.
         sink_state: the sink's own state after this micro-batch (JSON), stored when published.
+        quarantine: whose rows are parked instead of sent, or sent again; None: nobody's.
         epoch: of whoever carries it out now; not stored.
     """
+
+    FORM = FormRules(brief=True, kept=("outputs", "sink_state"), unstored=("epoch",))
 
     micro_batch: int
     spec_version: int
@@ -208,6 +168,7 @@ class Plan:
     stretch: Stretch
     outputs: tuple[Output, ...] = ()
     sink_state: dict[str, Any] | None = None
+    quarantine: PlanQuarantine | None = None
     epoch: int = 0
 
     def outputs_of(self, segment: int) -> tuple[Output, ...]:
@@ -217,29 +178,6 @@ class Plan:
     def with_(self, **changes: Any) -> Plan:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        return {
-            "micro_batch": self.micro_batch,
-            "spec_version": self.spec_version,
-            "planned_at_ms": self.planned_at_ms,
-            "stretch": self.stretch.to_json(),
-            "outputs": [[o.segment, o.slice, o.target] for o in self.outputs],
-            "sink_state": self.sink_state,
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Plan:
-        """Read what `to_json` wrote."""
-        return cls(
-            micro_batch=form["micro_batch"],
-            spec_version=form["spec_version"],
-            planned_at_ms=form["planned_at_ms"],
-            stretch=Stretch.from_json(form["stretch"]),
-            outputs=tuple(Output(*o) for o in form["outputs"]),
-            sink_state=form["sink_state"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +202,27 @@ class Receipt:
     bytes: int
     source_bytes: int = 0
     note: dict[str, Any] | None = None  # the sink's own words, e.g. "the file was already there"
-    found: dict[str, Any] | None = None  # the source's own words, e.g. where a snapshot stands
+    source_facts: dict[str, Any] | None = (
+        None  # the source's own words, e.g. where a snapshot stands
+    )
     captured: Volume = Volume()  # of the whole segment, in one of its receipts
     decided: Volume = Volume()  # what was left of that when filters and row policy had decided
+    last_ts: int = 0  # the greatest commit-ts of its rows; 0: there are none
+    counts: dict[str, int] | None = None  # what happened in the task: see `change.event_counts`
+    sample: list[dict[str, Any]] | None = None  # the last changes of a segment: `SampledChange`
+    quarantine: dict[str, Any] | None = None  # rows that are parked, keys that were refused
+
+    @property
+    def is_of_output(self) -> bool:
+        """Whether it is about an output; else only its counts say something."""
+        return self.segment >= 0
+
+    @classmethod
+    def of_counts(cls, counts: dict[str, int]) -> Receipt:
+        """Return one that carries counts alone, of a task that has no output of its own."""
+        return cls(-1, -1, 0, 0, counts=counts)
+
+    @classmethod
+    def of_quarantine(cls, quarantine: dict[str, Any]) -> Receipt:
+        """Return one that carries parked rows, or refused keys, alone."""
+        return cls(-1, -1, 0, 0, quarantine=quarantine)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
+from rowferry.change.json_form import JsonForm
+
 PHYSICAL_SHIFT = 18  # a commit-ts is milliseconds since 1970 << 18, plus a counter
 
 
@@ -23,7 +25,7 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RangeProgress:
+class RangeProgress(JsonForm):
     """How far one range has been delivered: one row of the `progress` table.
 
     Attributes:
@@ -52,14 +54,3 @@ class RangeProgress:
     def with_(self, **changes: Any) -> RangeProgress:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        form = {name: getattr(self, name) for name in self.__slots__}
-        form["stage"] = int(self.stage)
-        return form
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> RangeProgress:
-        """Read what `to_json` wrote."""
-        return cls(**{**form, "stage": Stage(form["stage"])})

@@ -7,28 +7,66 @@ table).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from rowferry.change.json_form import FormRules, JsonForm, ListForm
 from rowferry.change.sqltype import SqlType
 from rowferry.errors import BadInput
 
+# The dialect of MySQL, MariaDB and TiDB (see `rowferry.change.dialect`). Forms that were stored
+# before there were others name none.
+MYSQL: Final = "mysql"
+
 
 class TableId(NamedTuple):
-    """A table's name: database and table, as created."""
+    """A table's name: the database that it is in, and its own, as created.
+
+    Where names have three parts, catalog, schema and table, the first two are one text together:
+    `TableId.in_schema`. Whatever keeps databases apart (a filter, a path, a topic, a hash) keeps
+    the schemas of two catalogs apart, too, and cannot forget a part.
+    """
 
     database: str
     table: str
+
+    @classmethod
+    def in_schema(cls, catalog: str, schema: str, table: str) -> TableId:
+        """Return a name of three parts; the database is `catalog.schema`."""
+        return cls(f"{_name_part(catalog)}.{_name_part(schema)}", table)
+
+    @property
+    def schema_parts(self) -> tuple[str, str]:
+        """Catalog and schema, of a name that `in_schema` has made.
+
+        Raises:
+            BadInput: its database is not made of two parts.
+        """
+        parts = [m[0] for m in _NAME_PARTS.finditer(self.database)]
+        if len(parts) != 2 or ".".join(parts) != self.database:
+            raise BadInput(f"{self.database!r} is not a catalog and a schema, joined by a point")
+        catalog, schema = (p[1:-1].replace('""', '"') if p[:1] == '"' else p for p in parts)
+        return catalog, schema
 
     def __str__(self) -> str:
         return f"{self.database}.{self.table}"
 
 
+_NAME_PARTS: Final = re.compile(r'"(?:[^"]|"")*"|[^".]+')
+
+
+def _name_part(name: str) -> str:
+    """Return a part of a name; in quotes where a point in it, or nothing, would mislead."""
+    plain = name and not {".", '"'} & set(name)
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(JsonForm):
     """One column of one table version.
 
     Attributes:
@@ -40,6 +78,8 @@ class Column:
         filled: what rows from before the column was added have in it: its default of that time,
             whatever became of the default since; None: NULL.
     """
+
+    FORM = FormRules(("id", "name", "type", "nullable", "default", "filled"), brief=True)
 
     id: int
     name: str
@@ -53,29 +93,12 @@ class Column:
     expression: str = ""
     filled: Any = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        found: dict[str, Any] = {"id": self.id, "name": self.name, "type": self.type.to_json()}
-        if not self.nullable:
-            found["nullable"] = False
-        if self.default is not None:
-            found["default"] = self.default
-        if self.filled is not None:
-            found["filled"] = self.filled
-        for key in ("generated", "comment", "invisible", "auto_increment", "expression"):
-            if getattr(self, key):
-                found[key] = getattr(self, key)
-        return found
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Column:
-        """Read what `to_json` wrote."""
-        return cls(**{**form, "type": SqlType.from_json(form["type"])})
-
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class Index(JsonForm):
     """A key of a table: its columns by name, in index order."""
+
+    FORM = FormRules(brief=True)
 
     id: int
     name: str
@@ -83,23 +106,9 @@ class Index:
     unique: bool = False
     primary: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        found: dict[str, Any] = {"id": self.id, "name": self.name, "columns": list(self.columns)}
-        if self.unique:
-            found["unique"] = True
-        if self.primary:
-            found["primary"] = True
-        return found
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Index:
-        """Read what `to_json` wrote."""
-        return cls(**{**form, "columns": tuple(form["columns"])})
-
 
 @dataclass(frozen=True, slots=True)
-class TablePartition:
+class TablePartition(ListForm):
     """One partition of a partitioned table; `physical_id` is its own table id in the source.
 
     Attributes:
@@ -112,27 +121,16 @@ class TablePartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Partitioning:
+class Partitioning(JsonForm):
     """How a table is cut into partitions: by HASH or RANGE of one integer column."""
 
     method: str  # "hash" or "range"
     column: str
     partitions: tuple[TablePartition, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        parts = [[p.physical_id, p.name, p.less_than] for p in self.partitions]
-        return {"method": self.method, "column": self.column, "partitions": parts}
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Partitioning:
-        """Read what `to_json` wrote."""
-        parts = tuple(TablePartition(*p) for p in form["partitions"])
-        return cls(form["method"], form["column"], parts)
-
 
 @dataclass(frozen=True)
-class TableSchema:
+class TableSchema(JsonForm):
     """One version of one table.
 
     Attributes:
@@ -144,7 +142,15 @@ class TableSchema:
         target: the name under which its rows are written, where table routing gives another one.
         is_active_active_table: several clusters write its rows, and the newest write of a row wins.
         is_soft_delete_table: rows are deleted by setting `_tidb_softdelete_time`.
+        dialect: of the source that it comes from: whose words its types and expressions are.
     """
+
+    FORM = FormRules(
+        ("id", "table_id", "version", "columns", "indexes", "charset", "partitioning", "collation"),
+        brief=True,
+        kept=("indexes", "charset"),
+        spread=("id",),
+    )
 
     id: TableId
     table_id: int
@@ -160,6 +166,7 @@ class TableSchema:
     is_active_active_table: bool = False
     is_soft_delete_table: bool = False
     collation: str = field(default="", compare=False)
+    dialect: str = MYSQL
 
     @property
     def written_as(self) -> TableId:
@@ -229,52 +236,3 @@ class TableSchema:
     def at(self, version: int) -> TableSchema:
         """Return the same definition as another version."""
         return replace(self, version=version)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        found: dict[str, Any] = {
-            "database": self.id.database,
-            "table": self.id.table,
-            "table_id": self.table_id,
-            "version": self.version,
-            "columns": [c.to_json() for c in self.columns],
-            "indexes": [i.to_json() for i in self.indexes],
-            "charset": self.charset,
-        }
-        if self.partitioning is not None:
-            found["partitioning"] = self.partitioning.to_json()
-        if self.collation:
-            found["collation"] = self.collation
-        if self.comment:
-            found["comment"] = self.comment
-        if self.inferred:
-            found["inferred"] = True
-        if self.dropped_column_id:
-            found["dropped_column_id"] = self.dropped_column_id
-        if self.target:
-            found["target"] = list(self.target)
-        for flag in ("is_active_active_table", "is_soft_delete_table"):
-            if getattr(self, flag):
-                found[flag] = True
-        return found
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> TableSchema:
-        """Read what `to_json` wrote."""
-        parts = form.get("partitioning")
-        return cls(
-            id=TableId(form["database"], form["table"]),
-            table_id=form["table_id"],
-            version=form["version"],
-            columns=tuple(Column.from_json(c) for c in form["columns"]),
-            indexes=tuple(Index.from_json(i) for i in form["indexes"]),
-            partitioning=Partitioning.from_json(parts) if parts else None,
-            charset=form["charset"],
-            comment=form.get("comment", ""),
-            inferred=form.get("inferred", False),
-            dropped_column_id=form.get("dropped_column_id", 0),
-            target=TableId(*form["target"]) if form.get("target") else None,
-            is_active_active_table=form.get("is_active_active_table", False),
-            is_soft_delete_table=form.get("is_soft_delete_table", False),
-            collation=form.get("collation", ""),
-        )

@@ -23,6 +23,7 @@ OP_NAMES: Final = pa.array(["insert", "update", "delete"])  # by the number of a
 
 _NUMBER: Final = pa.decimal128(20, 0)  # holds every unsigned 64-bit number
 _MOST_DIGITS: Final = 38
+SRID_BYTES: Final = 4  # a geometry's value begins with the number of its reference system
 _TIMES: Final = {
     Kind.DATE: pa.date32(),
     Kind.DATETIME: pa.timestamp("us"),
@@ -41,13 +42,13 @@ def column_type(kind: SqlType, native_times: bool) -> pa.DataType:
         case Kind.YEAR:
             return pa.int64()
         case Kind.BIT:
-            return _NUMBER if (kind.width or 1) > 63 else pa.int64()
+            return _NUMBER if (kind.size or 1) > 63 else pa.int64()
         case Kind.FLOAT:
             return pa.float32()
         case Kind.DOUBLE:
             return pa.float64()
         case Kind.DECIMAL:
-            digits = kind.width or 0
+            digits = kind.size or 0
             if digits > _MOST_DIGITS:
                 return pa.string()
             return pa.decimal128(digits, kind.fraction_digits)
@@ -129,8 +130,8 @@ def _moments(texts: pa.Array) -> pa.Array:
     known = (year > 0) & (month > 0) & (month < 13)
     known &= (day > 0) & (day <= _MONTH_DAYS[np.where(known, month, 0)] + leap)
     seconds = number(11, 13) * 3600 + number(14, 16) * 60 + number(17, 19)
-    found = _days(year, month, day) * _DAY_US + seconds * 1_000_000 + number(20, 26)
-    return pa.array(found, mask=~known | ~texts.is_valid().to_numpy(zero_copy_only=False)).cast(
+    micros = _days(year, month, day) * _DAY_US + seconds * 1_000_000 + number(20, 26)
+    return pa.array(micros, mask=~known | ~texts.is_valid().to_numpy(zero_copy_only=False)).cast(
         pa.timestamp("us")
     )
 
@@ -143,8 +144,13 @@ def _days(
     era = years // 400
     within = years - era * 400
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    found: npt.NDArray[np.int64] = era * 146_097 + within * 365 + within // 4 - within // 100
-    return found + of_year - 719_468
+    days: npt.NDArray[np.int64] = era * 146_097 + within * 365 + within // 4 - within // 100
+    return days + of_year - 719_468
+
+
+def in_calendar(texts: pa.Array) -> pa.BooleanArray:
+    """Return which canonical dates and times are of a day that a calendar has; NULL is of none."""
+    return _moments(texts).is_valid()
 
 
 # --- back ----------------------------------------------------------------------------------------
@@ -177,23 +183,23 @@ def canonical(values: pa.Array, column: Column) -> pa.Array:
 
 def _enum_numbers(values: pa.Array, elements: tuple[str, ...]) -> pa.Array:
     texts = values.cast(pa.string())
-    found = pc.add(pc.index_in(texts, value_set=pa.array(elements, pa.string())), 1)
-    wrong = pc.and_(pc.is_null(found), pc.not_equal(texts, ""))
+    numbers = pc.add(pc.index_in(texts, value_set=pa.array(elements, pa.string())), 1)
+    wrong = pc.and_(pc.is_null(numbers), pc.not_equal(texts, ""))
     _refuse(texts, wrong.fill_null(False))
     zero = pa.scalar(0, pa.uint64())
-    return pc.if_else(texts.is_valid(), found.cast(pa.uint64()).fill_null(zero), None)
+    return pc.if_else(texts.is_valid(), numbers.cast(pa.uint64()).fill_null(zero), None)
 
 
 def _set_numbers(values: pa.Array, elements: tuple[str, ...]) -> pa.Array:
     texts = values.cast(pa.string())
     framed = pc.binary_join_element_wise("", texts, "", ",")
-    found = pc.if_else(texts.is_valid(), pa.scalar(0, pa.uint64()), None)
+    numbers = pc.if_else(texts.is_valid(), pa.scalar(0, pa.uint64()), None)
     for place, name in enumerate(elements):
         has = pc.match_substring(framed, f",{name},")
         bit = pa.scalar(1 << place, pa.uint64())
-        found = pc.if_else(has, pc.bit_wise_or(found, bit), found)
-    _refuse(texts, pc.not_equal(_set_names(found, elements), texts).fill_null(False))
-    return found
+        numbers = pc.if_else(has, pc.bit_wise_or(numbers, bit), numbers)
+    _refuse(texts, pc.not_equal(_set_names(numbers, elements), texts).fill_null(False))
+    return numbers
 
 
 def _refuse(texts: pa.Array, wrong: pa.BooleanArray) -> None:

@@ -64,11 +64,11 @@ def _load(bits: int, signed: bool) -> Callable[[int], int]:
     def load(_typing: Any, address: Any) -> Any:
         def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            found = builder.load(pointer, align=1)
+            value = builder.load(pointer, align=1)
             if bits == 64:
-                return found
+                return value
             extend = builder.sext if signed else builder.zext
-            return extend(found, ir.IntType(64))
+            return extend(value, ir.IntType(64))
 
         return types.int64(types.int64), code
 
@@ -138,10 +138,10 @@ def length_at(address: int, size: int) -> int:
 @compiled
 def big_endian(address: int, size: int) -> int:
     """Read an unsigned big-endian number of up to 7 bytes."""
-    found = i64(0)
+    number = i64(0)
     for i in range(size):
-        found = found << 8 | load_u8(address + i)
-    return found
+        number = number << 8 | load_u8(address + i)
+    return number
 
 
 @compiled
@@ -155,7 +155,7 @@ def packed_length(raw: Bytes, p: int, end: int) -> tuple[int, int]:
     size = i64(2) if first == 252 else i64(3) if first == 253 else i64(8)
     if first == 251 or first == 255 or p + 1 + size > end:
         return -1, p
-    found = i64(0)
+    number = i64(0)
     for i in range(size):
-        found |= i64(raw[p + 1 + i]) << (8 * i)
-    return found, p + 1 + size  # a length with its highest bit set is negative: no caller fits it
+        number |= i64(raw[p + 1 + i]) << (8 * i)
+    return number, p + 1 + size  # a length with its highest bit set is negative: no caller fits it

@@ -32,7 +32,7 @@ def fields(table: TableSchema, image: pa.StructArray) -> list[Field]:
     """
     names = {f.name: i for i, f in enumerate(image.type)}
     parts = image.flatten() if len(names) else []
-    found = []
+    present = []
     for column in table.visible:
         if column.name not in names:
             continue
@@ -42,8 +42,8 @@ def fields(table: TableSchema, image: pa.StructArray) -> list[Field]:
                 values = values.cast(column.type.arrow)
             except pa.ArrowInvalid as err:
                 raise EncodeError(f"{table.id}.{column.name}: {err}") from err
-        found.append(Field(column, values))
-    return found
+        present.append(Field(column, values))
+    return present
 
 
 def numbers(values: pa.Array) -> npt.NDArray[np.generic]:
@@ -51,10 +51,10 @@ def numbers(values: pa.Array) -> npt.NDArray[np.generic]:
     if len(values) == 0:
         return np.zeros(0, values.type.to_pandas_dtype())
     kind = np.dtype(values.type.to_pandas_dtype())
-    found = np.frombuffer(values.buffers()[1], kind)[values.offset : values.offset + len(values)]
-    if len(found) != len(values):
+    view = np.frombuffer(values.buffers()[1], kind)[values.offset : values.offset + len(values)]
+    if len(view) != len(values):
         raise EncodeError("a chunk's column is shorter than the chunk")
-    return found
+    return view
 
 
 def float_text(values: pa.Array, style: int) -> pa.LargeStringArray:
@@ -113,6 +113,6 @@ def _present(image: pa.StructArray) -> npt.NDArray[np.bool_]:
     """Return which rows have the image."""
     nulls = image.null_count
     if nulls and nulls != len(image):
-        found: npt.NDArray[np.bool_] = pc.is_valid(image).to_numpy(zero_copy_only=False)
-        return found
+        present: npt.NDArray[np.bool_] = pc.is_valid(image).to_numpy(zero_copy_only=False)
+        return present
     return np.full(len(image), not nulls)

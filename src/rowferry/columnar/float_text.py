@@ -26,8 +26,8 @@ def _scale(k: int) -> int:
     """Return 10^-k as a 126-bit integer, rounded up."""
     if k > 0:
         tens: int = 10**k
-        found = (1 << 126 + tens.bit_length()) // tens
-        return (found >> (found.bit_length() - 126)) + 1
+        scaled = (1 << 126 + tens.bit_length()) // tens
+        return (scaled >> (scaled.bit_length() - 126)) + 1
     power: int = 10**-k
     extra = power.bit_length() - 126
     return ((power >> extra) if extra > 0 else (power << -extra)) + 1
@@ -164,16 +164,16 @@ def _digits64(bits: Any, digits: Any, powers: Ints, offsets: Ints, style: int) -
         fraction = word & np.uint64((1 << 52) - 1)
         exponent = np.int64((word >> np.uint64(52)) & np.uint64(2047))
         negative = word >> _U63 == _U1
-        found, power = _U0, np.int64(0)
+        significand, power = _U0, np.int64(0)
         if exponent == 2047:
             negative = False  # NaN and infinities have no decimal text: 0
         elif exponent != 0:
             uneven = fraction == _ZERO and exponent > 1
-            found, power = _shortest(fraction | np.uint64(1 << 52), exponent - 1075, uneven)
+            significand, power = _shortest(fraction | np.uint64(1 << 52), exponent - 1075, uneven)
         elif fraction != _ZERO:
-            found, power = _shortest(fraction, -1074, False)
-        digits[i], powers[i] = found, power
-        offsets[i + 1] = offsets[i] + _size(negative, _count(found), power, style)
+            significand, power = _shortest(fraction, -1074, False)
+        digits[i], powers[i] = significand, power
+        offsets[i + 1] = offsets[i] + _size(negative, _count(significand), power, style)
 
 
 @compiled
@@ -183,16 +183,16 @@ def _digits32(bits: Any, digits: Any, powers: Ints, offsets: Ints, style: int) -
         fraction = word & np.uint64((1 << 23) - 1)
         exponent = np.int64((word >> np.uint64(23)) & np.uint64(255))
         negative = word >> np.uint64(31) == _U1
-        found, power = _U0, np.int64(0)
+        significand, power = _U0, np.int64(0)
         if exponent == 255:
             negative = False
         elif exponent != 0:
             uneven = fraction == _ZERO and exponent > 1
-            found, power = _shortest(fraction | np.uint64(1 << 23), exponent - 150, uneven)
+            significand, power = _shortest(fraction | np.uint64(1 << 23), exponent - 150, uneven)
         elif fraction != _ZERO:
-            found, power = _shortest(fraction, -149, False)
-        digits[i], powers[i] = found, power
-        offsets[i + 1] = offsets[i] + _size(negative, _count(found), power, style)
+            significand, power = _shortest(fraction, -149, False)
+        digits[i], powers[i] = significand, power
+        offsets[i + 1] = offsets[i] + _size(negative, _count(significand), power, style)
 
 
 @compiled

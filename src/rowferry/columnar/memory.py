@@ -24,8 +24,8 @@ Ints = npt.NDArray[np.int64]
 
 def compiled(function: F) -> F:
     """Compile with Numba, keep the machine code on disk, run without the interpreter lock."""
-    found: F = numba.njit(cache=True, nogil=True)(function)
-    return found
+    kernel: F = numba.njit(cache=True, nogil=True)(function)
+    return kernel
 
 
 def _load(bits: int, result: Any) -> Any:

@@ -57,10 +57,10 @@ def le64(raw: Bytes, p: int) -> int:
 @compiled
 def be64(raw: Bytes, p: int) -> int:
     """Read a big-endian 64-bit number."""
-    found = u64(0)
+    number = u64(0)
     for i in range(8):
-        found = found << u64(8) | u64(raw[p + i])
-    return found
+        number = number << u64(8) | u64(raw[p + i])
+    return number
 
 
 @compiled

@@ -134,9 +134,9 @@ def text_array(offsets: Ints, data: Bytes) -> pa.LargeStringArray:
 
 
 def _after(sizes: Ints) -> Ints:
-    found = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=found[1:])
-    return found
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
 
 
 def base64_text(array: pa.LargeBinaryArray) -> pa.LargeStringArray:

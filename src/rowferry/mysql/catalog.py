@@ -68,12 +68,12 @@ def read_settings(connection: Any, login: Login) -> ServerSettings:
     lower_case, explicit = one_row(
         connection, login, "SELECT @@lower_case_table_names, @@explicit_defaults_for_timestamp"
     )
-    found = rows(
+    collations = rows(
         connection,
         login,
         "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA",
     )
-    return ServerSettings(int(lower_case), explicit in ("1", "ON"), dict(found))
+    return ServerSettings(int(lower_case), explicit in ("1", "ON"), dict(collations))
 
 
 def read_tables(
@@ -120,8 +120,8 @@ def read_table(
     present = _present(
         _select(connection, login, _TABLES, one), lambda name: name.database.lower() not in _SYSTEM
     )
-    found = _definitions(_Read(connection, login, facts, one), present, lambda: table_id)
-    return found[0] if found else None
+    definitions = _definitions(_Read(connection, login, facts, one), present, lambda: table_id)
+    return definitions[0] if definitions else None
 
 
 # --- rows to definitions -------------------------------------------------------------------------
@@ -140,11 +140,11 @@ class _Read:
         self, select: str, wanted: Collection[TableId]
     ) -> dict[TableId, list[Sequence[Any]]]:
         """Return the rest of each row, by the table that its first two values name."""
-        found: dict[TableId, list[Sequence[Any]]] = defaultdict(list)
+        by_table: dict[TableId, list[Sequence[Any]]] = defaultdict(list)
         for database, table, *rest in _select(self.connection, self.login, select, self.where):
             if (name := TableId(database, table)) in wanted:
-                found[name].append(rest)
-        return found
+                by_table[name].append(rest)
+        return by_table
 
 
 def _select(connection: Any, login: Login, select: str, where: _Where) -> list[tuple[Any, ...]]:
@@ -152,7 +152,7 @@ def _select(connection: Any, login: Login, select: str, where: _Where) -> list[t
 
 
 def _present(
-    found: Iterable[Sequence[Any]], keeps: Callable[[TableId], bool]
+    listed: Iterable[Sequence[Any]], keeps: Callable[[TableId], bool]
 ) -> dict[TableId, tuple[Any, Any]]:
     """Return collation and comment of the tables that are kept.
 
@@ -161,7 +161,7 @@ def _present(
             which no snapshot has, and columns that the catalog may not tell.
     """
     present = {}
-    for database, table, collation, comment, kind in found:
+    for database, table, collation, comment, kind in listed:
         if not keeps(name := TableId(database, table)):
             continue
         if kind == "SYSTEM VERSIONED":
@@ -202,9 +202,9 @@ def _definitions(
 
 
 def _columns(
-    table: TableId, found: Iterable[Sequence[Any]], flavour: Flavour
+    table: TableId, listed: Iterable[Sequence[Any]], flavour: Flavour
 ) -> tuple[Column, ...]:
-    ordered = sorted(found, key=lambda row: int(row[-1]))
+    ordered = sorted(listed, key=lambda row: int(row[-1]))
     return tuple(_column(table, row, flavour, number) for number, row in enumerate(ordered, 1))
 
 
@@ -244,9 +244,9 @@ def _type(text: str) -> SqlType:
     return parse_type(_COMMENT.sub("", text))
 
 
-def _indexes(found: Iterable[Sequence[Any]]) -> tuple[Index, ...]:
+def _indexes(listed: Iterable[Sequence[Any]]) -> tuple[Index, ...]:
     parts: dict[str, list[Sequence[Any]]] = defaultdict(list)
-    for row in sorted(found, key=lambda row: int(row[-1])):
+    for row in sorted(listed, key=lambda row: int(row[-1])):
         parts[row[0]].append(row)
     return in_order(
         Index(

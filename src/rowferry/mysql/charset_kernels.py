@@ -214,10 +214,10 @@ def from_wide(
 
 @compiled
 def _unit(data: Bytes, p: int, unit: int, low_first: bool) -> int:
-    found = i64(0)
+    code = i64(0)
     for i in range(unit):
-        found = found << 8 | i64(data[p + (unit - 1 - i if low_first else i)])
-    return found
+        code = code << 8 | i64(data[p + (unit - 1 - i if low_first else i)])
+    return code
 
 
 def warm() -> None:

@@ -238,41 +238,41 @@ def _code(name: str, text: bytes) -> int:
     """Return the code point of one character, or STRAY."""
     changed = _ELSEWHERE.get(name, {})
     try:
-        found = changed[text] if text in changed else text.decode(_CODECS.get(name, name))
+        character = changed[text] if text in changed else text.decode(_CODECS.get(name, name))
     except UnicodeDecodeError:
         return kernels.STRAY
-    return ord(found) if found and len(found) == 1 else kernels.STRAY
+    return ord(character) if character and len(character) == 1 else kernels.STRAY
 
 
 def _one_byte(name: str) -> Ints:
-    found = np.array([_code(name, bytes([b])) for b in range(256)], np.int32)
+    codes = np.array([_code(name, bytes([b])) for b in range(256)], np.int32)
     upper = {"armscii8": (0xA1, _ARMENIAN), "geostd8": (0x80, _GEORGIAN)}
     upper["keybcs2"] = (0x80, _KAMENICKY)
     if name in upper:
         first, characters = upper[name]
-        found[first : first + len(characters)] = [ord(c) for c in characters]
-    return found
+        codes[first : first + len(characters)] = [ord(c) for c in characters]
+    return codes
 
 
 def _two_bytes(name: str, one: Ints) -> Ints:
     """Return the table of pairs; marks the first bytes in `one`."""
-    found = np.full((256, 256), kernels.STRAY, np.int32)
+    codes = np.full((256, 256), kernels.STRAY, np.int32)
     for lead in range(0x80, 0x100):
         if one[lead] != kernels.STRAY:
             continue
         for trail in range(0x30, 0x100):
-            found[lead, trail] = _pair(name, lead, trail)
-        if (found[lead] >= 0).any():
+            codes[lead, trail] = _pair(name, lead, trail)
+        if (codes[lead] >= 0).any():
             one[lead] = kernels.LEAD
     # A first byte between others is one too, although none of its characters has a code point.
     known = np.flatnonzero(one == kernels.LEAD)
     last = _LAST_LEAD.get(name, int(known[-1]))
     between = np.arange(0x81 if known[0] == 0x81 else 0xA1, last + 1)
     one[between[one[between] == kernels.STRAY]] = kernels.LEAD
-    trails = (found >= 0).any(axis=0)
+    trails = (codes >= 0).any(axis=0)
     for lead in map(int, np.flatnonzero(one == kernels.LEAD)):
-        found[lead][trails & (found[lead] == kernels.STRAY)] = kernels.UNMAPPED
-    return found.reshape(-1)
+        codes[lead][trails & (codes[lead] == kernels.STRAY)] = kernels.UNMAPPED
+    return codes.reshape(-1)
 
 
 def _pair(name: str, lead: int, trail: int) -> int:
@@ -290,18 +290,18 @@ def _pair(name: str, lead: int, trail: int) -> int:
 
 
 def _three_bytes(name: str) -> Ints:
-    found = np.full((256, 256), kernels.STRAY, np.int32)
+    table = np.full((256, 256), kernels.STRAY, np.int32)
     for row in range(0xA1, 0xFF):
         for cell in range(0xA1, 0xFF):
             code = _code(name, bytes([0x8F, row, cell]))
             if row >= 0xF5:
                 code = _PRIVATE + 10 * _ROW + (row - 0xF5) * _ROW + cell - 0xA1
-            found[row, cell] = code if code >= 0 else kernels.UNMAPPED
+            table[row, cell] = code if code >= 0 else kernels.UNMAPPED
     if name == "eucjpms":
         codes = [ord(c) for c in _ibm_extensions()]
-        found[0xF3, 0xF3:0xFF] = codes[:12]
-        found[0xF4, 0xA1:0xFF] = codes[12:]
-    return found.reshape(-1)
+        table[0xF3, 0xF3:0xFF] = codes[:12]
+        table[0xF4, 0xA1:0xFF] = codes[12:]
+    return table.reshape(-1)
 
 
 def _ibm_extensions() -> list[str]:

@@ -6,11 +6,13 @@ So collations, padding and odd types order rows in one way only, that of the tab
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
+from rowferry.change.json_form import FormRules, JsonForm
 from rowferry.change.sqltype import Kind
-from rowferry.change.table import Column, TableSchema
+from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import BadInput
 from rowferry.moment import moment
 from rowferry.mysql import session
@@ -34,39 +36,23 @@ TIDB_SETTINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(JsonForm):
     """The rows with `lower` < key <= `upper`, as the server compares; None: no bound.
 
     Attributes:
         lower: SQL literals of the key's columns, in index order, exact in every type.
         rows: how many there are, estimated.
         partition: the name of the table partition that it lies in; empty: the whole table.
+        closed: the row at `lower` belongs to it, too.
     """
+
+    FORM = FormRules(brief=True, kept=("partition",))
 
     lower: Bound | None
     upper: Bound | None
     rows: int
     partition: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        return {
-            "lower": None if self.lower is None else list(self.lower),
-            "upper": None if self.upper is None else list(self.upper),
-            "rows": self.rows,
-            "partition": self.partition,
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Chunk:
-        """Read what `to_json` wrote."""
-        lower, upper = form["lower"], form["upper"]
-        return cls(
-            None if lower is None else tuple(lower),
-            None if upper is None else tuple(upper),
-            form["rows"],
-            form["partition"],
-        )
+    closed: bool = False
 
 
 # --- SQL -----------------------------------------------------------------------------------------
@@ -96,16 +82,18 @@ def key_order(schema: TableSchema) -> str:
     return ", ".join(quoted(c.name) for c in _key(schema))
 
 
-def condition(schema: TableSchema, lower: Bound | None, upper: Bound | None) -> str:
+def condition(
+    schema: TableSchema, lower: Bound | None, upper: Bound | None, closed: bool = False
+) -> str:
     """Return the WHERE clause of a key range, with the word and a blank; empty for all rows.
 
     It is written as nested ORs, which both servers read as a range of the key; a comparison of
     whole rows they would not.
     """
     parts = []
-    columns = [_compared(c) for c in _key(schema)]
+    columns = [compared(c) for c in _key(schema)]
     if lower is not None:
-        parts.append(_beyond(columns, lower, ">", ">"))
+        parts.append(_beyond(columns, lower, ">", ">=" if closed else ">"))
     if upper is not None:
         parts.append(_beyond(columns, upper, "<", "<="))
     return " WHERE " + " AND ".join(parts) if parts else ""
@@ -114,10 +102,10 @@ def condition(schema: TableSchema, lower: Bound | None, upper: Bound | None) -> 
 def _beyond(columns: list[str], bound: Bound, strict: str, last: str) -> str:
     if len(columns) != len(bound):
         raise BadInput(f"a key of {len(columns)} columns cannot end at {len(bound)} values")
-    found = f"{columns[-1]} {last} {bound[-1]}"
+    beyond = f"{columns[-1]} {last} {bound[-1]}"
     for column, value in zip(columns[-2::-1], bound[-2::-1], strict=True):
-        found = f"({column} {strict} {value} OR ({column} = {value} AND {found}))"
-    return found
+        beyond = f"({column} {strict} {value} OR ({column} = {value} AND {beyond}))"
+    return beyond
 
 
 def _key(schema: TableSchema) -> list[Column]:
@@ -125,7 +113,7 @@ def _key(schema: TableSchema) -> list[Column]:
     return [schema.column(name) for name in index.columns] if index else []
 
 
-def _compared(column: Column) -> str:
+def compared(column: Column) -> str:
     """Return what is compared: a SET beside a number would be rounded to 53 bits."""
     name = quoted(column.name)
     return f"CAST({name} AS UNSIGNED)" if column.type.kind is Kind.SET else name
@@ -149,12 +137,13 @@ def _is_hex(column: Column) -> bool:
     return kind is Kind.BINARY or (kind is Kind.TEXT and column.type.name not in _PLAIN_TEXT)
 
 
-def _fetched(column: Column) -> str:
+def fetched(column: Column) -> str:
+    """Return the expression whose text `literal_of` makes a literal of."""
     return f"HEX({quoted(column.name)})" if _is_hex(column) else exact(column)
 
 
-def _literal(column: Column, text: str) -> str:
-    """Return a literal that the column equals, given what `_fetched` gave."""
+def literal_of(column: Column, text: str) -> str:
+    """Return a literal that the column equals, given what `fetched` gave."""
     match column.type.kind:
         case Kind.TEXT if _is_hex(column):
             return f"_{column.type.charset} x'{text}'"
@@ -175,6 +164,25 @@ def estimate_rows(connection: Connection[Any], login: Login, schema: TableSchema
     return max(1, _statistics(connection, login, schema)[0])
 
 
+def estimate_many(
+    connection: Connection[Any], login: Login, names: Sequence[TableId]
+) -> dict[TableId, int]:
+    """Return about how many rows each of some tables has; those that are gone are left out."""
+    if not names:
+        return {}
+    moment("estimate rows of tables")
+    session.rows(connection, login, SETTINGS)
+    wanted = ", ".join(["(%s, %s)"] * len(names))
+    stats = session.rows(
+        connection,
+        login,
+        "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES "
+        f"WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({wanted})",
+        tuple(part for name in names for part in name),
+    )
+    return {TableId(database, table): max(1, int(rows or 0)) for database, table, rows in stats}
+
+
 def row_bytes(connection: Connection[Any], login: Login, schema: TableSchema) -> int:
     """Return about how many bytes a row has in its table; at least 1."""
     return max(1, _statistics(connection, login, schema)[1])
@@ -183,14 +191,14 @@ def row_bytes(connection: Connection[Any], login: Login, schema: TableSchema) ->
 def _statistics(connection: Connection[Any], login: Login, schema: TableSchema) -> tuple[int, int]:
     moment("estimate rows")
     session.rows(connection, login, SETTINGS)
-    found = session.rows(
+    statistics = session.rows(
         connection,
         login,
         "SELECT TABLE_ROWS, AVG_ROW_LENGTH FROM information_schema.TABLES "
         "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         tuple(schema.id),
     )
-    rows, size = found[0] if found else (None, None)
+    rows, size = statistics[0] if statistics else (None, None)
     return int(rows or 0), int(size or 0)
 
 
@@ -222,10 +230,10 @@ def next_chunks(
     table = _Table(connection, login, schema, partition)
     by_number = len(key) == 1 and key[0].type.kind is Kind.INTEGER
     cut = _Arithmetic(table, wish_rows) if by_number else _Walk(table, wish_rows)
-    found: list[Chunk] = []
-    while len(found) < count and (not found or found[-1].upper is not None):
-        found.append(cut.behind(found[-1].upper if found else after))
-    return [replace(chunk, partition=partition) for chunk in found]
+    chunks: list[Chunk] = []
+    while len(chunks) < count and (not chunks or chunks[-1].upper is not None):
+        chunks.append(cut.behind(chunks[-1].upper if chunks else after))
+    return [replace(chunk, partition=partition) for chunk in chunks]
 
 
 def split_chunk(
@@ -273,15 +281,15 @@ class _Walk:
         """Return the chunk that begins after a bound."""
         table = self._table
         where = condition(table.schema, lower, None)
-        values = ", ".join(_fetched(c) for c in table.key)
-        found = table.ask(
+        values = ", ".join(fetched(c) for c in table.key)
+        ends = table.ask(
             f"SELECT {values} FROM {table.name}{where} ORDER BY {key_order(table.schema)} "
             f"LIMIT 2 OFFSET {self._wish - 1}"
         )
-        if len(found) == 2:  # with one, the chunk ends at the table's last row
-            upper = tuple(_literal(c, v) for c, v in zip(table.key, found[0], strict=True))
+        if len(ends) == 2:  # with one, the chunk ends at the table's last row
+            upper = tuple(literal_of(c, v) for c, v in zip(table.key, ends[0], strict=True))
             return Chunk(lower, upper, self._wish)
-        return Chunk(lower, None, self._wish if found else self._count(where))
+        return Chunk(lower, None, self._wish if ends else self._count(where))
 
     def _count(self, where: str) -> int:
         inner = f"SELECT 1 FROM {self._table.name}{where} LIMIT {self._wish}"
@@ -307,10 +315,10 @@ class _Arithmetic:
     def behind(self, lower: Bound | None) -> Chunk:
         """Return the chunk that begins after a bound."""
         where = condition(self._table.schema, lower, None)
-        found = self._table.ask(f"SELECT MIN({self._name}) FROM {self._table.name}{where}")[0][0]
-        first = 0 if found is None else int(found)
-        if found is None or self._last is None or first > self._last:
-            return Chunk(lower, None, 0 if found is None else 1)
+        least = self._table.ask(f"SELECT MIN({self._name}) FROM {self._table.name}{where}")[0][0]
+        first = 0 if least is None else int(least)
+        if least is None or self._last is None or first > self._last:
+            return Chunk(lower, None, 0 if least is None else 1)
         span = self._last - first + 1
         if not self._width:
             rows = max(1, self._estimate(first, self._last))

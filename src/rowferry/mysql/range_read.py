@@ -31,9 +31,11 @@ from rowferry.mysql import snapshot_position as positions
 from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.type import read_type
 from rowferry.mysql.key_ranges import Chunk
+from rowferry.mysql.refusals import ALTERED
 from rowferry.mysql.resultset import Meanings, ResultSet
 from rowferry.mysql.session import Connection, Flavour, Login
 from rowferry.mysql.snapshot_position import Place, high_position, low_position
+from rowferry.mysql.type_facts import display_width
 
 __all__ = [
     "high_position",
@@ -47,7 +49,7 @@ __all__ = [
 T = TypeVar("T")
 
 _MEANINGS: Final[Meanings] = {
-    **dict.fromkeys(session.ALTERED, SnapshotOutdated),
+    **dict.fromkeys(ALTERED, SnapshotOutdated),
     1412: SnapshotGone,  # altered since the view was opened
 }
 _VIEWS: Final = 10  # tries to open a view between two changes of the table
@@ -149,16 +151,16 @@ def read_exact(
         return place, _closing(opened.pop_all(), _inserts(result, schema, commit_ts, first_seq))
 
 
-def _closing(opened: ExitStack, found: Iterator[Rows]) -> Iterator[Rows]:
+def _closing(opened: ExitStack, row_chunks: Iterator[Rows]) -> Iterator[Rows]:
     with opened:
-        yield from found
+        yield from row_chunks
 
 
 def _select(schema: TableSchema, chunk: Chunk | None) -> str:
     values = ", ".join(chunks.exact(c) for c in schema.columns)
     if chunk is None:
         return f"SELECT {values} FROM {chunks.table_name(schema)}"
-    where = chunks.condition(schema, chunk.lower, chunk.upper)
+    where = chunks.condition(schema, chunk.lower, chunk.upper, chunk.closed)
     table = chunks.keyed_table(schema, partition=chunk.partition)
     return f"SELECT {values} FROM {table}{where} ORDER BY {chunks.key_order(schema)}"
 
@@ -200,7 +202,7 @@ def _open_view(
     for again in range(_VIEWS - 1, -1, -1):
         session.rows(connection, login, positions.snapshot(flavour))
         moment("look from view")
-        found = look()
+        seen = look()
         moment("touch table")
         try:
             ResultSet(connection, login, touch, _MEANINGS).finish()
@@ -210,21 +212,21 @@ def _open_view(
         else:
             break
     _check_columns(connection, login, schema, exactly)
-    return found
+    return seen
 
 
 def _check_columns(
     connection: Connection[Any], login: Login, schema: TableSchema, exactly: bool
 ) -> None:
     moment("check columns")
-    found = session.rows(
+    columns = session.rows(
         connection,
         login,
         "SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME FROM information_schema.COLUMNS "
         "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         tuple(schema.id),
     )
-    present = {name.lower(): (kind, charset or "binary") for name, kind, charset in found}
+    present = {name.lower(): (kind, charset or "binary") for name, kind, charset in columns}
     if exactly and len(present) > len(schema.columns):
         raise SnapshotOutdated(f"{schema.id} has more columns than before")
     for column in schema.columns:
@@ -249,7 +251,7 @@ def _same_type(known: SqlType, text: str, charset: str) -> bool:
 
 def _shape(kind: SqlType) -> tuple[Any, ...]:
     """Return what matters of a type; display widths do not, and servers drop or add them."""
-    sized = kind.width if kind.kind in _SIZED else None
+    sized = display_width(kind) if kind.kind in _SIZED else None
     charset = "utf8mb3" if kind.charset == "utf8" else kind.charset
     return kind.name, kind.unsigned, sized, kind.fraction_digits, kind.elements, charset
 
@@ -302,11 +304,11 @@ def _needs_lock(schema: TableSchema, why: str) -> SourceUnsupported:
 
 def _is_transactional(connection: Connection[Any], login: Login, schema: TableSchema) -> bool:
     moment("look at engine")
-    found = session.rows(
+    engines = session.rows(
         connection,
         login,
         "SELECT e.TRANSACTIONS FROM information_schema.TABLES t JOIN information_schema.ENGINES e "
         "ON e.ENGINE = t.ENGINE WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s",
         tuple(schema.id),
     )
-    return not found or found[0][0] == "YES"
+    return not engines or engines[0][0] == "YES"

@@ -48,7 +48,7 @@ class ResultSet:
         Raises:
             SourceError: the server refused, or did not answer.
         """
-        self._login = login
+        self._connection, self._login = connection, login
         self._meanings = meanings
         self._raw: Bytes = np.empty(_BLOCK + _SPARE, np.uint8)
         self._filled = 0
@@ -84,6 +84,7 @@ class ResultSet:
                 self._state[kernels.COUNT] = 0
                 yield row_images(schema, self._raw, self._start[:count], self._end[:count])
             if why == kernels.END:
+                session.check_end(self._connection, self._login, self._packet())
                 return
 
     def finish(self) -> None:
@@ -91,6 +92,7 @@ class ResultSet:
         while self._packets() != kernels.END:
             self._state[kernels.COUNT] = 0
             self._fill()
+        session.check_end(self._connection, self._login, self._packet())
 
     def _packets(self) -> int:
         why = kernels.find_packets(self._raw, self._filled, self._state, self._start, self._end)
@@ -113,8 +115,10 @@ class ResultSet:
 
     def _skip(self) -> None:
         """Go on behind the packet that ended the columns' definitions."""
+        packet = self._packet()
+        session.check_end(self._connection, self._login, packet)
         self._state[:] = (
-            int(self._state[kernels.AT]) + 4 + len(self._packet()),
+            int(self._state[kernels.AT]) + 4 + len(packet),
             0,
             (int(self._state[kernels.NEXT]) + 1) & 255,
         )

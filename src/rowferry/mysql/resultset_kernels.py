@@ -164,7 +164,7 @@ def integers(raw: Bytes, at: Longs, size: Longs, signed: bool, out: Words) -> in
     """
     for row in range(len(at)):
         p, stop = at[row], at[row] + size[row]
-        found = u64(0)
+        number = u64(0)
         negative = False
         if size[row] != NULL:
             if p < stop and raw[p] == 45:
@@ -180,13 +180,13 @@ def integers(raw: Bytes, at: Longs, size: Longs, signed: bool, out: Words) -> in
                 digit = u64(raw[i]) - u64(48)
                 if digit > u64(9):
                     return row + 1
-                if i - p == 19 and found > (u64(0xFFFFFFFFFFFFFFFF) - digit) // u64(10):
+                if i - p == 19 and number > (u64(0xFFFFFFFFFFFFFFFF) - digit) // u64(10):
                     return row + 1
-                found = found * u64(10) + digit
+                number = number * u64(10) + digit
             limit = u64(1) << u64(63)
-            if signed and found >= limit + u64(negative):
+            if signed and number >= limit + u64(negative):
                 return row + 1
-        out[row] = ~found + u64(1) if negative else found
+        out[row] = ~number + u64(1) if negative else number
     return 0
 
 

@@ -102,14 +102,14 @@ def server_form(
     """
     old = {c.id: c for c in before.columns} if before else {}
     columns = tuple(_column(c, old.get(c.id), facts, settings) for c in table.columns)
-    found = replace(
+    table_shown = replace(
         table,
         charset=_charset(table.charset),
         columns=columns,
         indexes=in_order(table.indexes),
         partitioning=None,
     )
-    return as_logged(found, facts)
+    return as_logged(table_shown, facts)
 
 
 def as_logged(table: TableSchema, facts: ServerFacts) -> TableSchema:
@@ -132,8 +132,8 @@ def in_order(indexes: Iterable[Index]) -> tuple[Index, ...]:
     PRIMARY is first, then the unique ones, then the others, by name in each group: MySQL does not
     show in which order they were made.
     """
-    found = sorted(indexes, key=lambda i: (not i.primary, not i.unique, i.name.lower(), i.name))
-    return tuple(replace(index, id=number) for number, index in enumerate(found, 1))
+    ordered = sorted(indexes, key=lambda i: (not i.primary, not i.unique, i.name.lower(), i.name))
+    return tuple(replace(index, id=number) for number, index in enumerate(ordered, 1))
 
 
 def _column(
@@ -156,10 +156,10 @@ def _column(
 
 
 def _charset(name: str) -> str:
-    found = plain_charset(name)
-    if found not in _CHARSETS:
+    charset = plain_charset(name)
+    if charset not in _CHARSETS:
         raise Untold
-    return found
+    return charset
 
 
 def plain_charset(name: str) -> str:

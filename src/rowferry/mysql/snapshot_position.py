@@ -122,10 +122,10 @@ def log_status(connection: Connection[Any], login: Login, flavour: Flavour) -> t
     statement = "SHOW MASTER STATUS"
     if flavour is Flavour.MYSQL and session.greeted_version(connection) >= (8, 2, 0):
         statement = "SHOW BINARY LOG STATUS"
-    found = session.rows(connection, login, statement)
-    if not found:
+    status_rows = session.rows(connection, login, statement)
+    if not status_rows:
         raise _no_log(login)
-    file, offset, *rest = found[0]
+    file, offset, *rest = status_rows[0]
     committed = str(rest[2]) if flavour is Flavour.MYSQL else ""
     return file, int(offset), "".join(committed.split())
 
@@ -133,34 +133,34 @@ def log_status(connection: Connection[Any], login: Login, flavour: Flavour) -> t
 def executed(connection: Connection[Any], login: Login) -> str:
     """Return MySQL's committed transactions."""
     moment("read executed gtids")
-    found = session.one_row(connection, login, "SELECT @@global.gtid_executed")[0]
-    return "".join(found.split())
+    gtids = session.one_row(connection, login, "SELECT @@global.gtid_executed")[0]
+    return "".join(gtids.split())
 
 
 def _owned(connection: Connection[Any], login: Login) -> frozenset[str]:
     """Return the transactions that are being committed (or applied), as `UUID:[TAG:]NUMBER`."""
     moment("read owned gtids")
     text = session.one_row(connection, login, "SELECT @@global.gtid_owned")[0]
-    found = set()
+    owned = set()
     for part in "".join(text.split()).split(","):
         uuid, *rest = part.split(":")
         tag = ""
         for word in rest:
             number, thread, _ = word.partition("#")
             if thread:
-                found.add(f"{uuid}:{tag}{number}")
+                owned.add(f"{uuid}:{tag}{number}")
             else:
                 tag = f"{word}:"
-    return frozenset(found)
+    return frozenset(owned)
 
 
 def _gtid_at(connection: Connection[Any], login: Login, file: str, offset: int) -> str:
     moment("find gtid of place")
     sql = "SELECT BINLOG_GTID_POS(%s, %s)"
-    found = session.one_row(connection, login, sql, (file, str(offset)))[0]
-    if found is None:
+    gtid = session.one_row(connection, login, sql, (file, str(offset)))[0]
+    if gtid is None:
         raise SourceUnavailable(f"{login} has no GTID for {file}:{offset}: the file is gone")
-    return str(found)
+    return str(gtid)
 
 
 def _place(file: str, offset: int, gtid: str) -> Place:

@@ -35,15 +35,15 @@ def triggers_question(tables: Iterable[TableId]) -> tuple[str, tuple[str, ...]]:
 
 def stamping_clusters(rows: Iterable[Sequence[Any]], table: TableId) -> frozenset[int]:
     """Return the numbers in the triggers of a table, given the answer; none: not all are there."""
-    found: dict[str, int] = {}
+    by_event: dict[str, int] = {}
     for database, name, event, statement in rows:
         if (str(database).lower(), str(name).lower()) == (
             table.database.lower(),
             table.table.lower(),
         ):
             if index := _INDEX.search(str(statement)):
-                found[str(event)] = int(index[1])
-    return frozenset(found.values()) if found.keys() >= _STAMPED else frozenset()
+                by_event[str(event)] = int(index[1])
+    return frozenset(by_event.values()) if by_event.keys() >= _STAMPED else frozenset()
 
 
 def cure(table: TableId, cluster_index: int | str) -> str:

@@ -260,11 +260,11 @@ def _add_key(cursor: TokenCursor, draft: Draft) -> None:
 
 def _add_partitions(cursor: TokenCursor, draft: Draft) -> None:
     cursor.accept("IF", "NOT", "EXISTS")
-    found = draft.parts()
-    if found.method != "range":
+    parts = draft.parts()
+    if parts.method != "range":
         cursor.fail("ADD PARTITION is understood for RANGE only: others would move rows")
     added = read_partitions(cursor, True, draft.next_id)
-    draft.partitioning = replace(found, partitions=(*found.partitions, *added))
+    draft.partitioning = replace(parts, partitions=(*parts.partitions, *added))
     draft.kinds.append(DdlKind.ADD_PARTITION)
 
 
@@ -309,14 +309,14 @@ def drop_index(draft: Draft, name: str, unless: bool) -> None:
 def _drop_partitions(cursor: TokenCursor, draft: Draft) -> None:
     unless = cursor.accept("IF", "EXISTS")
     names = _partition_names(cursor)
-    found = draft.parts()
+    parts = draft.parts()
     gone = {n.lower() for n in names} if unless else draft.named_parts(names)
     kept: tuple[TablePartition, ...] = tuple(
-        p for p in found.partitions if p.name.lower() not in gone
+        p for p in parts.partitions if p.name.lower() not in gone
     )
-    if found.method != "range" or not kept:
+    if parts.method != "range" or not kept:
         cursor.fail("DROP PARTITION is understood for RANGE only, and one partition must stay")
-    draft.partitioning = replace(found, partitions=kept)
+    draft.partitioning = replace(parts, partitions=kept)
     draft.kinds.append(DdlKind.DROP_PARTITION)
 
 
@@ -327,12 +327,12 @@ def _partition_names(cursor: TokenCursor) -> list[str]:
 
 def _truncate(cursor: TokenCursor, draft: Draft) -> None:
     cursor.expect("PARTITION")
-    found = draft.parts()
+    parts = draft.parts()
     if cursor.accept("ALL"):
-        names = [p.name for p in found.partitions]
+        names = [p.name for p in parts.partitions]
     else:
         names = _partition_names(cursor)
-    draft.partitioning = with_new_ids(found, list(draft.named_parts(names)), draft.next_id)
+    draft.partitioning = with_new_ids(parts, list(draft.named_parts(names)), draft.next_id)
     draft.kinds.append(DdlKind.TRUNCATE_PARTITION)
 
 
@@ -429,15 +429,15 @@ def _convert(cursor: TokenCursor, draft: Draft) -> None:
 
 
 def _options(cursor: TokenCursor, draft: Draft) -> None:
-    found = TableOptions()
-    read_options(cursor, found)
-    if found.charset is not None:
-        draft.charset = found.charset
+    options = TableOptions()
+    read_options(cursor, options)
+    if options.charset is not None:
+        draft.charset = options.charset
         draft.kinds.append(DdlKind.TABLE_CHARSET)
-    if found.comment is not None:
-        draft.comment = found.comment
+    if options.comment is not None:
+        draft.comment = options.comment
         draft.kinds.append(DdlKind.TABLE_COMMENT)
-    if found.auto_increment is not None:
+    if options.auto_increment is not None:
         draft.kinds.append(DdlKind.REBASE_AUTO_ID)
 
 

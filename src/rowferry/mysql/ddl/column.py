@@ -33,7 +33,7 @@ class _ColumnText:
 
     name: str
     type: SqlType
-    found: dict[str, object] = field(default_factory=dict)
+    attributes: dict[str, object] = field(default_factory=dict)
     keys: list[Key] = field(default_factory=list)
 
 
@@ -55,39 +55,39 @@ def read_column(cursor: TokenCursor, charset: str, name: str = "") -> tuple[Colu
         _serial(column)
     while _attribute(cursor, column):
         pass
-    return Column(0, name, column.type, **column.found), column.keys  # type: ignore[arg-type]
+    return Column(0, name, column.type, **column.attributes), column.keys  # type: ignore[arg-type]
 
 
 def _serial(column: _ColumnText) -> None:
-    column.found |= {"nullable": False, "auto_increment": True}
+    column.attributes |= {"nullable": False, "auto_increment": True}
     column.keys.append(Key((column.name,), unique=True))
 
 
 def _attribute(cursor: TokenCursor, column: _ColumnText) -> bool:
     """Consume one column attribute; return whether there was one."""
-    found = column.found
+    facts = column.attributes
     if cursor.accept("NOT", "NULL"):
-        found["nullable"] = False
+        facts["nullable"] = False
     elif cursor.accept("NULL"):
-        found["nullable"] = True
+        facts["nullable"] = True
     elif cursor.accept("SERIAL", "DEFAULT", "VALUE"):
         _serial(column)
     elif cursor.accept("DEFAULT"):
         value, expression = read_default(cursor, column.type, column.name)
-        found |= {"default": value, "expression": expression}
+        facts |= {"default": value, "expression": expression}
     elif cursor.accept("AUTO_INCREMENT"):
-        found |= {"auto_increment": True, "nullable": False}
+        facts |= {"auto_increment": True, "nullable": False}
     elif cursor.accept("COMMENT"):
-        found["comment"] = cursor.text()
+        facts["comment"] = cursor.text()
     elif word := cursor.accept_any("INVISIBLE", "VISIBLE"):
-        found["invisible"] = word == "INVISIBLE"
+        facts["invisible"] = word == "INVISIBLE"
     elif cursor.accept("UNIQUE"):
         cursor.accept("KEY")
         column.keys.append(Key((column.name,), unique=True))
     elif cursor.accept("PRIMARY", "KEY") or cursor.accept("KEY"):
         column.keys.append(Key((column.name,), unique=True, primary=True))
     elif cursor.at("AS") or cursor.at("GENERATED"):
-        found |= _generated(cursor)
+        facts |= _generated(cursor)
     elif named := accept_charset(cursor):
         column.type = with_charset(column.type, named)
     else:
@@ -267,24 +267,24 @@ def settle(
             raise BadStatement(f"table {table}: column {column.name!r} is defined twice")
     if not by_name:
         raise BadStatement(f"table {table}: a table needs at least one column")
-    found = list(indexes)
+    all_indexes = list(indexes)
     for key in keys:
         for name in key.columns:
             if name.lower() not in by_name:
                 raise BadStatement(f"table {table}: a key names the unknown column {name!r}")
-        if key.primary and any(i.primary for i in found):
+        if key.primary and any(i.primary for i in all_indexes):
             raise BadStatement(f"table {table}: it already has a primary key")
         names = tuple(by_name[c.lower()].name for c in key.columns)
-        taken = {i.name.lower() for i in found}
+        taken = {i.name.lower() for i in all_indexes}
         name = "PRIMARY" if key.primary else key.name or _free_name(names, taken)
         if name.lower() in taken:
             raise BadStatement(f"table {table}: key {name!r} is defined twice")
-        number = max((i.id for i in found), default=0) + 1
+        number = max((i.id for i in all_indexes), default=0) + 1
         unique = _names_rows(key, by_name) if whole_values else key.unique
-        found.append(Index(number, name, names, unique, key.primary))
-    primary = {c.lower() for i in found if i.primary for c in i.columns}
+        all_indexes.append(Index(number, name, names, unique, key.primary))
+    primary = {c.lower() for i in all_indexes if i.primary for c in i.columns}
     solid = (replace(c, nullable=False) if c.name.lower() in primary else c for c in columns)
-    return tuple(solid), tuple(found)
+    return tuple(solid), tuple(all_indexes)
 
 
 def _free_name(columns: tuple[str, ...], taken: set[str]) -> str:

@@ -48,11 +48,11 @@ class SqlToken:
         return self.text.upper() if self.kind in (WORD, SYMBOL) else ""
 
 
-def _open_versioned(found: re.Match[str]) -> str:
+def _open_versioned(match: re.Match[str]) -> str:
     """Turn `/*!50100 text */` into `text`, keeping every place in the statement."""
-    if found[1] is None:
-        return found[0]
-    return " " * len(found[1]) + found[2] + " " * len(found[3])
+    if match[1] is None:
+        return match[0]
+    return " " * len(match[1]) + match[2] + " " * len(match[3])
 
 
 def tokenize(sql: str) -> list[SqlToken]:
@@ -64,10 +64,10 @@ def tokenize(sql: str) -> list[SqlToken]:
         BadStatement: unfinished quotes or comment, or a bad literals, or more than one statement.
     """
     plain = _VERSIONED.sub(_open_versioned, sql)
-    found: list[SqlToken] = []
+    tokens: list[SqlToken] = []
     # sqlglot hands over everything after a leading RENAME as one piece of text.
     if leading := _LEADING_WORD.match(plain):
-        found.append(SqlToken(WORD, "RENAME", leading.start(1), leading.end(1)))
+        tokens.append(SqlToken(WORD, "RENAME", leading.start(1), leading.end(1)))
         plain = " " * leading.end() + plain[leading.end() :]
     try:
         raw = MySQL().tokenize(plain)
@@ -79,17 +79,17 @@ def tokenize(sql: str) -> list[SqlToken]:
         start, end = token.start, token.end + 1
         kind = _KINDS.get(token.token_type)
         if kind is not None:
-            found.append(SqlToken(kind, token.text, start, end))
+            tokens.append(SqlToken(kind, token.text, start, end))
             continue
         for piece in re.finditer(r"\S+", plain[start:end]):  # "PRIMARY KEY" is one token there
             word = piece[0][0].isalnum() or piece[0][0] in "_$" or piece[0][0] >= "\x80"
             place = start + piece.start()
-            found.append(SqlToken(WORD if word else SYMBOL, piece[0], place, start + piece.end()))
-    while found and found[-1].word == ";":
-        found.pop()
-    if any(t.word == ";" for t in found):
+            tokens.append(SqlToken(WORD if word else SYMBOL, piece[0], place, start + piece.end()))
+    while tokens and tokens[-1].word == ";":
+        tokens.pop()
+    if any(t.word == ";" for t in tokens):
         raise BadStatement(f"{_short(sql)}: more than one statement; send them one by one")
-    return found
+    return tokens
 
 
 def _short(sql: str) -> str:
@@ -177,19 +177,19 @@ class TokenCursor:
 
     def names(self) -> list[str]:
         """Consume one or more names with commas between."""
-        found = [self.name()]
+        names = [self.name()]
         while self.accept(","):
-            found.append(self.name())
-        return found
+            names.append(self.name())
+        return names
 
     def text(self) -> str:
         """Consume a string literal; neighbours join, as in MySQL."""
         if self.peek().kind != STRING:
             self.fail("expected a quoted text")
-        found = self.take().text
+        text = self.take().text
         while self.peek().kind == STRING:
-            found += self.take().text
-        return found
+            text += self.take().text
+        return text
 
     def whole(self) -> int:
         """Consume a whole number, with a sign if there is one."""

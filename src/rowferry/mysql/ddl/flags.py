@@ -17,12 +17,12 @@ def marked_flags(sql: str) -> tuple[bool, bool]:
     """Return whether CREATE TABLE makes an active-active table, and one with soft delete."""
     if "/*T![" not in sql:
         return False, False
-    marked = " ".join(found[1] for found in _MARKED.finditer(sql) if found[1] is not None)
+    marked = " ".join(match[1] for match in _MARKED.finditer(sql) if match[1] is not None)
     active_active = _ACTIVE_ACTIVE.search(marked) is not None
     return active_active, _SOFT_DELETE.search(marked) is not None
 
 
 def flags_sql(active_active: bool, soft_delete: bool) -> str:
     """Return what `marked_flags` reads, as the end of a statement."""
-    found = " /*T![softdelete] SOFTDELETE RETENTION 7 DAY */" if soft_delete else ""
-    return found + (" /*T![active_active] ACTIVE_ACTIVE='ON' */" if active_active else "")
+    marks = " /*T![softdelete] SOFTDELETE RETENTION 7 DAY */" if soft_delete else ""
+    return marks + (" /*T![active_active] ACTIVE_ACTIVE='ON' */" if active_active else "")

@@ -34,7 +34,7 @@ def rename_tables(sql: str, database: str, new_name: NewName) -> str:
     """
     reader = _Names(TokenCursor(sql), database, new_name)
     reader.read()
-    return _edited(sql, reader.found())
+    return _edited(sql, reader.all_edits())
 
 
 def qualify_tables(sql: str, plain: str, database: str) -> str:
@@ -71,7 +71,7 @@ class _Names:
         self.edits: list[tuple[int, int, str]] = []
         self.bare: list[tuple[int, int, str]] = []  # names that stay, with their database in front
 
-    def found(self) -> list[tuple[int, int, str]]:
+    def all_edits(self) -> list[tuple[int, int, str]]:
         """Return what is to be replaced."""
         return self.edits + (self.bare if self.moved else [])
 

@@ -65,9 +65,9 @@ def parse_type(text: str) -> SqlType:
         BadStatement: no such type, or more text than a type.
     """
     cursor = TokenCursor(text)
-    found, _ = read_type(cursor, "utf8mb4")
+    sql_type, _ = read_type(cursor, "utf8mb4")
     cursor.finish()
-    return found
+    return sql_type
 
 
 def plan_ddl(
@@ -144,10 +144,10 @@ class _Statement:
 
     def existing(self, name: TableId) -> TableSchema:
         """Return a table's definition, or refuse."""
-        found = self.tables.get(name)
-        if found is None:
+        table = self.tables.get(name)
+        if table is None:
             raise BadStatement(f"there is no table {name}")
-        return found
+        return table
 
     # --- CREATE ----------------------------------------------------------------------------------
 
@@ -178,13 +178,13 @@ class _Statement:
         cursor = self.cursor
         unless = cursor.accept("IF", "NOT", "EXISTS")
         name = self.table_name()
-        found: list[SchemaChange] = []
+        changes: list[SchemaChange] = []
         if name in self.tables:
             if unless:
                 return []
             if not replacing:
                 raise BadStatement(f"table {name} exists already")
-            found.append(self._dropped(name, f"DROP TABLE {quoted_table(name)}"))
+            changes.append(self._dropped(name, f"DROP TABLE {quoted_table(name)}"))
         inner = cursor.at("(", "LIKE")
         if cursor.accept("LIKE") or cursor.accept("(", "LIKE"):
             like = self.existing(self.table_name())
@@ -194,7 +194,7 @@ class _Statement:
             table = replace(copied(like, name, self.next_id), version=0)
         else:
             table = read_definition(cursor, name, self.next_id)
-        return [*found, SchemaChange(0, DdlKind.CREATE_TABLE, self.query, name, table)]
+        return [*changes, SchemaChange(0, DdlKind.CREATE_TABLE, self.query, name, table)]
 
     def _create_index(self, unique: bool) -> list[SchemaChange]:
         cursor = self.cursor
@@ -255,8 +255,8 @@ class _Statement:
         self.cursor.accept_any("RESTRICT", "CASCADE")
         self.cursor.finish()
         several = len(names) > 1
-        found = (change(n, f"{verb} {quoted_table(n)}" if several else self.query) for n in names)
-        return [c for c in found if c is not None]
+        changes = (change(n, f"{verb} {quoted_table(n)}" if several else self.query) for n in names)
+        return [c for c in changes if c is not None]
 
     def _dropped(self, name: TableId, query: str) -> SchemaChange:
         table = self.existing(name)
@@ -285,13 +285,13 @@ class _Statement:
             if not cursor.accept(","):
                 break
         cursor.finish()
-        found = []
+        changes = []
         for old, new in pairs:
             table = replace(self.existing(old), id=new, version=0)
             self._move(old, table)
             query = rename_sql(old, new)
-            found.append(SchemaChange(0, DdlKind.RENAME_TABLE, query, new, table, previous=old))
-        return found
+            changes.append(SchemaChange(0, DdlKind.RENAME_TABLE, query, new, table, previous=old))
+        return changes
 
     def _move(self, old: TableId, table: TableSchema) -> None:
         """Put a renamed table in its new place, which must be free."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rowferry.change.sqltype import Kind, SqlType, keeps_case
+from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, Partitioning, TableId, TablePartition, TableSchema
 from rowferry.errors import BadStatement
 from rowferry.mysql.ddl.column import Key, at_key, read_column, read_key, settle
@@ -18,6 +18,7 @@ from rowferry.mysql.ddl.type import (
     has_charset,
     narrowed,
 )
+from rowferry.mysql.type_facts import ddl_type, keeps_case
 
 _DEFAULT_CHARSET = "utf8mb4"
 
@@ -35,17 +36,17 @@ class TableOptions:
     auto_increment: int | None = None
 
 
-def read_options(cursor: TokenCursor, found: TableOptions) -> None:
+def read_options(cursor: TokenCursor, options: TableOptions) -> None:
     """Consume table options up to a comma, PARTITION BY or the end; most say nothing about rows."""
     while not cursor.done() and not cursor.at_any(",", "PARTITION"):
         if charset := accept_charset(cursor):
-            found.charset = narrowed(found.charset or "", charset)
+            options.charset = narrowed(options.charset or "", charset)
         elif cursor.accept("COMMENT"):
             cursor.accept("=")
-            found.comment = cursor.text()
+            options.comment = cursor.text()
         elif cursor.accept("AUTO_INCREMENT"):
             cursor.accept("=")
-            found.auto_increment = cursor.whole()
+            options.auto_increment = cursor.whole()
         elif cursor.at_any("SELECT", "AS", "TABLE", "VALUES"):
             cursor.fail("columns that come from a query are not understood")
         elif cursor.at("("):
@@ -86,7 +87,7 @@ def read_definition(
     cursor.place = after
     settled, indexes = settle(table, columns, (), keys, whole_values=as_mysql)
     active_active, soft_delete = marked_flags(cursor.sql)
-    found = TableSchema(
+    definition = TableSchema(
         table,
         next_id(),
         0,
@@ -99,9 +100,10 @@ def read_definition(
         is_soft_delete_table=soft_delete,
     )
     if cursor.accept("PARTITION", "BY"):
-        found = replace(found, partitioning=_read_partitioning(cursor, found, next_id))
+        partitioning = _read_partitioning(cursor, definition, next_id)
+        definition = replace(definition, partitioning=partitioning)
     cursor.finish()
-    return found
+    return definition
 
 
 def _read_body(cursor: TokenCursor, charset: str, as_mysql: bool) -> tuple[list[Column], list[Key]]:
@@ -152,21 +154,21 @@ def _partition_column(cursor: TokenCursor, table: TableSchema, method: str) -> s
     text = cursor.parenthesised()
     inner = TokenCursor(text)
     name = inner.name() if len(inner.tokens) == 1 else ""
-    found = table.by_name.get(name.lower())
-    if found is None:
+    column = table.by_name.get(name.lower())
+    if column is None:
         raise BadStatement(
             f"table {table.id}: PARTITION BY {method} ({text}): only one column is understood there"
         )
-    if found.type.kind not in (Kind.INTEGER, Kind.YEAR):
+    if column.type.kind not in (Kind.INTEGER, Kind.YEAR):
         raise BadStatement(f"table {table.id}: partition column {name!r} is not an integer")
-    return found.name
+    return column.name
 
 
 def read_partitions(
     cursor: TokenCursor, by_range: bool, next_id: Callable[[], int]
 ) -> list[TablePartition]:
     """Consume `(PARTITION p [VALUES LESS THAN (n) | MAXVALUE] …, …)`."""
-    found: list[TablePartition] = []
+    partitions: list[TablePartition] = []
     cursor.expect("(")
     while True:
         cursor.expect("PARTITION")
@@ -175,11 +177,11 @@ def read_partitions(
             cursor.expect("VALUES", "LESS", "THAN")
             bound = _bound(cursor)
         cursor.skip_to_comma()
-        found.append(TablePartition(next_id(), name, bound))
+        partitions.append(TablePartition(next_id(), name, bound))
         if not cursor.accept(","):
             break
     cursor.expect(")")
-    return found
+    return partitions
 
 
 def _bound(cursor: TokenCursor) -> int | None:
@@ -191,22 +193,24 @@ def _bound(cursor: TokenCursor) -> int | None:
     return bound
 
 
-def check_partitions(table: TableId, found: Partitioning) -> Partitioning:
-    """Return `found`, or refuse it: names must differ and RANGE bounds must rise."""
+def check_partitions(table: TableId, partitioning: Partitioning) -> Partitioning:
+    """Return the partitioning, or refuse it: names must differ and RANGE bounds must rise."""
     names: set[str] = set()
-    for part in found.partitions:
+    for part in partitioning.partitions:
         if part.name.lower() in names:
             raise BadStatement(f"table {table}: partition {part.name!r} is defined twice")
         names.add(part.name.lower())
-    if found.method == "range":
-        bounds = [float("inf") if p.less_than is None else p.less_than for p in found.partitions]
-        for part, low, high in zip(found.partitions[1:], bounds, bounds[1:], strict=False):
+    if partitioning.method == "range":
+        bounds = [
+            float("inf") if p.less_than is None else p.less_than for p in partitioning.partitions
+        ]
+        for part, low, high in zip(partitioning.partitions[1:], bounds, bounds[1:], strict=False):
             if high <= low:
                 raise BadStatement(
                     f"table {table}: partition {part.name!r} must have a higher bound than the one"
                     " before it"
                 )
-    return found
+    return partitioning
 
 
 # --- back to text --------------------------------------------------------------------------------
@@ -244,8 +248,8 @@ def create_sql(table: TableSchema) -> str:
     others by many names. Ids are not part of SQL text, nor are foreign keys and checks part of a
     `TableSchema`.
     """
-    lines = [_column_sql(c, table) for c in table.columns]
-    lines += [_index_sql(i) for i in table.indexes]
+    lines = [column_sql(c, table) for c in table.columns]
+    lines += [index_sql(i) for i in table.indexes]
     text = f"CREATE TABLE {quoted_table(table.id)} (\n  " + ",\n  ".join(lines) + "\n)"
     text += f" DEFAULT CHARSET={table.charset}"
     text += f" COLLATE={table.collation}" if keeps_case(table.collation) else ""
@@ -254,9 +258,10 @@ def create_sql(table: TableSchema) -> str:
     return text + (_partitions_sql(table.partitioning) if table.partitioning else "")
 
 
-def _column_sql(column: Column, table: TableSchema) -> str:
+def column_sql(column: Column, table: TableSchema) -> str:
+    """Return a column as CREATE TABLE and ALTER TABLE write it."""
     kind = column.type
-    text = f"{quoted(column.name)} {kind.sql}"
+    text = f"{quoted(column.name)} {ddl_type(kind)}"
     if has_charset(kind):
         text += _charset_sql(kind, table)
     if column.generated:
@@ -290,16 +295,18 @@ def _default_sql(column: Column) -> str:
     return value if computed else literal(value)
 
 
-def _index_sql(index: Index) -> str:
+def index_sql(index: Index) -> str:
+    """Return a key as CREATE TABLE and ALTER TABLE write it."""
     columns = ", ".join(quoted(c) for c in index.columns)
     if index.primary:
         return f"PRIMARY KEY ({columns})"
     return f"{'UNIQUE ' if index.unique else ''}KEY {quoted(index.name)} ({columns})"
 
 
-def _partitions_sql(found: Partitioning) -> str:
-    head = f"\nPARTITION BY {found.method.upper()} ({quoted(found.column)})"
-    return f"{head} ({', '.join(_partition_sql(p, found.method) for p in found.partitions)})"
+def _partitions_sql(partitioning: Partitioning) -> str:
+    head = f"\nPARTITION BY {partitioning.method.upper()} ({quoted(partitioning.column)})"
+    parts = (_partition_sql(p, partitioning.method) for p in partitioning.partitions)
+    return f"{head} ({', '.join(parts)})"
 
 
 def _partition_sql(part: TablePartition, method: str) -> str:
@@ -324,12 +331,12 @@ def _renumbered(table: TableSchema, next_id: Callable[[], int]) -> Partitioning 
 
 
 def with_new_ids(
-    found: Partitioning, names: Sequence[str], next_id: Callable[[], int]
+    partitioning: Partitioning, names: Sequence[str], next_id: Callable[[], int]
 ) -> Partitioning:
     """Return the partitioning with new physical ids for the named partitions."""
     wanted = {n.lower() for n in names}
     parts = (
         replace(p, physical_id=next_id()) if p.name.lower() in wanted else p
-        for p in found.partitions
+        for p in partitioning.partitions
     )
-    return replace(found, partitions=tuple(parts))
+    return replace(partitioning, partitions=tuple(parts))

@@ -6,10 +6,11 @@ from dataclasses import replace
 from decimal import Context, Decimal
 from typing import Any, Final
 
-from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.sqltype import Kind, SqlType
 from rowferry.mysql.ddl.cursor import BITS, HEX, NUMBER, STRING, WORD, TokenCursor
+from rowferry.mysql.type_facts import TYPE_FACTS
 
-# Other spellings of the names in FACTS; more words come first, so that the longest fits.
+# Other spellings of the names in TYPE_FACTS; more words come first, so that the longest fits.
 _ALIASES: Final[dict[str, str]] = {
     "NATIONAL CHARACTER VARYING": "varchar utf8",
     "NATIONAL CHAR VARYING": "varchar utf8",
@@ -55,7 +56,7 @@ _ALIASES: Final[dict[str, str]] = {
     "GEOMCOLLECTION": "geometry",
 }
 _SPELLINGS: Final = sorted(
-    [(a.split(), n) for a, n in _ALIASES.items()] + [([n.upper()], n) for n in FACTS],
+    [(a.split(), n) for a, n in _ALIASES.items()] + [([n.upper()], n) for n in TYPE_FACTS],
     key=lambda s: -len(s[0]),
 )
 _BINARY_TWIN: Final = {
@@ -156,58 +157,60 @@ def read_type(cursor: TokenCursor, charset: str) -> tuple[SqlType, bool]:
     if base == "serial":
         return SqlType("bigint", unsigned=True), True
     name, _, national = base.partition(" ")
-    found = _sized(cursor, SqlType(name), national or charset)
-    return _attributes(cursor, found, national or charset), False
+    sql_type = _sized(cursor, SqlType(name), national or charset)
+    return _attributes(cursor, sql_type, national or charset), False
 
 
-def _sized(cursor: TokenCursor, found: SqlType, charset: str) -> SqlType:
+def _sized(cursor: TokenCursor, sql_type: SqlType, charset: str) -> SqlType:
     """Consume what stands in parentheses after the type's name."""
-    if found.kind in (Kind.ENUM, Kind.SET):
-        return replace(found, elements=_elements(cursor))
+    if sql_type.kind in (Kind.ENUM, Kind.SET):
+        return replace(sql_type, elements=_elements(cursor))
     if not cursor.accept("("):
-        return found
+        return sql_type
     length = cursor.whole()
     scale = cursor.whole() if cursor.accept(",") else None
     cursor.expect(")")
-    if found.kind in _TIMES:
-        return replace(found, scale=length or None)
-    if found.name == "float" and scale is None:  # FLOAT(p) only chooses between FLOAT and DOUBLE
+    if sql_type.kind in _TIMES:
+        return replace(sql_type, scale=length or None)
+    if sql_type.name == "float" and scale is None:  # FLOAT(p) only chooses between FLOAT and DOUBLE
         return SqlType("float" if length <= 24 else "double")
-    if found.name in ("text", "blob"):  # TEXT(n) means the smallest type that holds n
+    if sql_type.name in ("text", "blob"):  # TEXT(n) means the smallest type that holds n
         longest = CHARSET_BYTES.get(charset_of_collation(charset), 1)
-        need = length * (longest if found.name == "text" else 1)
+        need = length * (longest if sql_type.name == "text" else 1)
         prefix = next((p for p, limit in _SIZES if need < limit), "long")
-        return SqlType(prefix + found.name)
-    return replace(found, length=length, scale=scale)
+        return SqlType(prefix + sql_type.name)
+    return replace(sql_type, length=length, scale=scale)
 
 
 def _elements(cursor: TokenCursor) -> tuple[str, ...]:
     cursor.expect("(")
-    found: list[str] = []
+    elements: list[str] = []
     while True:
         if cursor.peek().kind == HEX:
-            found.append(_bytes(cursor).decode("utf-8", "surrogateescape"))
+            elements.append(_bytes(cursor).decode("utf-8", "surrogateescape"))
         else:
             if cursor.peek().text.startswith("_") and cursor.peek(1).kind == STRING:
                 cursor.take()  # a character set introducer
-            found.append(cursor.text().rstrip(" "))  # MySQL drops the blanks at the end
+            elements.append(cursor.text().rstrip(" "))  # MySQL drops the blanks at the end
         if not cursor.accept(","):
             break
     cursor.expect(")")
-    return tuple(found)
+    return tuple(elements)
 
 
-def _attributes(cursor: TokenCursor, found: SqlType, charset: str) -> SqlType:
+def _attributes(cursor: TokenCursor, sql_type: SqlType, charset: str) -> SqlType:
     """Consume UNSIGNED, ZEROFILL, CHARACTER SET and their like."""
     explicit, binary = "", False
     while True:
-        if found.kind in _SIGNED and (word := cursor.accept_any("UNSIGNED", "SIGNED", "ZEROFILL")):
-            zerofill = found.zerofill or word == "ZEROFILL"
-            unsigned = found.unsigned or zerofill or word == "UNSIGNED"
-            found = replace(found, unsigned=unsigned, zerofill=zerofill)
-        elif has_charset(found) and cursor.accept_any("BINARY"):
+        if sql_type.kind in _SIGNED and (
+            word := cursor.accept_any("UNSIGNED", "SIGNED", "ZEROFILL")
+        ):
+            zerofill = sql_type.zerofill or word == "ZEROFILL"
+            unsigned = sql_type.unsigned or zerofill or word == "UNSIGNED"
+            sql_type = replace(sql_type, unsigned=unsigned, zerofill=zerofill)
+        elif has_charset(sql_type) and cursor.accept_any("BINARY"):
             binary = True  # the _bin collation of whatever the character set is
-        elif has_charset(found) and (word := cursor.accept_any("ASCII", "UNICODE", "BYTE")):
+        elif has_charset(sql_type) and (word := cursor.accept_any("ASCII", "UNICODE", "BYTE")):
             explicit = {"ASCII": "latin1", "UNICODE": "ucs2", "BYTE": "binary"}[word]
         elif named := accept_charset(cursor):
             explicit = narrowed(explicit, named)
@@ -215,7 +218,7 @@ def _attributes(cursor: TokenCursor, found: SqlType, charset: str) -> SqlType:
             chosen = explicit or charset
             if binary and chosen != "binary":
                 chosen = f"{charset_of_collation(chosen)}_bin"
-            return with_charset(found, chosen)
+            return with_charset(sql_type, chosen)
 
 
 # --- defaults ------------------------------------------------------------------------------------
@@ -296,10 +299,10 @@ def _bytes(cursor: TokenCursor) -> bytes:
 
 def _number(value: str | bytes | Decimal) -> Decimal:
     """Return a number that some column could hold; others would not even fit the memory."""
-    found = Decimal(int.from_bytes(value, "big") if isinstance(value, bytes) else value)
-    if not found.is_finite() or abs(found.adjusted()) > 400:
+    number = Decimal(int.from_bytes(value, "big") if isinstance(value, bytes) else value)
+    if not number.is_finite() or abs(number.adjusted()) > 400:
         raise OverflowError
-    return found
+    return number
 
 
 def _convert(value: Decimal | str | bytes, kind: SqlType) -> Any:
@@ -309,10 +312,10 @@ def _convert(value: Decimal | str | bytes, kind: SqlType) -> Any:
                 return int.from_bytes(value.encode(), "big")
             return int(_number(value).to_integral_value("ROUND_HALF_UP"))
         case Kind.FLOAT | Kind.DOUBLE:
-            found = float(_number(value))
-            if found in (float("inf"), float("-inf")):
+            number = float(_number(value))
+            if number in (float("inf"), float("-inf")):
                 raise OverflowError
-            return found
+            return number
         case Kind.DECIMAL:
             unit = Decimal(1).scaleb(-kind.fraction_digits)
             return f"{_number(value).quantize(unit, context=_WIDE):f}"

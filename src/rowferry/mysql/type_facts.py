@@ -1,0 +1,90 @@
+"""What MySQL, MariaDB and TiDB know of a column type beside its values: codes, widths, collations.
+
+The neutral types are in `rowferry.change.sqltype`; whoever writes or reads a form that has MySQL's
+codes or widths in it (a protocol, a schema file, a DDL) asks here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rowferry.change.sqltype import Kind, SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFacts:
+    """MySQL's type code, and its length where a DDL gives none."""
+
+    code: int
+    width: int | None = None
+
+
+_LONG: Final = 4294967295
+# By the neutral name. GEOMETRY is handled as BLOB and INET4/INET6/UUID as TEXT in every codec.
+TYPE_FACTS: Final[dict[str, TypeFacts]] = {
+    "tinyint": TypeFacts(1, 4),
+    "smallint": TypeFacts(2, 6),
+    "mediumint": TypeFacts(9, 9),
+    "int": TypeFacts(3, 11),
+    "bigint": TypeFacts(8, 20),
+    "float": TypeFacts(4, 12),
+    "double": TypeFacts(5, 22),
+    "decimal": TypeFacts(246, 10),
+    "bit": TypeFacts(16, 1),
+    "char": TypeFacts(254, 1),
+    "varchar": TypeFacts(15, 5),
+    "tinytext": TypeFacts(249, 255),
+    "text": TypeFacts(252, 65535),
+    "mediumtext": TypeFacts(250, 16777215),
+    "longtext": TypeFacts(251, _LONG),
+    "binary": TypeFacts(254, 1),
+    "varbinary": TypeFacts(15, 5),
+    "tinyblob": TypeFacts(249, 255),
+    "blob": TypeFacts(252, 65535),
+    "mediumblob": TypeFacts(250, 16777215),
+    "longblob": TypeFacts(251, _LONG),
+    "date": TypeFacts(10),
+    "datetime": TypeFacts(12),
+    "timestamp": TypeFacts(7),
+    "time": TypeFacts(11),
+    "year": TypeFacts(13, 4),
+    "enum": TypeFacts(247),
+    "set": TypeFacts(248),
+    "json": TypeFacts(245),
+    "vector": TypeFacts(225),
+    "geometry": TypeFacts(255, _LONG),
+    "inet4": TypeFacts(254, 15),
+    "inet6": TypeFacts(254, 39),
+    "uuid": TypeFacts(254, 36),
+}
+
+
+def type_code(kind: SqlType) -> int:
+    """Return MySQL's type code."""
+    return TYPE_FACTS[kind.name].code
+
+
+def display_width(kind: SqlType) -> int | None:
+    """Return the length as given, else the default of MySQL and TiDB for the type."""
+    facts = TYPE_FACTS.get(kind.name)
+    width = facts.width if facts else None
+    if kind.length is not None or width is None:
+        return kind.length
+    # A sign takes one place, except in BIGINT, where it is counted always.
+    signless = kind.unsigned and kind.kind is Kind.INTEGER and kind.name != "bigint"
+    return width - signless
+
+
+def ddl_type(kind: SqlType) -> str:
+    """Return the type as a DDL of MySQL writes it, e.g. `decimal(10,2) unsigned`."""
+    return kind.written(_quoted)
+
+
+def _quoted(element: str) -> str:
+    return "'" + element.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def keeps_case(collation: str) -> bool:
+    """Return whether texts that differ in case are different ones to a collation."""
+    return not {"bin", "cs"}.isdisjoint(collation.split("_"))
