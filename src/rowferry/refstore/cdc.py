@@ -5,10 +5,10 @@ Answers are put together as bytes: protobuf messages that stand one after the ot
 
 from __future__ import annotations
 
-from rowferry.refstore.kernels import SNAPSHOT_TAG
 from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
 from rowferry.refstore.range import Range
-from rowferry.refstore.snapshots import Snapshot
+from rowferry.refstore.storage.kernels import SNAPSHOT_TAG
+from rowferry.refstore.storage.snapshots import Snapshot
 from rowferry.wire import range_cdc_pb2 as cdc
 
 # A stock gRPC client takes 4 MB; a record may exceed the wish by its own size.

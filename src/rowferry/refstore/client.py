@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +13,18 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import NoSuchTable, SnapshotGone, SourceUnavailable, StoreUnavailable
 from rowferry.flow.capture.range_log import catalog
 from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
+from rowferry.flow.capture.range_log.client_access import PLAIN, RangeAccess
 from rowferry.flow.capture.range_log.kv import RowDecoder
 from rowferry.refstore.commit import Committer, TableWrites
-from rowferry.refstore.images import Rows, encoded, image_of
-from rowferry.refstore.leaders import snapshot_rows
+from rowferry.refstore.master.leaders import snapshot_rows
 from rowferry.refstore.meta import RangeMeta
-from rowferry.refstore.mutations import OP_INSERT
 from rowferry.refstore.routing import NotHere, Routing, SchemaMoved
+from rowferry.refstore.rows.images import Rows, encoded, image_of
+from rowferry.refstore.rows.mutations import OP_INSERT
+from rowferry.refstore.rows.writes import Writes
 from rowferry.refstore.rpc import gather
 from rowferry.refstore.tables import Catalog, read_catalog
 from rowferry.refstore.transaction import Transaction
-from rowferry.refstore.writes import Writes
 from rowferry.wire import store_pb2 as wire
 
 _LOAD_BYTES = 24 << 20
@@ -33,20 +33,17 @@ _LOAD_BYTES = 24 << 20
 class Store:
     """A connection to one store. May be shared by threads; each transaction belongs to one."""
 
-    def __init__(self, master_address: str, patience_s: float = 20.0) -> None:
-        self.routing = Routing(master_address, patience_s)
-        self._reader = RangeClient(master_address, "store-client", timeout_s=30.0)
+    def __init__(
+        self, master_address: str, patience_s: float = 20.0, access: RangeAccess = PLAIN
+    ) -> None:
+        self.routing = Routing(master_address, patience_s, access)
+        self._reader = RangeClient(master_address, "store-client", 30.0, access)
         self._catalog: Catalog | None = None
 
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        err: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -109,13 +106,13 @@ class Store:
         Raises:
             NoSuchTable: there is none of that name.
         """
-        found = self._known().tables.get(table)
-        if found is None:
+        schema = self._known().tables.get(table)
+        if schema is None:
             self.refresh()
-            found = self._known().tables.get(table)
-        if found is None:
+            schema = self._known().tables.get(table)
+        if schema is None:
             raise NoSuchTable(f"there is no table {table} in the store")
-        return found
+        return schema
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -138,10 +135,10 @@ class Store:
 
         An error in the block discards it.
         """
-        found = self.begin()
-        yield found
-        if not found.ended:
-            found.commit()
+        transaction = self.begin()
+        yield transaction
+        if not transaction.ended:
+            transaction.commit()
 
     def load(self, table: TableId, rows: Rows) -> int:
         """Insert many rows; returns the highest commit-ts.
@@ -226,11 +223,11 @@ class Store:
     def ranges(self, table: TableId | None = None) -> list[RangeMeta]:
         """Return all ranges by key, or those of one table, as the master sees them now."""
         self.routing.forget()
-        found = self.routing.patiently(self.routing.routes)
+        ranges = self.routing.patiently(self.routing.routes)
         if table is None:
-            return found
+            return ranges
         wanted = set(self.table(table).physical_ids)
-        return [r for r in found if r.physical_id in wanted]
+        return [r for r in ranges if r.physical_id in wanted]
 
     def servers(self) -> list[str]:
         """Return the addresses of the data servers that are alive."""
@@ -263,13 +260,13 @@ class Store:
         """Drop a range's log up to an index (0: all of it); returns the first index left."""
 
         def ask() -> int:
-            found = [r for r in self.routing.routes() if r.range_id == range_id]
-            if not found or not found[0].leader:
+            owners = [r for r in self.routing.routes() if r.range_id == range_id]
+            if not owners or not owners[0].leader:
                 raise NotHere(f"there is no range {range_id} with a leader")
             request = wire.CompactRangeRequest(
-                target=found[0].target(), through_index=through_index
+                target=owners[0].target(), through_index=through_index
             )
-            reply = self.routing.call(found[0], "CompactRange", request, wire.CompactRangeReply)
+            reply = self.routing.call(owners[0], "CompactRange", request, wire.CompactRangeReply)
             return reply.first_log_index
 
         return self.routing.patiently(ask)

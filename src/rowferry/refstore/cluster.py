@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 from rowferry.errors import StoreUnavailable
+from rowferry.flow.capture.range_log.client_access import PLAIN, RangeAccess
 from rowferry.refstore.client import Store
 
 _READY = "listening on "
@@ -38,8 +38,8 @@ class _Process:
         line = self._child.stdout.readline().decode().strip()
         if not line.startswith(_READY):
             self.end(signal.SIGKILL)
-            said = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise StoreUnavailable(f"a store process did not start: {' '.join(said) or line}")
+            last_line = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise StoreUnavailable(f"a store process did not start: {' '.join(last_line) or line}")
         self.address = line.removeprefix(_READY)
 
     @property
@@ -83,7 +83,11 @@ class LocalCluster:
         data_servers: int = 2,
         cluster_id: int | None = None,
         data_options: tuple[str, ...] = (),
+        guard_options: tuple[str, ...] = (),
+        access: RangeAccess = PLAIN,
     ) -> None:
+        """Make a cluster; `guard_options` are for its servers, `access` is for their clients."""
+        self._guard_options, self._access = guard_options, access
         self.data_dir = data_dir
         self._count = data_servers
         self._cluster_id = cluster_id
@@ -106,12 +110,7 @@ class LocalCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        err: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -125,12 +124,14 @@ class LocalCluster:
 
     def _start_master(self, listen: str) -> _Process:
         more = ["--cluster-id", str(self._cluster_id)] if self._cluster_id is not None else []
+        more += self._guard_options
         arguments = ["master", "--listen", listen, "--data-dir", str(self.data_dir), *more]
         return _Process(arguments, self.data_dir / "master.stderr")
 
     def _start_server(self, number: int, listen: str) -> _Process:
         arguments = ["data", "--listen", listen, "--master", self.master_address]
         arguments += ["--data-dir", str(self.data_dir), *self._data_options]
+        arguments += self._guard_options
         return _Process(arguments, self.data_dir / f"data-{number}.stderr")
 
     @property
@@ -151,7 +152,7 @@ class LocalCluster:
 
     def store(self) -> Store:
         """Return a new client."""
-        return Store(self.master_address)
+        return Store(self.master_address, access=self._access)
 
     def wait_ready(self) -> None:
         """Return when every range has a leader that answers."""

@@ -14,8 +14,8 @@ from functools import partial
 from rowferry.errors import StoreUnavailable, TransactionAborted
 from rowferry.refstore.meta import RangeMeta
 from rowferry.refstore.routing import NotHere, Routing, SchemaMoved
+from rowferry.refstore.rows.writes import Writes
 from rowferry.refstore.rpc import gather
-from rowferry.refstore.writes import Writes
 from rowferry.wire import store_pb2 as wire
 
 _PAUSE_S = 0.02

@@ -13,14 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rowferry.errors import RowferryError, StoreDamaged, StoreUnavailable
+from rowferry.errors import RowferryError, StoreDamaged, StoreRefused, StoreUnavailable
 from rowferry.refstore import cdc as cdc_half
 from rowferry.refstore.cdc import CdcRefused, cdc_error
+from rowferry.refstore.guard import OPEN, StoreGuard
+from rowferry.refstore.master.timestamps import Clock
 from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
 from rowferry.refstore.range import Open, Range, RangeOptions
 from rowferry.refstore.rpc import Channels, RpcServer
 from rowferry.refstore.split import require_whole, split
-from rowferry.refstore.timestamps import Clock
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 
@@ -32,11 +33,18 @@ A = TypeVar("A")
 class DataServer:
     """One data server process."""
 
-    def __init__(self, listen: str, master: str, data_dir: Path, options: RangeOptions) -> None:
+    def __init__(
+        self,
+        listen: str,
+        master: str,
+        data_dir: Path,
+        options: RangeOptions,
+        guard: StoreGuard = OPEN,
+    ) -> None:
         self._master, self._options = master, options
         self._folder = data_dir / "ranges"
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._channels = Channels()
+        self._channels = Channels(guard.access)
         self._clock = Clock(self._timestamp)
         self._ranges: dict[int, Range] = {}
         self._born: dict[tuple[int, int], Range] = {}  # halves of a split that is not yet real
@@ -50,7 +58,7 @@ class DataServer:
         self._cluster_id = 0
         self._stopping = threading.Event()
         self._server = RpcServer(
-            {"StoreData": self._store_methods(), "RangeData": self._cdc_methods()}
+            {"StoreData": self._store_methods(), "RangeData": self._cdc_methods()}, guard
         )
         self.address = self._server.listen(listen)
         self._threads = [
@@ -92,9 +100,14 @@ class DataServer:
 
     def _beat(self) -> None:
         """Say that we live; opening a large range must not keep us from it."""
+        last_words = ""
         while not self._stopping.wait(HEARTBEAT_S):
             try:
                 self._ask_for_assignments()
+            except StoreRefused as err:
+                if err.words != last_words:
+                    last_words = err.words
+                    _LOG.error("%s", err)
             except StoreUnavailable as err:
                 _LOG.debug("the master does not answer", extra={"error": str(err)})
 
@@ -348,12 +361,12 @@ class DataServer:
         if error.code != cdc.CDCError.NOT_LEADER:
             return error
         routes = self._ask_master("GetRoutes", cdc.GetRoutesRequest(), cdc.GetRoutesResponse).routes
-        found = [r for r in routes if r.range_id == range_id]
-        if not found:
+        owners = [r for r in routes if r.range_id == range_id]
+        if not owners:
             error.code = cdc.CDCError.RANGE_NOT_FOUND
             error.message = f"there is no range {range_id}"
-        elif found[0].leader != self.address:
-            error.leader = found[0].leader
+        elif owners[0].leader != self.address:
+            error.leader = owners[0].leader
         return error
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
+from rowferry.change.json_form import HEX, FormRules, JsonForm
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 
@@ -12,8 +12,10 @@ Fault = wire.StoreFault
 
 
 @dataclass(frozen=True, slots=True)
-class RangeMeta:
+class RangeMeta(JsonForm):
     """One range: its keys [start, end), its epoch and its leader's address ("" for none)."""
+
+    FORM = FormRules(ways={"start": HEX, "end": HEX})
 
     range_id: int
     start: bytes
@@ -86,17 +88,6 @@ class RangeMeta:
             split_index=route.split_index,
             dropped=route.dropped,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        form = {name: getattr(self, name) for name in self.__slots__}
-        return {**form, "start": self.start.hex(), "end": self.end.hex()}
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> RangeMeta:
-        """Read what `to_json` wrote."""
-        keys = {"start": bytes.fromhex(form["start"]), "end": bytes.fromhex(form["end"])}
-        return cls(**{**form, **keys})
 
 
 class RequestRefused(Exception):

@@ -19,16 +19,22 @@ from pathlib import Path
 
 import numpy as np
 
-from rowferry.refstore.checkpoint import Checkpoint, read_checkpoint
-from rowferry.refstore.journal import Journal
-from rowferry.refstore.kernels import LOG_TAG, Stamps
-from rowferry.refstore.logfile import PRIMARY, LogFile
+from rowferry.refstore.master.timestamps import Clock
 from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
-from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE, KeyChanges, read_mutations
-from rowferry.refstore.pairs import Pairs, Run
-from rowferry.refstore.snapshots import Snapshots
-from rowferry.refstore.state import StoreState
-from rowferry.refstore.timestamps import Clock
+from rowferry.refstore.rows.mutations import (
+    OP_DELETE,
+    OP_INSERT,
+    OP_UPDATE,
+    KeyChanges,
+    read_mutations,
+)
+from rowferry.refstore.storage.checkpoint import Checkpoint, read_checkpoint
+from rowferry.refstore.storage.journal import Journal
+from rowferry.refstore.storage.kernels import LOG_TAG, Stamps
+from rowferry.refstore.storage.logfile import PRIMARY, LogFile
+from rowferry.refstore.storage.pairs import Pairs, Run
+from rowferry.refstore.storage.snapshots import Snapshots
+from rowferry.refstore.storage.state import StoreState
 from rowferry.wire import store_pb2 as wire
 
 _PATIENCE_S = 10.0
@@ -117,12 +123,12 @@ class Range:
             self.state.add(Run.sorted_from(piece.pairs, piece.commit_ts))
         self._open: dict[int, Open] = {}
         self._held: list[tuple[int, Open]] = []
-        for start_ts, found in self.journal.prepared.items():
+        for start_ts, prepared in self.journal.prepared.items():
             if self.log.commit_of(start_ts):
                 continue
-            change = read_mutations(found.request.mutations, self.meta)
+            change = read_mutations(prepared.request.mutations, self.meta)
             # Its client is as good as gone with the former leader: ask about it at once.
-            entry = Open(found.request, change, found.floor, self._monotonic())
+            entry = Open(prepared.request, change, prepared.floor, self._monotonic())
             if start_ts in self.journal.committed:
                 heapq.heappush(self._held, (self.journal.committed[start_ts], entry))
             else:
@@ -351,11 +357,11 @@ class Range:
                     )
                 )
             )
-            found = [self.state.get(k) for k in keys]
-        for key, (_, ts) in zip(keys, found, strict=True):
+            versions = [self.state.get(k) for k in keys]
+        for key, (_, ts) in zip(keys, versions, strict=True):
             if ts > read_ts:
                 raise RequestRefused(Fault.CONFLICT, f"key {key.hex()} changed meanwhile")
-        return [value for value, _ in found]
+        return [value for value, _ in versions]
 
     def settle(self, ts: int) -> None:
         """Return when every transaction that can commit at or below `ts` is in the log."""

@@ -16,6 +16,7 @@ from rowferry.errors import (
     TransactionAborted,
     from_text,
 )
+from rowferry.flow.capture.range_log.client_access import PLAIN, RangeAccess
 from rowferry.refstore.meta import Fault, RangeMeta
 from rowferry.refstore.rpc import Channels
 from rowferry.wire import range_cdc_pb2 as cdc
@@ -36,10 +37,10 @@ class NotHere(Exception):
 class Routing:
     """Routes, channels and retries. All methods may be called from any thread."""
 
-    def __init__(self, master: str, patience_s: float) -> None:
+    def __init__(self, master: str, patience_s: float, access: RangeAccess = PLAIN) -> None:
         self.master = master
         self.patience_s = patience_s
-        self.channels = Channels()
+        self.channels = Channels(access)
         self.pool = ThreadPoolExecutor(16, thread_name_prefix="store-client")
         self._lock = threading.Lock()
         self._routes: list[RangeMeta] = []
@@ -52,11 +53,11 @@ class Routing:
     def ask_master(self, method: str, request: Any, answer: type[A], timeout_s: float = 10.0) -> A:
         """Call the master; its errors are raised here."""
         service = "RangeMaster" if method.startswith("Get") else "StoreMaster"
-        found = self.channels.call(self.master, f"{service}/{method}", request, answer, timeout_s)
-        fault = getattr(found, "fault", None)
+        reply = self.channels.call(self.master, f"{service}/{method}", request, answer, timeout_s)
+        fault = getattr(reply, "fault", None)
         if fault is not None and fault.code:
             raise from_text(fault.message) or StoreError(fault.message)
-        return found
+        return reply
 
     def timestamp(self, count: int = 1) -> int:
         """Return the last of `count` new timestamps."""
@@ -85,14 +86,14 @@ class Routing:
     def routes(self) -> list[RangeMeta]:
         """Return all ranges by start key."""
         with self._lock:
-            found = self._routes
-        if found:
-            return found
+            routes = self._routes
+        if routes:
+            return routes
         reply = self.ask_master("GetRoutes", cdc.GetRoutesRequest(), cdc.GetRoutesResponse)
-        found = [RangeMeta.of(r) for r in reply.routes]
+        routes = [RangeMeta.of(r) for r in reply.routes]
         with self._lock:
-            self._routes = found
-        return found
+            self._routes = routes
+        return routes
 
     def at(self, key: bytes) -> RangeMeta:
         """Return the range that holds a key.
@@ -118,11 +119,11 @@ class Routing:
             SchemaMoved: read the table again and encode anew.
             TransactionAborted, StoreDamaged, StoreError: the leader's refusal.
         """
-        found: Any = self.channels.call(
+        reply: Any = self.channels.call(
             meta.leader, f"StoreData/{method}", request, answer, timeout_s
         )
-        check_fault(found.fault, f"range {meta.range_id}")
-        result: A = found
+        check_fault(reply.fault, f"range {meta.range_id}")
+        result: A = reply
         return result
 
 

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import grpc
 
-from rowferry.errors import BadInput, StoreUnavailable
+from rowferry.errors import BadInput, StoreRefused, StoreUnavailable
+from rowferry.flow.capture.range_log.client_access import PLAIN, RangeAccess, refusal
+from rowferry.refstore.guard import OPEN, StoreGuard
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 256 << 20),  # one entry of the log, at most
@@ -28,7 +30,8 @@ A = TypeVar("A")
 class Channels:
     """Open channels by address; calls raise StoreUnavailable when nobody answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: RangeAccess = PLAIN) -> None:
+        self._access = access
         self._lock = threading.Lock()
         self._open: dict[str, grpc.Channel] = {}
 
@@ -36,7 +39,7 @@ class Channels:
         with self._lock:
             channel = self._open.get(address)
             if channel is None:
-                channel = self._open[address] = grpc.insecure_channel(address, options=OPTIONS)
+                channel = self._open[address] = self._access.channel(address, OPTIONS)
         return channel.unary_unary(
             f"/rowferry.wire.{method}",
             request_serializer=type(request).SerializeToString,
@@ -50,11 +53,13 @@ class Channels:
 
         Raises:
             StoreUnavailable: nobody answered in time; whether the call had an effect is unknown.
+            StoreRefused: the server does not let us in, or is not the one that it should be.
         """
         read: Callable[[bytes], A] = answer.FromString  # type: ignore[attr-defined]
         try:
-            found: A = self._method(address, method, request, read)(request, timeout=timeout_s)
-            return found
+            call = self._method(address, method, request, read)
+            reply: A = call(request, timeout=timeout_s, metadata=self._access.metadata)
+            return reply
         except grpc.RpcError as err:
             raise unavailable(address, method, err) from None
         except ValueError as err:  # the channel was closed meanwhile
@@ -70,6 +75,8 @@ class Channels:
 
 def unavailable(address: str, method: str, err: grpc.RpcError) -> StoreUnavailable:
     """Return a transport error in our words."""
+    if why := refusal(err):
+        return StoreRefused(f"the range store at {address} and we do not come together: {why}")
     code = err.code().name if hasattr(err, "code") else "UNKNOWN"
     details = str(err.details() or "")[:200] if hasattr(err, "details") else ""
     return StoreUnavailable(f"{address} did not answer {method} ({code}: {details})")
@@ -79,10 +86,13 @@ class RpcServer:
     """A gRPC server of plain functions: request in, message or bytes out."""
 
     def __init__(
-        self, services: Mapping[str, Mapping[str, tuple[type[Any], Callable[[Any], Any]]]]
+        self,
+        services: Mapping[str, Mapping[str, tuple[type[Any], Callable[[Any], Any]]]],
+        guard: StoreGuard = OPEN,
     ) -> None:
+        self._guard = guard
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="rpc")
-        self._server = grpc.server(self._pool, options=OPTIONS)
+        self._server = grpc.server(self._pool, options=OPTIONS, interceptors=guard.interceptors())
         for service, methods in services.items():
             handlers = {name: _handler(kind, serve) for name, (kind, serve) in methods.items()}
             self._server.add_generic_rpc_handlers(
@@ -90,12 +100,17 @@ class RpcServer:
             )
 
     def listen(self, address: str) -> str:
-        """Bind, start, and return host:port with the port that was chosen for 0."""
+        """Bind, start, and return host:port with the port that was chosen for 0.
+
+        Raises:
+            BadInput: the address cannot be used.
+            BadOption: a file of the guard cannot be used.
+        """
         host, colon, _ = address.rpartition(":")
         if not colon or not host:
             raise BadInput(f"--listen {address!r}: expected HOST:PORT")
         try:
-            port = self._server.add_insecure_port(address)
+            port = self._guard.bind(self._server, address)
         except RuntimeError:
             port = 0
         if not port:
@@ -111,8 +126,8 @@ class RpcServer:
 
 def _handler(kind: type[Any], serve: Callable[[Any], Any]) -> Any:
     def answer(request: Any, context: grpc.ServicerContext) -> bytes:
-        found = serve(request)
-        return found if isinstance(found, bytes) else bytes(found.SerializeToString())
+        reply = serve(request)
+        return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
 
     return grpc.unary_unary_rpc_method_handler(
         answer, request_deserializer=kind.FromString, response_serializer=None

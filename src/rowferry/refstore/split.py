@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 from rowferry.errors import StoreDamaged
-from rowferry.refstore.checkpoint import NAME as CHECKPOINT
-from rowferry.refstore.checkpoint import Checkpoint
 from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
 from rowferry.refstore.range import Range
+from rowferry.refstore.storage.checkpoint import NAME as CHECKPOINT
+from rowferry.refstore.storage.checkpoint import Checkpoint
 
 
 def split(held: Range, key: bytes, new_range_id: int, heartbeat: int) -> tuple[Range, Range]:

@@ -17,8 +17,8 @@ class Catalog:
 
     def version_of(self, physical_id: int) -> int:
         """Return the version of the table that a physical id belongs to, 0 for none."""
-        found = (t.version for t in self.tables.values() if physical_id in t.physical_ids)
-        return next(found, 0)
+        versions = (t.version for t in self.tables.values() if physical_id in t.physical_ids)
+        return next(versions, 0)
 
 
 def read_catalog(rows: list[tuple[bytes, bytes, int]]) -> Catalog:

@@ -12,10 +12,10 @@ import pyarrow as pa
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import StoreError, StoreUnavailable, TransactionAborted
 from rowferry.refstore.commit import Committer, TableWrites, cut
-from rowferry.refstore.images import Row, Rows, decoded, encoded, image_of, keys_of
-from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.routing import NotHere, Routing, SchemaMoved
-from rowferry.refstore.writes import Writes
+from rowferry.refstore.rows.images import Row, Rows, decoded, encoded, image_of, keys_of
+from rowferry.refstore.rows.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
+from rowferry.refstore.rows.writes import Writes
 from rowferry.wire import store_pb2 as wire
 
 _SCHEMA_TRIES = 20
@@ -113,10 +113,10 @@ class Transaction:
         missing = sorted({k for k in wanted if k not in kept and k not in self._seen})
         if missing:
             values = self._routing.patiently(lambda: self._fetch(missing))
-            found = [(k, v) for k, v in zip(missing, values, strict=True) if v is not None]
+            present = [(k, v) for k, v in zip(missing, values, strict=True) if v is not None]
             self._seen.update(dict.fromkeys(missing))
-            rows = decoded(schema, found) if found else []
-            self._seen.update((k, row) for (k, _), row in zip(found, rows, strict=True))
+            rows = decoded(schema, present) if present else []
+            self._seen.update((k, row) for (k, _), row in zip(present, rows, strict=True))
         return [self._own(schema, *kept[k]) if k in kept else self._seen[k] for k in wanted]
 
     @staticmethod
@@ -127,15 +127,15 @@ class Transaction:
         return image
 
     def _fetch(self, keys: list[bytes]) -> list[bytes | None]:
-        found: list[bytes | None] = []
-        while len(found) < len(keys):
-            rest = keys[len(found) :]
+        values: list[bytes | None] = []
+        while len(values) < len(keys):
+            rest = keys[len(values) :]
             meta = self._routing.at(rest[0])
             here = [k for k in rest if meta.holds(k)]
             request = wire.GetRequest(target=meta.target(), read_ts=self.read_ts, keys=here)
             reply = self._routing.call(meta, "Get", request, wire.GetReply)
-            found += [row.value if row.found else None for row in reply.rows]
-        return found
+            values += [row.value if row.found else None for row in reply.rows]
+        return values
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import pyarrow as pa
+
 from rowferry.change.chunk import Rows
+from rowferry.change.dialect import SourceDialect
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
+from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.decide.contract import Decision
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.uri_form import UriForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +30,14 @@ class SourceTraits:
     carries_before_image: bool
     has_closed_timestamps: bool
     movable: bool = False  # positions hold at another address too (a replica that was promoted)
-    has_places: bool = False  # planners can stand still at a place of the log: see `CanPauseAt`
     omits_columns: bool = False  # row images may lack columns
+    snapshot_unit: str = "rows"  # what shares of snapshots are counted in
+    rereads: bool = False  # rows can be read again beside the log: see `Rereading`
+
+
+def no_table(table: TableSchema) -> bool:
+    """Return false."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,7 @@ class Appetite:
     Attributes:
         segment_bytes: about this much log per segment for a table (the sink's wish).
         stretch_bytes: about this much log per micro-batch.
+        snapshot_bytes: the same of snapshots, which can be cut anywhere; None: as much.
         partition_label: returns a text that differs when two commit-ts must not share a segment.
         until_ts: nothing after this commit-ts is planned; None: no end.
         until_place: nothing behind this place of the log is planned, by a source that knows places
@@ -43,6 +55,10 @@ class Appetite:
         whole_transactions: no segment may end inside a transaction.
         fewer_slices: each table in a segment costs an output of its own: of many tables, segments
             and stretches should be longer.
+        hides_rows: values are masked on their way: no row may be part of a plan.
+        hides_key: says of which tables no key of a row may be part of a plan or a position.
+        resnapshots: what is to be read again beside the log, by a source that can.
+        reread_bytes: about this much of it per micro-batch.
     """
 
     segment_bytes: Callable[[TableId], int]
@@ -52,15 +68,23 @@ class Appetite:
     whole_transactions: bool = False
     fewer_slices: bool = False
     until_place: Mapping[str, Any] | None = None
+    snapshot_bytes: int | None = field(default=None, compare=False)  # changes all the time
+    hides_rows: bool = False
+    hides_key: Callable[[TableSchema], bool] = no_table
+    resnapshots: tuple[Resnapshot, ...] = field(default=(), compare=False)
+    reread_bytes: int = field(default=1 << 20, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotShare:
-    """How much of a table's snapshot has been delivered, for the progress line."""
+    """How much of a table's snapshot is done, in the source's unit; both are estimates.
+
+    See `SourceTraits.snapshot_unit` and `Segment.share`.
+    """
 
     table: TableId
-    done_parts: int
-    all_parts: int
+    done: int
+    total: int
 
 
 def filter_text(spec: ChangefeedSpec) -> str:
@@ -89,7 +113,10 @@ class Planner(Protocol):
         """Return the table versions that were met for the first time since the last call."""
 
     def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
-        """Return the tables whose snapshot is under way."""
+        """Return the tables whose snapshots will not have ended with the last planned stretch.
+
+        Each as it will stand then; those that wait for their first part are among them.
+        """
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should know and has not been told yet, a line each."""
@@ -118,6 +145,74 @@ class KnowsRetention(Protocol):
 
     def retention_ms(self) -> int | None:
         """Return how long the log at the present position is still kept; None: not known."""
+
+
+@runtime_checkable
+class Rereading(Protocol):
+    """A planner that lets rows be read again beside the log, as `Appetite.resnapshots` asks.
+
+    A part of them is a stretch of its own, whose segments are marked `reread`.
+    """
+
+    def ended_resnapshots(self) -> tuple[Resnapshot, ...]:
+        """Return those that ended by what was planned, until they are not asked for any more.
+
+        Of each, the id, the outcome, the rows and the words count.
+        """
+
+
+@runtime_checkable
+class FindsMissing(Protocol):
+    """A source that can say of keys whether it has rows of them."""
+
+    def part_of(self, segment: Segment) -> dict[str, Any]:
+        """Return the key range that a segment reads again, as `HoldsRows` of a sink takes it."""
+
+    def missing(self, table: TableSchema, keys: pa.StructArray) -> pa.StructArray:
+        """Return the keys, as images of the handle key's columns, of which there is no row now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogKept:
+    """For how long a source keeps its log, which setting says so, and how to make it longer."""
+
+    keep_s: float
+    setting: str
+    cure: str
+
+
+@runtime_checkable
+class KnowsHealth(Protocol):
+    """A source that can be asked about its clock and its log, before there is a changefeed."""
+
+    def health(self) -> tuple[int, LogKept | None]:
+        """Return the source's clock in milliseconds, and how long log is kept; None: for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTable:
+    """A table that could be captured; `rows` is the source's own estimate, None: it has none."""
+
+    name: str
+    rows: int | None = None
+
+
+@runtime_checkable
+class ListsTables(Protocol):
+    """A source that names its tables without looking at each of them."""
+
+    def databases(self, most: int) -> tuple[str, ...]:
+        """Return the names of the databases that the user may see, sorted, at most so many."""
+
+    def tables_of(self, database: str, most: int) -> tuple[ListedTable, ...]:
+        """Return the tables of a database that the user may see, sorted, at most so many."""
+
+
+@runtime_checkable
+class HasForm(Protocol):
+    """A source that says how people fill in its URI; of others all parts are asked for."""
+
+    FORM: ClassVar[UriForm]
 
 
 @runtime_checkable
@@ -170,20 +265,62 @@ class PlannerPosition(Enum):
 class CanPauseAt(Protocol):
     """A planner that can stand still at a place of its log.
 
-    A place is `{"server", "file", "offset", "gtid"}`: the identity of the server that told it, and
-    the place between two transactions in that server's words.
+    A place is between two transactions, in the source's own form: see `KnowsPlaces`.
     """
 
     def standing(self, place: Mapping[str, Any]) -> PlannerPosition:
         """Return where all that was planned ends; AT: with every captured row before the place."""
 
 
+@runtime_checkable
+class KnowsPlaces(Protocol):
+    """A source that can be told a place of its log; its planners are `CanPauseAt`."""
+
+    def check_place(self, place: Mapping[str, Any]) -> None:
+        """Raise BadInput unless that is a place in the source's own form."""
+
+
+@runtime_checkable
+class ShowsPosition(Protocol):
+    """A source that can say where a position stands; nobody else looks into one.
+
+    The class itself can, too: nothing is asked of the source.
+    """
+
+    def shown_position(self, position: Mapping[str, Any]) -> dict[str, str]:
+        """Return it for people: in its own words, by their names; empty: at the beginning."""
+
+
+@runtime_checkable
+class ShowsSegments(Protocol):
+    """A source that can say where a segment was read; the class itself can, too."""
+
+    def shown_segment(self, segment: Segment) -> dict[str, str]:
+        """Return it for people: in its own words, by their names; empty: not in the log."""
+
+
+@runtime_checkable
+class FindsTransactions(Protocol):
+    """A source whose log tells where each transaction begins, as long as it is kept."""
+
+    def transaction_places(
+        self, segment: Segment, wanted: Collection[int]
+    ) -> dict[int, dict[str, str]]:
+        """Return the place of transactions of a segment, by commit-ts; as far as it is known.
+
+        Raises an error of the source where this part of the log is not there any more.
+        """
+
+
 class Source(Protocol):
     """A database whose changes can be read. Built from the spec alone, in tasks too."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]]
+    DIALECT: ClassVar[SourceDialect]  # its words: of names, types and statements
     # The commit-ts is too coarse to say which of two writes was later: triggers stamp rows.
     STAMPED_BY_ROWS: ClassVar[bool]
+    # Keys of rows are in its positions, also where `Appetite.hides_key` asks for none.
+    KEEPS_KEYS: ClassVar[bool]
     notices: tuple[str, ...]  # what the user should know, from the last probe
     unnumbered: tuple[TableId, ...]  # partitioned tables whose rows do not tell their partition
     identity: str  # the source's own name, from the last probe; empty where it has none
@@ -219,7 +356,7 @@ class Source(Protocol):
         `seq` of the rows starts at `segment.ordinal << 40`.
         """
 
-    def found(self, segment: Segment) -> dict[str, Any] | None:
+    def facts_read(self, segment: Segment) -> dict[str, Any] | None:
         """Return what reading a segment to its end told besides its rows, for `settle`."""
 
     def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -12,9 +12,11 @@ from typing import Any, Final
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage, physical_ms
-from rowferry.change.table import TableSchema
+from rowferry.change.resnapshot import Resnapshot
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption
 from rowferry.flow.capture.binlog.client.gtid import parse_gtids
+from rowferry.flow.capture.binlog.client.packets import PacketBuffer
 from rowferry.flow.capture.binlog.client.probe import check_server_id
 from rowferry.flow.capture.binlog.client.retention import (
     check_reachable,
@@ -23,18 +25,21 @@ from rowferry.flow.capture.binlog.client.retention import (
 )
 from rowferry.flow.capture.binlog.client.server import BinlogServer, is_at, passed
 from rowferry.flow.capture.binlog.client.stream import FAR, LogStream, StartAt
-from rowferry.flow.capture.binlog.ddl.captured_tables import Book
+from rowferry.flow.capture.binlog.ddl.captured_tables import CapturedTables
 from rowferry.flow.capture.binlog.frame.read_ahead import ReadAhead
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
+from rowferry.flow.capture.binlog.frame.shared_log import SHARED_LOGS, SharedKey, SharedLogLost
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.snapshot.begin import Beginning
 from rowferry.flow.capture.binlog.snapshot.joining import Joining
+from rowferry.flow.capture.binlog.snapshot.rereads import Rereads
 from rowferry.flow.capture.binlog.snapshot.snapshots import (
+    SnapshotShares,
     cut_snapshots,
     find_hold,
     restart_altered,
     restart_shown,
-    snapshot_shares,
+    take_back,
 )
 from rowferry.flow.capture.binlog.state import BinlogState
 from rowferry.flow.capture.contract import Appetite, PlannerPosition, SnapshotShare
@@ -91,10 +96,16 @@ class BinlogPlanner:
         self._shown_as = [v for v in versions if (v.table_id, v.version) in seen_as]
         self._met: list[TableSchema] = []
         self._warnings: list[str] = []
+        self._shares = SnapshotShares(self._server)
+        self._rereads = Rereads(self._server, decision)
         self._joining = Joining(self._server, self._warnings.append)
         self._ahead: ReadAhead | None = None
         self._appetite: Appetite | None = None
         self._opened = False
+        self._may_share = False  # it reads where others do
+        self._closed = False
+        self._key: SharedKey = (login, self._server.facts.identity, server_id)
+        SHARED_LOGS.enter(self._key)
         self._source_ms = 0
         self._watermark = 0
 
@@ -110,7 +121,7 @@ class BinlogPlanner:
                 return self._completed(stretch)
         if state.finished:
             return self._completed(Stretch((), (), {}, finished=True, caught_up=True))
-        if changes := self._let_join():
+        if changes := self._let_join(appetite):
             return self._completed(Stretch((), changes, {}))
         if appetite.until_ts is not None:
             self._check_end(appetite.until_ts)
@@ -118,7 +129,22 @@ class BinlogPlanner:
             segments = cut_snapshots(state, self._server, appetite)
             return self._completed(Stretch(tuple(segments), (), {}))
         find_hold(state, self._server)  # what was planned before has been carried out by now
+        if appetite.resnapshots or state.rereads:
+            with self._ahead.changed if self._ahead is not None else nullcontext():
+                self._rereads.follow(state, appetite.resnapshots)
+                parts = self._rereads.cut(state, appetite) if state.reread_low else []
+                if parts:
+                    return self._completed(Stretch(tuple(parts), (), {}))
+            if changes := self._take_back_lost():
+                return self._completed(Stretch((), changes, {}))
         return self._plan_log(appetite)
+
+    def ended_resnapshots(self) -> tuple[Resnapshot, ...]:
+        """Return what was read again to its end, or could not be."""
+        return tuple(
+            Resnapshot(r.id, TableId("", ""), outcome=r.outcome, rows=r.done, words=r.words)
+            for r in self._rereads.ended(self._state)
+        )
 
     def standing(self, place: Mapping[str, Any]) -> PlannerPosition:
         """Return where all that was planned ends, as seen from a place of the log."""
@@ -126,6 +152,7 @@ class BinlogPlanner:
         if place["server"] != self._server.facts.identity:
             return PlannerPosition.ELSEWHERE
         waits = state.hold is not None or state.lows or state.log.txn_ts
+        waits = waits or self._rereads.is_joining(state)
         if waits or state.in_stage(Stage.REGISTERED) or state.in_stage(Stage.SNAPSHOT):
             return PlannerPosition.BEFORE
         if not self._opened or state.log.server != place["server"]:
@@ -144,18 +171,18 @@ class BinlogPlanner:
 
     def table_versions(self) -> tuple[TableSchema, ...]:
         """Return the table versions that were met for the first time since the last call."""
-        found, self._met = tuple(self._met), []
-        return found
+        new_versions, self._met = tuple(self._met), []
+        return new_versions
 
     def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
-        """Return the tables whose snapshot is under way, in rows."""
-        return snapshot_shares(self._state, self._server)
+        """Return the tables whose snapshot has not ended, or that are read again, in rows."""
+        return (*self._shares.of(self._state), *self._rereads.shares(self._state))
 
     def warnings(self) -> tuple[str, ...]:
         """Return what an operator should know and has not been told yet."""
-        found = tuple(self._warnings)
-        del self._warnings[: len(found)]  # framing ahead adds to the same list
-        return found
+        new_warnings = tuple(self._warnings)
+        del self._warnings[: len(new_warnings)]  # framing ahead adds to the same list
+        return new_warnings
 
     def lag_ms(self) -> int | None:
         """Return how far the last planned watermark is behind the source's clock."""
@@ -167,6 +194,9 @@ class BinlogPlanner:
         """Close the connections."""
         self._close_log()
         self._server.close()
+        if not self._closed:
+            self._closed = True
+            SHARED_LOGS.exit(self._key)
 
     # --- beginning -------------------------------------------------------------------------------
 
@@ -218,7 +248,7 @@ class BinlogPlanner:
             self._known.add(key)
             self._met.append(schema)
 
-    def _let_join(self) -> tuple[SchemaChange, ...]:
+    def _let_join(self, appetite: Appetite) -> tuple[SchemaChange, ...]:
         """Let registered tables join where the log stands, if it is their time."""
         state = self._state
         if not state.in_stage(Stage.REGISTERED) or state.in_stage(Stage.SNAPSHOT):
@@ -226,9 +256,39 @@ class BinlogPlanner:
         with self._ahead.changed if self._ahead is not None else nullcontext():
             if not self._joining.is_due(state):
                 return ()
-            changes = self._joining.join(state, self._decision)
-        if changes or state.in_stage(Stage.SNAPSHOT):
+            waiting = {t.schema.table_id for t in state.in_stage(Stage.REGISTERED)}
+            changes = self._joining.join(state, self._decision, self._beside(appetite))
+            left = {t.schema.table_id for t in state.in_stage(Stage.REGISTERED)}
+        if changes or waiting != left:
             self._close_log()  # what was framed ahead knows nothing of them
+        return tuple(changes)
+
+    def _beside(self, appetite: Appetite) -> Callable[[TableSchema], bool]:
+        """Return which tables are read in parts while the log goes on: where somebody waits for it.
+
+        Not where the feed ends at a given place, which parts would lie behind, and no table whose
+        keys may not be part of a position.
+        """
+        others = bool(self._state.in_stage(Stage.LOG))
+        ends = appetite.until_ts is not None or self._beginning.only_snapshot
+
+        def is_beside(table: TableSchema) -> bool:
+            keyed = table.handle_index is not None and not appetite.hides_key(table)
+            return keyed and others and not ends
+
+        return is_beside
+
+    def _take_back_lost(self) -> tuple[SchemaChange, ...]:
+        """Register tables anew that join and cannot be read, without a word of it in the log."""
+        state = self._state
+        changes: list[SchemaChange] = []
+        with self._ahead.changed if self._ahead is not None else nullcontext():
+            lost = self._rereads.lost(state)
+            for table in lost:
+                state.log.last_ts += 1
+                changes += take_back(state, table, self._decision, state.log.last_ts)
+        if lost:
+            self._close_log()  # what was framed ahead knows nothing of that
         return tuple(changes)
 
     # --- the log ---------------------------------------------------------------------------------
@@ -245,15 +305,8 @@ class BinlogPlanner:
         check_reachable(
             server.connection, server.login, server.facts, log.file, log.offset, log.gtids
         )
-        # A number that was given was checked when the feed was created: the server may still list
-        # our own reader of a moment ago.
-        number = self._server_id or check_server_id(server.connection, server.login, 0)
-        start = StartAt(log.file, log.offset) if log.file else StartAt(gtids=log.gtids)
-        if server.flavour is Flavour.MARIADB and log.gtids and not log.txn_ts:
-            if log.offset >= FAR:
-                start = StartAt(gtids=log.gtids)
-        stream = LogStream(server.login, server.flavour, start, number)
-        book = Book(
+        stream = self._open_stream(appetite)
+        book = CapturedTables(
             state,
             server,
             self._decision,
@@ -270,6 +323,25 @@ class BinlogPlanner:
         self._appetite = appetite
         return self._ahead
 
+    def _open_stream(self, appetite: Appetite) -> PacketBuffer:
+        """Open the log where the state stands: the shared one, or a connection of our own."""
+        server, log = self._server, self._state.log
+        start = StartAt(log.file, log.offset) if log.file else StartAt(gtids=log.gtids)
+        if server.flavour is Flavour.MARIADB and log.gtids and not log.txn_ts:
+            if log.offset >= FAR:
+                start = StartAt(gtids=log.gtids)
+        if self._may_share and start.file and not log.txn_ts:
+            shared = SHARED_LOGS.join(self._key, server.flavour, start, self._replica_number)
+            if shared is not None:
+                return shared
+        return LogStream(server.login, server.flavour, start, self._replica_number())
+
+    def _replica_number(self) -> int:
+        # A number that was given was checked when the feed was created: the server may still list
+        # our own reader of a moment ago.
+        server = self._server
+        return self._server_id or check_server_id(server.connection, server.login, 0)
+
     def _close_log(self) -> None:
         if self._ahead is not None:
             self._ahead.close()
@@ -279,9 +351,29 @@ class BinlogPlanner:
     def _plan_log(self, appetite: Appetite) -> Stretch:
         if appetite != self._appetite:
             self._close_log()  # what was framed ahead was cut for another one
+        try:
+            stretch = self._take_next(appetite)
+        except SharedLogLost:
+            self._close_log()
+            self._may_share = False  # until it has caught up again
+            stretch = self._take_next(appetite)
+        if stretch.caught_up:
+            self._share_log()
+        return stretch
+
+    def _take_next(self, appetite: Appetite) -> Stretch:
         ahead = self._ahead or self._open_log(appetite)
         with ahead.changed:  # until the end: framing changes the state, too
             return self._completed(self._take_log(ahead, appetite))
+
+    def _share_log(self) -> None:
+        """Read the log together with others of this process from now on, where that can be."""
+        self._may_share = True
+        log, ahead = self._state.log, self._ahead
+        if ahead is None or ahead.is_shared or log.txn_ts:
+            return
+        if SHARED_LOGS.serves(self._key, log.file, log.offset):
+            self._close_log()
 
     def _take_log(self, ahead: ReadAhead, appetite: Appetite) -> Stretch:
         """Take what was framed (inside `changed`)."""
@@ -312,18 +404,22 @@ class BinlogPlanner:
         state.lows = {k: v for k, v in state.lows.items() if k in scanner.waits_for()}
         if state.hold is not None and passed(state.log, state.hold):
             state.hold, state.unsettled_from = None, 0
-        if scanner.clamped:
+        if state.hold is None:
+            self._rereads.settle(state)
+        if clamped := scanner.take_clamped():
             self._warnings.append(
-                f"{scanner.clamped} transactions have a time more than 60 s ahead of the "
+                f"{clamped} transactions have a time more than 60 s ahead of the "
                 "source's clock (SET timestamp?): they were given the clock's"
             )
-            scanner.clamped = 0
         ahead.poke()
         held = state.hold is not None or bool(state.lows) or bool(state.in_stage(Stage.REGISTERED))
+        held = held or self._rereads.is_joining(state)
         watermark = None if held else state.log.last_ts - (1 if state.log.txn_ts else 0)
         self._watermark = watermark or self._watermark
         if self._beginning.only_snapshot and not held:
             state.finished = True
+        elif not state.reread_low and self._rereads.is_due(state):
+            self._take_low(scanner, appetite)
         return Stretch(
             segments=segments,
             schema_changes=changes,
@@ -332,6 +428,14 @@ class BinlogPlanner:
             caught_up=at_end and not held,
             finished=state.finished,
         )
+
+    def _take_low(self, scanner: Scanner, appetite: Appetite) -> None:
+        """Give the next part of what is read again its place: between what comes and what came."""
+        low = self._state.log.last_ts + 1
+        if appetite.until_ts is None or low <= appetite.until_ts:
+            scanner.move_clock(low)  # nothing is framed behind what was taken
+            self._state.log = scanner.position()
+            self._state.reread_low = low
 
     def _gather(self, ahead: ReadAhead) -> bool:
         """Wait until there is something to take; returns whether that is all that there is."""
@@ -345,9 +449,9 @@ class BinlogPlanner:
                 self._source_ms = self._server.clock_ms()
                 return scanner.ended
             _, size = scanner.backlog()
-            # The clock before the log's end: all that was committed by then lies before that end.
-            self._source_ms = self._server.clock_ms()
-            at_end = scanner.at_border and self._server.holds_all_of(scanner.position())
+            look = ahead.look(self._server)
+            self._source_ms = look.clock_ms
+            at_end = scanner.at_border and look.is_reached_by(scanner.position())
             enough_bytes, patience_s = self._enough(scanner)  # more tables may be known by now
             until = began + patience_s
             enough = scanner.at_border and size >= enough_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rowferry.change.json_form import JsonForm
 from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet, parse_gtids
 from rowferry.mysql.session import Flavour
 
@@ -12,7 +13,7 @@ Gtids = GtidSet | GtidPosition
 
 
 @dataclass(slots=True)
-class LogPosition:
+class LogPosition(JsonForm):
     """Where the log was read up to.
 
     Attributes:
@@ -39,24 +40,6 @@ class LogPosition:
     def executed(self) -> Gtids:
         """The GTIDs, parsed."""
         return parse_gtids(self.gtids, self.flavour)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        return {
-            "flavour": self.flavour.value,
-            "server": self.server,
-            "file": self.file,
-            "offset": self.offset,
-            "gtids": self.gtids,
-            "last_ts": self.last_ts,
-            "txn_ts": self.txn_ts,
-            "prepared": self.prepared,
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> LogPosition:
-        """Read what `to_json` wrote."""
-        return cls(**{**form, "flavour": Flavour(form["flavour"])})
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}" if self.file else f"GTID {self.gtids}"

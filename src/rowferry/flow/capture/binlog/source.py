@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+import pyarrow as pa
+
 from rowferry.change.chunk import Rows
+from rowferry.change.dialect import SourceDialect
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import TableNotActiveActive
-from rowferry.flow.capture.binlog import options as opt
+from rowferry.errors import BadInput, TableNotActiveActive
 from rowferry.flow.capture.binlog.client.privileges import check_select
 from rowferry.flow.capture.binlog.client.probe import cascade_notices, preflight
+from rowferry.flow.capture.binlog.client.retention import log_kept
 from rowferry.flow.capture.binlog.client.server import BinlogServer
-from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
+from rowferry.flow.capture.binlog.frame.transaction_lookup import transaction_places
+from rowferry.flow.capture.binlog.options import BinlogOptions
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
+from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.read import read_log
 from rowferry.flow.capture.binlog.snapshot.begin import Beginning
 from rowferry.flow.capture.binlog.state import BinlogState
-from rowferry.flow.capture.contract import SourceTraits, filter_text
+from rowferry.flow.capture.contract import ListedTable, LogKept, SourceTraits, filter_text
 from rowferry.flow.decide.contract import Decision
 from rowferry.moment import moment
+from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.mysql.key_ranges import Chunk
+from rowferry.mysql.key_values import missing_keys
+from rowferry.mysql.listing import listed_databases, listed_tables
 from rowferry.mysql.range_read import read_chunk, read_exact
 from rowferry.mysql.session import Flavour, Login, connected, facts, rows
 from rowferry.mysql.stamps import cure, stamping_clusters, triggers_question
 from rowferry.spec.active_active import ActiveActive
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
+from rowferry.spec.uri_form import HOST, UriForm
 
+# A place of the log in words of the server that told it; its identity is one of them.
+_PLACE: Final = {"server": str, "file": str, "offset": int, "gtid": str}
 _SHOWN: Final = "shown"  # of a position: slices that discarded plans have shown
 
 
 class BinlogSource:
     """A server's tables and its binary log; see `Source` for what it promises."""
 
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (BINLOG_OPTIONS,)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (BinlogOptions.TABLE,)
+    DIALECT: ClassVar[SourceDialect] = MYSQL_DIALECT
     STAMPED_BY_ROWS: ClassVar[bool] = True
+    FORM: ClassVar[UriForm] = UriForm("MySQL or MariaDB", address=HOST, path=None)
+    KEEPS_KEYS: ClassVar[bool] = False
 
     def __init__(self, spec: ChangefeedSpec) -> None:
-        self._options = spec.options(BINLOG_OPTIONS, spec.source)
+        self._options = spec.options(BinlogOptions, spec.source)
         self._login = Login.of(spec.source, self._options)
         self._beginning = Beginning.of(self._options, filter_text(spec))
         self._mode = spec.options(ActiveActive)
@@ -59,18 +73,49 @@ class BinlogSource:
             carries_before_image=True,
             has_closed_timestamps=True,
             movable=True,
-            has_places=True,
-            omits_columns=self._options[opt.PARTIAL_ROW_IMAGE] == "allow",
+            omits_columns=self._options.partial_row_image == "allow",
+            rereads=True,
         )
+
+    def check_place(self, place: Mapping[str, Any]) -> None:
+        """Raise BadInput unless that is a place: of a server's file, between two transactions."""
+        if {k: type(v) for k, v in place.items()} != _PLACE:
+            raise BadInput(f"position: needs exactly {', '.join(_PLACE)}; offset is a number")
+
+    @staticmethod
+    def shown_position(position: Mapping[str, Any]) -> dict[str, str]:
+        """Return the log's file, the offset in it, the GTIDs before it, and whose they are."""
+        if not position.get("log"):
+            return {}
+        log = LogPosition.from_json(position["log"])
+        place = {"file": log.file, "offset": str(log.offset)} if log.file else {}
+        gtids = {"gtids": log.gtids} if log.gtids else {}
+        return {**place, **gtids, "server": log.server}
+
+    @staticmethod
+    def shown_segment(segment: Segment) -> dict[str, str]:
+        """Return the log's file, and from which offset of it up to which."""
+        read = segment.read
+        if read["kind"] != "log":
+            return {}
+        return {"file": read["file"], "from": str(read["from"]), "to": str(read["to"])}
+
+    def transaction_places(
+        self, segment: Segment, wanted: Collection[int]
+    ) -> dict[int, dict[str, str]]:
+        """Return file, offset and GTID of transactions, by commit-ts."""
+        if segment.read["kind"] != "log":
+            return {}
+        return transaction_places(self._login, segment, wanted)
 
     def probe(self, decision: Decision) -> tuple[TableSchema, ...]:
         """Check the server's settings and the user's rights; returns the tables kept by name."""
         moment("probe source")
         with connected(self._login) as connection:
             needs_snapshot = self._beginning.snapshots
-            found = preflight(connection, self._login, self._options, needs_snapshot)
-            self.notices = found.notices
-            self.identity = found.facts.identity
+            outcome = preflight(connection, self._login, self._options, needs_snapshot)
+            self.notices = outcome.notices
+            self.identity = outcome.facts.identity
         server = BinlogServer(self._login)
         try:
             tables = server.tables(decision.keeps_table, lambda: 0)
@@ -78,9 +123,30 @@ class BinlogSource:
             self.unnumbered = tuple(n for n in server.unnumbered_tables() if n in names)
             check_select(server.connection, self._login, names)
             self.notices += tuple(
-                cascade_notices(server.connection, self._login, found.facts, names)
+                cascade_notices(server.connection, self._login, outcome.facts, names)
             )
             return tables
+        finally:
+            server.close()
+
+    def databases(self, most: int) -> tuple[str, ...]:
+        """Return the names of the databases that the user may see, at most so many."""
+        moment("list databases of source")
+        with connected(self._login) as connection:
+            return listed_databases(connection, self._login, most)
+
+    def tables_of(self, database: str, most: int) -> tuple[ListedTable, ...]:
+        """Return the tables of a database that the user may see, at most so many."""
+        moment("list tables of a database")
+        with connected(self._login) as connection:
+            listed = listed_tables(connection, self._login, database, most)
+            return tuple(ListedTable(name, rows) for name, rows in listed)
+
+    def health(self) -> tuple[int, LogKept | None]:
+        """Return the server's clock in milliseconds, and how long it keeps its log."""
+        server = BinlogServer(self._login)
+        try:
+            return server.clock_ms(), log_kept(server.connection, self._login)
         finally:
             server.close()
 
@@ -110,15 +176,15 @@ class BinlogSource:
         with connected(self._login) as connection:
             there = rows(connection, self._login, *triggers_question(wanted))
         for table in wanted:
-            found = stamping_clusters(there, table)
-            if not found:
+            clusters = stamping_clusters(there, table)
+            if not clusters:
                 raise TableNotActiveActive(
                     f"table {table} of the source has no triggers that stamp its rows, without "
                     "which nobody can say which of two writes is newer, as enable-active-active "
                     f"must; {cure(table, own)}"
                 )
-            if found != {own}:
-                others = ", ".join(str(n) for n in sorted(found - {own}))
+            if clusters != {own}:
+                others = ", ".join(str(n) for n in sorted(clusters - {own}))
                 raise TableNotActiveActive(
                     f"the triggers of table {table} of the source have the cluster-index {others}, "
                     f"and the changefeed {own}; set cluster-index to that of the source's cluster"
@@ -144,10 +210,10 @@ class BinlogSource:
             self._beginning,
             state,
             versions,
-            server_id=self._options[opt.SERVER_ID],
-            follow_swaps=self._options[opt.ONLINE_SCHEMA_CHANGE] == "follow",
+            server_id=self._options.server_id,
+            follow_swaps=self._options.online_schema_change == "follow",
             drop_marked=self._drop_marked,
-            retention_warning=self._options[opt.RETENTION_WARNING],
+            retention_warning=self._options.retention_warning,
             ranges=ranges,
             shown=tuple(TableSlice.from_json(one) for one in position.get(_SHOWN, ())),
         )
@@ -156,21 +222,30 @@ class BinlogSource:
         """Read one segment, in a task."""
         kind = segment.read["kind"]
         if kind == "log":
-            partial = self._options[opt.PARTIAL_ROW_IMAGE] == "allow"
+            partial = self._options.partial_row_image == "allow"
             return read_log(self._login, segment, tables, partial, self._drop_marked)
         schema, commit_ts = tables[segment.slices[0]], segment.read["commit_ts"]
         first = segment.ordinal << 40
         if kind == "exact":
-            lock = self._options[opt.SNAPSHOT_LOCK] == "table"
-            place, found = read_exact(self._login, schema, commit_ts, first, self._whose(), lock)
+            lock = self._options.snapshot_lock == "table"
+            place, chunks = read_exact(self._login, schema, commit_ts, first, self._whose(), lock)
             self._exact[segment.slices[0].table_id] = place
-            return found
+            return chunks
         chunk = Chunk.from_json(segment.read["chunk"])
         parts = read_chunk(self._login, schema, chunk, commit_ts, first, self._whose())
         physical = segment.slices[0].physical_id
         return (replace(one, physical_id=physical) for one in parts)
 
-    def found(self, segment: Segment) -> dict[str, Any] | None:
+    def part_of(self, segment: Segment) -> dict[str, Any]:
+        """Return the key range of a segment that reads rows again."""
+        part: dict[str, Any] = segment.read["chunk"]
+        return part
+
+    def missing(self, table: TableSchema, keys: pa.StructArray) -> pa.StructArray:
+        """Return the keys of which the table has no row now."""
+        return missing_keys(self._login, table, keys, self._whose())
+
+    def facts_read(self, segment: Segment) -> dict[str, Any] | None:
         """Return the exact place of a snapshot that only its task could find."""
         if segment.read["kind"] != "exact":
             return None
@@ -179,11 +254,11 @@ class BinlogSource:
 
     def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:
         """Return the position with the exact places that tasks have found."""
-        found = [r.found for r in receipts if r.found]
-        if not found:
+        places = [r.source_facts for r in receipts if r.source_facts]
+        if not places:
             return stretch.position
         lows = dict(stretch.position["lows"])
-        lows.update({str(f["table_id"]): f["place"] for f in found})
+        lows.update({str(f["table_id"]): f["place"] for f in places})
         return {**stretch.position, "lows": lows}
 
     def after_discard(self, position: dict[str, Any], stretch: Stretch) -> dict[str, Any]:

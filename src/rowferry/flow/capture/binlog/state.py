@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Final
 
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.capture.announcements import Left
 from rowferry.flow.capture.binlog.position import LogPosition
-from rowferry.mysql.ddl.statement import create_sql
+from rowferry.flow.capture.binlog.reread import Reread
 from rowferry.mysql.snapshot_position import Place
 
 # In the place of the key that a snapshot has reached, where it has reached none yet: readers have
 # been told of the table. No key looks like this.
-TOLD: Final = "ff"
+ANNOUNCED: Final = "ff"
 
 
 @dataclass(slots=True)
@@ -31,27 +31,14 @@ class BinlogTable:
         return self.progress.init_snapshot_ts
 
     @property
-    def told(self) -> bool:
+    def is_announced(self) -> bool:
         """Whether readers know of it: of its statement, or of rows."""
         return self.progress.stage is Stage.LOG or bool(self.progress.last_snapshot_key)
 
     def tell(self) -> None:
         """Note that readers know of a table whose snapshot has not begun."""
-        if not self.told:
-            self.progress = self.progress.with_(last_snapshot_key=TOLD)
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What readers keep of a table that the feed has let go: its id, and what it looked like."""
-
-    table_id: int
-    looks: str
-
-    @classmethod
-    def of(cls, schema: TableSchema) -> Left:
-        """Return what is left of a table of this version."""
-        return cls(schema.table_id, sha256(create_sql(schema).encode()).hexdigest()[:16])
+        if not self.is_announced:
+            self.progress = self.progress.with_(last_snapshot_key=ANNOUNCED)
 
 
 @dataclass(slots=True)
@@ -71,6 +58,9 @@ class BinlogState:
         left: of tables that the filter has let go, by the names that readers know.
         rules: the filter in force, as text: when it changes, tables may join.
         finished: only a snapshot was wanted, and it is complete.
+        rereads: tables that are read beside the log, by the id of whoever asked; those that join
+            come first.
+        reread_low: the place that the next part of them has; 0: none was taken.
     """
 
     log: LogPosition
@@ -83,6 +73,8 @@ class BinlogState:
     left: dict[TableId, Left] = field(default_factory=dict)
     rules: str = ""
     finished: bool = False
+    rereads: dict[str, Reread] = field(default_factory=dict)
+    reread_low: int = 0
     _by_name: dict[TableId, BinlogTable] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -104,7 +96,15 @@ class BinlogState:
             "left": [[*name, one.table_id, one.looks] for name, one in self.left.items()],
             "rules": self.rules,
             "finished": self.finished,
+            **self._rereads_form(),
         }
+
+    def _rereads_form(self) -> dict[str, Any]:
+        """Return what is read again; where nothing is, positions look as they always did."""
+        if not self.rereads and not self.reread_low:
+            return {}
+        forms = [one.to_json() for one in self.rereads.values()]
+        return {"rereads": forms, "reread_low": self.reread_low}
 
     @classmethod
     def from_position(
@@ -129,7 +129,10 @@ class BinlogState:
             left={TableId(d, t): Left(*rest) for d, t, *rest in position.get("left", ())},
             rules=position["rules"],
             finished=position["finished"],
+            reread_low=position.get("reread_low", 0),
         )
+        rereads = (Reread.from_json(form) for form in position.get("rereads", ()))
+        state.rereads = {one.id: one for one in rereads}
         for progress in ranges:
             schema = newest.get(progress.table_id)
             if schema is not None:  # else it was met behind this position, and will be again
@@ -164,8 +167,8 @@ class BinlogState:
             init_snapshot_ts=low_ts,
             current_snapshot_ts=low_ts,
         )
-        found = self.tables[schema.table_id] = names[schema.id] = BinlogTable(schema, progress)
-        return found
+        table = self.tables[schema.table_id] = names[schema.id] = BinlogTable(schema, progress)
+        return table
 
     def forget(self, table_id: int) -> None:
         """Let a table go."""
@@ -177,19 +180,23 @@ class BinlogState:
     def let_go(self, table_id: int) -> None:
         """Let a table go of which readers keep what they have."""
         gone = self.tables.get(table_id)
-        if gone is not None and gone.told:
+        if gone is not None and gone.is_announced:
             self.left[gone.schema.id] = Left.of(gone.schema)
         self.forget(table_id)
 
     def in_stage(self, stage: Stage) -> list[BinlogTable]:
         """Return the tables whose progress is at a stage, by id."""
         known = list(self.tables.values())  # at once: framing ahead may add one meanwhile
-        found = [t for t in known if t.progress.stage is stage]
-        return sorted(found, key=lambda t: t.schema.table_id)
+        tables = [t for t in known if t.progress.stage is stage]
+        return sorted(tables, key=lambda t: t.schema.table_id)
 
     def is_unsettled(self, table: BinlogTable) -> bool:
         """Return whether a table was read at moments that the log has not passed."""
         return 0 < self.unsettled_from <= table.low_ts
+
+    def is_joining(self, table_id: int) -> bool:
+        """Return whether a table is read for the first time beside the log: readers lack rows."""
+        return any(r.joins and r.table_id == table_id for r in list(self.rereads.values()))
 
     def by_name(self) -> dict[TableId, BinlogTable]:
         """Return the captured tables by name; not yours to change."""

@@ -51,8 +51,10 @@ def table_value(table: TableSchema) -> bytes:
 
 def ddl_value(changes: list[SchemaChange]) -> bytes:
     """Return a DDL's row: one statement may change several tables."""
-    found = [replace(c, commit_ts=0, schema=c.schema.at(0) if c.schema else None) for c in changes]
-    return json.dumps([c.to_json() for c in found]).encode()
+    stored_changes = [
+        replace(c, commit_ts=0, schema=c.schema.at(0) if c.schema else None) for c in changes
+    ]
+    return json.dumps([c.to_json() for c in stored_changes]).encode()
 
 
 def read_table(key: bytes, value: bytes, commit_ts: int) -> TableSchema | None:

@@ -76,19 +76,19 @@ class CatalogReader:
                     tables.pop(key, None)
                 elif (table := catalog.read_table(key, page.value(place), ts)) is not None:
                     tables[key] = table
-        found = {t.table_id: t for t in tables.values()}
-        return CatalogSnapshot(found, head.index_at_ts, commit_ts, without_old_value)
+        by_id = {t.table_id: t for t in tables.values()}
+        return CatalogSnapshot(by_id, head.index_at_ts, commit_ts, without_old_value)
 
     def log(self, after_index: int, after_ts: int) -> CatalogLog:
         """Return the DDLs after an index whose commit-ts is above `after_ts`."""
         route = self._route()
         head = self._client.heads([(route, after_index)])[0]
-        found: list[SchemaChange] = []
+        changes: list[SchemaChange] = []
         index = after_index
         while index < head.last_index:
             page, index = self._client.pull_log(route, index, head.last_index)
             for place in range(len(page)):
                 ts = int(page.commit_ts[place])
                 if ts > after_ts:
-                    found += catalog.read_ddl(page.key(place), page.value(place), ts)
-        return CatalogLog(found, head.closed_ts, head.last_index)
+                    changes += catalog.read_ddl(page.key(place), page.value(place), ts)
+        return CatalogLog(changes, head.closed_ts, head.last_index)

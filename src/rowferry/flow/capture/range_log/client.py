@@ -1,6 +1,7 @@
 """The gRPC client of the range CDC protocol: routes from the master, pulls from range leaders.
 
-The only module of this source that imports grpc: every transport error leaves here as one of ours.
+With `client_access` the only module of this source that imports grpc: every transport error leaves
+here as one of ours.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError as NoMessage
 
 from rowferry.errors import (
+    LoginRefused,
     LogLost,
     OddAnswer,
     RowferryError,
@@ -20,6 +22,7 @@ from rowferry.errors import (
     SourceMismatch,
     SourceUnavailable,
 )
+from rowferry.flow.capture.range_log.client_access import PLAIN, RangeAccess, refusal
 from rowferry.flow.capture.range_log.page import Page, read_page
 from rowferry.moment import moment
 from rowferry.wire import range_cdc_pb2 as pb
@@ -91,8 +94,15 @@ class Head:
 class RangeClient:
     """Talks to one cluster. Cheap to make; channels open when first used and are kept."""
 
-    def __init__(self, master: str, subscriber: str, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        master: str,
+        subscriber: str,
+        timeout_s: float = 10.0,
+        access: RangeAccess = PLAIN,
+    ) -> None:
         self.master = master
+        self._access = access
         self.subscriber = subscriber
         self.cluster_id = 0  # 0: any; set from the first answer, then checked by the servers
         self._timeout_s = timeout_s
@@ -139,9 +149,11 @@ class RangeClient:
         try:
             return self._call(self.master, _MASTER + method, request, read)
         except grpc.RpcError as err:
+            _refuse(self.master, err)
+            secure = "" if self._access.tls else ", and is it range+ssl:// (TLS)"
             raise SourceUnavailable(
                 f"the master at {self.master} does not answer ({_words(err)}); "
-                "is it running, and is the address right?"
+                f"is it running, is the address right{secure}?"
             ) from None
 
     # --- range leaders ---------------------------------------------------------------------------
@@ -225,6 +237,7 @@ class RangeClient:
         try:
             answer = _answer(route.leader, lambda: pb.CdcPullLogResponse.FromString(call.result()))
         except grpc.RpcError as err:
+            _refuse(route.leader, err)
             raise Rerouted(f"range {route.range_id} at {route.leader}: {_words(err)}") from None
         self._check(answer.error, route, index=last_index)
         return Head(
@@ -253,8 +266,8 @@ class RangeClient:
     def _channel(self, address: str) -> grpc.Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = grpc.insecure_channel(
-                address, options=(("grpc.max_receive_message_length", MOST_ANSWER), *_OPTIONS)
+            channel = self._access.channel(
+                address, (("grpc.max_receive_message_length", MOST_ANSWER), *_OPTIONS)
             )
             self._channels[address] = channel
         return channel
@@ -263,7 +276,10 @@ class RangeClient:
         call = self._channel(address).unary_unary(
             method, request_serializer=type(request).SerializeToString, response_deserializer=bytes
         )
-        return _answer(address, lambda: read(call(request, timeout=self._timeout_s)))
+        metadata = self._access.metadata
+        return _answer(
+            address, lambda: read(call(request, timeout=self._timeout_s, metadata=metadata))
+        )
 
     def _begin(self, route: KnownRange, method: str, request: Any) -> Any:
         moment("ask for head")
@@ -274,7 +290,7 @@ class RangeClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=bytes,
         )
-        return call.future(request, timeout=self._timeout_s)
+        return call.future(request, timeout=self._timeout_s, metadata=self._access.metadata)
 
     def _ask(self, route: KnownRange, method: str, request: Any, read: Callable[[bytes], T]) -> T:
         if not route.leader:
@@ -282,6 +298,7 @@ class RangeClient:
         try:
             return self._call(route.leader, _SERVICE + method, request, read)
         except grpc.RpcError as err:
+            _refuse(route.leader, err)
             raise Rerouted(f"range {route.range_id} at {route.leader}: {_words(err)}") from None
 
     def _check(
@@ -324,6 +341,13 @@ def _answer(address: str, read: Callable[[], T]) -> T:
         if "message larger than max" in _words(err):
             raise OddAnswer(f"{address} answers with more than {MOST_ANSWER} bytes") from None
         raise
+
+
+def _refuse(address: str, err: grpc.RpcError) -> None:
+    """Raise what asking again, or elsewhere, would not mend."""
+    why = refusal(err)
+    if why:
+        raise LoginRefused(f"the range store at {address} and we do not come together: {why}")
 
 
 def _words(err: grpc.RpcError) -> str:

@@ -30,15 +30,15 @@ def _cuts(heads: Sequence[Head], wish_bytes: int) -> list[int]:
         for _, commit_ts, size in head.marks:
             steps.append((commit_ts, size - before))
             before = size
-    found: list[int] = []
+    cuts: list[int] = []
     gathered = 0
     for commit_ts, size in sorted(steps):
         gathered += size
         if gathered >= wish_bytes:
-            if not found or commit_ts > found[-1]:
-                found.append(commit_ts)
+            if not cuts or commit_ts > cuts[-1]:
+                cuts.append(commit_ts)
             gathered = 0
-    return found
+    return cuts
 
 
 def index_window(head: Head, start: int, after: int, until: int) -> tuple[int, int, int]:

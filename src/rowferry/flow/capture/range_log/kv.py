@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.columnar import addresses, json_binary
 from rowferry.columnar.packed import Bytes, Longs, Words, frozen
 from rowferry.errors import BadInput, CorruptLog
 from rowferry.flow.capture.range_log import (
-    kv_json,
     kv_locate,
     kv_numbers,
     kv_text,
@@ -29,15 +29,20 @@ from rowferry.flow.capture.range_log import (
 )
 from rowferry.flow.capture.range_log.kv_bytes import (
     ABSENT,
+    BAD_JSON,
     BYTES_FLAG,
     DECIMAL_FLAG,
     DURATION_FLAG,
     FLOAT_FLAG,
     INT_FLAG,
+    JSON_TOO_DEEP,
     UINT_FLAG,
+    VALUE,
     WORDS,
+    fault,
 )
 from rowferry.flow.capture.range_log.kv_default import default_of
+from rowferry.mysql.type_facts import TYPE_FACTS
 
 _FLAGS: Final[dict[Kind, int]] = {
     Kind.INTEGER: INT_FLAG,
@@ -137,11 +142,11 @@ class RowDecoder:
         """
         raw, key_at, key_len = frozen(raw), frozen(key_at), frozen(key_len)
         at, size, form = self._places(len(key_at))
-        found = kv_locate.locate_values(
+        bad = kv_locate.locate_values(
             raw, frozen(value_at), frozen(value_len), self._ids, self._order, at, size, form
         )
-        if found:
-            self._refuse(found, None, raw, key_at, key_len)
+        if bad:
+            self._refuse(bad, None, raw, key_at, key_len)
         present = np.asarray(value_len) >= 0
         return self._image(
             raw, key_at, key_len, at, size, form, range(len(self.table.columns)), present
@@ -184,11 +189,11 @@ class RowDecoder:
         present: npt.NDArray[np.bool_],
     ) -> pa.StructArray:
         """Read what is still absent from the keys, then each column."""
-        found = kv_locate.locate_keys(
+        bad = kv_locate.locate_keys(
             raw, key_at, key_len, self._flags, self._key_order, at, size, form
         )
-        if found:
-            self._refuse(found, None, raw, key_at, key_len)
+        if bad:
+            self._refuse(bad, None, raw, key_at, key_len)
         children = []
         for c in columns:
             column = self.table.columns[c]
@@ -211,9 +216,9 @@ class RowDecoder:
         return pc.if_else(pa.array(missing), pa.scalar(default, child.type), child)
 
     def _refuse(
-        self, found: int, column: Column | None, raw: Bytes, key_at: Longs, key_len: Longs
+        self, code: int, column: Column | None, raw: Bytes, key_at: Longs, key_len: Longs
     ) -> NoReturn:
-        row, why = int(found) >> 6, int(found) & 63
+        row, why = int(code) >> 6, int(code) & 63
         start = max(int(key_at[row]), 0)
         key = raw[start : start + max(int(key_len[row]), 0)].tobytes().hex() or "none"
         place = f", column {column.name!r}" if column else ""
@@ -228,24 +233,24 @@ class _FaultError(Exception):
         self.fault = fault
 
 
-def _check(found: int) -> None:
-    if found:
-        raise _FaultError(found)
+def _check(code: int) -> None:
+    if code:
+        raise _FaultError(code)
 
 
-def _read(column: Column, found: _Found, integer_handle: bool) -> pa.Array:
+def _read(column: Column, cells: _Found, integer_handle: bool) -> pa.Array:
     """Read one column; rows without a value are null."""
-    kind, rows = column.type.kind, len(found.at)
+    kind, rows = column.type.kind, len(cells.at)
     bitmap = np.zeros((rows + 7) // 8, np.uint8)
-    nulls, absent = kv_text.validity(found.form, bitmap)
+    nulls, absent = kv_text.validity(cells.form, bitmap)
     valid = pa.py_buffer(bitmap) if nulls + absent else None
     match kind:
         case Kind.INTEGER | Kind.YEAR | Kind.BIT | Kind.ENUM | Kind.SET:
-            buffers = [valid, pa.py_buffer(_integers(column, found, integer_handle))]
+            buffers = [valid, pa.py_buffer(_integers(column, cells, integer_handle))]
         case Kind.FLOAT | Kind.DOUBLE:
-            buffers = [valid, pa.py_buffer(_floats(kind, found))]
+            buffers = [valid, pa.py_buffer(_floats(kind, cells))]
         case _:
-            offsets, data = _texts(column, found)
+            offsets, data = _texts(column, cells)
             used = pa.py_buffer(data).slice(0, int(offsets[rows]))
             buffers = [valid, pa.py_buffer(offsets), used]
     array = pa.Array.from_buffers(column.type.arrow, rows, buffers, nulls + absent)
@@ -254,22 +259,22 @@ def _read(column: Column, found: _Found, integer_handle: bool) -> pa.Array:
     return array
 
 
-def _integers(column: Column, found: _Found, integer_handle: bool = False) -> Words:
+def _integers(column: Column, cells: _Found, integer_handle: bool = False) -> Words:
     signed = column.type.kind in (Kind.YEAR, Kind.TIME) or (
         column.type.kind is Kind.INTEGER and not column.type.unsigned
     )
-    out = np.empty(len(found.at), np.uint64)
+    out = np.empty(len(cells.at), np.uint64)
     _check(
         kv_numbers.integers(
-            found.raw, found.at, found.size, found.form, signed, signed or integer_handle, out
+            cells.raw, cells.at, cells.size, cells.form, signed, signed or integer_handle, out
         )
     )
     return out
 
 
-def _floats(kind: Kind, found: _Found) -> npt.NDArray[np.float64] | npt.NDArray[np.float32]:
-    out = np.empty(len(found.at), np.uint64)
-    _check(kv_numbers.floats(found.raw, found.at, found.size, found.form, out))
+def _floats(kind: Kind, cells: _Found) -> npt.NDArray[np.float64] | npt.NDArray[np.float32]:
+    out = np.empty(len(cells.at), np.uint64)
+    _check(kv_numbers.floats(cells.raw, cells.at, cells.size, cells.form, out))
     wide = out.view(np.float64)
     if kind is Kind.DOUBLE:
         return wide
@@ -278,30 +283,35 @@ def _floats(kind: Kind, found: _Found) -> npt.NDArray[np.float64] | npt.NDArray[
     return narrow
 
 
-def _texts(column: Column, found: _Found) -> tuple[Longs, Bytes]:
+def _texts(column: Column, cells: _Found) -> tuple[Longs, Bytes]:
     """Return where each row's text begins, and the texts."""
-    rows, fraction = len(found.at), column.type.fraction_digits
+    rows, fraction = len(cells.at), column.type.fraction_digits
     offsets = np.empty(rows + 1, np.int64)
-    raw, at, size, form = found.raw, found.at, found.size, found.form
+    raw, at, size, form = cells.raw, cells.at, cells.size, cells.form
     match column.type.kind:
         case Kind.DECIMAL:
-            precision = column.type.width or 10
+            precision = column.type.size or 10
             out = np.empty(rows * (precision + 3), np.uint8)
             _check(kv_numbers.decimals(raw, at, size, form, precision, fraction, offsets, out))
         case Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP:
-            packed, date_only = _integers(column, found), column.type.kind is Kind.DATE
+            packed, date_only = _integers(column, cells), column.type.kind is Kind.DATE
             out = np.empty(rows * 26, np.uint8)
             _check(kv_time.date_times(packed, form, date_only, fraction, offsets, out))
         case Kind.TIME:
-            nanos = _integers(column, found).view(np.int64)
+            nanos = _integers(column, cells).view(np.int64)
             out = np.empty(rows * 17, np.uint8)
             _check(kv_time.durations(nanos, form, fraction, offsets, out))
         case Kind.JSON:
-            fault, out = kv_json.json_texts(raw, at, size, form, offsets)
-            _check(fault)
+            present = form == VALUE
+            out, offsets, row, why = json_binary.json_texts(
+                json_binary.TIDB, raw, at, size, present
+            )
+            if why:
+                deep = why == addresses.JSON_TOO_DEEP
+                _check(fault(row, JSON_TOO_DEEP if deep else BAD_JSON))
         case Kind.VECTOR:
-            fault, out = kv_vector.vector_texts(raw, at, size, form, offsets)
-            _check(fault)
+            vector_fault, out = kv_vector.vector_texts(raw, at, size, form, offsets)
+            _check(vector_fault)
         case _:
             kv_text.string_offsets(raw, at, size, form, offsets)
             out = np.empty(int(offsets[rows]), np.uint8)
@@ -326,11 +336,11 @@ def warm() -> None:
     """Compile every kernel, so that the first real rows need not wait."""
     columns = tuple(
         Column(i + 1, name, SqlType(name, length=10, elements=("a",)))
-        for i, name in enumerate(FACTS)
+        for i, name in enumerate(TYPE_FACTS)
     )
     nothing = np.zeros(0, np.int64)
     for key in ((), ("int",), ("int", "varchar")):
         index = (Index(1, "PRIMARY", key, unique=True, primary=True),) if key else ()
         decoder = RowDecoder(TableSchema(TableId("", ""), 1, 1, columns, index))
         decoder.decode(np.zeros(0, np.uint8), nothing, nothing, nothing, nothing)
-    kv_json.warm()
+    json_binary.warm()

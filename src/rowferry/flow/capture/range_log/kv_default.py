@@ -54,8 +54,8 @@ def _canonical(column: Column, given: Any) -> Any:
 
 
 def _with_fraction(text: str, digits: int) -> str | None:
-    found = _CLOCK.fullmatch(text)
-    if found is None:
+    match = _CLOCK.fullmatch(text)
+    if match is None:
         return None
-    fraction = (found[2] or "")[:digits].ljust(digits, "0")
-    return f"{found[1]}.{fraction}" if digits else found[1]
+    fraction = (match[2] or "")[:digits].ljust(digits, "0")
+    return f"{match[1]}.{fraction}" if digits else match[1]

@@ -63,9 +63,9 @@ def vector_texts(
 ) -> tuple[int, Bytes]:
     """Return a fault or 0, and the texts that `offsets` then points into."""
     numbers = np.empty(int(size[form == VALUE].sum()) // 4 + 1, np.uint32)
-    found, count = _vector_numbers(raw, at, size, form, numbers)
-    if found:
-        return found, np.empty(0, np.uint8)
+    bad, count = _vector_numbers(raw, at, size, form, numbers)
+    if bad:
+        return bad, np.empty(0, np.uint8)
     digits = shortest(numbers[:count].view(np.float32))
     out = np.empty(int(count) * _FLOAT_ROOM + 2 * len(at), np.uint8)
     _vectors(size, form, *digits, offsets, out)

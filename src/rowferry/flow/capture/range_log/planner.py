@@ -23,6 +23,7 @@ from rowferry.flow.capture.range_log.begin import new_range, state_at
 from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
 from rowferry.flow.capture.range_log.client import Head, KnownRange, RangeClient, Rerouted
 from rowferry.flow.capture.range_log.cut import index_window, size_cuts, stretch_end
+from rowferry.flow.capture.range_log.left_tables import announced_again, cleared
 from rowferry.flow.capture.range_log.reroute import FIRST_WAIT_S, PATIENCE_S, patiently
 from rowferry.flow.capture.range_log.snapshot import cut_snapshots, shares, slice_of
 from rowferry.flow.capture.range_log.state import RangeState, RangeTable
@@ -82,11 +83,11 @@ class RangePlanner:
 
     def table_versions(self) -> tuple[TableSchema, ...]:
         """Return the table versions that were met for the first time since the last call."""
-        found, self._new = tuple(self._new), []
-        return found
+        new_versions, self._new = tuple(self._new), []
+        return new_versions
 
     def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
-        """Return the tables whose snapshot is under way, with their parts done."""
+        """Return the tables whose snapshot has not ended, in parts."""
         return shares(self._state) if self._state else ()
 
     def warnings(self) -> tuple[str, ...]:
@@ -119,14 +120,18 @@ class RangePlanner:
         if state.rules != self._rules:
             self._follow_filter(state)
         self._follow_splits(state, routes)
+        again: tuple[SchemaChange, ...] = ()
         if state.waiting():
             self._join(state, routes)
+            again = announced_again(state, self._decision)
         if appetite.until_ts is not None and appetite.until_ts < state.hold_until:
             raise BadOption(
                 f"the end asked for, commit-ts {appetite.until_ts}, lies before the snapshot: the "
                 f"first commit-ts at which everything is delivered is {state.hold_until}"
             )
-        if state.in_snapshot():
+        if again:
+            stretch = Stretch((), again, {})
+        elif state.in_snapshot():
             stretch = self._plan_snapshot(state, routes, appetite)
         else:
             try:
@@ -153,9 +158,9 @@ class RangePlanner:
 
     def named(self) -> tuple[TableSchema, ...]:
         """Return the source's present tables whose names the decision keeps, by name."""
-        found = self._catalog.snapshot()
-        self.gives_old_rows = not found.without_old_value
-        kept = [t for t in found.tables.values() if self._decision.keeps_table(t.id)]
+        snapshot = self._catalog.snapshot()
+        self.gives_old_rows = not snapshot.without_old_value
+        kept = [t for t in snapshot.tables.values() if self._decision.keeps_table(t.id)]
         return tuple(sorted(kept, key=lambda t: t.id))
 
     # --- the catalog -----------------------------------------------------------------------------
@@ -168,14 +173,14 @@ class RangePlanner:
         if self._start_ts:
             known = routes.values()
             return state_at(self._client, self._decision, known, self._start_ts, self._rules)
-        found = self._catalog.snapshot()
-        kept = [t for t in found.tables.values() if self._decision.captures(t)]
+        snapshot = self._catalog.snapshot()
+        kept = [t for t in snapshot.tables.values() if self._decision.captures(t)]
         return RangeState(
             cluster_id=self._client.cluster_id,
-            resolved_ts=found.snapshot_ts,
-            catalog_index=found.index,
+            resolved_ts=snapshot.snapshot_ts,
+            catalog_index=snapshot.index,
             tables={t.table_id: RangeTable(t) for t in kept},
-            without_old_value=found.without_old_value,
+            without_old_value=snapshot.without_old_value,
             rules=self._rules,
         )
 
@@ -187,7 +192,7 @@ class RangePlanner:
         state.rules = self._rules
         for table_id, table in list(state.tables.items()):
             if not self._decision.captures(table.schema):
-                self._forget(state, table_id)
+                state.let_go(table_id)
         ahead = [c for c in self._read_ddls(state).changes if c.schema is not None]
         born = (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE)
         coming = {c.schema.table_id for c in ahead if c.schema and (c.kind in born or c.previous)}
@@ -225,17 +230,19 @@ class RangePlanner:
         query = create_sql(schema)
         return replace(change, kind=DdlKind.CREATE_TABLE, query=query, previous=None)
 
-    def _apply(self, state: RangeState, change: SchemaChange) -> None:
+    def _apply(self, state: RangeState, change: SchemaChange, is_delivered: bool) -> None:
         """Bring the captured tables to their definition after a DDL (as the source wrote it)."""
         if change.dropped_table_id:
-            self._forget(state, change.dropped_table_id)
+            state.forget(change.dropped_table_id)
         schema = change.schema
         if schema is None:
             return
         before = state.tables.get(schema.table_id)
         if not self._decision.captures(schema):
             if before is not None:
-                self._forget(state, schema.table_id)
+                if is_delivered:  # readers know it by its new name
+                    before.schema = schema
+                state.let_go(schema.table_id)
             return
         if before is None:
             born = change.kind in (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE)
@@ -253,15 +260,6 @@ class RangePlanner:
             else:
                 named = progress.with_(database=schema.id.database, table=schema.id.table)
                 state.ranges[range_id] = named
-
-    def _forget(self, state: RangeState, table_id: int) -> None:
-        table = state.tables.pop(table_id, None)
-        if table is not None:
-            state.fresh -= set(table.schema.physical_ids)
-        for range_id, progress in list(state.ranges.items()):
-            if progress.table_id == table_id:
-                del state.ranges[range_id]
-                state.parts.pop(range_id, None)
 
     # --- ranges ----------------------------------------------------------------------------------
 
@@ -388,7 +386,7 @@ class RangePlanner:
             raise lost
         for table_id in tables:
             now = present.tables.get(table_id)
-            self._forget(state, table_id)
+            state.forget(table_id)
             if now is None or not self._decision.captures(now):
                 continue  # dropped or renamed since; that DDL follows in the catalog's log
             state.tables[table_id] = RangeTable(now)
@@ -411,13 +409,13 @@ class RangePlanner:
         return Stretch((), tuple(changes), {})
 
     def _tables_without_log(self, state: RangeState, routes: dict[int, KnownRange]) -> set[int]:
-        found = set()
+        table_ids = set()
         for progress in state.ranges.values():
             try:
                 self._client.heads([(_route_of(progress, routes), progress.last_log_index)])
             except LogLost:
-                found.add(progress.table_id)
-        return found
+                table_ids.add(progress.table_id)
+        return table_ids
 
     # --- logs ------------------------------------------------------------------------------------
 
@@ -459,9 +457,10 @@ class RangePlanner:
         if following:
             for change in following:
                 seen = self._as_seen(state, change)
-                if self._decision.keeps_schema_change(seen):
-                    kept.append(seen)
-                self._apply(state, change)
+                is_delivered = self._decision.keeps_schema_change(seen)
+                if is_delivered:
+                    kept += [*cleared(state, seen), seen]
+                self._apply(state, change, is_delivered)
             state.resolved_ts = following[0].commit_ts
         else:
             state.resolved_ts = max(state.resolved_ts, min(ceiling, closed))
@@ -543,7 +542,7 @@ class RangePlanner:
             progress = one[0]
             part = progress.range_id if self._by_range else 0
             groups.setdefault((progress.physical_id, part), []).append(one)
-        found: list[Segment] = []
+        segments: list[Segment] = []
         for group in groups.values():
             group.sort(key=lambda one: one[0].start_key)
             table = state.tables[group[0][0].table_id]
@@ -558,9 +557,9 @@ class RangePlanner:
                     size = sum(s.pop("bytes") for s in spans)
                     mine = (slice_of(table, group[0][0].physical_id),)
                     begin = min(max(after + 1, first), until)
-                    found.append(Segment(len(found), head, mine, begin, until, size))
+                    segments.append(Segment(len(segments), head, mine, begin, until, size))
                 after = until
-        return found
+        return segments
 
     def _span(
         self, state: RangeState, one: Active, after: int, until: int, ddls: list[SchemaChange]

@@ -142,14 +142,14 @@ def _pieces(client: RangeClient, span: dict[str, Any]) -> list[_Piece]:
 
 def _covering(client: RangeClient, start: bytes, end: bytes) -> list[KnownRange]:
     """Return the ranges that hold all keys in [start, end); raises Rerouted if some are in none."""
-    found = client.routes(start, end)
+    ranges = client.routes(start, end)
     reached = start
-    for route in found:
+    for route in ranges:
         if route.start_key > reached:
             break
         reached = route.end_key
         if not reached or (end and reached >= end):
-            return found
+            return ranges
     raise Rerouted(f"no range holds key {reached.hex()}")
 
 
@@ -176,10 +176,10 @@ def _fill(client: RangeClient, piece: _Piece) -> list[_Piece]:
 
 def _settled(client: RangeClient, span: dict[str, Any]) -> list[_Piece]:
     """Return the span's pieces, each with a page pulled: proof that the routes are right."""
-    found = _pieces(client, span)
-    for piece in found:
+    pieces = _pieces(client, span)
+    for piece in pieces:
         piece.pull(client)
-    return found
+    return pieces
 
 
 def _merge(client: RangeClient, how: dict[str, Any]) -> Iterator[Page]:
@@ -283,11 +283,11 @@ class _Overtaken:
 
     def mask(self, page: Page) -> npt.NDArray[np.bool_]:
         """Return which changes of a page are such older images."""
-        found = np.zeros(len(page), np.bool_)
+        is_older = np.zeros(len(page), np.bool_)
         for place in np.flatnonzero(page.commit_ts <= self._latest):
             until = self._until_ts.get(page.key(int(place)), 0)
-            found[place] = int(page.commit_ts[place]) <= until
-        return found
+            is_older[place] = int(page.commit_ts[place]) <= until
+        return is_older
 
 
 def _overtaken(client: RangeClient, how: dict[str, Any]) -> _Overtaken:

@@ -19,7 +19,7 @@ def cut_snapshots(state: RangeState, appetite: Appetite) -> list[Segment]:
     Parts of a range are taken in key order, so that its last key says how far it is.
     """
     segments: list[Segment] = []
-    left = appetite.stretch_bytes
+    left = appetite.snapshot_bytes or appetite.stretch_bytes
     for progress in state.in_snapshot():
         if left <= 0:
             break
@@ -36,7 +36,7 @@ def cut_snapshots(state: RangeState, appetite: Appetite) -> list[Segment]:
             size = max(1, len(taken)) * PART_BYTES
             part = _part(progress, last)
             mine = slice_of(table, progress.physical_id)
-            _add(segments, part, size, wish * PART_BYTES, mine, table.low)
+            _add(segments, part, size, wish * PART_BYTES, mine, table.low, len(taken) + (not last))
             left -= size
             progress = progress.with_(last_snapshot_key=last) if last else _done(progress)
             state.ranges[progress.range_id] = progress
@@ -48,16 +48,19 @@ def cut_snapshots(state: RangeState, appetite: Appetite) -> list[Segment]:
 
 
 def shares(state: RangeState) -> tuple[SnapshotShare, ...]:
-    """Return the tables whose snapshot is under way, with their parts done."""
-    found = []
+    """Return the tables whose snapshot has not ended, in parts."""
+    shares_left = []
+    of_tables: dict[int, list[RangeProgress]] = {}
+    for progress in state.ranges.values():
+        of_tables.setdefault(progress.table_id, []).append(progress)
     for table_id, table in state.tables.items():
-        mine = [r for r in state.ranges.values() if r.table_id == table_id]
+        mine = of_tables.get(table_id, [])
         if all(r.stage is Stage.LOG for r in mine):
             continue
         total = sum(len(state.parts.get(r.range_id, ())) + 1 for r in mine)
         done = sum(_parts_done(r, state.parts.get(r.range_id, [])) for r in mine)
-        found.append(SnapshotShare(table.schema.id, done, total))
-    return tuple(found)
+        shares_left.append(SnapshotShare(table.schema.id, done, total))
+    return tuple(shares_left)
 
 
 def slice_of(table: RangeTable, physical_id: int) -> TableSlice:
@@ -95,13 +98,21 @@ def _part(progress: RangeProgress, last: str) -> dict[str, Any]:
 
 
 def _add(
-    segments: list[Segment], part: dict[str, Any], size: int, most: int, mine: TableSlice, low: int
+    segments: list[Segment],
+    part: dict[str, Any],
+    size: int,
+    most: int,
+    mine: TableSlice,
+    low: int,
+    share: int,
 ) -> None:
     """Add a part, to the last segment if it is the same table's and stays small enough."""
     if segments and segments[-1].slices == (mine,) and segments[-1].log_bytes + size <= most:
         last = segments[-1]
         last.read["parts"].append(part)
-        segments[-1] = replace(last, log_bytes=last.log_bytes + size)
+        segments[-1] = replace(last, log_bytes=last.log_bytes + size, share=last.share + share)
         return
     read = {"kind": "snapshot", "commit_ts": low, "parts": [part]}
-    segments.append(Segment(len(segments), read, (mine,), low, low, size, snapshot=True))
+    segments.append(
+        Segment(len(segments), read, (mine,), low, low, size, snapshot=True, share=share)
+    )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rowferry.change.position import RangeProgress, Stage
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.capture.announcements import Left
 
 
 @dataclass
@@ -39,6 +40,7 @@ class RangeState:
         fresh: physical ids born inside the log: no snapshot, the log from its beginning.
         ddl_seen: table id -> commit-ts up to which its DDLs are already part of its definition.
         rules: the filter in force, as text: when it changes, tables may join.
+        left: of tables that the feed has let go, by the names that readers know.
     """
 
     cluster_id: int = 0
@@ -52,6 +54,7 @@ class RangeState:
     ddl_seen: dict[int, int] = field(default_factory=dict)
     without_old_value: bool = False
     rules: str = ""
+    left: dict[TableId, Left] = field(default_factory=dict)
 
     def to_position(self) -> dict[str, Any]:
         """Return the JSON form, without the progress rows (they have a table of their own)."""
@@ -68,6 +71,7 @@ class RangeState:
             "ddl_seen": {str(k): v for k, v in self.ddl_seen.items()},
             "without_old_value": self.without_old_value,
             "rules": self.rules,
+            "left": [[*name, one.table_id, one.looks] for name, one in self.left.items()],
         }
 
     @classmethod
@@ -93,6 +97,7 @@ class RangeState:
             ddl_seen={int(k): v for k, v in position["ddl_seen"].items()},
             without_old_value=position["without_old_value"],
             rules=position.get("rules", ""),
+            left={TableId(d, t): Left(*rest) for d, t, *rest in position.get("left", ())},
         )
 
     def copy(self) -> RangeState:
@@ -109,6 +114,7 @@ class RangeState:
             dict(self.ddl_seen),
             self.without_old_value,
             self.rules,
+            dict(self.left),
         )
 
     def waiting(self) -> list[RangeTable]:
@@ -117,5 +123,22 @@ class RangeState:
 
     def in_snapshot(self) -> list[RangeProgress]:
         """Return the ranges whose snapshot is not complete, by key."""
-        found = [r for r in self.ranges.values() if r.stage is not Stage.LOG]
-        return sorted(found, key=lambda r: (r.table_id, r.physical_id, r.start_key))
+        ranges = [r for r in self.ranges.values() if r.stage is not Stage.LOG]
+        return sorted(ranges, key=lambda r: (r.table_id, r.physical_id, r.start_key))
+
+    def let_go(self, table_id: int) -> None:
+        """Let a table go of which readers keep what they have."""
+        table = self.tables.get(table_id)
+        if table is not None:
+            self.left[table.schema.id] = Left.of(table.schema)
+        self.forget(table_id)
+
+    def forget(self, table_id: int) -> None:
+        """Forget a table and its ranges."""
+        table = self.tables.pop(table_id, None)
+        if table is not None:
+            self.fresh -= set(table.schema.physical_ids)
+        for range_id, progress in list(self.ranges.items()):
+            if progress.table_id == table_id:
+                del self.ranges[range_id]
+                self.parts.pop(range_id, None)

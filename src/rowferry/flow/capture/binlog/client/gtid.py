@@ -42,7 +42,7 @@ class GtidSet:
         Raises:
             BadOption: the text is none.
         """
-        found = cls()
+        gtids = cls()
         for part in filter(None, (part.strip() for part in text.split(","))):
             uuid, *rest = (word.strip() for word in part.lower().split(":"))
             tag, numbered = "", False
@@ -50,14 +50,14 @@ class GtidSet:
                 interval = _INTERVAL.fullmatch(word)
                 if interval:
                     first, last = int(interval[1]), int(interval[2] or interval[1])
-                    found, numbered = found._read_range(uuid, first, last, tag, part), True
+                    gtids, numbered = gtids._read_range(uuid, first, last, tag, part), True
                 elif _TAG.fullmatch(word) and (numbered or not tag):
                     tag, numbered = word, False
                 else:
                     raise _no_set(part, f"{word!r} is neither an interval nor a tag")
             if not numbered:
                 raise _no_set(part, "numbers are missing")
-        return found
+        return gtids
 
     def _read_range(self, uuid: str, first: int, last: int, tag: str, part: str) -> GtidSet:
         try:
@@ -175,7 +175,7 @@ class GtidPosition:
         Raises:
             BadOption: the text is none, or names a domain twice.
         """
-        found = cls()
+        position = cls()
         for part in filter(None, (part.strip() for part in text.split(","))):
             words = _MARIADB.fullmatch(part)
             domain, server, number = map(int, words.groups()) if words else (-1, -1, -1)
@@ -183,10 +183,10 @@ class GtidPosition:
                 raise BadOption(
                     f"{part!r} is no GTID of MariaDB; write DOMAIN-SERVER-NUMBER,… as in 0-1-100"
                 )
-            if domain in found._last:
+            if domain in position._last:
                 raise BadOption(f"{text!r} names domain {domain} twice; give its last GTID only")
-            found = found.add(domain, server, number)
-        return found
+            position = position.add(domain, server, number)
+        return position
 
     def add(self, domain: int, server: int, number: int) -> GtidPosition:
         """Return the position after one more transaction, the newest of its domain."""

@@ -46,13 +46,13 @@ class Grants:
         given: list[tuple[str, str]] = []
         revoked: list[tuple[str, str]] = []
         for line in lines:
-            found = _GRANT.match(line)
+            match = _GRANT.match(line)
             # Everyone may read MariaDB's `test` databases: that says nothing about this user.
-            if not found or found[4].strip() == "PUBLIC":
+            if not match or match[4].strip() == "PUBLIC":
                 continue
-            pairs = given if found[1] == "GRANT" else revoked
-            whole = _OF_COLUMNS.sub("", found[2])
-            pairs.extend((privilege.strip(), found[3]) for privilege in whole.split(","))
+            pairs = given if match[1] == "GRANT" else revoked
+            whole = _OF_COLUMNS.sub("", match[2])
+            pairs.extend((privilege.strip(), match[3]) for privilege in whole.split(","))
         return cls(tuple(given), tuple(revoked))
 
     def places(self, privilege: str) -> list[str]:

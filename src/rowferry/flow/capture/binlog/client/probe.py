@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from rowferry.change.table import TableId
 from rowferry.errors import LoginRefused, ReplicaIdTaken, RowferryError, SourceUnsupported
-from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.client.privileges import Grants, account, may_read_log
 from rowferry.flow.capture.binlog.client.retention import binary_logs
+from rowferry.flow.capture.binlog.options import BinlogOptions
 from rowferry.moment import moment
 from rowferry.mysql.session import (
     Connection,
@@ -22,9 +22,9 @@ from rowferry.mysql.session import (
     Login,
     ServerFacts,
     facts,
+    lasting,
     rows,
 )
-from rowferry.spec.option import Options
 
 _OLDEST: Final = {Flavour.MYSQL: (8, 0, 1), Flavour.MARIADB: (10, 5, 0)}
 _NAMES: Final = {Flavour.MYSQL: "MySQL", Flavour.MARIADB: "MariaDB"}
@@ -92,7 +92,7 @@ class _Server:
 
 
 def preflight(
-    connection: Connection[Any], login: Login, options: Options, needs_snapshot: bool
+    connection: Connection[Any], login: Login, options: BinlogOptions, needs_snapshot: bool
 ) -> Preflight:
     """Ask a server whether its changes can be captured; changes nothing.
 
@@ -104,21 +104,21 @@ def preflight(
     known = facts(connection, login)
     _check_version(login, known)
     server = _Server(connection, login, known, _variables(connection, login))
-    found: list[Finding] = [
+    findings: list[Finding] = [
         *_log_findings(server, options),
         *_gtid_findings(server, needs_snapshot),
         *_replica_findings(server),
         *_privilege_findings(server, options),
-        *_server_id_findings(server, options[opt.SERVER_ID]),
+        *_server_id_findings(server, options.server_id),
     ]
-    failures = [finding for finding in found if isinstance(finding, RowferryError)]
+    failures = [finding for finding in findings if isinstance(finding, RowferryError)]
     if failures:
         raise _joined(login, failures)
     return Preflight(
         facts=known,
         checksum=server.value("binlog_checksum").upper() not in ("", "NONE"),
         gtid=not server.is_mysql or server.value("gtid_mode").upper() == "ON",
-        notices=tuple(finding for finding in found if isinstance(finding, str)),
+        notices=tuple(finding for finding in findings if isinstance(finding, str)),
     )
 
 
@@ -150,15 +150,16 @@ def _variables(connection: Connection[Any], login: Login) -> dict[str, str]:
 # --- the log -------------------------------------------------------------------------------------
 
 
-def _log_findings(server: _Server, options: Options) -> Iterator[Finding]:
+def _log_findings(server: _Server, options: BinlogOptions) -> Iterator[Finding]:
     if not server.has_log:
         yield SourceUnsupported(
             "log_bin is OFF; write log_bin = binlog into the server's configuration and restart it"
         )
     if server.value("server_id") == "0":
-        yield SourceUnsupported("server_id is 0, so no log is sent; run: SET GLOBAL server_id = 1")
+        cure = lasting("SET GLOBAL server_id = 1")
+        yield SourceUnsupported(f"server_id is 0, so no log is sent; run: {cure}")
     yield from _must_be(server, "binlog_format", "ROW", " (open sessions keep the old one)")
-    if options[opt.PARTIAL_ROW_IMAGE] != "allow":
+    if options.partial_row_image != "allow":
         yield from _must_be(server, "binlog_row_image", "FULL", " (open sessions keep the old one)")
     yield from _must_be(server, "binlog_row_metadata", "FULL", "")
     if server.value("binlog_row_value_options"):
@@ -174,7 +175,7 @@ def _must_be(server: _Server, variable: str, wanted: str, remark: str) -> Iterat
     if value.upper() != wanted:
         yield SourceUnsupported(
             f"{variable} is {value or 'not known to the server'}; "
-            f"run: SET GLOBAL {variable} = {wanted}{remark}"
+            f"run: {lasting(f'SET GLOBAL {variable} = {wanted}')}{remark}"
         )
 
 
@@ -207,8 +208,8 @@ def cascade_notices(
         f"referential_constraints WHERE delete_rule IN {_UNSEEN_RULES} "
         f"OR update_rule IN {_UNSEEN_RULES}"
     )
-    found = [TableId(*row) for row in rows(connection, login, sql)]
-    if names := sorted(str(name) for name in found if name in captured):
+    affected = [TableId(*row) for row in rows(connection, login, sql)]
+    if names := sorted(str(name) for name in affected if name in captured):
         yield (
             f"{', '.join(names)}: a foreign key changes their rows by CASCADE or SET NULL, and "
             "this server's log does not tell: such changes are not delivered"
@@ -224,6 +225,7 @@ def _gtid_findings(server: _Server, needs_snapshot: bool) -> Iterator[Finding]:
         if mode == "ON":
             return
         cure = ", then ".join(_gtid_steps(mode, server.value("enforce_gtid_consistency")))
+        cure += " (to keep it: gtid_mode = ON and enforce_gtid_consistency = ON in the file)"
         if needs_snapshot:
             yield SourceUnsupported(
                 f"gtid_mode is {mode}, and a snapshot needs it; run: {cure}; or use snapshot=never"
@@ -234,7 +236,7 @@ def _gtid_findings(server: _Server, needs_snapshot: bool) -> Iterator[Finding]:
     if not server.is_on("gtid_strict_mode"):
         yield (
             "gtid_strict_mode is OFF: GTIDs may come out of order, and then the feed cannot go on "
-            "after a failover; run: SET GLOBAL gtid_strict_mode = ON"
+            f"after a failover; run: {lasting('SET GLOBAL gtid_strict_mode = ON')}"
         )
     domains = server.value("gtid_binlog_pos").count(",") + 1
     if domains > 1:
@@ -289,7 +291,7 @@ def _is_replica(server: _Server) -> bool | None:
 # --- privileges ----------------------------------------------------------------------------------
 
 
-def _privilege_findings(server: _Server, options: Options) -> Iterator[Finding]:
+def _privilege_findings(server: _Server, options: BinlogOptions) -> Iterator[Finding]:
     grants = Grants.read(server.connection, server.login)
     lacking = [] if grants.allows("SELECT") else ["SELECT"]
     files = _log_files(server)
@@ -297,7 +299,7 @@ def _privilege_findings(server: _Server, options: Options) -> Iterator[Finding]:
         lacking.append("REPLICATION SLAVE")
     if files is None:
         lacking.append("REPLICATION CLIENT" if server.is_mysql else "BINLOG MONITOR")
-    locks = server.is_mysql and options[opt.SNAPSHOT_LOCK] == "table"
+    locks = server.is_mysql and options.snapshot_lock == "table"
     if locks and not grants.allows("LOCK TABLES"):
         lacking.append("LOCK TABLES")
     if lacking:
@@ -368,7 +370,7 @@ def _server_id_findings(server: _Server, server_id: int) -> Iterator[Finding]:
 def _replicas(server: _Server) -> dict[int, str] | None:
     """Return the server's replicas, number → host; None: we may not ask."""
     try:
-        found = server.ask(server.newer_words((8, 0, 22), "SHOW REPLICAS", "SHOW SLAVE HOSTS"))
+        replicas = server.ask(server.newer_words((8, 0, 22), "SHOW REPLICAS", "SHOW SLAVE HOSTS"))
     except LoginRefused:
         return None
-    return {int(row[0]): row[1] for row in found}
+    return {int(row[0]): row[1] for row in replicas}

@@ -9,12 +9,14 @@ from typing import Any, Final
 from rowferry.errors import CorruptLog, LogLost, SourceMismatch
 from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet
 from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
+from rowferry.flow.capture.contract import LogKept
 from rowferry.moment import moment
 from rowferry.mysql.session import (
     Connection,
     Flavour,
     Login,
     ServerFacts,
+    lasting,
     one_row,
     rows,
 )
@@ -224,6 +226,13 @@ def retention_notice(
     return ""
 
 
+def log_kept(connection: Connection[Any], login: Login) -> LogKept | None:
+    """Return for how long the server keeps its log, by age; None: it removes none by age."""
+    moment("ask what removes log")
+    keep, setting, cure = _by_age(_purge_settings(connection, login), timedelta(0))
+    return None if keep is None else LogKept(keep.total_seconds(), setting, cure)
+
+
 def retention_left(
     connection: Connection[Any], login: Login, file: str, position_ms: int
 ) -> timedelta | None:
@@ -237,10 +246,10 @@ def retention_left(
     settings = _purge_settings(connection, login)
     now_ms = float(one_row(connection, login, "SELECT UNIX_TIMESTAMP(NOW(3))")[0]) * 1000
     behind = timedelta(milliseconds=max(0.0, now_ms - position_ms))
-    found = [_by_age(settings, behind)[0]]
+    limits = [_by_age(settings, behind)[0]]
     if place < len(logs) - 1:  # the file that is being written is never too much
-        found.append(_by_size(settings, behind, sum(size for _, size in logs[place:]))[0])
-    return min((left for left in found if left is not None), default=None)
+        limits.append(_by_size(settings, behind, sum(size for _, size in logs[place:]))[0])
+    return min((left for left in limits if left is not None), default=None)
 
 
 def _purge_settings(connection: Connection[Any], login: Login) -> Mapping[str, str]:
@@ -252,10 +261,10 @@ def _purge_settings(connection: Connection[Any], login: Login) -> Mapping[str, s
         "max_binlog_total_size",
     )
     marks = ", ".join(["%s"] * len(names))
-    found = rows(
+    variables = rows(
         connection, login, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names
     )
-    return {name.lower(): value for name, value in found}
+    return {name.lower(): value for name, value in variables}
 
 
 def _by_age(settings: Mapping[str, str], behind: timedelta) -> tuple[timedelta | None, str, str]:
@@ -274,7 +283,7 @@ def _by_age(settings: Mapping[str, str], behind: timedelta) -> tuple[timedelta |
         if name == "binlog_expire_logs_seconds"
         else f"SET GLOBAL {name} = {2 * (keep / timedelta(days=1)):g}"
     )
-    return keep - behind, f"{name} is {settings[name]}", more
+    return keep - behind, f"{name} is {settings[name]}", lasting(more)
 
 
 def _by_size(
@@ -286,7 +295,7 @@ def _by_size(
     if not most:
         return None, "", ""
     left = behind * max(0.0, (most - needed) / max(1, needed))
-    return left, f"{name} is {most}", f"SET GLOBAL {name} = {2 * most}"
+    return left, f"{name} is {most}", lasting(f"SET GLOBAL {name} = {2 * most}")
 
 
 def _whole_seconds(value: timedelta) -> timedelta:

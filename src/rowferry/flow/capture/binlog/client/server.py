@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from rowferry.change.table import TableId, TableSchema
@@ -16,6 +17,29 @@ from rowferry.mysql import session
 from rowferry.mysql.catalog import read_settings, read_table, read_tables
 from rowferry.mysql.session import Flavour, Login
 from rowferry.mysql.snapshot_position import log_end, log_status
+
+
+@dataclass(frozen=True, slots=True)
+class LogLook:
+    """The server's clock, and then its log's end: all committed by then lies before that end.
+
+    Attributes:
+        committed: MySQL's GTIDs of all that was committed; empty: it has none.
+    """
+
+    clock_ms: int
+    file: str
+    offset: int
+    committed: str
+
+    def is_reached_by(self, position: LogPosition) -> bool:
+        """Return whether nothing that was committed by then lies behind a position."""
+        if self.file == position.file and self.offset <= position.offset:
+            return True
+        if position.flavour is Flavour.MARIADB or not position.gtids:
+            return False
+        now: Gtids = parse_gtids(self.committed, position.flavour)
+        return position.executed.contains(now)
 
 
 class BinlogServer:
@@ -58,7 +82,7 @@ class BinlogServer:
         moment("list partitions")
         if self.flavour is Flavour.MARIADB:
             return (), ""
-        found = session.rows(
+        partitions = session.rows(
             self.connection,
             self.login,
             "SELECT COALESCE(SUBPARTITION_NAME, PARTITION_NAME), PARTITION_METHOD, "
@@ -68,21 +92,21 @@ class BinlogServer:
             "ORDER BY PARTITION_ORDINAL_POSITION, SUBPARTITION_ORDINAL_POSITION",
             tuple(name),
         )
-        digest = hashlib.sha256(repr(found).encode()).hexdigest()[:16] if found else ""
-        return tuple(row[0] for row in found), digest
+        digest = hashlib.sha256(repr(partitions).encode()).hexdigest()[:16] if partitions else ""
+        return tuple(row[0] for row in partitions), digest
 
     def unnumbered_tables(self) -> tuple[TableId, ...]:
         """Return the partitioned tables, where the log does not tell a row's partition."""
         moment("list partitioned tables")
         if self.flavour is Flavour.MYSQL:
             return ()
-        found = session.rows(
+        tables = session.rows(
             self.connection,
             self.login,
             "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.PARTITIONS "
             "WHERE PARTITION_NAME IS NOT NULL",
         )
-        return tuple(TableId(row[0], row[1]) for row in found)
+        return tuple(TableId(row[0], row[1]) for row in tables)
 
     def renew_settings(self) -> None:
         """Ask again what statements mean here: databases may have other defaults now."""
@@ -106,16 +130,11 @@ class BinlogServer:
         """Return the file and offset behind the last event."""
         return log_end(self.connection, self.login, self.flavour)
 
-    def holds_all_of(self, position: LogPosition) -> bool:
-        """Return whether nothing was committed behind a position."""
+    def look(self) -> LogLook:
+        """Return the server's clock, and then the log's end."""
+        clock_ms = self.clock_ms()
         moment("find log end")
-        file, offset, committed = log_status(self.connection, self.login, self.flavour)
-        if (file, offset) == (position.file, position.offset):
-            return True
-        if self.flavour is Flavour.MARIADB or not position.gtids:
-            return False
-        now: Gtids = parse_gtids(committed, self.flavour)
-        return position.executed.contains(now)
+        return LogLook(clock_ms, *log_status(self.connection, self.login, self.flavour))
 
     def prepared_xids(self) -> int:
         """Return how many XA transactions are prepared and not ended, as far as we may know.

@@ -15,12 +15,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
-from rowferry.columnar.inflate import LONGEST_ROW
-from rowferry.errors import CorruptLog, RowferryError, SourceMoved, SourceUnavailable
+from rowferry.errors import CorruptLog, SourceMoved, SourceUnavailable
 from rowferry.flow.capture.binlog.client.gtid import GtidSet
+from rowferry.flow.capture.binlog.client.packets import FIRST_ROOM, PacketBuffer
 from rowferry.moment import moment
 from rowferry.mysql import session
 from rowferry.mysql.session import Flavour, Login
@@ -35,8 +32,6 @@ _THROUGH_GTID: Final = 4
 # nothing may be left out of the stream that is in the file.
 _NO_END_POSITIONS: Final = (11, 4, 0)
 FAR: Final = 1 << 32  # a plain dump's offset has four bytes
-FIRST_ROOM: Final = 4 << 20
-LONGEST_EVENT: Final = LONGEST_ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +43,8 @@ class StartAt:
     gtids: str = ""
 
 
-class LogStream:
-    """Packets of the log. Not for use from several threads at once, except `close`."""
+class LogStream(PacketBuffer):
+    """Packets of the log from a connection of its own."""
 
     def __init__(
         self,
@@ -67,22 +62,18 @@ class LogStream:
                 first packet.
         """
         moment("open log")
-        self._login = login
+        super().__init__(login, max(room, FIRST_ROOM))
         self._connection = session.connect(login)
         try:
-            found = session.facts(self._connection, login).identity if server else ""
-            if found != server:
-                raise SourceMoved(f"{login} is now {found}, and {server} was read before")
+            identity = session.facts(self._connection, login).identity if server else ""
+            if identity != server:
+                raise SourceMoved(f"{login} is now {identity}, and {server} was read before")
             self._ask(flavour, start, server_id)
         except BaseException:
             self._connection.close()
             raise
         self._socket = session.socket_of(self._connection)
         self._socket.settimeout(login.read_timeout_s)
-        self.data: npt.NDArray[np.uint8] = np.zeros(max(room, FIRST_ROOM), np.uint8)
-        self.start = 0  # what lies before was taken
-        self.filled = 0
-        self.joined: npt.NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._heard = time.monotonic()
 
     def wait(self, seconds: float) -> bool:
@@ -100,89 +91,15 @@ class LogStream:
             raise SourceUnavailable(f"{self._login} has sent nothing, not even a heartbeat")
         return False
 
-    def fill(self) -> int:
-        """Wait for more bytes and add them behind `filled`; moves the untaken ones to the front.
-
-        Returns by how much the untaken ones moved.
-
-        Raises:
-            SourceUnavailable: the connection ended or stayed silent for too long.
-        """
+    def _receive(self, room: memoryview) -> int:
         moment("receive log")
-        left, moved = self.filled - self.start, 0
-        if self.start and (left < 4096 or self.filled + (256 << 10) > len(self.data)):
-            moved = self.start
-            self.data[:left] = self.data[self.start : self.filled]
-            self.start, self.filled = 0, left
-            self.joined = self.joined[self.joined[:, 0] >= moved] - (moved, 0)
-        if self.filled + (64 << 10) > len(self.data):
-            if len(self.data) >= LONGEST_EVENT:
-                raise CorruptLog(f"{self._login} sent an event of more than {LONGEST_EVENT} bytes")
-            more = np.zeros(min(len(self.data) * 2, LONGEST_EVENT), np.uint8)
-            more[: self.filled] = self.data[: self.filled]
-            self.data = more
-        room = self.data[self.filled :].data
         try:
             got = self._socket.recv_into(room)
         except (OSError, ValueError) as err:
             raise SourceUnavailable(f"{self._login} stopped sending the log: {err}") from None
         if not got:
             raise SourceUnavailable(f"{self._login} closed the log's connection")
-        self.filled += got
-        return moved
-
-    def next_event(self) -> bytes | None:
-        """Take the next event, a short one; None: the log ends here.
-
-        Raises:
-            RowferryError: the server refuses to send the log.
-        """
-        while True:
-            size = int.from_bytes(self.data[self.start : self.start + 3].tobytes(), "little")
-            end = self.start + 4 + size
-            if self.filled >= self.start + 4 and self.filled >= end:
-                break
-            self.fill()
-        packet = self.data[self.start + 4 : end].tobytes()
-        self.start = end
-        if packet[:1] == b"\xff":
-            raise self.error(packet)
-        if packet[:1] == b"\xfe" and len(packet) < 9:
-            return None
-        if len(packet) < 20 or packet[:1] != b"\0":
-            raise CorruptLog(f"{self._login} sent no event where one must be")
-        return packet[1:]
-
-    def join_packets(self, at: int) -> bool:
-        """Make one packet of an event that came in several, in place; False: it is not whole yet.
-
-        The joined packet's header cannot tell the length any more: `joined` does, by its place.
-        """
-        parts = []
-        place = at
-        while True:
-            if place + 4 > self.filled:
-                return False
-            size = int.from_bytes(self.data[place : place + 3].tobytes(), "little")
-            if place + 4 + size > self.filled:
-                return False
-            parts.append((place + 4, size))
-            place += 4 + size
-            if size < 0xFFFFFF:
-                break
-        to = at + 4
-        for begin, size in parts:
-            self.data[to : to + size] = self.data[begin : begin + size]
-            to += size
-        self.joined = np.append(self.joined, np.array([[at, to - at - 4]], np.int64), axis=0)
-        rest = self.filled - place
-        self.data[to : to + rest] = self.data[place : self.filled]
-        self.filled = to + rest
-        return True
-
-    def error(self, packet: bytes) -> RowferryError:
-        """Return what an error packet says, as one of ours."""
-        return session.error_of(packet, self._login)
+        return got
 
     def close(self) -> None:
         """Close the connection; a waiting `fill` ends with an error."""

@@ -14,6 +14,7 @@ from rowferry.mysql.ddl.alter import Draft, read_alterations
 from rowferry.mysql.ddl.cursor import TokenCursor
 from rowferry.mysql.ddl.table import quoted_table
 from rowferry.mysql.server_form import Untold
+from rowferry.mysql.type_facts import display_width
 
 _OF_PARTITIONS: Final = {
     "ADD": DdlKind.ADD_PARTITION,
@@ -64,7 +65,7 @@ def _alter_table(reader: StatementReader, name: TableId) -> None:
         )
     elif reader.scope.keeps(new):
         if new == name:
-            reader.untold(DdlKind.MULTI_SCHEMA_CHANGE, name)
+            reader.change_to_read(DdlKind.MULTI_SCHEMA_CHANGE, name)
         else:
             reader.arrived(new)
 
@@ -128,7 +129,7 @@ def _may_count_now(draft: Draft) -> bool:
 
 def _bytes(kind: SqlType) -> int:
     """Return how long values may be; of types without a width, longer than any."""
-    return (kind.width or _LONG) * longest_character(kind.charset)
+    return (display_width(kind) or _LONG) * longest_character(kind.charset)
 
 
 def _new_name(reader: StatementReader, name: TableId) -> tuple[TableId, str]:
@@ -192,9 +193,9 @@ def _of_partitions(reader: StatementReader, name: TableId) -> bool:
     elif verb in _OF_PARTITIONS:
         _same(reader, name, _OF_PARTITIONS[verb])
         if verb == "EXCHANGE":
-            told = name in reader.scope.known
+            is_known = name in reader.scope.known
             # The statement stands once: run a second time it would change them back.
-            text = "" if told else None
+            text = "" if is_known else None
             _same(reader, _other_table(reader), DdlKind.EXCHANGE_PARTITION, text)
     else:
         return verb in _CARE_OF_PARTITIONS

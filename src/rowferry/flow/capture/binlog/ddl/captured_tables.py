@@ -11,8 +11,8 @@ from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadStatement, SourceUnsupported, TableContradicted
+from rowferry.flow.capture.announcements import dropped
 from rowferry.flow.capture.binlog.client.server import BinlogServer
-from rowferry.flow.capture.binlog.ddl.announcements import dropped
 from rowferry.flow.capture.binlog.ddl.online_copies import is_online_copy
 from rowferry.flow.capture.binlog.ddl.reader import ANSI_QUOTES
 from rowferry.flow.capture.binlog.ddl.statements import Effects, effects
@@ -24,8 +24,8 @@ from rowferry.flow.capture.binlog.decode.table_map import (
     mismatch,
 )
 from rowferry.flow.capture.binlog.frame.events import Query
+from rowferry.flow.capture.binlog.frame.framing_judge import LoggedStatement
 from rowferry.flow.capture.binlog.frame.look_ahead import altered_since
-from rowferry.flow.capture.binlog.frame.scanner import LoggedStatement
 from rowferry.flow.capture.binlog.snapshot.snapshots import take_back
 from rowferry.flow.capture.binlog.state import BinlogState, BinlogTable
 from rowferry.flow.decide.contract import Decision
@@ -48,7 +48,7 @@ _MOVES: Final = frozenset(
 )
 
 
-class Book:
+class CapturedTables:
     """Answers a scanner's questions from the state, and changes the state by statements."""
 
     def __init__(
@@ -74,8 +74,8 @@ class Book:
 
     def made(self) -> tuple[TableSchema, ...]:
         """Return the versions that rows, not statements, have made since the last call."""
-        found, self._made = tuple(self._made), []
-        return found
+        new_versions, self._made = tuple(self._made), []
+        return new_versions
 
     # --- what a scanner asks ---------------------------------------------------------------------
 
@@ -110,22 +110,22 @@ class Book:
         words = mismatch(mapped, table.schema)
         if not words:
             return table.schema
-        found = self._now_or_inferred(mapped, name, table.schema).at(commit_ts)
+        version = self._now_or_inferred(mapped, name, table.schema).at(commit_ts)
         self._warn(
             f"the columns of {name} changed without a statement that says so: {words}"
-            + ("; the log's own description is followed" if found.inferred else "")
+            + ("; the log's own description is followed" if version.inferred else "")
         )
-        if not self._decision.captures(found):
+        if not self._decision.captures(version):
             self._state.let_go(table.schema.table_id)
             return None
         self._ahead.append((commit_ts, table.schema))
-        self._state.put(found, table.progress.stage)
-        self._made.append(found)
-        return found
+        self._state.put(version, table.progress.stage)
+        self._made.append(version)
+        return version
 
     def effects(self, query: Query) -> Effects | None:
         """Return what a statement does to captured tables; None: nothing."""
-        found = effects(
+        effect = effects(
             query.sql,
             query.database,
             {name: t.schema for name, t in self._state.by_name().items()},
@@ -135,11 +135,11 @@ class Book:
             self._server.settings,
             query.sql_mode,
         )
-        if found is None or not self._concerns(found):
+        if effect is None or not self._concerns(effect):
             return None
-        return found
+        return effect
 
-    def _unsettled_by(self, found: Effects) -> list[BinlogTable]:
+    def _unsettled_by(self, effect: Effects) -> list[BinlogTable]:
         """Return the tables whose snapshot cannot be trusted any more behind a statement.
 
         Parts of a snapshot are read at their own moments, by the table's name and partition. The
@@ -149,15 +149,18 @@ class Book:
         """
         moved: dict[int, BinlogTable] = {}
         both = []
-        for change in found.changes:
+        for change in effect.changes:
             for known in self._touched(change):
                 both.append(known)
                 if known.schema.table_id in self._state.lows:
                     moved[known.schema.table_id] = known
                 elif change.kind in _MOVES and self._state.is_unsettled(known):
                     moved[known.schema.table_id] = known
-        if any(c.kind is DdlKind.EXCHANGE_PARTITION for c in found.changes):
-            waits = any(t.progress.stage is Stage.REGISTERED for t in both)
+        if any(c.kind is DdlKind.EXCHANGE_PARTITION for c in effect.changes):
+            waits = any(
+                t.progress.stage is Stage.REGISTERED or self._state.is_joining(t.schema.table_id)
+                for t in both
+            )
             if moved or waits:  # readers cannot exchange what they do not have
                 moved.update({t.schema.table_id: t for t in both})
         return [t for t in moved.values() if t.progress.stage is not Stage.REGISTERED]
@@ -180,11 +183,11 @@ class Book:
                 return str(name)
         return ""
 
-    def _concerns(self, found: Effects) -> bool:
+    def _concerns(self, effect: Effects) -> bool:
         """Return whether something of the effects reaches the feed."""
-        if found.unread or found.swapped:
+        if effect.unread or effect.swapped:
             return True
-        return any(self._reaches(change) for change in found.changes)
+        return any(self._reaches(change) for change in effect.changes)
 
     def _reaches(self, change: SchemaChange) -> bool:
         tables = self._state.tables
@@ -220,20 +223,20 @@ class Book:
         self._require_metadata(mapped)
         if now is None or mismatch(mapped, now):
             now = replace(infer_schema(mapped, now), id=name, table_id=table_id)
-        found = now.at(commit_ts)
-        if not self._decision.captures(found):
+        version = now.at(commit_ts)
+        if not self._decision.captures(version):
             return None
         if self._snapshots:
             self._warn(f"no statement in the log tells where {name} came from: it is read anew")
-            self._state.put(found, Stage.REGISTERED)
+            self._state.put(version, Stage.REGISTERED)
             return None
         self._warn(
             f"no statement in the log tells where {name} came from: its rows are delivered from "
             "here on, those that it had before are not"
         )
-        self._state.put(found, Stage.LOG)
-        self._made.append(found)
-        return found
+        self._state.put(version, Stage.LOG)
+        self._made.append(version)
+        return version
 
     def rewind(self) -> None:
         """Forget the versions that rows have made behind the position: they are framed anew."""
@@ -288,45 +291,45 @@ class Book:
         partitions have one, as they have one statement.)
         """
         self._server.renew_settings()
-        told: list[SchemaChange] = []
+        changes: list[SchemaChange] = []
 
         def stamp() -> int:
-            return statement.commit_ts + (0 if self._state.log.txn_ts else len(told))
+            return statement.commit_ts + (0 if self._state.log.txn_ts else len(changes))
 
         if unsettled := self._unsettled_by(statement.effects):
             for table in unsettled:
-                told += take_back(self._state, table, self._decision, stamp())
-            found = self.effects(statement.query) or Effects()
-            statement = replace(statement, effects=found)
-        ours = tuple(told)
+                changes += take_back(self._state, table, self._decision, stamp())
+            effect = self.effects(statement.query) or Effects()
+            statement = replace(statement, effects=effect)
+        ours = tuple(changes)
         swapped = dict(statement.effects.swapped)
         passing = self._passing(statement.effects)
         for change in statement.effects.changes:
             whole = self._completed(change, statement)
             if whole is not None:
-                shared = not whole.query and bool(told)
-                at = told[-1].commit_ts if shared else stamp()
-                told += self._apply_one(whole, at, passing)
+                shared = not whole.query and bool(changes)
+                at = changes[-1].commit_ts if shared else stamp()
+                changes += self._apply_one(whole, at, passing)
         for name, copy in swapped.items():
-            told += self._swap(name, copy, statement, stamp())
+            changes += self._swap(name, copy, statement, stamp())
         listed = {c.table for c in statement.effects.changes} | swapped.keys()
         for name in statement.effects.unread:
             if name not in listed:
                 change = SchemaChange(0, DdlKind.NONE, statement.query.sql.strip(), name)
                 whole = self._completed(change, statement)
                 if whole is not None:
-                    told += self._apply_one(whole, stamp())
+                    changes += self._apply_one(whole, stamp())
         if self._drop_marked and statement.query.sql_mode == MARK_SQL_MODE_BITS:
             return ours  # a changefeed ran it: it is followed, and not sent back
-        return tuple(told)
+        return tuple(changes)
 
-    def _passing(self, found: Effects) -> set[int]:
+    def _passing(self, effect: Effects) -> set[int]:
         """Return the captured tables that are captured behind a statement as well.
 
         Some may have a name on the way that the filter does not keep. Readers are told of it, as
         two tables cannot trade their names without a third one.
         """
-        ends = {c.schema.table_id: c.schema for c in found.changes if c.schema is not None}
+        ends = {c.schema.table_id: c.schema for c in effect.changes if c.schema is not None}
         return {i for i, schema in ends.items() if self._decision.captures(schema)}
 
     def _completed(self, change: SchemaChange, statement: LoggedStatement) -> SchemaChange | None:
@@ -361,8 +364,8 @@ class Book:
         self, change: SchemaChange, commit_ts: int, passing: Collection[int] = ()
     ) -> list[SchemaChange]:
         """Change the state by one change of a statement, which brings `passing` tables back."""
-        told = self._cleared(change, commit_ts)
-        if told and not self._state.log.txn_ts:
+        changes = self._cleared(change, commit_ts)
+        if changes and not self._state.log.txn_ts:
             commit_ts += 1
         schema = change.schema.at(commit_ts) if change.schema is not None else None
         change = replace(change, commit_ts=commit_ts, schema=schema)
@@ -371,14 +374,14 @@ class Book:
             change = replace(change, last_schema=last)
         seen = self._as_seen(change)
         hidden = self._is_hidden(seen)
-        if not hidden and self._is_told(seen):
-            told.append(seen)
+        if not hidden and self._is_delivered(seen):
+            changes.append(seen)
         if change.dropped_table_id:
             self._state.forget(change.dropped_table_id)
         if schema is None:
-            return told
+            return changes
         if not self._decision.captures(schema):
-            if told and schema.table_id in self._state.tables:
+            if changes and schema.table_id in self._state.tables:
                 self._state.put(schema, Stage.LOG)  # readers know it by this name
             if schema.table_id not in passing:
                 self._state.let_go(schema.table_id)
@@ -394,7 +397,7 @@ class Book:
         else:
             stage = Stage.REGISTERED if self._snapshots else Stage.LOG
             self._state.put(schema, stage).tell()
-        return told
+        return changes
 
     def _cleared(self, change: SchemaChange, commit_ts: int) -> list[SchemaChange]:
         """Return the DROP of what readers have kept under the name that a table gets."""
@@ -405,14 +408,14 @@ class Book:
         if change.schema is None or change.table not in left:
             return []
         seen = self._as_seen(change)
-        if self._is_hidden(seen) or not self._is_told(seen):
+        if self._is_hidden(seen) or not self._is_delivered(seen):
             return []
         if seen.kind is not DdlKind.CREATE_TABLE and seen.previous is None:
             return []
         drop = dropped(change.table, left.pop(change.table).table_id, commit_ts)
         return [drop]
 
-    def _is_told(self, change: SchemaChange) -> bool:
+    def _is_delivered(self, change: SchemaChange) -> bool:
         """Return whether readers are told: also where a table comes back from a name outside."""
         if change.previous is not None and change.schema is not None:
             if change.schema.table_id in self._state.tables:
@@ -429,7 +432,7 @@ class Book:
         waiting = [t for t in self._touched(change) if t.progress.stage is Stage.REGISTERED]
         if not waiting or change.kind is DdlKind.CREATE_TABLE:
             return False
-        return not waiting[0].told or change.kind is DdlKind.EXCHANGE_PARTITION
+        return not waiting[0].is_announced or change.kind is DdlKind.EXCHANGE_PARTITION
 
     def _let_go(self, schema: TableSchema, commit_ts: int) -> list[SchemaChange]:
         """Let a table go; returns the DROP that clears what was delivered of it."""
@@ -461,15 +464,15 @@ class Book:
             return []
         if altered_since(self._server, self._state.log, name):
             now = replace(now, inferred=True)
-        told: list[SchemaChange] = []
+        changes: list[SchemaChange] = []
         kind = DdlKind.MULTI_SCHEMA_CHANGE if old is not None else DdlKind.RENAME_TABLE
         if old is not None and not (self._follow_swaps and is_online_copy(name, copy)):
-            told = self._let_go(old.schema, commit_ts)
+            changes = self._let_go(old.schema, commit_ts)
             now = replace(now, table_id=self._state.take_id())
             kind = DdlKind.RENAME_TABLE
         query = statement.query.sql.strip()
         change = SchemaChange(0, kind, query, name, now)
-        return told + self._apply_one(change, commit_ts + len(told))
+        return changes + self._apply_one(change, commit_ts + len(changes))
 
 
 def _as_written(change: SchemaChange, table_id: int) -> TableSchema | None:
@@ -480,9 +483,9 @@ def _as_written(change: SchemaChange, table_id: int) -> TableSchema | None:
     if change.kind is not DdlKind.CREATE_TABLE or not change.query:
         return None
     try:
-        found = parse_create(change.query, change.table.database)
+        written = parse_create(change.query, change.table.database)
     except BadStatement:
         return None
-    indexes = in_order(found.indexes)
-    table = replace(found, id=change.table, table_id=table_id, indexes=indexes)
+    indexes = in_order(written.indexes)
+    table = replace(written, id=change.table, table_id=table_id, indexes=indexes)
     return replace(table, partitioning=None, inferred=True)

@@ -28,8 +28,8 @@ def is_online_copy(table: TableId, copy: TableId) -> bool:
     if _VITESS.fullmatch(name):
         return True
     for pattern in _COPIES:
-        if found := pattern.fullmatch(name):
-            cut = len(name) >= _LONGEST and wanted.startswith(found[1])
-            if found[1] == wanted or cut:
+        if match := pattern.fullmatch(name):
+            cut = len(name) >= _LONGEST and wanted.startswith(match[1])
+            if match[1] == wanted or cut:
                 return True
     return False

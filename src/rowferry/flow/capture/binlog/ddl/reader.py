@@ -141,7 +141,7 @@ class StatementReader:
             text = rename_sql(previous, table)
         self.changes.append(SchemaChange(0, kind, text, table, schema, previous, dropped))
 
-    def untold(
+    def change_to_read(
         self,
         kind: DdlKind,
         table: TableId,
@@ -155,7 +155,7 @@ class StatementReader:
 
     def arrived(self, name: TableId) -> None:
         """Note a table that is new to the feed and whose text is not known."""
-        self.untold(DdlKind.CREATE_TABLE, name, query="")
+        self.change_to_read(DdlKind.CREATE_TABLE, name, query="")
 
     def dropped(self, name: TableId, query: str | None = None) -> None:
         """Note that a table is gone, if it was captured."""
@@ -195,9 +195,9 @@ class StatementReader:
             if draft.kinds and not renamed_to_itself:
                 self.change(draft.kind, after, self.in_server_form(draft.finish(), table), previous)
         except BadStatement:
-            self.untold(otherwise, after, previous)
+            self.change_to_read(otherwise, after, previous)
         except Untold:
-            self.untold(draft.kind, after, previous)
+            self.change_to_read(draft.kind, after, previous)
 
     def in_server_form(self, table: TableSchema, before: TableSchema | None) -> TableSchema:
         """Return a definition as the server shows it.

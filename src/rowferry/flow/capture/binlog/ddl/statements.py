@@ -100,10 +100,10 @@ def effects(
     if _is_harmless(plain):
         return None
     try:
-        found = _by_words(StatementReader(sql, plain, database, scope, sql_mode))
+        effect = _by_words(StatementReader(sql, plain, database, scope, sql_mode))
     except Exception:  # whatever is wrong with a text, the feed goes on
-        found = _by_mention(sql, plain, database, scope)
-    return found if found.changes or found.unread else None
+        effect = _by_mention(sql, plain, database, scope)
+    return effect if effect.changes or effect.unread else None
 
 
 def _after_settings(plain: str) -> int:
@@ -139,10 +139,10 @@ def _by_words(reader: StatementReader) -> Effects:
 
 def _by_mention(sql: str, plain: str, database: str, scope: Scope) -> Effects:
     """Return the tables that a text mentions as unread."""
-    found: dict[TableId, None] = {}
+    names: dict[TableId, None] = {}
     for written, surely in mentioned(plain, database):
         name = scope.name(written)
         if name in scope.known or (surely and scope.keeps(name)):
-            found[name] = None
-    changes = (SchemaChange(0, DdlKind.NONE, sql.strip(), name) for name in found)
-    return Effects(tuple(changes), tuple(found))
+            names[name] = None
+    changes = (SchemaChange(0, DdlKind.NONE, sql.strip(), name) for name in names)
+    return Effects(tuple(changes), tuple(names))

@@ -49,20 +49,20 @@ def plain_text(sql: str, facts: ServerFacts, ansi_quotes: bool = False) -> str:
     """
     pieces: list[str] = []
     done, depth = 0, 0
-    while found := _PIECE.search(sql, done):
-        pieces.append(sql[done : found.start()])
-        piece, done = found[0], found.end()
-        if found["opens"] and not _runs(found, facts):
+    while match := _PIECE.search(sql, done):
+        pieces.append(sql[done : match.start()])
+        piece, done = match[0], match.end()
+        if match["opens"] and not _runs(match, facts):
             end = sql.find(_COMMENT_END, done)
             done = end + len(_COMMENT_END) if end >= 0 else len(sql)
-            piece = " " * (done - found.start())
-        elif found["opens"]:
+            piece = " " * (done - match.start())
+        elif match["opens"]:
             depth += 1
             piece = " " * len(piece)
-        elif found["comment"] or (found["closes"] and depth):
-            depth -= bool(found["closes"])
+        elif match["comment"] or (match["closes"] and depth):
+            depth -= bool(match["closes"])
             piece = " " * len(piece)
-        elif found["double"] and ansi_quotes and "`" not in piece:
+        elif match["double"] and ansi_quotes and "`" not in piece:
             piece = f"`{piece[1:-1].replace(chr(34) * 2, chr(34))}`".ljust(len(piece))
         pieces.append(piece)
     return "".join(pieces) + sql[done:]
@@ -70,9 +70,9 @@ def plain_text(sql: str, facts: ServerFacts, ansi_quotes: bool = False) -> str:
 
 def first_words(sql: str) -> tuple[str, str]:
     """Return the first two words of a statement in upper case, whatever comments are there."""
-    found = _FIRST_WORDS.match(sql)
-    assert found is not None  # it takes any text
-    return found["first"].upper(), found["second"].upper()
+    match = _FIRST_WORDS.match(sql)
+    assert match is not None  # it takes any text
+    return match["first"].upper(), match["second"].upper()
 
 
 def _runs(opening: re.Match[str], facts: ServerFacts) -> bool:
@@ -90,9 +90,9 @@ def _runs(opening: re.Match[str], facts: ServerFacts) -> bool:
 
 def words_of(plain: str) -> Iterator[tuple[str, int]]:
     """Yield the bare words of a text in upper case, each with the place after it."""
-    for found in _WORD.finditer(plain):
-        if found["word"] is not None:
-            yield found["word"].upper(), found.end()
+    for match in _WORD.finditer(plain):
+        if match["word"] is not None:
+            yield match["word"].upper(), match.end()
 
 
 def mentioned(plain: str, database: str) -> Iterator[tuple[TableId, bool]]:
@@ -106,10 +106,10 @@ def mentioned(plain: str, database: str) -> Iterator[tuple[TableId, bool]]:
         A table, and whether it is surely written as a name; a bare word may be anything.
     """
     before = ""
-    for found in _NAMES.finditer(plain):
-        if found["names"] is None:
+    for match in _NAMES.finditer(plain):
+        if match["names"] is None:
             continue
-        written = _ONE_NAME.findall(found["names"])
+        written = _ONE_NAME.findall(match["names"])
         parts = [_unquoted(part) for part in written]
         if database:
             alone = len(parts) == 1

@@ -59,7 +59,7 @@ def _create_table(reader: StatementReader, replacing: bool) -> None:
     try:
         reader.change(DdlKind.CREATE_TABLE, name, _definition(reader, name))
     except (BadStatement, Untold):
-        reader.untold(DdlKind.CREATE_TABLE, name)
+        reader.change_to_read(DdlKind.CREATE_TABLE, name)
 
 
 def _definition(reader: StatementReader, name: TableId) -> TableSchema:
@@ -96,7 +96,7 @@ def _create_index(reader: StatementReader, unique: bool, replacing: bool) -> Non
 def _of_a_stranger(reader: StatementReader, name: TableId, kind: DdlKind) -> None:
     """Note a change of a table that the filter keeps but that is not captured, maybe for a key."""
     if name not in reader.scope.known and reader.scope.keeps(name):
-        reader.untold(kind, name)
+        reader.change_to_read(kind, name)
 
 
 # --- DROP, TRUNCATE ------------------------------------------------------------------------------

@@ -21,11 +21,11 @@ from rowferry.columnar.addresses import (
     frozen,
 )
 from rowferry.columnar.inflate import LONGEST_ROW
+from rowferry.columnar.json_binary import MYSQL, json_texts
 from rowferry.errors import EventUnknown
 from rowferry.flow.capture.binlog.decode import kernels_columns as k
 from rowferry.flow.capture.binlog.decode import kernels_text as texts
 from rowferry.flow.capture.binlog.decode import table_map_reader as codes
-from rowferry.flow.capture.binlog.decode.json_binary import json_texts
 from rowferry.flow.capture.binlog.decode.json_changes import apply_changes
 from rowferry.flow.capture.binlog.decode.table_map import MappedColumn
 from rowferry.mysql.address_text import (
@@ -88,7 +88,9 @@ class ColumnReader:
         action: how the second pass reads it, with `first` and `second`.
     """
 
-    def __init__(self, found: MappedColumn, column: Column, has_metadata: bool, table: str) -> None:
+    def __init__(
+        self, mapped: MappedColumn, column: Column, has_metadata: bool, table: str
+    ) -> None:
         """Prepare for a column.
 
         Raises:
@@ -96,19 +98,19 @@ class ColumnReader:
         """
         self.name = column.name
         self.arrow = column.type.arrow
-        self._found = found
+        self._mapped = mapped
         self._type = column.type
-        self._charset = charset_of(found.collation) if has_metadata else ""
+        self._charset = charset_of(mapped.collation) if has_metadata else ""
         if column.type.kind is Kind.TEXT and self._charset in ("", "binary"):
             self._charset = plain_name(column.type.charset)
-        unsigned = found.unsigned if has_metadata else column.type.unsigned
-        if found.code in _OLD_TIMES and column.type.fraction_digits:
+        unsigned = mapped.unsigned if has_metadata else column.type.unsigned
+        if mapped.code in _OLD_TIMES and column.type.fraction_digits:
             raise EventUnknown(
                 f"{table}, column {column.name!r}: its fraction is stored in MariaDB's old form, "
                 "which the log does not describe; SET GLOBAL mysql56_temporal_format = ON and "
                 "rebuild the table with ALTER TABLE … FORCE"
             )
-        self.width, self.action, self.first, self.second = _reading(found, column.type, unsigned)
+        self.width, self.action, self.first, self.second = _reading(mapped, column.type, unsigned)
 
     @property
     def is_fixed(self) -> bool:
@@ -128,50 +130,51 @@ class ColumnReader:
     def words(self, words: Longs, bitmap: pa.Buffer | None, nulls: int) -> pa.Array:
         """Return the column's array, given its values as 64-bit words."""
         values: npt.NDArray[Any] = words
-        if self._found.code == codes.FLOAT:
+        if self._mapped.code == codes.FLOAT:
             values = np.ascontiguousarray(words.view(np.float32)[::2])
         return pa.Array.from_buffers(self.arrow, len(words), [bitmap, pa.py_buffer(values)], nulls)
 
     def strings(
-        self, found: Strings, present: Flags, bitmap: pa.Buffer | None, nulls: int
+        self, raw_texts: Strings, present: Flags, bitmap: pa.Buffer | None, nulls: int
     ) -> pa.Array:
         """Return the column's array, given its values as bytes.
 
         Raises:
             BadValue: a value cannot be read.
         """
-        done = self._converted(found, present)
+        done = self._converted(raw_texts, present)
         used = pa.py_buffer(done.data).slice(0, int(done.offsets[-1]))
         buffers = [bitmap, pa.py_buffer(done.offsets), used]
         return pa.Array.from_buffers(self.arrow, len(present), buffers, nulls)
 
-    def _converted(self, found: Strings, present: Flags) -> Strings:
-        if self._found.code in (codes.BLOB_COMPRESSED, codes.VARCHAR_COMPRESSED):
-            found = _inflated(found)
-        used = found.data[: found.offsets[-1]]
+    def _converted(self, raw_texts: Strings, present: Flags) -> Strings:
+        if self._mapped.code in (codes.BLOB_COMPRESSED, codes.VARCHAR_COMPRESSED):
+            raw_texts = _inflated(raw_texts)
+        used = raw_texts.data[: raw_texts.offsets[-1]]
         match self._type.kind:
             case Kind.TEXT if self._type.name in _ADDRESSES:
                 kind = _ADDRESSES[self._type.name]
                 out = np.empty(int(present.sum()) * ADDRESS_ROOM, np.uint8)
-                offsets = np.empty(len(found.offsets), np.int64)
-                addresses(kind, frozen(found.data), frozen(found.offsets), offsets, out)
+                offsets = np.empty(len(raw_texts.offsets), np.int64)
+                addresses(kind, frozen(raw_texts.data), frozen(raw_texts.offsets), offsets, out)
                 return Strings(out, offsets)
             case Kind.TEXT:
-                return Strings(*to_utf8(self._charset, used, found.offsets))
+                return Strings(*to_utf8(self._charset, used, raw_texts.offsets))
             case Kind.JSON:
-                data, offsets, row, why = json_texts(found.data, found.offsets, present)
+                at, sizes = raw_texts.offsets[:-1], np.diff(raw_texts.offsets)
+                data, offsets, row, why = json_texts(MYSQL, raw_texts.data, at, sizes, present)
                 if why:
                     raise BadValue(row, why)
                 return Strings(*to_utf8("utf8mb4", data[: offsets[-1]], offsets))
             case Kind.VECTOR:
-                data, offsets, row = vector_texts(found.data, found.offsets, present)
+                data, offsets, row = vector_texts(raw_texts.data, raw_texts.offsets, present)
                 if row >= 0:
                     raise BadValue(row, BAD_VECTOR)
                 return Strings(data, offsets)
-        return found
+        return raw_texts
 
     def with_changes(
-        self, found: Strings, changed: Flags, before: tuple[Strings, Flags] | None
+        self, raw_texts: Strings, changed: Flags, before: tuple[Strings, Flags] | None
     ) -> Strings:
         """Return whole binary documents, given the changes of those in `changed` rows.
 
@@ -179,8 +182,8 @@ class ColumnReader:
             BadValue: the document before the change is not there, or the changes do not fit it.
         """
         if not changed.any():
-            return found
-        parts = _pieces(found)
+            return raw_texts
+        parts = _pieces(raw_texts)
         for row in map(int, np.flatnonzero(changed)):
             if before is None or not before[1][row]:
                 raise BadValue(row, NO_DOCUMENT)
@@ -193,9 +196,9 @@ class ColumnReader:
         return _of_pieces(parts)
 
 
-def _reading(found: MappedColumn, kind: SqlType, unsigned: bool) -> tuple[int, int, int, int]:
+def _reading(mapped: MappedColumn, kind: SqlType, unsigned: bool) -> tuple[int, int, int, int]:
     """Return a column's width, action and what the action needs to know."""
-    code, meta = found.code, found.meta
+    code, meta = mapped.code, mapped.meta
     if code in _WHOLE:
         return _WHOLE[code], k.UNSIGNED if unsigned else k.SIGNED, _WHOLE[code], 0
     if code in (codes.FLOAT, codes.DOUBLE):
@@ -230,9 +233,9 @@ def _reading(found: MappedColumn, kind: SqlType, unsigned: bool) -> tuple[int, i
 # --- strings one by one: rare forms only ---------------------------------------------------------
 
 
-def _pieces(found: Strings) -> list[bytes]:
-    whole = found.data[: found.offsets[-1]].tobytes()
-    places = found.offsets.tolist()
+def _pieces(raw_texts: Strings) -> list[bytes]:
+    whole = raw_texts.data[: raw_texts.offsets[-1]].tobytes()
+    places = raw_texts.offsets.tolist()
     return [whole[a:b] for a, b in zip(places[:-1], places[1:], strict=True)]
 
 
@@ -242,9 +245,9 @@ def _of_pieces(parts: list[bytes]) -> Strings:
     return Strings(np.frombuffer(b"".join(parts), np.uint8), offsets)
 
 
-def _inflated(found: Strings) -> Strings:
+def _inflated(raw_texts: Strings) -> Strings:
     """Undo MariaDB's COMPRESSED column attribute; equal values are inflated once."""
-    parts = _pieces(found)
+    parts = _pieces(raw_texts)
     known: dict[bytes, bytes] = {b"": b""}
     for row, part in enumerate(parts):
         if part not in known:

@@ -33,25 +33,25 @@ class Decoders:
 
     def mapped(self, body: bytes, flavour: Flavour) -> MappedTable:
         """Return what a TABLE_MAP says."""
-        found = self._mapped.get((body, flavour))
-        if found is None:
-            found = self._mapped[body, flavour] = parse_table_map(body, flavour)
-        return found
+        table = self._mapped.get((body, flavour))
+        if table is None:
+            table = self._mapped[body, flavour] = parse_table_map(body, flavour)
+        return table
 
     def of(
         self, body: bytes, schema: TableSchema, flavour: Flavour, allow_partial: bool
     ) -> RowsDecoder:
         """Return the decoder for rows of a TABLE_MAP, which are of this table version."""
         key = (body, flavour, allow_partial, id(schema))
-        found = self._known.get(key)
-        if found is None or found.schema is not schema:
+        decoder = self._known.get(key)
+        if decoder is None or decoder.schema is not schema:
             form = (self.form(body, schema, flavour), flavour, allow_partial)
             alike = self._of_form.get(form)
             if alike is None:
                 alike = RowsDecoder(self.mapped(body, flavour), schema, flavour, allow_partial)
                 self._of_form[form] = alike
-            self._known[key] = found = alike.of_table(schema)
-        return found
+            self._known[key] = decoder = alike.of_table(schema)
+        return decoder
 
     def form(self, body: bytes, schema: TableSchema, flavour: Flavour) -> int:
         """Return a number that is the same for tables that differ in nothing but their names."""

@@ -113,7 +113,7 @@ class ImageReader:
         self._all = _Places.of(columns, list(range(len(columns))))
         self._image = pa.struct([pa.field(c.name, c.arrow) for c in columns])
 
-    def read(self, raw: Bytes, found: FoundRows) -> tuple[pa.StructArray, pa.StructArray]:
+    def read(self, raw: Bytes, places: FoundRows) -> tuple[pa.StructArray, pa.StructArray]:
         """Return the images before and after the changes; null where there is none.
 
         Raises:
@@ -121,49 +121,49 @@ class ImageReader:
         """
         # Binary documents before the change, for those after it that hold changes only.
         documents: dict[int, tuple[Strings, Flags]] = {}
-        before = self._side(raw, found, BEFORE, documents)
-        return before, self._side(raw, found, AFTER, documents)
+        before = self._side(raw, places, BEFORE, documents)
+        return before, self._side(raw, places, AFTER, documents)
 
     def _side(
-        self, raw: Bytes, found: FoundRows, side: int, documents: dict[int, tuple[Strings, Flags]]
+        self, raw: Bytes, places: FoundRows, side: int, documents: dict[int, tuple[Strings, Flags]]
     ) -> pa.StructArray:
-        if found.shaped[side] < 0:
-            return pa.nulls(found.rows, self._image)
-        filled = self._fill(raw, found, side)
+        if places.shaped[side] < 0:
+            return pa.nulls(places.rows, self._image)
+        filled = self._fill(raw, places, side)
         arrays = []
         for j, column in enumerate(filled.columns):
-            reader, nulls = self._columns[column], int(found.nulls[side, j])
+            reader, nulls = self._columns[column], int(places.nulls[side, j])
             if reader.is_fixed:
                 words = filled.words[filled.slot[j]]
                 arrays.append(reader.words(words, filled.bitmap(j), nulls))
                 continue
-            strings, present = filled.strings(j), found.at[side, : found.rows, j] >= 0
+            strings, present = filled.strings(j), places.at[side, : places.rows, j] >= 0
             try:
-                if found.partial is not None and column in self._documents:
+                if places.partial is not None and column in self._documents:
                     if side == AFTER:
-                        changed = found.partial[:, self._documents[column]] > 0
+                        changed = places.partial[:, self._documents[column]] > 0
                         before = documents.get(column)
                         strings = reader.with_changes(strings, present & changed, before)
                     else:
                         documents[column] = strings, present
                 arrays.append(reader.strings(strings, present, filled.bitmap(j), nulls))
             except BadValue as err:
-                place = int(found.at[side, err.row, j])
+                place = int(places.at[side, err.row, j])
                 raise ImageRefused(err.row, column, place, err.why) from None
-        have = found.op != _WITHOUT[side]
+        have = places.op != _WITHOUT[side]
         bitmap = None if have.all() else pa.py_buffer(np.packbits(have, bitorder="little"))
         image = self._image
         if len(filled.columns) != len(self._columns):
             image = pa.struct([image.field(column) for column in filled.columns])
-        return pa.Array.from_buffers(image, found.rows, [bitmap], children=arrays)
+        return pa.Array.from_buffers(image, places.rows, [bitmap], children=arrays)
 
-    def _fill(self, raw: Bytes, found: FoundRows, side: int) -> _Filled:
+    def _fill(self, raw: Bytes, located: FoundRows, side: int) -> _Filled:
         """Run the second pass."""
-        rows, n = found.rows, int(found.shaped[side])
+        rows, n = located.rows, int(located.shaped[side])
         places = self._all
         if n != len(self._columns):
-            places = _Places.of(self._columns, found.shape[side, :n].tolist())
-        nulls, sizes = found.nulls[side, :n].tolist(), found.sizes[side, :n].tolist()
+            places = _Places.of(self._columns, located.shape[side, :n].tolist())
+        nulls, sizes = located.nulls[side, :n].tolist(), located.sizes[side, :n].tolist()
         readers = self._columns
         begin = [0]
         for j in places.strings:
@@ -186,10 +186,10 @@ class ImageReader:
         )
         row, j, why = kernels.fill(
             raw,
-            found.at[side],
+            located.at[side],
             rows,
-            found.block,
-            found.shape[side],
+            located.block,
+            located.shape[side],
             self._action,
             self._first,
             self._second,
@@ -203,5 +203,5 @@ class ImageReader:
         )
         if why:
             column = places.columns[j]
-            raise ImageRefused(int(row), column, int(found.at[side, row, j]), int(why))
+            raise ImageRefused(int(row), column, int(located.at[side, row, j]), int(why))
         return filled

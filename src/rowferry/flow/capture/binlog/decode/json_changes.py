@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from rowferry.columnar import json_binary as b
 from rowferry.columnar.addresses import BAD_DIFF, BAD_JSON
-from rowferry.flow.capture.binlog.decode import json_binary as b
 
 _REPLACE, _INSERT, _REMOVE = 0, 1, 2
 _FIXED: Final = {b.LITERAL: 1, b.INT16: 2, b.UINT16: 2, b.INT32: 4, b.UINT32: 4}
@@ -133,22 +133,22 @@ def _steps(path: str) -> list[_Step]:
     """Read a path: `$`, then `[3]`, `[last-3]`, `.key` or `."any key"`."""
     if not path.startswith("$"):
         raise _BadError
-    found: list[_Step] = []
+    steps: list[_Step] = []
     place = 1
     while place < len(path):
         step = _STEP.match(path, place)
         if step is None:
             raise _BadError
         if step["cell"] is not None:
-            found.append(_Cell(int(step["cell"]), False))
+            steps.append(_Cell(int(step["cell"]), False))
         elif step["last"] is not None:
-            found.append(_Cell(int(step["before"] or 0), True))
+            steps.append(_Cell(int(step["before"] or 0), True))
         elif step["quoted"] is not None:
-            found.append(str(json.loads(f'"{step["quoted"]}"', strict=False)).encode())
+            steps.append(str(json.loads(f'"{step["quoted"]}"', strict=False)).encode())
         else:
-            found.append(step["key"].encode())
+            steps.append(step["key"].encode())
         place = step.end()
-    return found
+    return steps
 
 
 def _counted(data: bytes, place: int) -> tuple[bytes, int]:

@@ -30,8 +30,8 @@ from rowferry.columnar.addresses import (
     load_u16,
     load_u32,
 )
+from rowferry.columnar.packed_text import put_decimal
 from rowferry.flow.capture.binlog.decode.kernels_text import (
-    put_decimal,
     put_old_date_time,
     put_old_time,
     put_packed_date,
@@ -89,20 +89,20 @@ def _words(
         elif size == 4:
             out[row] = load_u32(p)
         else:
-            found = i64(0)
+            word = i64(0)
             for i in range(size):
-                found |= load_u8(p + i) << (8 * i)
-            out[row] = found
+                word |= load_u8(p + i) << (8 * i)
+            out[row] = word
 
 
 @compiled
 def _big_endian(base: int, at: Longs, j: int, lo: int, hi: int, size: int, out: Longs) -> None:
     for row in range(lo, hi):
-        p, found = at[row, j], i64(0)
+        p, number = at[row, j], i64(0)
         if p >= 0:
             for i in range(size):
-                found = found << 8 | load_u8(base + p + i)
-        out[row] = found
+                number = number << 8 | load_u8(base + p + i)
+        out[row] = number
 
 
 @compiled

@@ -134,8 +134,8 @@ class RowsDecoder:
         virtual = (i for i, c in enumerate(schema.columns) if c.generated == "virtual")
         self._virtual = frozenset(virtual)
         columns = [
-            ColumnReader(found, column, mapped.has_metadata, str(schema.id))
-            for found, column in zip(mapped.columns, schema.columns, strict=True)
+            ColumnReader(mapped_column, column, mapped.has_metadata, str(schema.id))
+            for mapped_column, column in zip(mapped.columns, schema.columns, strict=True)
         ]
         documents = [i for i, c in enumerate(mapped.columns) if c.code == JSON]
         self._images = ImageReader(columns, documents)
@@ -146,9 +146,9 @@ class RowsDecoder:
 
     def of_table(self, schema: TableSchema) -> RowsDecoder:
         """Return a decoder for a table that differs from this one in its name only."""
-        found = copy(self)
-        found.schema = schema
-        return found
+        decoder = copy(self)
+        decoder.schema = schema
+        return decoder
 
     def decode(self, events: RowEvents, by_partition: bool = False) -> Iterator[Rows]:
         """Give the rows as chunks, in log order; memory stays bounded.
@@ -233,18 +233,18 @@ class RowsDecoder:
         while state[kernels.EVENT] < len(plain):
             room = min(self._room, self._most_rows(plain, int(state[kernels.EVENT])))
             with _scratch.lent(room, self._columns) as at:
-                found = self._find(plain, state, at)
+                located = self._find(plain, state, at)
                 if state[kernels.FAULT]:
                     event, why = int(state[kernels.EVENT]), int(state[kernels.FAULT])
                     column, place = int(state[kernels.FAULT_COLUMN]), int(state[kernels.FAULT_AT])
                     self._refuse(events, event, why, column, place)
-                if not found.rows:
+                if not located.rows:
                     continue
-                rows = self._rows(plain, found, numbers)
+                rows = self._rows(plain, located, numbers)
             if self._allow_partial:
-                yield from _with_what_stayed(rows, found.event)
+                yield from _with_what_stayed(rows, located.event)
             else:
-                yield rows, found.event
+                yield rows, located.event
 
     def _find(self, events: RowEvents, state: Longs, at: Longs) -> FoundRows:
         """Run the first pass for one chunk; `at` has room for the places of its values."""
@@ -276,20 +276,20 @@ class RowsDecoder:
         bytes_a_row = int(state[kernels.BYTES]) // max(1, rows) + 1
         block = max(8, _BLOCK_BYTES // bytes_a_row // 8 * 8)
         cut = partial[:rows] if has_partial else None
-        found = FoundRows(
+        located = FoundRows(
             rows, block, op[:rows], event[:rows], at, shape, shaped, sizes, nulls, cut
         )
         if rows and self._virtual and not self._allow_partial:
-            self._check_shapes(events, found)
-        return found
+            self._check_shapes(events, located)
+        return located
 
-    def _check_shapes(self, events: RowEvents, found: FoundRows) -> None:
+    def _check_shapes(self, events: RowEvents, located: FoundRows) -> None:
         """Refuse images that lack other columns than virtual ones."""
         for side in range(2):
-            have = {int(c) for c in found.shape[side, : max(0, int(found.shaped[side]))]}
+            have = {int(c) for c in located.shape[side, : max(0, int(located.shaped[side]))]}
             lacking = set(range(self._columns)) - have - self._virtual
-            if found.shaped[side] >= 0 and lacking:
-                event = int(found.event[0])
+            if located.shaped[side] >= 0 and lacking:
+                event = int(located.event[0])
                 place = int(events.start[event])
                 self._refuse(events, event, PARTIAL_IMAGE, min(lacking), place)
 
@@ -298,16 +298,16 @@ class RowsDecoder:
         rest = int((events.end[first:] - events.start[first:]).sum())
         return max(1, rest if self._allow_partial else rest // ((self._columns + 7) // 8 or 1))
 
-    def _rows(self, events: RowEvents, found: FoundRows, numbers: _RowNumbers) -> Rows:
+    def _rows(self, events: RowEvents, located: FoundRows, numbers: _RowNumbers) -> Rows:
         """Run the second pass, and put the chunk together."""
         try:
-            before, after = self._images.read(events.data, found)
+            before, after = self._images.read(events.data, located)
         except ImageRefused as err:
-            self._refuse(events, int(found.event[err.row]), err.why, err.column, err.place)
-        event = found.event
+            self._refuse(events, int(located.event[err.row]), err.why, err.column, err.place)
+        event = located.event
         return make_rows(
             self.schema,
-            pa.array(found.op),
+            pa.array(located.op),
             pa.array(events.commit_ts[event].astype(np.uint64, copy=False)),
             pa.array(events.seq[event] + numbers.of(event)),
             before,
@@ -319,12 +319,12 @@ class RowsDecoder:
         used = np.unique(event)
         of_event = np.zeros(len(events), np.int64)
         for e in used:
-            found = partition_of(
+            number = partition_of(
                 events.data[events.start[e] : events.end[e]].tobytes(), int(events.code[e])
             )
-            if found is None:
+            if number is None:
                 self._refuse(events, int(e), BAD_PARTITION, -1, int(events.start[e]))
-            of_event[e] = found
+            of_event[e] = number
         partitions = of_event[event]
         for partition in np.unique(partitions):
             where = np.flatnonzero(partitions == partition)
@@ -424,11 +424,11 @@ class _RowNumbers:
         rows = np.arange(len(event), dtype=np.int64)
         begins = np.concatenate(([True], event[1:] != event[:-1]))
         first = np.maximum.accumulate(np.where(begins, rows, 0))
-        found = rows - first
+        numbers = rows - first
         if int(event[0]) == self._event:
-            found[event == event[0]] += self._count
-        self._event, self._count = int(event[-1]), int(found[-1]) + 1
-        return found
+            numbers[event == event[0]] += self._count
+        self._event, self._count = int(event[-1]), int(numbers[-1]) + 1
+        return numbers
 
 
 def _joined(events: RowEvents, bodies: list[bytes]) -> RowEvents:

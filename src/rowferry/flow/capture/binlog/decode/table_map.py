@@ -41,6 +41,7 @@ from rowferry.flow.capture.binlog.decode.table_map_reader import (
     parse_table_map,
 )
 from rowferry.mysql.charsets import charset_of, longest_character, plain_name
+from rowferry.mysql.type_facts import display_width
 
 __all__ = [
     "MappedColumn",
@@ -127,53 +128,58 @@ def mismatch(mapped: MappedTable, schema: TableSchema) -> str:
     """
     if len(mapped.columns) != len(schema.columns):
         return f"the log has {len(mapped.columns)} columns, the version {len(schema.columns)}"
-    for found, column in zip(mapped.columns, schema.columns, strict=True):
-        if mapped.has_metadata and found.name.lower() != column.name.lower():
-            return f"the log has column {found.name!r} in the place of {column.name!r}"
-        if not _fits(found, column.type, mapped.has_metadata):
-            return f"column {column.name!r} is {_type(found).sql} in the log, not {column.type.sql}"
+    for logged, column in zip(mapped.columns, schema.columns, strict=True):
+        if mapped.has_metadata and logged.name.lower() != column.name.lower():
+            return f"the log has column {logged.name!r} in the place of {column.name!r}"
+        if not _fits(logged, column.type, mapped.has_metadata):
+            return (
+                f"column {column.name!r} is {_type(logged).sql} in the log, not {column.type.sql}"
+            )
     return ""
 
 
-def _fits(found: MappedColumn, known: SqlType, has_metadata: bool) -> bool:
+def _fits(logged: MappedColumn, known: SqlType, has_metadata: bool) -> bool:
     """Return whether a version's type can be what the log says."""
-    told, is_string = _type(found), found.code in STRINGS or found.code in BLOBS
+    logged_type, is_string = _type(logged), logged.code in STRINGS or logged.code in BLOBS
     if known.name in ("inet4", "inet6", "uuid"):
-        return found.code == STRING and found.meta == {"inet4": 4}.get(known.name, 16)
-    if known.kind is Kind.VECTOR and found.code in STRINGS:  # MariaDB's
-        return known.length is None or found.meta == 4 * known.length
-    if is_string and not (has_metadata and charset_of(found.collation)):
-        return _same_bytes(found, known)
-    if told.name != known.name or (has_metadata and told.unsigned != known.unsigned):
+        return logged.code == STRING and logged.meta == {"inet4": 4}.get(known.name, 16)
+    if known.kind is Kind.VECTOR and logged.code in STRINGS:  # MariaDB's
+        return known.length is None or logged.meta == 4 * known.length
+    if is_string and not (has_metadata and charset_of(logged.collation)):
+        return _same_bytes(logged, known)
+    if logged_type.name != known.name or (has_metadata and logged_type.unsigned != known.unsigned):
         return False
     if is_string:
-        same_length = found.code in BLOBS or told.length == known.width
-        return same_length and _same_charset(told, known)
-    match told.kind:
+        same_length = logged.code in BLOBS or logged_type.length == display_width(known)
+        return same_length and _same_charset(logged_type, known)
+    match logged_type.kind:
         case Kind.ENUM | Kind.SET:
-            same = told.elements == known.elements and _same_charset(told, known)
+            same = logged_type.elements == known.elements and _same_charset(logged_type, known)
             return same or not has_metadata
         case Kind.DECIMAL | Kind.BIT:
-            return told.length == known.width and told.fraction_digits == known.fraction_digits
+            return (
+                logged_type.length == display_width(known)
+                and logged_type.fraction_digits == known.fraction_digits
+            )
         case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
-            is_old = found.code in (TIMESTAMP, DATETIME, TIME)  # these do not tell the fraction
-            return is_old or told.fraction_digits == known.fraction_digits
+            is_old = logged.code in (TIMESTAMP, DATETIME, TIME)  # these do not tell the fraction
+            return is_old or logged_type.fraction_digits == known.fraction_digits
         case Kind.VECTOR:
-            return None in (told.length, known.length) or told.length == known.length
+            return None in (logged_type.length, known.length) or logged_type.length == known.length
     return True
 
 
-def _same_bytes(found: MappedColumn, known: SqlType) -> bool:
+def _same_bytes(logged: MappedColumn, known: SqlType) -> bool:
     """Compare strings without metadata: their length in bytes says enough."""
-    if found.code in BLOBS:
-        return known.name in (_BLOB_NAMES[found.meta - 1] + end for end in ("blob", "text"))
-    stems = ("char", "binary") if found.code == STRING else ("varchar", "varbinary")
+    if logged.code in BLOBS:
+        return known.name in (_BLOB_NAMES[logged.meta - 1] + end for end in ("blob", "text"))
+    stems = ("char", "binary") if logged.code == STRING else ("varchar", "varbinary")
     longest = longest_character(known.charset)
-    return known.name in stems and found.meta == (known.width or 0) * longest
+    return known.name in stems and logged.meta == (display_width(known) or 0) * longest
 
 
-def _same_charset(told: SqlType, known: SqlType) -> bool:
-    return plain_name(told.charset) == plain_name(known.charset)
+def _same_charset(logged_type: SqlType, known: SqlType) -> bool:
+    return plain_name(logged_type.charset) == plain_name(known.charset)
 
 
 def is_sequence(mapped: MappedTable) -> bool:
@@ -199,19 +205,19 @@ def infer_schema(mapped: MappedTable, previous: TableSchema | None) -> TableSche
     dropped = previous.dropped_column_id if previous else 0
     next_id = max([dropped, *used], default=0)
     columns = []
-    for found in mapped.columns:
-        column = known.get(found.name.lower())
+    for logged in mapped.columns:
+        column = known.get(logged.name.lower())
         if column is None:
             next_id += 1
-            column = Column(next_id, found.name, _type(found))
-        elif not _fits(found, column.type, True):
-            column = replace(column, type=_type(found))
+            column = Column(next_id, logged.name, _type(logged))
+        elif not _fits(logged, column.type, True):
+            column = replace(column, type=_type(logged))
         columns.append(
             replace(
                 column,
-                name=found.name,
-                nullable=found.nullable,
-                invisible=column.invisible or not found.visible,
+                name=logged.name,
+                nullable=logged.nullable,
+                invisible=column.invisible or not logged.visible,
             )
         )
     kept = {c.id for c in columns}

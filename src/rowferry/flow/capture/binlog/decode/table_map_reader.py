@@ -127,10 +127,10 @@ class _Reader:
         return int.from_bytes(self.take(sizes[first]), "little")
 
     def all_packed(self) -> list[int]:
-        found = []
+        numbers = []
         while self.more:
-            found.append(self.packed())
-        return found
+            numbers.append(self.packed())
+        return numbers
 
     def text(self) -> bytes:
         return self.take(self.packed())
@@ -155,13 +155,13 @@ def parse_table_map(body: bytes, flavour: Flavour) -> MappedTable:
     table = TableId(*names)
     reader.table = str(table)
     rest = (body[reader.place :], flavour)
-    found = _KNOWN.get(rest)
-    if found is None:
-        found = _columns(reader, table, flavour)
+    facts = _KNOWN.get(rest)
+    if facts is None:
+        facts = _columns(reader, table, flavour)
         if len(_KNOWN) >= _REMEMBERED:
             _KNOWN.clear()
-        _KNOWN[rest] = found
-    return MappedTable(number, table, *found)
+        _KNOWN[rest] = facts
+    return MappedTable(number, table, *facts)
 
 
 def _columns(reader: _Reader, table: TableId, flavour: Flavour) -> _Facts:
@@ -178,8 +178,8 @@ def _columns(reader: _Reader, table: TableId, flavour: Flavour) -> _Facts:
     while reader.more:
         kind = reader.take(1)[0]
         fields[kind] = reader.text()
-    found = _Metadata(fields, columns, nulls, table, flavour)
-    return found.columns(), found.primary_key(), _NAMES in fields
+    metadata = _Metadata(fields, columns, nulls, table, flavour)
+    return metadata.columns(), metadata.primary_key(), _NAMES in fields
 
 
 # Many tables may be made alike: what follows their names is read once.
@@ -268,14 +268,14 @@ class _Metadata:
 
     def primary_key(self) -> tuple[int, ...]:
         if _PREFIX_KEY in self._fields:
-            found = tuple(self._reader(_PREFIX_KEY).all_packed()[::2])  # place, prefix length
+            key = tuple(self._reader(_PREFIX_KEY).all_packed()[::2])  # place, prefix length
         elif _SIMPLE_KEY in self._fields:
-            found = tuple(self._reader(_SIMPLE_KEY).all_packed())
+            key = tuple(self._reader(_SIMPLE_KEY).all_packed())
         else:
             return ()
-        if any(place >= len(self._columns) for place in found):
+        if any(place >= len(self._columns) for place in key):
             self._reader(_SIMPLE_KEY).fail("its key has a column that is not there")
-        return found
+        return key
 
     def _reader(self, kind: int) -> _Reader:
         return _Reader(self._fields.get(kind, b""), f"{self._table}, metadata {kind}")

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from rowferry.flow.capture.binlog.frame.scan_kernels import (
-    _find_map,
-    _is_quiet,
-    _is_rows,
-    _number,
-    _query_word,
+from rowferry.flow.capture.binlog.frame.event_kernels import (
+    is_quiet,
+    is_rows,
+    number_at,
+    query_word,
 )
+from rowferry.flow.capture.binlog.frame.scan_kernels import find_map
 
 
 @njit(cache=True, nogil=True)
@@ -41,7 +41,7 @@ def keep_needed(
     inside = np.int64(-1)  # where in `out` the open transaction goes on behind its begin
     needed = False  # whether it has something to read
     while at + 24 <= behind:
-        size = _number(data, at, 3)
+        size = number_at(data, at, 3)
         if size == 0xFFFFFF:
             break  # an event in several packets: far more than a plan takes along
         end = at + 4 + size
@@ -50,25 +50,25 @@ def keep_needed(
         h = at + 5
         body, stop = h + 19, end - tail
         code = data[h + 4]
-        low = _number(data, h + 13, 4)
+        low = number_at(data, h + 13, 4)
         drop = False
         begins = code == 33 or code == 34 or code == 162
-        if code == 19 or _is_rows(code):
+        if code == 19 or is_rows(code):
             known = False
             if stop - body >= 8:
-                place = _find_map(map_keys, _number(data, body, 6))
+                place = find_map(map_keys, number_at(data, body, 6))
                 known = map_keys[place] != 0
             if known and slot_captured[map_slots[place]] == 0:
                 drop = True
             else:
                 needed = True
-        elif _is_quiet(code):
+        elif is_quiet(code):
             drop = True
-        elif code == 16 or (code == 2 and _query_word(data, body, stop) == 2):
+        elif code == 16 or (code == 2 and query_word(data, body, stop) == 2):
             if inside >= 0 and not needed:
                 n = inside
             inside = np.int64(-1)
-        elif not begins and not (code == 2 and _query_word(data, body, stop) == 1):
+        elif not begins and not (code == 2 and query_word(data, body, stop) == 1):
             needed = True
         # Where events do not tell their ends (MariaDB), their lengths are counted instead; the
         # next transaction begins with a place of its own.

@@ -137,10 +137,10 @@ class _Pieces(io.RawIOBase):
     def has_more(self) -> bool:
         """Return whether any bytes are there, also beyond the end that is set."""
         while self._at == len(self._piece):
-            found = next(self._pieces, None)
-            if found is None:
+            piece = next(self._pieces, None)
+            if piece is None:
                 return False
-            self._piece, self._at = found, 0
+            self._piece, self._at = piece, 0
         return True
 
 
@@ -170,13 +170,13 @@ def _packed(source: _Pieces) -> int:
 
 
 def _exactly(source: _Pieces, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        more = source.read(size - len(found))
+    content = b""
+    while len(content) < size:
+        more = source.read(size - len(content))
         if not more:
             raise CorruptLog(f"{_NAME} ends inside its header")
-        found += more
-    return found
+        content += more
+    return content
 
 
 def _whole_events(stream: io.RawIOBase | pa.NativeFile) -> Iterator[Bytes]:

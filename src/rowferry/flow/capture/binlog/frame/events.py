@@ -216,11 +216,11 @@ class _Varlen:
         self.place = 0
 
     def take(self, count: int) -> bytes:
-        found = self._body[self.place : self.place + count]
-        if len(found) < count:
+        content = self._body[self.place : self.place + count]
+        if len(content) < count:
             raise CorruptLog("a GTID_TAGGED_LOG_EVENT is cut off")
         self.place += count
-        return found
+        return content
 
     def unsigned(self) -> int:
         first = self.take(1)[0]
@@ -233,5 +233,5 @@ class _Varlen:
         return (first >> (more + 1)) | (rest << (7 - more))
 
     def signed(self) -> int:
-        found = self.unsigned()
-        return (found >> 1) ^ -(found & 1)
+        number = self.unsigned()
+        return (number >> 1) ^ -(number & 1)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from rowferry.change.table import TableId
 from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.client.stream import FAR, LogStream, StartAt
 from rowferry.flow.capture.binlog.ddl.statements import effects
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
-from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs, run_walk
-from rowferry.flow.capture.binlog.read import skip_event
+from rowferry.flow.capture.binlog.frame.scan import LogBytes, Maps, SegmentPairs, run_walk
+from rowferry.flow.capture.binlog.frame.walk_point import skip_event
+from rowferry.flow.capture.binlog.frame.walk_state import NEVER, WalkState
 from rowferry.moment import moment
 from rowferry.mysql.session import Flavour
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from rowferry.flow.capture.binlog.position import LogPosition
 
 _MOST_BYTES: Final = 64 << 20  # more log than this is not looked through
-_NEVER: Final = 1 << 62
+_MOST_MAPS: Final = 4096
 
 
 def altered_since(server: BinlogServer, position: LogPosition, table: TableId) -> bool:
@@ -34,14 +33,14 @@ def altered_since(server: BinlogServer, position: LogPosition, table: TableId) -
         start = StartAt(gtids=position.gtids)
     stream = LogStream(server.login, server.flavour, start)
     try:
-        found = _statements(stream, server, position)
-        return found is None or any(_alters(query, server, table) for query in found)
+        statements = _statements(stream, server, position)
+        return statements is None or any(_alters(query, server, table) for query in statements)
     finally:
         stream.close()
 
 
 def _alters(query: ev.Query, server: BinlogServer, table: TableId) -> bool:
-    found = effects(
+    effect = effects(
         query.sql,
         query.database,
         {},
@@ -51,23 +50,21 @@ def _alters(query: ev.Query, server: BinlogServer, table: TableId) -> bool:
         server.settings,
         query.sql_mode,
     )
-    if found is None:
+    if effect is None:
         return False
-    named = {c.table for c in found.changes} | {c.previous for c in found.changes}
-    databases = {c.table.database for c in found.changes if not c.table.table}
-    return table in named or table in found.unread or table.database in databases
+    named = {c.table for c in effect.changes} | {c.previous for c in effect.changes}
+    databases = {c.table.database for c in effect.changes if not c.table.table}
+    return table in named or table in effect.unread or table.database in databases
 
 
 def _statements(
     stream: LogStream, server: BinlogServer, position: LogPosition
 ) -> list[ev.Query] | None:
     """Return the statements from a position to the log's end, in order; None: it is too long."""
-    found: list[ev.Query] = []
-    state = np.zeros(k.STATE_SIZE, np.int64)
-    state[k.OFFSET] = position.offset
-    state[k.TXN_TS] = position.txn_ts
-    state[k.CLAMP_MS] = _NEVER >> 20
-    state[k.UNTIL_TS] = state[k.DAY_END] = state[k.CUT_AT] = _NEVER
+    statements: list[ev.Query] = []
+    state = WalkState.without_bounds()
+    state.offset, state.txn_ts = position.offset, position.txn_ts
+    state.clamp_ms = NEVER >> 20
     border, maps, pairs, tail = state.copy(), Maps(), SegmentPairs(), stream.tail
     maria = server.flavour is Flavour.MARIADB
     size = 0
@@ -75,38 +72,38 @@ def _statements(
         before = stream.filled
         moved = stream.fill()
         size += stream.filled - (before - moved)
-        state[k.AT] -= moved
+        state.at -= moved
         while True:
-            reason = run_walk(
-                stream.data, stream.filled, 5, tail, maria, _NEVER, state, border, maps, pairs,
-                True, joined=stream.joined,
-            )  # fmt: skip
+            log = LogBytes(stream.data, stream.filled, 5, tail, maria, NEVER, stream.joined)
+            reason = run_walk(log, state, border, maps, pairs, True)
             if reason == k.END:
-                return found
+                return statements
             if reason == k.MORE:
                 break
             if reason == k.JOIN:
-                if not stream.join_packets(int(state[k.AT])):
+                if not stream.join_packets(state.at):
                     break
                 continue
             if reason == k.REFUSED:
-                begin, stop = int(state[k.EVENT_AT]) - 1, int(state[k.EVENT_END])
+                begin, stop = state.event_at - 1, state.event_end
                 raise stream.error(stream.data[begin:stop].tobytes())
-            begin, stop = int(state[k.EVENT_AT]), int(state[k.EVENT_END])
+            begin, stop = state.event_at, state.event_end
             code = int(stream.data[begin + 4])
             body = stream.data[begin + ev.HEADER : stop - tail].tobytes()
-            state[k.ACCEPT] = 1
+            state.accept = 1
             if code == ev.FORMAT:
                 full = stream.data[begin + ev.HEADER : stop].tobytes()
                 tail = 4 if ev.has_checksums(full) else 0
             elif code in (ev.QUERY, ev.QUERY_COMPRESSED):
-                found.append(ev.parse_query(body, code == ev.QUERY_COMPRESSED))
+                statements.append(ev.parse_query(body, code == ev.QUERY_COMPRESSED))
             elif code == ev.TABLE_MAP:
+                if len(maps) >= _MOST_MAPS:
+                    maps = Maps()  # they only spare stops
                 maps.put(body, captured=False)
-            state[k.TXN_TS] = 0
+            state.txn_ts = 0
             if code != ev.MARIA_GTID:
                 skip_event(stream.data, state)
             if code == ev.ROTATE:
-                state[k.OFFSET] = ev.parse_rotate(body)[1]
-        stream.start = int(state[k.AT])
+                state.offset = ev.parse_rotate(body)[1]
+        stream.start = state.at
     return None

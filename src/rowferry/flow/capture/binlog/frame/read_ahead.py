@@ -7,12 +7,15 @@ import time
 from contextlib import suppress
 from typing import ClassVar
 
-from rowferry.flow.capture.binlog.client.stream import LogStream
+from rowferry.flow.capture.binlog.client.packets import PacketBuffer
+from rowferry.flow.capture.binlog.client.server import BinlogServer, LogLook
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
+from rowferry.flow.capture.binlog.frame.shared_log import SharedStream
 
 _MOST_SEGMENTS = 256
 _LOOK_S = 0.2
 _MOST_READS = 64
+_MOST_WAITING = 4 << 20  # bytes that were received and not framed
 # After a silence more is let come before it is read, the longer the more readers there are: each
 # of them is woken by every transaction, and together they would do nothing but wake up.
 _GATHER_S = 0.002
@@ -24,7 +27,7 @@ class ReadAhead:
 
     readers: ClassVar[int] = 0  # in this process, about
 
-    def __init__(self, stream: LogStream, scanner: Scanner, most_bytes: int) -> None:
+    def __init__(self, stream: PacketBuffer, scanner: Scanner, most_bytes: int) -> None:
         self.scanner = scanner
         self.changed = threading.Condition()
         self._stream = stream
@@ -56,6 +59,15 @@ class ReadAhead:
             if left <= 0:
                 return
             self.changed.wait(left)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others read the same connection."""
+        return isinstance(self._stream, SharedStream)
+
+    def look(self, server: BinlogServer) -> LogLook:
+        """Return the server's clock, and then the log's end, as asked now or a moment ago."""
+        return self._stream.look(server)
 
     def has_news(self) -> bool:
         """Return whether there is something to take, or an error to hear of."""
@@ -117,7 +129,7 @@ class ReadAhead:
                 self._drained = True
                 self.changed.notify_all()
             ready = self._stream.wait(_LOOK_S)
-            if ready:
+            if ready and not self._stream.gathers:
                 self._gathering.wait(min(_MOST_GATHER_S, _GATHER_S * self.readers))
         if ready:
             with self.changed:
@@ -126,7 +138,8 @@ class ReadAhead:
                     self.scanner.receive()
                     try:
                         for _ in range(_MOST_READS):  # over TLS each event comes by itself
-                            if not self._stream.wait(0):
+                            waiting = self._stream.filled - self._stream.start
+                            if waiting > _MOST_WAITING or not self._stream.wait(0):
                                 break
                             self.scanner.receive()
                     finally:  # a server says why before it closes the connection

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rowferry.errors import CorruptLog
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.carry_kernels import keep_needed
+from rowferry.flow.capture.binlog.frame.event_kernels import CRC_TABLES
+from rowferry.flow.capture.binlog.frame.walk_state import WalkState
 
+MOST_MAPS: Final = 256 << 20  # bytes of the TABLE_MAPs of one transaction, with what they cost
+_MAP_COST: Final = 512  # beside its bytes: names, a schema's place, objects
 _UNSEEN = np.iinfo(np.int64).max
-_NO_OUT = np.zeros((0, 4), np.int64)
-_NO_TS = np.zeros(0, np.int64)
 NONE_JOINED = np.zeros((0, 2), np.int64)
 
 
@@ -33,9 +36,17 @@ class Maps:
         """Remember a TABLE_MAP (for its number, instead of an earlier one); returns its slot.
 
         A `mark` keeps all rows behind it in its transaction from being captured.
+
+        Raises:
+            CorruptLog: there are more than any transaction has.
         """
         number = int.from_bytes(body[:6], "little")
         slot = len(self.bodies)
+        if self._filled + len(body) + _MAP_COST * slot > MOST_MAPS:
+            raise CorruptLog(
+                f"one transaction has {slot + 1:,} TABLE_MAPs, which take more than {MOST_MAPS:,} "
+                "bytes; no table is changed as often, so that the log cannot be believed"
+            )
         self.bodies.append(body)
         self.start, self.size = _grown(self.start, slot + 1), _grown(self.size, slot + 1)
         self.captured = _grown(self.captured, slot + 1)
@@ -46,7 +57,7 @@ class Maps:
         self._filled += len(body)
         if slot * 2 >= len(self.keys):
             self._rehash()
-        place = k._find_map(self.keys, number)
+        place = k.find_map(self.keys, number)
         self.keys[place], self.slots[place] = number + 1, slot
         return slot
 
@@ -65,7 +76,7 @@ class Maps:
         self.keys = np.zeros(len(keys) * 4, np.int64)
         self.slots = np.zeros(len(keys) * 4, np.int32)
         for key, slot in zip(keys[keys != 0], slots[keys != 0], strict=True):
-            place = k._find_map(self.keys, key - 1)
+            place = k.find_map(self.keys, key - 1)
             self.keys[place], self.slots[place] = key, slot
 
 
@@ -87,11 +98,11 @@ class SegmentPairs:
             self.keys = np.full(len(keys) * 4, -1, np.int64)
             self.place = np.zeros(len(keys) * 4, np.int32)
             for key, old in zip(keys[keys != -1], places[keys != -1], strict=True):
-                found = k._find_pair(self.keys, key)
-                self.keys[found], self.place[found] = key, old
+                at_slot = k.find_pair(self.keys, key)
+                self.keys[at_slot], self.place[at_slot] = key, old
         key = slot * 65537 + partition
-        found = k._find_pair(self.keys, np.int64(key))
-        self.keys[found], self.place[found] = key, place
+        at_slot = k.find_pair(self.keys, np.int64(key))
+        self.keys[at_slot], self.place[at_slot] = key, place
         if place >= len(self.first_seen):
             more = np.full(max(place + 1, 2 * len(self.first_seen)), _UNSEEN, np.int64)
             more[: len(self.first_seen)] = self.first_seen
@@ -115,47 +126,49 @@ class FoundEvents:
 _NONE = FoundEvents(0)
 
 
+class LogBytes(NamedTuple):
+    """What is walked over.
+
+    Attributes:
+        data: a buffer of packets or of bare events.
+        filled: how many of its bytes are valid.
+        prefix: 5 for packets, 0 for bare events.
+        tail: how many bytes of checksum stand behind each event.
+        maria: whether MariaDB wrote it.
+        stop_at: the log offset at which the walk ends.
+        joined: (place, size) of the packets that were joined from several.
+    """
+
+    data: npt.NDArray[np.uint8]
+    filled: int
+    prefix: int
+    tail: int
+    maria: bool
+    stop_at: int
+    joined: npt.NDArray[np.int64] = NONE_JOINED
+
+
 def run_walk(
-    data: npt.NDArray[np.uint8],
-    filled: int,
-    prefix: int,
-    tail: int,
-    maria: bool,
-    stop_at: int,
-    state: npt.NDArray[np.int64],
-    border: npt.NDArray[np.int64],
+    log: LogBytes,
+    state: WalkState,
+    border: WalkState,
     maps: Maps,
     pairs: SegmentPairs,
     collect: bool,
-    found: FoundEvents = _NONE,
-    joined: npt.NDArray[np.int64] = NONE_JOINED,
+    events: FoundEvents = _NONE,
 ) -> int:
-    """Walk on from `state[AT]`; see `scan_kernels.walk`."""
+    """Walk on from `state.at`; see `scan_kernels.walk`."""
+    data, filled, prefix, tail, maria, stop_at, joined = log
+    # Plain tuples: the compiled function looks up the types of others for a tenth of a millisecond.
+    numbers = np.int64(filled), np.int64(prefix), np.int64(tail), maria, np.int64(stop_at)
     reason: Any = k.walk(
-        data,
-        np.int64(filled),
-        np.int64(prefix),
-        np.int64(tail),
-        maria,
-        np.int64(stop_at),
-        state,
-        border,
-        maps.keys,
-        maps.slots,
-        maps.start,
-        maps.size,
-        maps.captured,
-        maps.bytes,
-        pairs.keys,
-        pairs.place,
-        pairs.first_seen,
-        pairs.seen_bytes,
+        (data, *numbers, joined, CRC_TABLES),
+        state.array,
+        border.array,
+        (maps.keys, maps.slots, maps.start, maps.size, maps.captured, maps.bytes),
+        (pairs.keys, pairs.place, pairs.first_seen, pairs.seen_bytes),
+        (events.spans, events.commit_ts, events.place),
         collect,
-        found.spans,
-        found.commit_ts,
-        found.place,
-        k.CRC_TABLES,
-        joined,
     )
     return int(reason)
 

@@ -40,15 +40,15 @@ def join_segments(
     """
     processors = max(2, os.cpu_count() or 1)
     total = max(1, sum(s.log_bytes for s in segments))
-    found = []
+    joined = []
     for segment, size in _joined_all(segments, sizes, appetite, processors):
         wanted = -(-segment.log_bytes * processors // total)  # shares of the whole
         count = min(wanted, READERS, segment.log_bytes // LEAST_PART)
         if size is None or segment.payload or count < 2:
-            found.append(segment)
+            joined.append(segment)
         else:
-            found += _divided(segment, size, count)
-    return found
+            joined += _divided(segment, size, count)
+    return joined
 
 
 def _joined_all(

@@ -57,13 +57,13 @@ def position_at(server: BinlogServer, file: str, offset: int) -> LogPosition:
     check_reachable(server.connection, server.login, server.facts, file, offset, "")
     if offset <= 4:
         return _first(server, file)
-    found = _frame(server, file, offset, None)
-    if found.offset != offset:
+    position = _frame(server, file, offset, None)
+    if position.offset != offset:
         raise BadOption(
             f"start-position: no transaction ends at {file}:{offset}; the nearest border before it "
-            f"is {file}:{found.offset}"
+            f"is {file}:{position.offset}"
         )
-    return found
+    return position
 
 
 def position_before(server: BinlogServer, start_ts: int) -> LogPosition:
@@ -136,7 +136,7 @@ def _gtids_before(server: BinlogServer, file: str) -> GtidSet | GtidPosition:
 def _previous_set(body: bytes) -> GtidSet:
     """Read PREVIOUS_GTIDS: uuids, each with its intervals (end exclusive)."""
     count = int.from_bytes(body[:8], "little")
-    found, at = GtidSet(), 8
+    gtids, at = GtidSet(), 8
     tagged = bool(count >> 56)
     if tagged:  # the form with tags: its count is in the middle bytes
         count = (count >> 8) & 0xFFFFFFFFFFFF
@@ -148,17 +148,19 @@ def _previous_set(body: bytes) -> GtidSet:
             tag, at = body[at + 1 : at + 1 + size].decode("ascii", "replace"), at + 1 + size
         ranges, at = int.from_bytes(body[at : at + 8], "little"), at + 8
         for pair in np.frombuffer(body[at : at + 16 * ranges], np.int64).reshape(-1, 2):
-            found = found.add_range(uuid, int(pair[0]), int(pair[1]) - 1, tag)
+            gtids = gtids.add_range(uuid, int(pair[0]), int(pair[1]) - 1, tag)
         at += 16 * ranges
-    return found
+    return gtids
 
 
 def _maria_list(body: bytes) -> GtidPosition:
     """Read GTID_LIST: (domain, server, number) of the last transactions of each domain."""
     count = int.from_bytes(body[:4], "little") & 0x0FFFFFFF
-    found = GtidPosition()
+    position = GtidPosition()
     for place in range(4, 4 + 16 * count, 16):
         domain = int.from_bytes(body[place : place + 4], "little")
         server = int.from_bytes(body[place + 4 : place + 8], "little")
-        found = found.add(domain, server, int.from_bytes(body[place + 8 : place + 16], "little"))
-    return found
+        position = position.add(
+            domain, server, int.from_bytes(body[place + 8 : place + 16], "little")
+        )
+    return position

@@ -24,10 +24,10 @@ def statement_xid(sql: str) -> str:
     Raises:
         EventUnknown: the statement has another form.
     """
-    found = _TEXT.match(sql.strip())
-    if not found:
+    match = _TEXT.match(sql.strip())
+    if not match:
         raise EventUnknown(f"the statement {sql!r} names no XA transaction that is understood")
-    gtrid, bqual, number = found[1].lower(), (found[2] or "").lower(), found[3] or "1"
+    gtrid, bqual, number = match[1].lower(), (match[2] or "").lower(), match[3] or "1"
     return f"{gtrid},{bqual},{number}"
 
 
@@ -92,15 +92,15 @@ class PreparedRows:
                 "start-position, or make a new changefeed"
             )
         forms = self._prepared.pop(xid)
-        found = [Segment.from_json(form) for form in forms] if commit else []
-        for part in found:
+        segments = [Segment.from_json(form) for form in forms] if commit else []
+        for part in segments:
             if part.read["server"] != self._server:
                 raise EventUnknown(
                     f"XA COMMIT {xid} at {where} ends a transaction that was prepared on "
                     f"{part.read['server']}, before the failover; its rows are known only there: "
                     "let that server answer again, or make a new changefeed"
                 )
-        return [_committed(part, commit_ts) for part in found]
+        return [_committed(part, commit_ts) for part in segments]
 
 
 def _committed(part: Segment, commit_ts: int) -> Segment:

@@ -8,18 +8,17 @@ from typing import Final
 
 from rowferry.change.position import PHYSICAL_SHIFT, Stage, physical_ms
 from rowferry.errors import BadOption
-from rowferry.flow.capture.binlog import options as opt
 from rowferry.flow.capture.binlog.client.gtid import parse_gtids
 from rowferry.flow.capture.binlog.client.retention import check_reachable
 from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.frame.start_lookup import position_at, position_before
+from rowferry.flow.capture.binlog.options import BinlogOptions
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.snapshot.joining import join_first
 from rowferry.flow.capture.binlog.state import BinlogState
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.session import Flavour
 from rowferry.mysql.snapshot_position import low_position
-from rowferry.spec.option import Options
 
 _FIRST_VERSION: Final = 1
 _PLACE: Final = re.compile(r"(.+\.[0-9]+)(?::([0-9]+))?")  # a file of the log has a number
@@ -45,36 +44,36 @@ class Beginning:
     rules: str
 
     @classmethod
-    def of(cls, options: Options, rules: str) -> Beginning:
+    def of(cls, options: BinlogOptions, rules: str) -> Beginning:
         """Read the options.
 
         Raises:
             BadOption: two beginnings, or a place that is not `FILE:OFFSET`.
         """
         places = {
-            opt.START_TS.key: options[opt.START_TS],
-            opt.START_POSITION.key: options[opt.START_POSITION],
-            opt.START_GTID.key: options[opt.START_GTID],
+            BinlogOptions.start_ts.key: options.start_ts,
+            BinlogOptions.start_position.key: options.start_position,
+            BinlogOptions.start_gtid.key: options.start_gtid,
         }
         given = [key for key, value in places.items() if value]
         if len(given) > 1:
             raise BadOption(f"{' and '.join(given)} name two beginnings; give one")
-        mode = options[opt.SNAPSHOT]
+        mode = options.snapshot
         if given and mode == "only":
             raise BadOption(f"{given[0]} begins in the log, and snapshot = only reads no log")
-        place = options[opt.START_POSITION]
-        found = _PLACE.fullmatch(place)
-        if place and not found:
+        place = options.start_position
+        match = _PLACE.fullmatch(place)
+        if place and not match:
             raise BadOption(f"start-position: {place!r} is not FILE:OFFSET, like binlog.000003:154")
-        file, offset = found.groups("4") if found else ("", "4")
+        file, offset = match.groups("4") if match else ("", "4")
         return cls(
             snapshots=mode != "never" and not given,
             never=mode == "never",
             only_snapshot=mode == "only",
-            start_ts=options[opt.START_TS],
+            start_ts=options.start_ts,
             start_file=file,
             start_offset=int(offset),
-            start_gtid=options[opt.START_GTID],
+            start_gtid=options.start_gtid,
             rules=rules,
         )
 

@@ -17,11 +17,12 @@ from rowferry.change.chunk import SchemaChange
 from rowferry.change.position import PHYSICAL_SHIFT, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SourceUnsupported
+from rowferry.flow.capture.announcements import Left, created, dropped, truncated
 from rowferry.flow.capture.binlog.client.gtid import parse_gtids
 from rowferry.flow.capture.binlog.client.server import BinlogServer, passed
-from rowferry.flow.capture.binlog.ddl.announcements import created, dropped, truncated
 from rowferry.flow.capture.binlog.position import LogPosition
-from rowferry.flow.capture.binlog.state import TOLD, BinlogState, BinlogTable, Left
+from rowferry.flow.capture.binlog.reread import Reread
+from rowferry.flow.capture.binlog.state import ANNOUNCED, BinlogState, BinlogTable
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.session import Flavour
 from rowferry.mysql.snapshot_position import Place, high_position, low_position
@@ -91,10 +92,13 @@ class Joining:
             self._look(waiting)
         return self._until is not None and passed(state.log, self._until)
 
-    def join(self, state: BinlogState, decision: Decision) -> list[SchemaChange]:
+    def join(
+        self, state: BinlogState, decision: Decision, beside: Callable[[TableSchema], bool]
+    ) -> list[SchemaChange]:
         """Let those tables join that were not altered in this try; returns what readers are told.
 
         Their log begins where the feed's log stands: what was framed ahead must be framed anew.
+        `beside` says which of them can be read in parts while the log goes on.
 
         Raises:
             SourceUnsupported: XA transactions stay prepared, so that their rows cannot be found.
@@ -105,23 +109,23 @@ class Joining:
             if self._hindered >= _TRIES:
                 raise _prepared(self._server)
             return []
-        if not self._all_is_visible(state.log):
+        if not all_is_visible(self._server, state.log):
             return []
         self._hindered = 0
         waiting = [t for t in state.in_stage(Stage.REGISTERED) if t.schema.id in self._names]
         now = _definitions(self._server, {t.schema.id for t in waiting})
-        told: list[SchemaChange] = []
+        changes: list[SchemaChange] = []
         for table in waiting:
             name = table.schema.id
-            found = now.get(name)
-            if found != self._before.get(name):
+            definition = now.get(name)
+            if definition != self._before.get(name):
                 continue  # the log will tell, or the next try
-            if found is None or not decision.captures(found):
+            if definition is None or not decision.captures(definition):
                 self._warn(f"{name} is gone, and the log does not tell how")
-                told += _dropped(state, table, decision)
+                changes += _dropped(state, table, decision)
             else:
-                told += _begun(state, table, found, decision)
-        return told
+                changes += _begun(state, table, definition, decision, beside(definition))
+        return changes
 
     def _look(self, waiting: Collection[BinlogTable]) -> None:
         server = self._server
@@ -129,39 +133,49 @@ class Joining:
         self._before = _definitions(server, self._names)
         self._until = high_position(server.connection, server.login, server.flavour)
 
-    def _all_is_visible(self, log: LogPosition) -> bool:
-        """Wait until every snapshot shows all that the log has told; False: not now."""
-        for _ in range(_LOOKS):
-            if parse_gtids(_low(self._server)["gtid"], log.flavour).contains(log.executed):
-                return True
-            time.sleep(_LOOK_S)
-        return False
+
+def all_is_visible(server: BinlogServer, log: LogPosition) -> bool:
+    """Wait until every snapshot shows all that the log has told; False: not now."""
+    for _ in range(_LOOKS):
+        if parse_gtids(_low(server)["gtid"], log.flavour).contains(log.executed):
+            return True
+        time.sleep(_LOOK_S)
+    return False
 
 
 def _begun(
-    state: BinlogState, table: BinlogTable, found: TableSchema, decision: Decision
+    state: BinlogState,
+    table: BinlogTable,
+    definition: TableSchema,
+    decision: Decision,
+    beside: bool,
 ) -> list[SchemaChange]:
     """Begin a table's snapshot where the log stands; readers who do not know it are told.
 
     Those who have kept it from an earlier time in the feed lose what they have of it.
     """
-    if not state.unsettled_from:
+    if not state.unsettled_from and not beside:
         state.unsettled_from = state.log.last_ts + 1
     state.log.last_ts += 1
-    schema = replace(found, table_id=table.schema.table_id).at(state.log.last_ts)
-    told = [] if table.told else [created(schema)]
-    if told and (left := state.left.pop(schema.id, None)) is not None:
+    schema = replace(definition, table_id=table.schema.table_id).at(state.log.last_ts)
+    changes = [] if table.is_announced else [created(schema)]
+    if changes and (left := state.left.pop(schema.id, None)) is not None:
         state.log.last_ts += 1
         later = schema.at(state.log.last_ts)
         if left.looks == Left.of(schema).looks:  # made where it is gone, and emptied
-            told = [*told, truncated(later, left.table_id)]
+            changes = [*changes, truncated(later, left.table_id)]
         else:
-            told = [dropped(schema.id, left.table_id, schema.version), created(later)]
+            changes = [dropped(schema.id, left.table_id, schema.version), created(later)]
         schema = later
     state.forget(schema.table_id)
-    begun = state.put(schema, Stage.SNAPSHOT, schema.version)
-    begun.progress = begun.progress.with_(last_snapshot_key=TOLD)
-    return [change for change in told if decision.keeps_schema_change(change)]
+    if beside:
+        state.put(schema, Stage.LOG)
+        one = Reread(f"join-{schema.table_id}", schema.table_id, str(schema.id), joins=True)
+        state.rereads[one.id] = one
+    else:
+        begun = state.put(schema, Stage.SNAPSHOT, schema.version)
+        begun.progress = begun.progress.with_(last_snapshot_key=ANNOUNCED)
+    return [change for change in changes if decision.keeps_schema_change(change)]
 
 
 def _dropped(state: BinlogState, table: BinlogTable, decision: Decision) -> list[SchemaChange]:
@@ -170,7 +184,7 @@ def _dropped(state: BinlogState, table: BinlogTable, decision: Decision) -> list
     state.forget(schema.table_id)
     state.log.last_ts += 1
     change = dropped(schema.id, schema.table_id, state.log.last_ts)
-    return [change] if table.told and decision.keeps_schema_change(change) else []
+    return [change] if table.is_announced and decision.keeps_schema_change(change) else []
 
 
 def _low(server: BinlogServer) -> Place:

@@ -16,18 +16,27 @@ from typing import Any, Final
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Again, Segment, TableSlice
 from rowferry.change.position import RangeProgress, Stage
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SnapshotOutdated
+from rowferry.flow.capture.announcements import dropped, truncated
 from rowferry.flow.capture.binlog.client.server import BinlogServer
-from rowferry.flow.capture.binlog.ddl.announcements import dropped, truncated
-from rowferry.flow.capture.binlog.state import TOLD, BinlogState, BinlogTable
+from rowferry.flow.capture.binlog.snapshot.same_table import can_be_read_as
+from rowferry.flow.capture.binlog.state import ANNOUNCED, BinlogState, BinlogTable
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import create_sql
-from rowferry.mysql.key_ranges import Chunk, estimate_rows, next_chunks, row_bytes
+from rowferry.mysql.key_ranges import (
+    Chunk,
+    estimate_many,
+    estimate_rows,
+    next_chunks,
+    row_bytes,
+)
 from rowferry.mysql.snapshot_position import high_position
 
 MOST_SEGMENTS: Final = 64
+_AT_ONCE: Final = 8  # segments of a table that are cut together: every core gets some
+_NAMES_AT_ONCE: Final = 500
 _LEAST_ROWS, _MOST_ROWS = 1_000, 2_000_000
 
 
@@ -37,13 +46,14 @@ def cut_snapshots(state: BinlogState, server: BinlogServer, appetite: Appetite) 
     A table without a usable key is a stretch of its own.
     """
     segments: list[Segment] = []
-    left = appetite.stretch_bytes
+    left = appetite.snapshot_bytes or appetite.stretch_bytes
     for table in state.in_stage(Stage.SNAPSHOT):
         keyless = table.schema.handle_index is None
         if keyless and segments:
             break
         if keyless:
-            segments.append(_segment(0, table, {"kind": "exact"}, Again.NEVER, 1))
+            whole = estimate_rows(server.connection, server.login, table.schema)
+            segments.append(_segment(0, table, {"kind": "exact"}, Again.NEVER, 1, whole))
             table.progress = table.progress.with_(stage=Stage.LOG, last_snapshot_key="")
             break
         while left > 0 and len(segments) < MOST_SEGMENTS:
@@ -75,12 +85,19 @@ def _cut_table(
     if before is not None and before != digest:
         raise SnapshotOutdated(f"{schema.id} has other partitions than when its snapshot began")
     name = parts[part] if parts else ""
-    count = min(8, MOST_SEGMENTS - len(segments))
+    count = min(_AT_ONCE, MOST_SEGMENTS - len(segments))
     size = 0
-    for chunk in next_chunks(server.connection, server.login, schema, after, wish, count, name):
+    if appetite.hides_key(schema):
+        # A bound is a key, and keys are masked: the table (or partition) is read as a whole.
+        whole = estimate_rows(server.connection, server.login, schema)
+        chunks = [Chunk(None, None, whole, name)]
+    else:
+        chunks = next_chunks(server.connection, server.login, schema, after, wish, count, name)
+    for chunk in chunks:
         read = {"kind": "snapshot", "chunk": chunk.to_json()}
-        estimated = max(1, chunk.rows) * each
-        one = _segment(len(segments), table, read, Again.EQUIVALENT, estimated)
+        rows = max(1, chunk.rows)
+        estimated = rows * each
+        one = _segment(len(segments), table, read, Again.EQUIVALENT, estimated, rows)
         if parts:
             one = replace(one, slices=(replace(one.slices[0], physical_id=part),))
         segments.append(one)
@@ -92,7 +109,7 @@ def _cut_table(
 
 def _reached(progress: RangeProgress) -> tuple[int, tuple[str, ...] | None, str | None]:
     """Return the partition being read, the bound that was reached in it, and how all were made."""
-    if progress.last_snapshot_key in ("", TOLD):
+    if progress.last_snapshot_key in ("", ANNOUNCED):
         return 0, None, None
     part, bound, digest = json.loads(bytes.fromhex(progress.last_snapshot_key))
     return part, tuple(bound) if bound is not None else None, digest
@@ -111,13 +128,13 @@ def _behind(
 
 
 def _segment(
-    ordinal: int, table: BinlogTable, read: dict[str, Any], again: Again, size: int
+    ordinal: int, table: BinlogTable, read: dict[str, Any], again: Again, size: int, rows: int
 ) -> Segment:
     schema = table.schema
     one = TableSlice(schema.id, schema.table_id, schema.version)
     low = table.low_ts
     read["commit_ts"] = low
-    return Segment(ordinal, read, (one,), low, low, size, snapshot=True, again=again)
+    return Segment(ordinal, read, (one,), low, low, size, snapshot=True, again=again, share=rows)
 
 
 def restart_shown(
@@ -127,7 +144,7 @@ def restart_shown(
 
     The feed begins at another place, and nothing tells what happened to these tables until then.
     """
-    told: list[SchemaChange] = []
+    changes: list[SchemaChange] = []
     for old in shown:
         state.log.last_ts += 1
         clock, now = state.log.last_ts, state.by_name().get(old.id)
@@ -135,12 +152,12 @@ def restart_shown(
             now.tell()
         else:
             gone = replace(dropped(old.id, old.table_id, clock), last_schema=old)
-            told += [gone] if decision.keeps_schema_change(gone) else []
+            changes += [gone] if decision.keeps_schema_change(gone) else []
         if now is not None:
-            told += take_back(state, now, decision, clock)
+            changes += take_back(state, now, decision, clock)
     if not state.in_stage(Stage.SNAPSHOT):
         state.unsettled_from = 0
-    return told
+    return changes
 
 
 def restart_altered(
@@ -155,20 +172,20 @@ def restart_altered(
     `shown` are ids of tables of which readers have seen rows by a plan that was discarded. Those
     without a usable key are taken back in any case: their rows would come a second time.
     """
-    told: list[SchemaChange] = []
+    changes: list[SchemaChange] = []
     begun = state.in_stage(Stage.SNAPSHOT)
     for table in list(state.tables.values()):
         if table.schema.table_id in shown and table.schema.handle_index is None:
             state.log.last_ts += 1
-            told += take_back(state, table, decision, state.log.last_ts)
+            changes += take_back(state, table, decision, state.log.last_ts)
     for table in state.in_stage(Stage.SNAPSHOT):
         now = server.table(table.schema.id, table.schema.table_id)
         if now is None or not _holds(now, table, server):
             state.log.last_ts += 1
-            told += take_back(state, table, decision, state.log.last_ts)
+            changes += take_back(state, table, decision, state.log.last_ts)
     if begun and not state.in_stage(Stage.SNAPSHOT):
         state.hold = {}  # others were read to their end, and nobody has looked where that is
-    return told
+    return changes
 
 
 def take_back(
@@ -179,7 +196,7 @@ def take_back(
     state.forget(old.table_id)
     new = replace(old, table_id=state.take_id()).at(commit_ts)
     again = state.put(new, Stage.REGISTERED)
-    if not table.told:
+    if not table.is_announced:
         return []
     again.tell()
     change = truncated(new, old.table_id)
@@ -189,11 +206,7 @@ def take_back(
 def _holds(now: TableSchema, table: BinlogTable, server: BinlogServer) -> bool:
     """Return whether a table can be read on as it was begun."""
     old = table.schema
-    same = all(
-        (mine := now.by_name.get(c.name.lower())) is not None and mine.type == c.type
-        for c in old.columns
-    )
-    if not same or not _same_key(now, old):
+    if not can_be_read_as(now, old):
         return False
     if old.handle_index is None:
         return len(now.columns) == len(old.columns)
@@ -201,20 +214,23 @@ def _holds(now: TableSchema, table: BinlogTable, server: BinlogServer) -> bool:
     return digest is None or server.partitions(old.id)[1] == digest
 
 
-def _same_key(now: TableSchema, old: TableSchema) -> bool:
-    """Return whether the key through which the parts are read has its name and its columns."""
-    mine, other = now.handle_index, old.handle_index
-    if mine is None or other is None:
-        return mine is other
-    return mine.name == other.name and now.handle_key == old.handle_key
+class SnapshotShares:
+    """How far snapshots are, in rows; a table's rows are estimated once, by the server."""
 
+    def __init__(self, server: BinlogServer) -> None:
+        self._server = server
+        self._estimates: dict[TableId, int] = {}
 
-def snapshot_shares(state: BinlogState, server: BinlogServer) -> tuple[SnapshotShare, ...]:
-    """Return the tables whose snapshot is under way, in rows, as far as they can be estimated."""
-    found = []
-    for table in state.in_stage(Stage.SNAPSHOT):
-        done = table.progress.last_log_index
-        if done:
-            rows = estimate_rows(server.connection, server.login, table.schema)
-            found.append(SnapshotShare(table.schema.id, done, max(done, rows)))
-    return tuple(found)
+    def of(self, state: BinlogState) -> tuple[SnapshotShare, ...]:
+        """Return the tables whose snapshot has not ended."""
+        under_way = state.in_stage(Stage.SNAPSHOT)
+        new = [t.schema.id for t in under_way if t.schema.id not in self._estimates]
+        for at in range(0, len(new), _NAMES_AT_ONCE):
+            some = new[at : at + _NAMES_AT_ONCE]
+            estimates = estimate_many(self._server.connection, self._server.login, some)
+            self._estimates.update({name: estimates.get(name, 1) for name in some})
+        return tuple(
+            SnapshotShare(t.schema.id, done, max(done, self._estimates[t.schema.id]))
+            for t in under_way
+            for done in [t.progress.last_log_index]
+        )

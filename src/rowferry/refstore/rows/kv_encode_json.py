@@ -7,13 +7,13 @@ import math
 import struct
 from typing import Any, NoReturn
 
-from rowferry.flow.capture.range_log.kv_json import (
-    ARRAY,
+from rowferry.columnar.json_binary import (
     DOUBLE,
     INT64,
+    LARGE_ARRAY,
+    LARGE_OBJECT,
     LITERAL,
     MAX_DEPTH,
-    OBJECT,
     STRING,
     UINT64,
 )
@@ -63,9 +63,9 @@ def _value(value: Any, depth: int) -> tuple[int, bytes]:
     if depth == MAX_DEPTH:
         raise ValueError("nested too deeply")
     if isinstance(value, list):
-        return ARRAY, _container([], value, depth)
+        return LARGE_ARRAY, _container([], value, depth)
     names = sorted((name.encode(), inner) for name, inner in value.items())
-    return OBJECT, _container([name for name, _ in names], [v for _, v in names], depth)
+    return LARGE_OBJECT, _container([name for name, _ in names], [v for _, v in names], depth)
 
 
 def _double(value: float) -> bytes:

@@ -73,7 +73,7 @@ def find(
     blob: Bytes, at: Places, length: Places, q_blob: Bytes, q_at: Places, q_length: Places
 ) -> Places:
     """Return, for each asked key, its place among the ascending keys, or -1. Both are ascending."""
-    found = np.full(q_at.size, -1, np.int64)
+    places = np.full(q_at.size, -1, np.int64)
     low = 0
     for i in range(q_at.size):
         high = at.size
@@ -85,8 +85,8 @@ def find(
                 high = middle
         if low < at.size:
             if _compare(blob, at[low], length[low], q_blob, q_at[i], q_length[i]) == 0:
-                found[i] = low
-    return found
+                places[i] = low
+    return places
 
 
 @_compiled

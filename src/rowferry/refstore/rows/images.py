@@ -12,8 +12,8 @@ import pyarrow as pa
 from rowferry.change.table import Partitioning, TableSchema
 from rowferry.errors import BadInput
 from rowferry.flow.capture.range_log.kv import RowDecoder
-from rowferry.refstore.kv_encode import encode_keys, encode_rows
-from rowferry.refstore.pairs import Pairs
+from rowferry.refstore.rows.kv_encode import encode_keys, encode_rows
+from rowferry.refstore.storage.pairs import Pairs
 
 Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Row] | pa.StructArray
@@ -127,9 +127,9 @@ def encoded(
     return pa.concat_arrays(keys), pa.concat_arrays(values)
 
 
-def decoded(table: TableSchema, found: Sequence[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
+def decoded(table: TableSchema, key_values: Sequence[tuple[bytes, bytes]]) -> list[dict[str, Any]]:
     """Return rows as Python values, from their keys and values."""
-    pairs = Pairs.of(found)
+    pairs = Pairs.of(key_values)
     image = RowDecoder(table).decode(
         pairs.blob, pairs.key_at, pairs.key_len, pairs.value_at, pairs.value_len
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rowferry.refstore.pairs import Run
+from rowferry.refstore.storage.pairs import Run
 
 PER_SUBSCRIBER = 2
 IN_ALL = 16

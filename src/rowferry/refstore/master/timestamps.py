@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.errors import StoreDamaged
-from rowferry.refstore.frames import replace_file
+from rowferry.refstore.storage.frames import replace_file
 
 _AHEAD_MS = 3_000
 

@@ -58,14 +58,14 @@ def read_frames(data: bytes, start: int, path: Path) -> Iterator[tuple[int, memo
 
 
 def _check_torn(data: bytes, at: int, path: Path) -> None:
-    found = data.find(MARK, at + 1)
-    while found >= 0:
-        if read_frame(memoryview(data), found) is not None:
+    mark_at = data.find(MARK, at + 1)
+    while mark_at >= 0:
+        if read_frame(memoryview(data), mark_at) is not None:
             raise StoreDamaged(
                 f"{path.name} of range folder {path.parent.name} is damaged at byte {at}: sound "
-                f"data follows at byte {found}; restore the file from a copy"
+                f"data follows at byte {mark_at}; restore the file from a copy"
             )
-        found = data.find(MARK, found + 1)
+        mark_at = data.find(MARK, mark_at + 1)
 
 
 class FrameFile:

@@ -13,9 +13,9 @@ from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadStatement
 from rowferry.flow.capture.range_log import catalog
-from rowferry.refstore.leaders import Leaders, retried
+from rowferry.refstore.master.leaders import Leaders, retried
+from rowferry.refstore.master.topology import Topology
 from rowferry.refstore.tables import Catalog, read_catalog
-from rowferry.refstore.topology import Topology
 from rowferry.wire import store_pb2 as wire
 
 # The parser and the key encoder are imported when a DDL comes: a master starts without them.
@@ -90,16 +90,16 @@ class SchemaChangeQueue:
         if self.current is not None and self._unfinished is None:
             return self.current
         ask = self._leaders.catalog_rows
-        found = read_catalog(retried(ask) if patient else ask())
-        alive = {i for t in found.tables.values() for i in t.physical_ids}
+        new_catalog = read_catalog(retried(ask) if patient else ask())
+        alive = {i for t in new_catalog.tables.values() for i in t.physical_ids}
         touched = self._unfinished or _Touched([], set(), {})
         self._topology.remove_tables(set(touched.new) - alive)
         self._topology.drop_all_but(alive)
-        self.current, self._unfinished = found, None
+        self.current, self._unfinished = new_catalog, None
         new = [r.range_id for r in self._topology.of_tables(touched.new)]
         self._topology.thaw([*touched.frozen, *new])
         self._leaders.nudge()
-        return found
+        return new_catalog
 
 
 def _needed(change: SchemaChange, known: Catalog, sql: str) -> bool:
@@ -141,7 +141,7 @@ def _catalog_rows(
 
 def _bounds(table: TableSchema, physical_id: int, request: wire.DdlRequest) -> list[bytes]:
     """Return the keys between which a new table's ranges lie."""
-    from rowferry.refstore.kv_encode import table_end, table_prefix
+    from rowferry.refstore.rows.kv_encode import table_end, table_prefix
 
     start, end = table_prefix(physical_id), table_end(physical_id)
     return [start, *_cuts(table, start, request), end]

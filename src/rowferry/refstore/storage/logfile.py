@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rowferry.errors import StoreDamaged
-from rowferry.refstore import kernels
-from rowferry.refstore.frames import (
+from rowferry.refstore.storage import kernels
+from rowferry.refstore.storage.frames import (
     HEAD_BYTES,
     FrameFile,
     frame_head,
     read_frames,
     replace_file,
 )
-from rowferry.refstore.kernels import Places, frozen
-from rowferry.refstore.pairs import Entries, as_bytes, read_entries
+from rowferry.refstore.storage.kernels import Places, frozen
+from rowferry.refstore.storage.pairs import Entries, as_bytes, read_entries
 
 NAME = "log"
 MORE = 1  # the transaction continues in the next record
@@ -282,11 +282,11 @@ def _cuts(ends: Places) -> Iterator[int]:
 
 def _within(raw: bytes, start: bytes, end: bytes, folder: str) -> tuple[bytes, int]:
     """Return the entries whose keys lie in [start, end), and their number."""
-    found = read_entries(as_bytes(raw), f"log of range folder {folder}")
-    pairs = found.pairs  # a transaction's entries ascend by key
+    entries = read_entries(as_bytes(raw), f"log of range folder {folder}")
+    pairs = entries.pairs  # a transaction's entries ascend by key
     first = pairs.lower_bound(start)
     last = pairs.lower_bound(end) if end else len(pairs)
     if first >= last:
         return b"", 0
-    begin = int(found.at[first])
-    return raw[begin : int(found.at[last - 1] + found.length[last - 1])], last - first
+    begin = int(entries.at[first])
+    return raw[begin : int(entries.at[last - 1] + entries.length[last - 1])], last - first

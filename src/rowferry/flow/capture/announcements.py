@@ -1,13 +1,31 @@
-"""Schema changes that no statement of the log made: how readers are told of tables."""
+"""Schema changes that no statement of the log made: how readers are told of tables.
+
+Both sources also remember what readers keep of tables that a feed has let go: a table that gets
+such a name must not be added to it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId, TableSchema
 from rowferry.mysql.ddl.statement import create_sql
 from rowferry.mysql.ddl.table import quoted_table
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What readers keep of a table that the feed has let go: its id, and what it looked like."""
+
+    table_id: int
+    looks: str
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Left:
+        """Return what is left of a table of this version."""
+        return cls(schema.table_id, sha256(create_sql(schema).encode()).hexdigest()[:16])
 
 
 def created(schema: TableSchema) -> SchemaChange:

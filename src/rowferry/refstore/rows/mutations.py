@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rowferry.refstore import kernels
-from rowferry.refstore.kernels import Places
 from rowferry.refstore.meta import Fault, RangeMeta, RequestRefused
-from rowferry.refstore.pairs import Pairs, as_bytes
+from rowferry.refstore.storage import kernels
+from rowferry.refstore.storage.kernels import Places
+from rowferry.refstore.storage.pairs import Pairs, as_bytes
 from rowferry.wire import store_pb2 as wire
 
 OP_PUT, OP_INSERT, OP_UPDATE, OP_DELETE = 0, 1, 2, 3

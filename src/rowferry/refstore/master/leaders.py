@@ -9,11 +9,11 @@ from itertools import accumulate
 from typing import TypeVar
 
 from rowferry.errors import StoreUnavailable
+from rowferry.refstore.master.timestamps import TimestampOracle
+from rowferry.refstore.master.topology import CATALOG_RANGE, Topology
 from rowferry.refstore.meta import RangeMeta
 from rowferry.refstore.routing import NotHere, check_fault
 from rowferry.refstore.rpc import Channels
-from rowferry.refstore.timestamps import TimestampOracle
-from rowferry.refstore.topology import CATALOG_RANGE, Topology
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 

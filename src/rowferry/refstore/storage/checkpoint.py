@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from rowferry.errors import StoreDamaged
-from rowferry.refstore.frames import replace_file
-from rowferry.refstore.kernels import frozen
-from rowferry.refstore.pairs import EMPTY_RUN, Pairs, Run
+from rowferry.refstore.storage.frames import replace_file
+from rowferry.refstore.storage.kernels import frozen
+from rowferry.refstore.storage.pairs import EMPTY_RUN, Pairs, Run
 
 NAME = "checkpoint"
 _COLUMNS = ("blob", "key_at", "key_len", "value_at", "value_len")
@@ -51,11 +51,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not path.exists():
         return Checkpoint()
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-            pairs = Pairs.make(*(found[name] for name in _COLUMNS))
-            index, forgotten_ts = found["facts"].tolist()
-            decided = dict(found["decided"].tolist())
-            run = Run(pairs, frozen(found["commit_ts"]))
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+            pairs = Pairs.make(*(arrays[name] for name in _COLUMNS))
+            index, forgotten_ts = arrays["facts"].tolist()
+            decided = dict(arrays["decided"].tolist())
+            run = Run(pairs, frozen(arrays["commit_ts"]))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as err:
         raise StoreDamaged(
             f"checkpoint of range folder {folder.name} cannot be read ({err}); restore it"

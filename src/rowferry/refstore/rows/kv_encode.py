@@ -27,8 +27,8 @@ from rowferry.flow.capture.range_log.kv_bytes import (
     MAX_DECIMAL_SCALE,
     RECORD_PREFIX,
 )
-from rowferry.refstore import kv_encode_kernels as kernels
-from rowferry.refstore.kv_encode_json import encode_json, encode_vector
+from rowferry.refstore.rows import kv_encode_kernels as kernels
+from rowferry.refstore.rows.kv_encode_json import encode_json, encode_vector
 
 _SIGN: Final = np.uint64(1 << 63)
 _BITS: Final = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
@@ -238,10 +238,10 @@ def _pack(table: TableSchema, place: int, image: pa.StructArray) -> _Packed:
 
 def _sizes(values: pa.Array, size: int) -> Longs:
     """Return the same size for each value, -1 for NULL."""
-    found = np.full(len(values), size, np.int64)
+    sizes = np.full(len(values), size, np.int64)
     if values.null_count:
-        found[values.is_null().to_numpy(zero_copy_only=False)] = -1
-    return found
+        sizes[values.is_null().to_numpy(zero_copy_only=False)] = -1
+    return sizes
 
 
 def _numbers(values: pa.Array, dtype: type[np.generic]) -> npt.NDArray[Any]:
@@ -263,8 +263,8 @@ def _strings(values: pa.Array) -> _Packed:
 
 def _first(bad: npt.NDArray[np.bool_], size: Longs) -> int:
     """Return the first row that is bad and not NULL, or -1."""
-    found = np.flatnonzero(bad & (size >= 0))
-    return int(found[0]) if len(found) else -1
+    bad_rows = np.flatnonzero(bad & (size >= 0))
+    return int(bad_rows[0]) if len(bad_rows) else -1
 
 
 def _fixed(words: Words, size: Longs, sorting: Words) -> _Packed:
@@ -295,7 +295,7 @@ def _limits(column_type: SqlType) -> tuple[int, int]:
         case Kind.SET:
             return 0, (1 << len(column_type.elements)) - 1
         case Kind.BIT:
-            return 0, (1 << (column_type.width or 1)) - 1
+            return 0, (1 << (column_type.size or 1)) - 1
     bits = _BITS[column_type.name]
     if column_type.unsigned:
         return 0, (1 << bits) - 1
@@ -337,7 +337,7 @@ def _pack_durations(values: pa.Array, column_type: SqlType) -> tuple[_Packed, in
 
 
 def _pack_decimals(values: pa.Array, column_type: SqlType) -> tuple[_Packed, int]:
-    precision, scale = column_type.width or 10, column_type.fraction_digits
+    precision, scale = column_type.size or 10, column_type.fraction_digits
     if not (0 < precision <= MAX_DECIMAL_DIGITS and scale <= min(precision, MAX_DECIMAL_SCALE)):
         raise StoreError(f"{column_type.sql} is no type: at most 65 digits, 30 after the point")
     wide = 2 + decimal_bytes(precision - scale) + decimal_bytes(scale)
@@ -363,13 +363,13 @@ def _pack_strings(values: pa.Array, column_type: SqlType) -> tuple[_Packed, int]
 
 def _pack_each(encode: Callable[[str], bytes], values: pa.Array) -> tuple[_Packed, int]:
     """Encode texts one by one: JSON and vectors."""
-    found = []
+    packed = []
     for row, text in enumerate(values.to_pylist()):
         try:
-            found.append(None if text is None else encode(text))
+            packed.append(None if text is None else encode(text))
         except ValueError:
             return _strings(values), row
-    return _strings(pa.array(found, pa.large_binary())), -1
+    return _strings(pa.array(packed, pa.large_binary())), -1
 
 
 def _pack_vectors(values: pa.Array, column_type: SqlType) -> tuple[_Packed, int]:

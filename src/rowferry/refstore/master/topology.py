@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rowferry.errors import BadInput, StoreDamaged, StoreError, StoreUnavailable
 from rowferry.flow.capture.range_log import catalog
-from rowferry.refstore.frames import replace_file
 from rowferry.refstore.meta import RangeMeta
+from rowferry.refstore.storage.frames import replace_file
 
 CATALOG_RANGE = 1
 DEAD_AFTER_S = 2.0
@@ -64,8 +64,8 @@ class Topology:
     def _load(self) -> None:
         try:
             form = json.loads(self._path.read_bytes())
-            found = [RangeMeta.from_json(r) for r in form["ranges"]]
-            self._ranges = {r.range_id: r for r in found}
+            ranges = [RangeMeta.from_json(r) for r in form["ranges"]]
+            self._ranges = {r.range_id: r for r in ranges}
             self._numbers = {k: int(form["numbers"][k]) for k in ("range", "table", "job")}
             self.cluster_id = int(form["cluster_id"])
         except (ValueError, KeyError, TypeError) as err:
@@ -109,7 +109,9 @@ class Topology:
     def failures(self) -> dict[int, str]:
         """Return why ranges cannot be opened, by range."""
         with self._lock:
-            return {r: words for found in self._failures.values() for r, words in found.items()}
+            return {
+                r: words for by_range in self._failures.values() for r, words in by_range.items()
+            }
 
     def give_out(self, patience: bool) -> None:
         """Give every range without a living leader to the server that leads the fewest.
@@ -140,19 +142,19 @@ class Topology:
     def ranges(self, start: bytes = b"", end: bytes = b"") -> list[RangeMeta]:
         """Return the ranges that overlap [start, end) by start key; empty end: to the end."""
         with self._lock:
-            found = [
+            overlapping = [
                 r for r in self._ranges.values() if r.end > start and (not end or r.start < end)
             ]
-        return sorted(found, key=lambda r: r.start)
+        return sorted(overlapping, key=lambda r: r.start)
 
     def range(self, range_id: int) -> RangeMeta:
         """Return one range."""
         with self._lock:
-            found = self._ranges.get(range_id)
-            if found is None:
+            meta = self._ranges.get(range_id)
+            if meta is None:
                 known = ", ".join(str(r) for r in sorted(self._ranges))
                 raise StoreError(f"there is no range {range_id}; known: {known}")
-            return found
+            return meta
 
     def of_tables(self, physical_ids: Iterable[int]) -> list[RangeMeta]:
         """Return the ranges of tables or table partitions."""
@@ -190,9 +192,9 @@ class Topology:
     def freeze_tables(self, physical_ids: Iterable[int]) -> list[int]:
         """Freeze all ranges of tables; returns their ids."""
         with self._lock:
-            found = [r.range_id for r in self.of_tables(physical_ids)]
-            self.freeze(found)
-            return found
+            range_ids = [r.range_id for r in self.of_tables(physical_ids)]
+            self.freeze(range_ids)
+            return range_ids
 
     def freeze(self, range_ids: Iterable[int]) -> None:
         """Let assignments say that these ranges take no writes."""

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rowferry.errors import RowferryError, StoreUnavailable
-from rowferry.refstore.leaders import Leaders, retried
+from rowferry.refstore.guard import OPEN, StoreGuard
+from rowferry.refstore.master.leaders import Leaders, retried
+from rowferry.refstore.master.schema_change import SchemaChangeQueue
+from rowferry.refstore.master.timestamps import TimestampOracle
+from rowferry.refstore.master.topology import DEAD_AFTER_S, Topology
 from rowferry.refstore.meta import Fault
 from rowferry.refstore.routing import NotHere
 from rowferry.refstore.rpc import Channels, RpcServer
-from rowferry.refstore.schema_change import SchemaChangeQueue
-from rowferry.refstore.timestamps import TimestampOracle
-from rowferry.refstore.topology import DEAD_AFTER_S, Topology
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 
@@ -27,18 +28,25 @@ _LOG = logging.getLogger(__name__)
 class Master:
     """The master process."""
 
-    def __init__(self, listen: str, data_dir: Path, cluster_id: int | None, fsync: bool) -> None:
+    def __init__(
+        self,
+        listen: str,
+        data_dir: Path,
+        cluster_id: int | None,
+        fsync: bool,
+        guard: StoreGuard = OPEN,
+    ) -> None:
         folder = data_dir / "master"
         folder.mkdir(parents=True, exist_ok=True)
         self._topology = Topology(folder / "topology.json", cluster_id, fsync)
         self._oracle = TimestampOracle(folder / "timestamps.json", fsync)
-        self._channels = Channels()
+        self._channels = Channels(guard.access)
         self._leaders = Leaders(self._topology, self._oracle, self._channels)
         self._schemas = SchemaChangeQueue(self._topology, self._leaders)
         self._stopping = threading.Event()
         self._started = time.monotonic()
         self._server = RpcServer(
-            {"RangeMaster": self._range_methods(), "StoreMaster": self._methods()}
+            {"RangeMaster": self._range_methods(), "StoreMaster": self._methods()}, guard
         )
         self.address = self._server.listen(listen)
         self._rounds = threading.Thread(target=self._go_round, name="rounds", daemon=True)
@@ -74,8 +82,8 @@ class Master:
             words = f"this is cluster {own}, not {asked}"
             error = cdc.CDCError(code=cdc.CDCError.WRONG_CLUSTER, message=words)
             return cdc.GetRoutesResponse(error=error, cluster_id=own)
-        found = self._topology.ranges(request.start_key, request.end_key)
-        return cdc.GetRoutesResponse(routes=[r.route() for r in found], cluster_id=own)
+        ranges = self._topology.ranges(request.start_key, request.end_key)
+        return cdc.GetRoutesResponse(routes=[r.route() for r in ranges], cluster_id=own)
 
     def _timestamp(self, request: cdc.GetTimestampRequest) -> cdc.GetTimestampResponse:
         return cdc.GetTimestampResponse(timestamp=self._oracle.next(request.count))

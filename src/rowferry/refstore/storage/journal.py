@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from rowferry.refstore.frames import FrameFile, frame_head, read_frames, replace_file
+from rowferry.refstore.storage.frames import FrameFile, frame_head, read_frames, replace_file
 from rowferry.wire import store_pb2 as wire
 
 NAME = "journal"

@@ -183,12 +183,12 @@ def _number(data: Bytes, p: int, end: int, digits: int) -> int:
     """Read exactly that many digits; -1 if they are not there."""
     if p + digits > end:
         return -1
-    found = i64(0)
+    number = i64(0)
     for i in range(p, p + digits):
         if data[i] < 48 or data[i] > 57:
             return -1
-        found = found * 10 + i64(data[i]) - 48
-    return found
+        number = number * 10 + i64(data[i]) - 48
+    return number
 
 
 @compiled
@@ -199,8 +199,8 @@ def _micros(data: Bytes, p: int, end: int, fraction: int) -> int:
     digits = end - p - 1
     if data[p] != 46 or digits < 1 or digits > fraction:
         return -1
-    found = _number(data, p + 1, end, digits)
-    return found * 10 ** (6 - digits) if found >= 0 else -1
+    digits_read = _number(data, p + 1, end, digits)
+    return digits_read * 10 ** (6 - digits) if digits_read >= 0 else -1
 
 
 @compiled
@@ -265,10 +265,10 @@ def parse_date_times(
         out[row] = 0
         if size[row] < 0:
             continue
-        found = _packed(data, at[row], at[row] + size[row], date_only, fraction)
-        if found < 0 or (found != 0 and (found < first or found > last)):
+        packed = _packed(data, at[row], at[row] + size[row], date_only, fraction)
+        if packed < 0 or (packed != 0 and (packed < first or packed > last)):
             return row
-        out[row] = u64(found)
+        out[row] = u64(packed)
     return -1
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.refstore import kernels
-from rowferry.refstore.kernels import Bytes, Places, Stamps, frozen
-from rowferry.refstore.pairs import EMPTY_RUN, NO_BYTES, Pairs, Run
+from rowferry.refstore.storage import kernels
+from rowferry.refstore.storage.kernels import Bytes, Places, Stamps, frozen
+from rowferry.refstore.storage.pairs import EMPTY_RUN, NO_BYTES, Pairs, Run
 
 FEW_ROWS = 64  # up to here a plain loop is as fast as searching all runs
 RECENT_ROWS = 20_000
@@ -41,10 +41,10 @@ class StoreState:
     def before(self, pairs: Pairs) -> tuple[Stamps, tuple[Bytes, Places, Places]]:
         """Return, for ascending keys, the last commit-ts (0: none) and the present values."""
         if len(pairs) <= FEW_ROWS:
-            found = [self.get(pairs.key(i)) for i in range(len(pairs))]
-            ts = np.array([t for _, t in found], np.uint64)
-            length = np.array([-1 if v is None else len(v) for v, _ in found], np.int64)
-            blob = np.frombuffer(b"".join(v or b"" for v, _ in found), np.uint8)
+            newest = [self.get(pairs.key(i)) for i in range(len(pairs))]
+            ts = np.array([t for _, t in newest], np.uint64)
+            length = np.array([-1 if v is None else len(v) for v, _ in newest], np.int64)
+            blob = np.frombuffer(b"".join(v or b"" for v, _ in newest), np.uint8)
             stored = np.maximum(length, 0)
             return ts, (blob, np.cumsum(stored) - stored, length)
         self._settle()
@@ -111,10 +111,10 @@ class StoreState:
         if not self._recent:
             return
         keys = sorted(self._recent)
-        found = [self._recent[k] for k in keys]
-        pairs = Pairs.of([(k, v) for k, (v, _) in zip(keys, found, strict=True)])
+        entries = [self._recent[k] for k in keys]
+        pairs = Pairs.of([(k, v) for k, (v, _) in zip(keys, entries, strict=True)])
         self._recent = {}
-        self._push(Run(pairs, frozen(np.array([t for _, t in found], np.uint64))))
+        self._push(Run(pairs, frozen(np.array([t for _, t in entries], np.uint64))))
 
     def _push(self, run: Run) -> None:
         if not len(run):

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rowferry.errors import StoreDamaged
-from rowferry.refstore import kernels
-from rowferry.refstore.kernels import LOG_TAG, Bytes, Places, Stamps, frozen
+from rowferry.refstore.storage import kernels
+from rowferry.refstore.storage.kernels import LOG_TAG, Bytes, Places, Stamps, frozen
 
 NO_BYTES: Bytes = frozen(np.empty(0, np.uint8))
 

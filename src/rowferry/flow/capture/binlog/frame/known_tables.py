@@ -1,0 +1,45 @@
+"""The tables that the log has named so far, and which versions their rows have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.capture.binlog.frame.scan import Maps
+
+
+class KnownTables:
+    """TABLE_MAPs with what is known of their tables.
+
+    Attributes:
+        maps: what the walk knows of them.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Ask about every table again: definitions or the filter's answer may have changed."""
+        self.maps = Maps()
+        self._schemas: list[TableSchema | None] = []
+        self._names: list[TableId] = []
+
+    def put(
+        self, body: bytes, name: TableId, schema: TableSchema | None, held: bool, mark: bool
+    ) -> None:
+        """Remember a TABLE_MAP. Rows without a schema, or `held` back, are not captured."""
+        self.maps.put(body, schema is not None and not held, mark)
+        self._schemas.append(schema)
+        self._names.append(name)
+
+    def of(self, slot: int) -> tuple[TableId, TableSchema]:
+        """Return the log's name and the version of a captured table."""
+        schema = self._schemas[slot]
+        assert schema is not None
+        return self._names[slot], schema
+
+    def hold(self, table_ids: Collection[int]) -> None:
+        """Leave out the rows of these tables, and of no others."""
+        for slot, schema in enumerate(self._schemas):
+            if schema is not None:
+                self.maps.captured[slot] = schema.table_id not in table_ids

@@ -1,0 +1,384 @@
+"""One connection to a server's log for all changefeeds of this process that read it.
+
+A server sends its log to everybody who asks, event by event. With a connection for each changefeed
+this process would receive every event as often as it has changefeeds. So those that have caught up
+share one: `SharedLog` receives, and keeps the newest bytes in memory; each changefeed has a
+`SharedStream`, which gives it the same packets that a connection of its own would.
+
+What is shared is a matter of speed only. A changefeed joins where it stands, if the kept bytes
+reach back there; else it reads by itself. Whoever falls behind what is kept, and everybody when
+the connection ends, hears `SharedLogLost` and goes on by itself: errors of the server are met
+there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from rowferry.flow.capture.binlog.client.packets import PacketBuffer
+from rowferry.flow.capture.binlog.client.server import BinlogServer, LogLook
+from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
+from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame import packet_kernels as k
+from rowferry.mysql.session import Flavour, Login
+
+LOG = logging.getLogger(__name__)
+KEPT_BYTES: Final = 32 << 20
+_ROOM: Final = 256 << 10  # of a changefeed's own buffer at first
+_MOST_AT_ONCE: Final = 1 << 20
+_MOST_READS: Final = 512
+_LOOK_S: Final = 0.2
+# More is let come before it is passed on, the longer the more changefeeds wait: each of them is
+# woken by that.
+_GATHER_S: Final = 0.002
+_MOST_GATHER_S: Final = 0.1
+_LOOK_LASTS_S: Final = 0.01  # for each changefeed: what one has asked the server, others need not
+_MOST_LOOK_LASTS_S: Final = 0.5
+
+# Who may share: the login, the server behind it, and the replica's number that users asked for.
+SharedKey: TypeAlias = tuple[Login, str, int]
+
+
+class SharedLogLost(Exception):
+    """The shared log does not have what comes next; read on by a connection of your own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Whole packets that came at once, of one file.
+
+    Attributes:
+        at: where it begins, in bytes since the shared log began.
+        offset: of the file, before the first event.
+        tail: bytes of checksum behind each event.
+        begins, places: offsets at which events begin, and where in `data` their packets do.
+    """
+
+    at: int
+    data: bytes
+    file: str
+    offset: int
+    tail: int
+    begins: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+
+    @property
+    def end(self) -> int:
+        return self.at + len(self.data)
+
+
+class SharedLog:
+    """Receives a log and keeps its newest bytes for everybody who has joined."""
+
+    def __init__(self, login: Login, stream: LogStream, flavour: Flavour, start: StartAt) -> None:
+        self._login, self._stream = login, stream
+        self._maria = flavour is Flavour.MARIADB
+        self._file, self._tail = start.file, stream.tail
+        self._state = np.zeros(k.STATE_SIZE, np.int64)
+        self._state[k.OFFSET] = start.offset
+        self._changed = threading.Condition()
+        self._blocks: list[_Block] = []
+        self._kept = 0
+        self._end = 0
+        # What lies behind all that is kept; changes together with it.
+        self._border = (start.file, start.offset, stream.tail)
+        self._readers: dict[SharedStream, int] = {}
+        self._is_lost = False
+        self._leaving = threading.Event()
+        self._looking = threading.Lock()
+        self._look: LogLook | None = None
+        self._looked_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="shared-binlog", daemon=True)
+        self._thread.start()
+
+    # --- who reads -------------------------------------------------------------------------------
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing more comes."""
+        return self._is_lost
+
+    def join(self, file: str, offset: int) -> SharedStream | None:
+        """Return a stream of all that lies behind a border of the log; None: it is not kept."""
+        with self._changed:
+            start = self._find(file, offset)
+            if start is None or self._is_lost:
+                return None
+            at, tail = start
+            stream = SharedStream(self, self._login, tail)
+            self._readers[stream] = at
+            return stream
+
+    def reaches(self, file: str, offset: int) -> bool:
+        """Return whether `join` would give a stream."""
+        with self._changed:
+            return not self._is_lost and self._find(file, offset) is not None
+
+    def leave(self, stream: SharedStream) -> bool:
+        """Let a reader go; returns whether it was the last."""
+        with self._changed:
+            self._readers.pop(stream, None)
+            self._changed.notify_all()
+            return not self._readers
+
+    def _find(self, file: str, offset: int) -> tuple[int, int] | None:
+        """Return where the first event lies that begins at an offset or behind it, and its tail."""
+        reached = False
+        for block in self._blocks:
+            if block.file != file:
+                continue
+            reached = reached or block.offset <= offset
+            place = int(np.searchsorted(block.begins, offset))
+            if reached and place < len(block.begins):
+                return block.at + int(block.places[place]), block.tail
+        # Nothing is there yet: what comes next is what lies behind.
+        last_file, last_offset, tail = self._border
+        return (self._end, tail) if (file, offset) == (last_file, last_offset) else None
+
+    def arrived(self, stream: SharedStream, seconds: float) -> bool:
+        """Return whether there is more for a reader, after waiting for some at most so long."""
+        with self._changed:
+            if self._end <= self._readers.get(stream, 0) and not self._is_lost and seconds:
+                self._changed.wait(seconds)
+            return self._is_lost or self._end > self._readers.get(stream, 0)
+
+    def copy(self, stream: SharedStream, room: memoryview) -> int:
+        """Copy a reader's next bytes, and return how many they are.
+
+        Raises:
+            SharedLogLost: they are not kept any more, or will never come.
+        """
+        with self._changed:
+            at = self._readers.get(stream, -1)
+            while at == self._end and not self._is_lost:
+                self._changed.wait(_LOOK_S)
+            if at < 0 or at == self._end or not self._blocks or at < self._blocks[0].at:
+                raise SharedLogLost
+            block = self._blocks[self._block_of(at)]
+            size = min(len(room), block.end - at, _MOST_AT_ONCE)
+            self._readers[stream] = at + size
+            if self._is_ahead_of_all():
+                self._changed.notify_all()
+        begin = at - block.at
+        room[:size] = block.data[begin : begin + size]
+        return size
+
+    def _block_of(self, at: int) -> int:
+        low, high = 0, len(self._blocks) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._blocks[middle].at <= at else (low, middle - 1)
+        return low
+
+    def look(self, server: BinlogServer) -> LogLook:
+        """Return the server's clock and then its log's end, as somebody has asked a moment ago.
+
+        All that was committed by that clock lies before that end, whenever it was asked.
+        """
+        with self._looking:
+            lasts_s = min(_MOST_LOOK_LASTS_S, _LOOK_LASTS_S * len(self._readers))
+            if self._look is None or time.monotonic() - self._looked_at > lasts_s:
+                self._looked_at = time.monotonic()
+                self._look = server.look()
+            return self._look
+
+    # --- receiving -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop receiving; readers hear that it is lost."""
+        self._leaving.set()
+        with self._changed:
+            self._is_lost = True
+            self._changed.notify_all()
+        self._thread.join(timeout=30)
+        with suppress(Exception):
+            self._stream.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._leaving.is_set():
+                self._next()
+        except Exception as err:  # whoever reads on by itself meets the same, and judges it
+            LOG.info("the log of %s that changefeeds share has ended: %s", self._login, err)
+        finally:
+            with self._changed:
+                self._is_lost = True
+                self._blocks.clear()
+                self._changed.notify_all()
+
+    def _next(self) -> None:
+        stream = self._stream
+        if not stream.wait(0):
+            if not stream.wait(_LOOK_S):
+                return
+            self._leaving.wait(min(_MOST_GATHER_S, _GATHER_S * len(self._readers)))
+        for _ in range(_MOST_READS):  # over TLS each event comes by itself
+            self._state[k.AT] -= stream.fill()
+            if stream.filled - stream.start > _MOST_AT_ONCE or not stream.wait(0):
+                break
+        self._keep()
+        with self._changed:
+            while self._is_ahead_of_all() and not self._leaving.is_set():
+                self._changed.wait(_LOOK_S)
+
+    def _is_ahead_of_all(self) -> bool:
+        """Return whether all readers together are so slow that nothing more can be kept."""
+        return self._end - max(self._readers.values(), default=self._end) > KEPT_BYTES // 2
+
+    def _keep(self) -> None:
+        """Keep the whole packets that have come, and let the oldest go."""
+        stream, state = self._stream, self._state
+        begins = np.empty(4096, np.int64)
+        places = np.empty(4096, np.int64)
+        while True:
+            file, offset, tail, begin = self._file, int(state[k.OFFSET]), self._tail, stream.start
+            state[k.COUNT] = 0
+            reason = k.place_packets(stream.data, stream.filled, self._maria, state, begins, places)
+            end, count = int(state[k.AT]), int(state[k.COUNT])
+            if reason == k.NEW_FILE:
+                self._look_at_file(stream.data[state[k.EVENT_AT] : state[k.EVENT_END]].tobytes())
+            with self._changed:
+                if end > begin:
+                    self._add(
+                        _Block(
+                            self._end,
+                            stream.data[begin:end].tobytes(),
+                            file,
+                            offset,
+                            tail,
+                            begins[:count].copy(),
+                            places[:count] - begin,
+                        )
+                    )
+                stream.start = end
+                self._border = (self._file, int(state[k.OFFSET]), self._tail)
+                if reason == k.NO_EVENT:
+                    self._is_lost = True
+                    self._leaving.set()
+                if reason in (k.NO_EVENT, k.MORE):
+                    self._changed.notify_all()
+                    return
+
+    def _add(self, block: _Block) -> None:
+        self._blocks.append(block)
+        self._end += len(block.data)
+        self._kept += len(block.data)
+        while self._kept > KEPT_BYTES and len(self._blocks) > 1:
+            self._kept -= len(self._blocks.pop(0).data)
+
+    def _look_at_file(self, event: bytes) -> None:
+        """Take in a ROTATE or FORMAT event: the next packets have another file, or another tail."""
+        if event[4] == ev.FORMAT:
+            self._tail = 4 if ev.has_checksums(event[ev.HEADER :]) else 0
+            return
+        name, offset = ev.parse_rotate(event[ev.HEADER : len(event) - self._tail])
+        if name != self._file:
+            self._file = name
+            self._state[k.OFFSET] = offset
+
+
+class SharedStream(PacketBuffer):
+    """One changefeed's packets of a shared log."""
+
+    gathers = True
+
+    def __init__(self, log: SharedLog, login: Login, tail: int) -> None:
+        super().__init__(login, _ROOM)
+        self.log, self.tail = log, tail
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether there is more, also an end to hear of, after waiting at most so long."""
+        return self.log.arrived(self, seconds)
+
+    def look(self, server: BinlogServer) -> LogLook:
+        """Return what somebody of those who share the log has asked a moment ago."""
+        return self.log.look(server)
+
+    def _receive(self, room: memoryview) -> int:
+        return self.log.copy(self, room)
+
+    def close(self) -> None:
+        """Leave the shared log; the last to leave ends it."""
+        SHARED_LOGS.leave(self)
+
+
+class SharedLogs:
+    """The shared logs of this process; for use from all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._planners: Counter[SharedKey] = Counter()
+        self._logs: dict[SharedKey, SharedLog] = {}
+        self._turns: dict[SharedKey, threading.Lock] = {}  # to open one
+
+    def enter(self, key: SharedKey) -> None:
+        """Note a changefeed that reads this log, in whatever way; `exit` when it does not."""
+        with self._lock:
+            self._planners[key] += 1
+            self._turns.setdefault(key, threading.Lock())
+
+    def exit(self, key: SharedKey) -> None:
+        """Note that a changefeed has left."""
+        with self._lock:
+            self._planners[key] -= 1
+            if not self._planners[key]:
+                del self._planners[key], self._turns[key]
+
+    def serves(self, key: SharedKey, file: str, offset: int) -> bool:
+        """Return whether `join` would give a stream there; one alone has no use for it."""
+        with self._lock:
+            log = self._living(key)
+            return log.reaches(file, offset) if log else self._planners[key] > 1
+
+    def join(
+        self, key: SharedKey, flavour: Flavour, start: StartAt, server_id: Callable[[], int]
+    ) -> SharedStream | None:
+        """Return a stream from a border of the log on, over the connection that all share.
+
+        It is opened if there is none, as a replica with that number. None: read by a connection of
+        your own.
+
+        Raises:
+            RowferryError: as `LogStream`.
+        """
+        with self._turns[key]:
+            with self._lock:
+                log = self._living(key)
+                if log is None and self._planners[key] < 2:
+                    return None
+            if log is None:
+                login, identity, _ = key
+                stream = LogStream(login, flavour, start, server_id(), server=identity)
+                log = SharedLog(login, stream, flavour, start)
+                with self._lock:
+                    self._logs[key] = log
+            return log.join(start.file, start.offset)
+
+    def _living(self, key: SharedKey) -> SharedLog | None:
+        log = self._logs.get(key)
+        if log is not None and log.is_lost:
+            del self._logs[key]
+            return None
+        return log
+
+    def leave(self, stream: SharedStream) -> None:
+        """Let a reader go; the last one ends its log."""
+        with self._lock:
+            if not stream.log.leave(stream):
+                return
+            for key in [key for key, log in self._logs.items() if log is stream.log]:
+                del self._logs[key]
+        stream.log.close()
+
+
+SHARED_LOGS: Final = SharedLogs()

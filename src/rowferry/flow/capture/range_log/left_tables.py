@@ -1,0 +1,54 @@
+"""Tables that a feed has let go and that come back, by a changed filter or a rename.
+
+Readers keep what they have of a table that is let go, and hear nothing more of it. What is deleted
+meanwhile they would keep for ever, if the table came back with its snapshot alone.
+"""
+
+from __future__ import annotations
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.flow.capture.announcements import Left, created, dropped, truncated
+from rowferry.flow.capture.range_log.client import Rerouted
+from rowferry.flow.capture.range_log.state import RangeState
+from rowferry.flow.decide.contract import Decision
+
+
+def announced_again(state: RangeState, decision: Decision) -> tuple[SchemaChange, ...]:
+    """Return how readers lose what they kept of tables whose snapshots are about to begin.
+
+    A table that looks as it did is emptied, another one is made anew. Both happen just below the
+    commit-ts of its rows.
+
+    Raises:
+        Rerouted: a snapshot begins right behind what was delivered; the next one does not.
+    """
+    changes: list[SchemaChange] = []
+    for table in state.tables.values():
+        name = table.schema.id
+        if not table.joined or not table.low or name not in state.left:
+            continue
+        if table.low - 1 <= state.resolved_ts:
+            raise Rerouted(f"the snapshot of {name} begins where the last stretch ended")
+        before, now = table.schema.at(table.low - 1), table.schema.at(table.low)
+        left = state.left.pop(name)
+        # Ids are the source's: that of the same table goes on, and so do its versions.
+        old_id = left.table_id if left.table_id != now.table_id else 0
+        if left.looks == Left.of(now).looks:  # made where it is gone, and emptied
+            changes += [created(before), truncated(now, old_id)]
+        else:
+            changes += [dropped(name, old_id, before.version), created(now)]
+        table.schema = now
+    return tuple(c for c in changes if decision.keeps_schema_change(c))
+
+
+def cleared(state: RangeState, change: SchemaChange) -> list[SchemaChange]:
+    """Return the DROP of what readers kept under the name that a table gets by a told change."""
+    if change.kind is DdlKind.DROP_DATABASE:
+        for name in [n for n in state.left if n.database == change.table.database]:
+            del state.left[name]
+    named = change.kind is DdlKind.CREATE_TABLE or change.previous is not None
+    if change.schema is None or not named or change.table not in state.left:
+        return []
+    at = max(change.commit_ts - 1, state.resolved_ts + 1)
+    old_id = state.left.pop(change.table).table_id
+    return [dropped(change.table, old_id if old_id != change.schema.table_id else 0, at)]

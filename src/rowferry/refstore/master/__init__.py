@@ -1,0 +1,1 @@
+"""The master of a store: which ranges there are, who leads them, timestamps, schema changes."""
