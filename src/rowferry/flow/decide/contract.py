@@ -21,6 +21,9 @@ class Decision(Protocol):
     def keeps_schema_change(self, change: SchemaChange) -> bool:
         """Return whether this schema change goes downstream."""
 
+    def check_where(self, table: TableSchema, where: str) -> None:
+        """Make sure that an expression can choose rows of this table; raises BadEventFilter."""
+
     def rows(self, rows: Rows, snapshot: bool = False) -> Iterator[Rows]:
         """Yield what becomes of a chunk: the same, changed, several, or nothing.
 

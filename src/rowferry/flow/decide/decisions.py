@@ -6,44 +6,52 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
-from rowferry.change.chunk import DdlKind, Rows, SchemaChange
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange
+from rowferry.change.dialect import SourceDialect
+from rowferry.change.event_counts import EventCounts
 from rowferry.change.remembered import Remembered
+from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import BadColumnSelector, BadOption, NoSuchTable, TableIneligible
+from rowferry.errors import (
+    BadColumnSelector,
+    BadEventFilter,
+    BadOption,
+    NoSuchTable,
+    NotSupported,
+    TableIneligible,
+)
 from rowferry.flow.decide.column_select import ColumnSelectors, as_seen
 from rowferry.flow.decide.event_filter import EventFilters
+from rowferry.flow.decide.expression import Expression
+from rowferry.flow.decide.expression_values import ImageColumns
 from rowferry.flow.decide.key_split import split_in_halves
 from rowferry.flow.decide.row_policy import Stamps, by_policy
-from rowferry.flow.decide.table_filter import TableFilter, is_system_database
+from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.decide.table_flags import COMMIT_TS, TableFlags
 from rowferry.flow.decide.table_route import TableRoutes
+from rowferry.flow.decide.transformed_ddl import statement_for_readers
+from rowferry.flow.decide.transforms import TransformedTable, Transforms
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
-from rowferry.spec.feed_options import (
-    CASE_SENSITIVE,
-    FILTER,
-    FORCE_REPLICATE,
-    IGNORE_INELIGIBLE,
-    RAW_CHANGES,
-    RULES,
-    TOP,
-    raw_changes_table,
-)
+from rowferry.spec.feed_options import RAW_CHANGES, FeedOptions, FilterOptions, raw_changes_table
 from rowferry.spec.filter_rules import (
     COLUMN_RULES,
     COLUMN_SELECTORS,
-    EVENT_FILTERS,
-    IGNORE_TXN_START_TS,
 )
-from rowferry.spec.option import Option, OptionShape, OptionTable
+from rowferry.spec.option import OptionShape, OptionTable
 from rowferry.spec.sink_traits import SinkTraits
+from rowferry.spec.transform_rules import TransformOptions
 
 _VIEWS: Final = frozenset({DdlKind.CREATE_VIEW, DdlKind.DROP_VIEW})
 
 
 def _parsable(value: Any) -> tuple[str, ...]:
-    rules = RULES.shape.parse(value)
+    rules = FilterOptions.rules.shape.parse(value)
     TableFilter(rules)
     return rules
 
@@ -54,61 +62,96 @@ class _Seen:
 
     table: TableSchema
     flagged: TableSchema
+    made: TransformedTable | None
     narrowed: TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class WritableKinds:
+    """What the types of columns may be, for a format to have a form for them."""
+
+    format: str
+    kinds: frozenset[Kind]
+
+    def check(self, table: TableSchema) -> None:
+        """Raise NotSupported for a table with a column of another type."""
+        for column in table.visible:
+            if column.type.kind not in self.kinds:
+                raise NotSupported(
+                    f"table {table.id}, column {column.name!r}: protocol {self.format} has no form "
+                    f"for the type {column.type.sql}; leave the column out by "
+                    "sink.column-selectors, or the table by filter.rules, or use another protocol"
+                )
 
 
 class Decisions:
     """Which tables and schema changes pass, and as what their rows go on.
 
-    Rows pass in this order: table filter, eligibility, event filters, row policy, key split, column
-    selectors, table routing. A table is eligible when it has a primary key, or a unique key whose
-    columns are all NOT NULL, or when `force-replicate` is set. Whatever depends on the table
-    version alone is decided once for it, not for each row.
+    Rows pass in this order: table filter, eligibility, event filters, row policy, key split, masks
+    and computed columns, column selectors, table routing. A table is eligible when it has a primary
+    key, or a unique key whose columns are all NOT NULL, or when `force-replicate` is set. Whatever
+    depends on the table version alone is decided once for it, not for each row.
     """
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = (
         # The same key as spec's own, with a shape that also reads each rule.
         OptionTable(
-            FILTER.section,
+            FilterOptions.TABLE.section,
             (
-                Option(
-                    RULES.key, OptionShape(RULES.shape.words, _parsable), RULES.default, RULES.doc
+                replace(
+                    FilterOptions.rules,
+                    shape=OptionShape(FilterOptions.rules.shape.words, _parsable, kind="texts"),
                 ),
             ),
         ),
         COLUMN_RULES,
+        TransformOptions.TABLE,
     )
 
-    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits, stamped_by_rows: bool) -> None:
+    def __init__(
+        self,
+        spec: ChangefeedSpec,
+        sink: SinkTraits,
+        stamped_by_rows: bool,
+        dialect: SourceDialect,
+        writable: WritableKinds,
+        keeps_keys: bool = False,
+    ) -> None:
         """Read the rules.
 
         Args:
             spec: the settings.
             sink: what the sink can take.
             stamped_by_rows: whether only a row itself tells when it was written; see `Source`.
+            dialect: the source's.
+            writable: the column types that the format has a form for.
+            keeps_keys: whether keys of rows are stored with the source's progress; see `Source`.
 
         Raises:
             BadFilterRule: a rule with a syntax error.
-            BadEventFilter, BadColumnSelector, BadRoute: one that cannot be used.
+            BadEventFilter, BadColumnSelector, BadRoute, BadTransform: one that cannot be used.
             BadOption: transactions are named by a start-ts, which no source tells.
         """
-        top, filters = spec.options(TOP), spec.options(FILTER)
-        rules = filters[RULES] or RULES.default
-        if filters[IGNORE_TXN_START_TS]:
+        self.counts = EventCounts()
+        top, filters = spec.options(FeedOptions), spec.options(FilterOptions)
+        rules = filters.rules or FilterOptions.rules.default
+        if filters.ignore_txn_start_ts:
             raise BadOption(
                 f"filter.ignore-txn-start-ts: the {spec.source.scheme} source does not tell the "
                 "start-ts of a transaction; leave it out"
             )
-        self._filter = TableFilter(rules, top[CASE_SENSITIVE])
-        self._force = top[FORCE_REPLICATE]
-        self._leave_out = top[IGNORE_INELIGIBLE]
-        cased = top[CASE_SENSITIVE]
-        events = filters[EVENT_FILTERS]
+        self._filter = TableFilter(rules, top.case_sensitive)
+        self._dialect, self._writable = dialect, writable
+        self._force = top.force_replicate
+        self._leave_out = top.ignore_ineligible_table
+        cased = top.case_sensitive
+        events = filters.event_filters
         self._events = EventFilters(events, cased)
         dispatch = dispatch_rules(spec)
-        self._routes = TableRoutes(dispatch, cased)
+        self._routes = TableRoutes(dispatch, cased, dialect)
         selectors = spec.options(COLUMN_RULES)[COLUMN_SELECTORS]
         self._columns = ColumnSelectors(selectors, cased, dispatch if sink.has_topics else ())
+        self._transforms = Transforms(spec.options(TransformOptions), cased, keeps_keys)
         self._takes_partial_rows = sink.takes_partial_rows
         self._sink_scheme = spec.sink.scheme
         self._seen: Remembered[TableId, _Seen] = Remembered()
@@ -122,7 +165,8 @@ class Decisions:
 
     def keeps_table(self, table: TableId) -> bool:
         """Return whether rows of this table can pass at all: by its name alone."""
-        return not is_system_database(table.database) and self._filter.matches_table(*table)
+        system = self._dialect.is_system_database(table.database)
+        return not system and self._filter.matches_table(*table)
 
     def captures(self, table: TableSchema) -> bool:
         """Return whether rows of this table version pass: by its name and its keys."""
@@ -135,7 +179,9 @@ class Decisions:
             NoSuchTable: a rule names a table without a wildcard, and there is none.
             TableIneligible: some of the captured ones have no usable key, and the user has not said
                 that they may be left out (`ignore-ineligible-table`).
-            BadEventFilter, BadColumnSelector: a rule does not fit one of the tables.
+            BadEventFilter, BadColumnSelector, BadTransform: a rule does not fit one of the tables,
+                or a mask none.
+            NotSupported: one has a column of a type that the format has no form for.
             TableNotActiveActive: one of them cannot do what its flags, or the mode, ask for.
         """
         kept = [t for t in tables if self.keeps_table(t.id)]
@@ -145,11 +191,11 @@ class Decisions:
                 "the name, create it first, or use a wildcard to capture it once it exists"
             )
         notices = self._check_keys(kept)
-        for table in kept:
-            if self._eligible(table):
-                notices += self._events.fit(table)
-                self.seen_as(table)
-        return notices
+        eligible = [t for t in kept if self._eligible(t)]
+        for table in eligible:
+            notices += self._events.fit(table)
+            self.seen_as(table)
+        return notices + self._transforms.check(eligible)
 
     def _check_keys(self, kept: list[TableSchema]) -> list[str]:
         keyless = [t for t in kept if not self._eligible(t)]
@@ -169,7 +215,9 @@ class Decisions:
 
         Raises:
             BadRoute: two of them would be written under one name.
+            BadTransform: the salt of hashes is another one than it was.
         """
+        self._transforms.check_salt()
         for table in tables:
             if self.captures(table):
                 self._routes.claim(table.id)
@@ -185,7 +233,8 @@ class Decisions:
         """
         if not change.table.table:
             name = change.table.database
-            known = not is_system_database(name) and self._filter.matches_database(name)
+            system = self._dialect.is_system_database(name)
+            known = not system and self._filter.matches_database(name)
         else:
             old = change.previous or change.table
             known = self.keeps_table(old) and self._eligible_after(change)
@@ -195,30 +244,82 @@ class Decisions:
         """Yield what becomes of a chunk: itself, a part, one with split updates, or nothing.
 
         Raises:
-            BadEventFilter, BadColumnSelector: a rule does not fit this version of the table.
+            BadEventFilter, BadColumnSelector, BadTransform: a rule does not fit this version of the
+                table, or one of its values.
+            MaskLost: a mask names the table, and no column that it has any more.
             TableNotActiveActive: the table cannot do what its flags, or the mode, ask for.
         """
         if not len(rows) or not self.captures(rows.table):
             return
-        kept = self._events.kept(rows)
+        seen = self._look(rows.table)
+        try:
+            kept = self._events.kept(rows)
+        except BadEventFilter as err:
+            if seen.made is None:
+                raise
+            raise type(err)(  # kernels tell the value that they refuse
+                f"an expression of filter.event-filters cannot be computed for a row of table "
+                f"{rows.table.id}, whose values are not shown because some are masked"
+            ) from None
         if len(kept):
-            seen = self._look(rows.table)
             flagged = as_seen(kept, seen.flagged)
             stamps = Stamps.NEVER_WIN if snapshot else self._stamps
-            kept = by_policy(flagged, self._active_active, self._cluster_index, stamps)
+            mode = self._active_active, self._cluster_index
+            kept = by_policy(flagged, *mode, stamps, self.counts)
         if len(kept):
             # Keys are compared before columns go: a unique index need not stay whole.
             whole, halves = split_in_halves(kept) if self._splits else (kept, None)
             if halves is not None:
                 whole = self._events.kept_halves(whole, halves)
-            if len(whole):
+            if len(whole) and seen.made is not None:
+                yield self._transforms.rows(whole, seen.made, seen.narrowed)
+            elif len(whole):
                 yield as_seen(whole, seen.narrowed)
+
+    def matching(self, rows: Rows, where: str) -> Rows:
+        """Return the rows whose new image makes an expression true.
+
+        Raises:
+            BadEventFilter: it cannot be read, or does not fit the table.
+        """
+        if not where:
+            return rows
+        keep = self.is_true(rows.table, rows.after, where)
+        return rows if keep.all() else rows.take(np.flatnonzero(keep))
+
+    def is_true(
+        self, table: TableSchema, images: pa.StructArray, where: str
+    ) -> npt.NDArray[np.bool_]:
+        """Return for which images of a table an expression is true; see `matching`."""
+        return Expression(where, "where").fit(table)(ImageColumns(images))
+
+    def check_where(self, table: TableSchema, where: str) -> None:
+        """Make sure that `matching` can use an expression for rows of this table.
+
+        Raises:
+            BadEventFilter: it cannot be read, or does not fit the table.
+        """
+        if where:
+            Expression(where, "where").fit(table)
+
+    def removes_rows(self, table: TableSchema) -> bool:
+        """Return whether a row that goes from the source goes from the target, too, in any case.
+
+        Where deletes are left out, or are no deletes to readers, the target keeps rows that the
+        source does not have.
+        """
+        flagged = self._look(table).flagged
+        marked = flagged.is_active_active_table or flagged.is_soft_delete_table
+        marked = marked or self._active_active
+        return not marked and not self._events.may_ignore(table, Op.DELETE)
 
     def seen_as(self, table: TableSchema) -> TableSchema:
         """Return a table as readers of the sink see it: its columns, its name, its flags.
 
         Raises:
             BadColumnSelector: it would lose its key, or columns that the sink cannot do without.
+            NotSupported: it has a column of a type that the format has no form for.
+            BadTransform, MaskLost: a mask or a computed column does not fit it.
             TableNotActiveActive: it cannot do what its flags, or the mode, ask for.
         """
         return self._look(table).narrowed
@@ -229,17 +330,21 @@ class Decisions:
             return known
         captured = self.captures(table)
         flagged = self._flags.flagged(table) if captured else table
-        found = self._columns.narrowed(flagged)
+        made = self._transforms.look(flagged) if captured else None
+        whole = made.schema if made else flagged
+        written = self._columns.narrowed(whole)
         if captured and not self._takes_partial_rows:
-            self._refuse_partial(flagged, found)
+            self._refuse_partial(whole, written)
+        if captured:
+            self._writable.check(written)
         if self._active_active and flagged.is_active_active_table:
             # The downstream makes it for itself, and nobody writes it.
-            kept = tuple(c for c in found.columns if c.name.lower() != COMMIT_TS)
-            found = replace(found, columns=kept)
+            kept = tuple(c for c in written.columns if c.name.lower() != COMMIT_TS)
+            written = replace(written, columns=kept)
         target = self._routes.target(table.id)
         if target != table.id:
-            found = replace(found, target=target)
-        self._seen[table.id] = seen = _Seen(table, flagged, found)
+            written = replace(written, target=target)
+        self._seen[table.id] = seen = _Seen(table, flagged, made, written)
         return seen
 
     def _refuse_partial(self, whole: TableSchema, narrowed: TableSchema) -> None:
@@ -251,14 +356,46 @@ class Decisions:
                 "table out by filter.rules"
             )
 
-    def change_seen_as(self, change: SchemaChange) -> SchemaChange:
-        """Return a schema change as readers of the sink see it: names, and the statement's text.
+    @property
+    def hides_rows(self) -> bool:
+        """Whether values are masked: then no row is stored, or logged, as the source has it."""
+        return self._transforms.hides
+
+    def hides_key(self, table: TableSchema) -> bool:
+        """Return whether a column of the key is masked: then no key of the table is stored."""
+        return self.captures(table) and self._transforms.hides_key(table)
+
+    def salt_check(self) -> str:
+        """Return by what a changed salt of hashes is noticed; empty: nothing is hashed."""
+        return self._transforms.salt_check()
+
+    def follow(self, old: TableSchema, new: TableSchema) -> None:
+        """Judge a new version of a captured table by the one before it.
 
         Raises:
+            MaskLost: something that was masked would go out as it is.
+        """
+        if self.captures(old) and self.captures(new):
+            self._transforms.follow(old, new)
+
+    def change_seen_as(self, change: SchemaChange, old: TableSchema | None = None) -> SchemaChange:
+        """Return a schema change as readers of the sink see it: names, and the statement's text.
+
+        `old` is the table's version before it, where there is one.
+
+        Raises:
+            BadTransform: its statement would have to be written anew, and cannot be.
             BadRoute: it brings a second table to a name, or its names cannot be replaced.
             BadColumnSelector: the table would lose its key.
         """
         seen = self._routes.seen(change)
+        if self._transforms.any and seen.schema is not None and seen.kind not in _VIEWS:
+            before = self._look(old) if old is not None else None
+            after = self._look(seen.schema)
+            made = {n for one in (before, after) if one and one.made for n in one.made.made}
+            last = before.narrowed if before else None
+            query = statement_for_readers(seen, made, last, after.narrowed)
+            seen = replace(seen, query=query)
         return replace(
             seen,
             schema=self.seen_as(seen.schema) if seen.schema else None,

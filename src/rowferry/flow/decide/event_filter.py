@@ -113,6 +113,11 @@ class EventFilters:
         keep = policy.keeps(rows)
         return rows if keep.all() else rows.take(np.flatnonzero(keep))
 
+    def may_ignore(self, table: TableSchema, op: Op) -> bool:
+        """Return whether a change of this kind may be left out."""
+        policy = self._policy(table)
+        return op in policy.ops or any(wanted is op for wanted, _, _ in policy.tests)
+
     def kept_halves(self, rows: Rows, halves: npt.NDArray[np.bool_]) -> Rows:
         """Return rows without those halves of split updates that are ignored by kind of event.
 
@@ -124,13 +129,13 @@ class EventFilters:
 
     def _policy(self, table: TableSchema) -> _Policy:
         version = (table.table_id, table.version)
-        known, found = self._policies.get(table.id, (None, _Policy()))
+        known, policy = self._policies.get(table.id, (None, _Policy()))
         if known != version:
-            found = _Policy()
+            policy = _Policy()
             for rule in self._rules:
-                rule.add_to(found, table)
-            self._policies[table.id] = (version, found)
-        return found
+                rule.add_to(policy, table)
+            self._policies[table.id] = (version, policy)
+        return policy
 
 
 @dataclass
@@ -166,18 +171,18 @@ def _idle_updates(
     rows: Rows, columns: list[str], keep: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Return the updates that change none of these columns; what cannot be told is not one."""
-    found: npt.NDArray[np.bool_] = keep & (rows.op == Op.UPDATE)
-    found &= _valid(rows.before) & _valid(rows.after)
+    idle: npt.NDArray[np.bool_] = keep & (rows.op == Op.UPDATE)
+    idle &= _valid(rows.before) & _valid(rows.after)
     before = {f.name for f in rows.before.type}
     after = {f.name for f in rows.after.type}
     for name in columns:
-        if not found.any():
+        if not idle.any():
             break
         if name in before and name in after:
-            found &= ~differs(rows.before.field(name), rows.after.field(name))
+            idle &= ~differs(rows.before.field(name), rows.after.field(name))
         elif name in after:
-            found[:] = False
-    return found
+            idle[:] = False
+    return idle
 
 
 def _valid(images: pa.StructArray) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ whole chunks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.change.sqltype import Kind, keeps_case
-from rowferry.change.table import Column, TableSchema
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import MYSQL, Column, TableSchema
 from rowferry.errors import BadEventFilter, NoSuchColumn
 from rowferry.flow.decide.expression_functions import BUILDERS, choose, is_null
 from rowferry.flow.decide.expression_operators import (
@@ -51,6 +51,7 @@ from rowferry.flow.decide.expression_values import (
     with_room,
 )
 from rowferry.flow.decide.table_filter import bad_pattern
+from rowferry.mysql.type_facts import keeps_case
 
 TrueRows: TypeAlias = Callable[[ImageColumns], npt.NDArray[np.bool_]]
 
@@ -60,7 +61,7 @@ _JOINS: Final[dict[str, Any]] = {"and": pc.and_kleene, "or": pc.or_kleene, "xor"
 
 
 class Expression:
-    """One boolean expression, as written under one key."""
+    """One expression, as written under one key."""
 
     def __init__(self, text: str, path: str) -> None:
         """Read the expression; `path` is its key, for errors.
@@ -90,19 +91,42 @@ class Expression:
 
         def true_rows(images: ImageColumns) -> npt.NDArray[np.bool_]:
             try:
-                found = value.run(images)
+                result = value.run(images)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _Absent) as err:
                 words = _words(err)
                 raise BadEventFilter(
                     f"{self.path} = {self.text!r}, for table {table.id}: {words}"
                 ) from None
-            if isinstance(found, pa.Scalar):
-                return np.full(len(images), found.as_py() is True)
-            flags: npt.NDArray[np.bool_] = pc.fill_null(found, False).to_numpy(False)
+            if isinstance(result, pa.Scalar):
+                return np.full(len(images), result.as_py() is True)
+            flags: npt.NDArray[np.bool_] = pc.fill_null(result, False).to_numpy(False)
             return flags
 
         true_rows(ImageColumns(pa.array([], table.image)))  # kernels refuse types, too
         return true_rows
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that it names, in lower case."""
+        return frozenset(_columns_of(self._root))
+
+    def fit_value(self, table: TableSchema) -> Value:
+        """Return the recipe of what it gives for rows of a table version.
+
+        Raises:
+            BadEventFilter: a column that the table does not have, or types that do not fit.
+        """
+        try:
+            return _Fitting(self.text, table).value(self._root)
+        except BadEventFilter as err:
+            raise type(err)(f"{self.path}, for table {table.id}: {err.words}") from None
+
+
+def _columns_of(node: Node) -> Iterator[str]:
+    if node.kind == "column":
+        yield node.value.lower()
+    for arg in node.args:
+        yield from _columns_of(arg)
 
 
 class _Absent(Exception):
@@ -216,7 +240,10 @@ class _Fitting:
             known = ", ".join(c.name for c in self.table.columns)
             why = f"there is no column {node.value!r} (it has: {known})"
             refuse(why, node.at, self.text, NoSuchColumn)
-        return replace(_column_value(column), at=node.at)
+        value = column_value(column)
+        # Only MySQL's collations say by their names that case does not count.
+        sensitive = value.sensitive or self.table.dialect != MYSQL
+        return replace(value, at=node.at, sensitive=sensitive)
 
 
 def _typed_literal(node: Node) -> Value:
@@ -251,18 +278,19 @@ _SAME: Final = {
     Kind.DOUBLE: ValueForm.DBL,
     Kind.JSON: ValueForm.OPAQUE,
     Kind.VECTOR: ValueForm.OPAQUE,
+    Kind.NUMERIC: ValueForm.OPAQUE,
 }
 
 
-def _column_value(column: Column) -> Value:
+def column_value(column: Column) -> Value:
     """Return a column as a value, in the form in which MySQL uses its type."""
     sql_type, kind = column.type, column.type.kind
 
     def run(images: ImageColumns) -> Datum:
-        found = images.column(column.name)
-        if found is None:
+        values = images.column(column.name)
+        if values is None:
             raise _Absent(f"the row images lack the column {column.name!r}")
-        return found
+        return values
 
     if kind in _SAME:
         sensitive = keeps_case(sql_type.collation)
@@ -271,7 +299,7 @@ def _column_value(column: Column) -> Value:
     if kind is Kind.FLOAT:
         return mapped(plain, ValueForm.DBL, lambda d: pc.cast(d, pa.float64()))
     if kind is Kind.DECIMAL:
-        digits, scale = sql_type.width or 10, sql_type.scale or 0
+        digits, scale = sql_type.size or 10, sql_type.scale or 0
         exact = pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
         return mapped(plain, ValueForm.DEC, lambda d: pc.cast(d, exact))
     if kind is Kind.INTEGER and not sql_type.unsigned:
@@ -286,8 +314,8 @@ def _column_value(column: Column) -> Value:
         return replace(whole, in_bits=kind is Kind.BIT)
     names = sql_type.elements
     text = _enum_text(names) if kind is Kind.ENUM else _set_text(names)
-    found = mapped(plain, ValueForm.TEXT, text, number=whole)
-    return replace(found, sensitive=keeps_case(sql_type.collation))
+    text_value = mapped(plain, ValueForm.TEXT, text, number=whole)
+    return replace(text_value, sensitive=keeps_case(sql_type.collation))
 
 
 def _enum_text(names: tuple[str, ...]) -> Callable[[Datum], Datum]:
@@ -302,9 +330,9 @@ def _set_text(names: tuple[str, ...]) -> Callable[[Datum], Datum]:
         return ",".join(n for place, n in enumerate(names) if members >> place & 1)
 
     def texts(numbers: Datum) -> Datum:
-        found = pc.dictionary_encode(numbers)  # few sets occur, however many rows there are
-        known = pa.array([text(m) for m in found.dictionary.to_pylist()], pa.large_utf8())
-        return known.take(found.indices)
+        encoded = pc.dictionary_encode(numbers)  # few sets occur, however many rows there are
+        known = pa.array([text(m) for m in encoded.dictionary.to_pylist()], pa.large_utf8())
+        return known.take(encoded.indices)
 
     return texts
 

@@ -39,10 +39,10 @@ def choose(conditions: Sequence[Value], results: Sequence[Value]) -> Value:
 
     def pick(*data: Datum) -> Datum:
         flags, values = data[: len(tests)], same_scale(data[len(tests) :])
-        found = values[-1]
+        chosen = values[-1]
         for flag, value in zip(reversed(flags), reversed(values[:-1]), strict=True):
-            found = pc.if_else(pc.fill_null(flag, False), value, found)
-        return found
+            chosen = pc.if_else(pc.fill_null(flag, False), value, chosen)
+        return chosen
 
     return joined(form, pick, *tests, *ways, at=results[0].at)
 
@@ -79,8 +79,8 @@ def _length(args: Sequence[Value]) -> Value:
 def _concat(args: Sequence[Value]) -> Value:
     empty = pa.scalar("", pa.large_utf8())
     texts = [as_text(a) for a in args]
-    found = joined(ValueForm.TEXT, lambda *d: pc.binary_join_element_wise(*d, empty), *texts)
-    return replace(found, at=args[0].at)
+    text_value = joined(ValueForm.TEXT, lambda *d: pc.binary_join_element_wise(*d, empty), *texts)
+    return replace(text_value, at=args[0].at)
 
 
 def _slice(value: Value, start: int, stop: int | None) -> Value:

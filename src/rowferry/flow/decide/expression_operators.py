@@ -129,11 +129,11 @@ def joined(form: ValueForm, kernel: Callable[..., Datum], *values: Value, at: in
 
 def is_among(value: Value, options: Sequence[Value]) -> Value:
     """Return `value IN (options)`: NULL where no option fits and one of them is NULL."""
-    found = [compare("=", value, option) for option in options]
-    if len(found) > 8 and (quick := _among_constants(value, options)):
+    equalities = [compare("=", value, option) for option in options]
+    if len(equalities) > 8 and (quick := _among_constants(value, options)):
         return quick
-    result = found[0]
-    for one in found[1:]:
+    result = equalities[0]
+    for one in equalities[1:]:
         result = joined(ValueForm.BOOL, pc.or_kleene, result, one, at=value.at)
     return result
 
@@ -210,8 +210,8 @@ def _shifted(kernel: Callable[[Datum, Datum], Datum]) -> Callable[[Datum, Datum]
     most = pa.scalar(63, pa.uint64())
 
     def shift(one: Datum, places: Datum) -> Datum:
-        found = kernel(one, pc.min_element_wise(places, most, skip_nulls=False))
-        return pc.if_else(pc.greater(places, most), pa.scalar(0, pa.uint64()), found)
+        shifted = kernel(one, pc.min_element_wise(places, most, skip_nulls=False))
+        return pc.if_else(pc.greater(places, most), pa.scalar(0, pa.uint64()), shifted)
 
     return shift
 
@@ -271,11 +271,11 @@ def _divide_decimals(one: Datum, other: Datum) -> Datum:
     # Arrow's quotient has the dividend's scale and the divisor's whole digits and one, cut off.
     if (lack := 4 - other.type.precision + other.type.scale) > 0:
         one = pc.cast(one, pa.decimal256(one.type.precision + lack, scale + lack))
-    found = pc.divide(one, other)
-    found = with_room(found)
-    rounded = pc.round(found, ndigits=digits, round_mode="half_towards_infinity")
-    excess = found.type.scale - digits
-    return pc.cast(rounded, pa.decimal256(found.type.precision - excess, digits))
+    quotient = pc.divide(one, other)
+    quotient = with_room(quotient)
+    rounded = pc.round(quotient, ndigits=digits, round_mode="half_towards_infinity")
+    excess = quotient.type.scale - digits
+    return pc.cast(rounded, pa.decimal256(quotient.type.precision - excess, digits))
 
 
 def _whole_quotient(one: Datum, other: Datum) -> Datum:
@@ -300,8 +300,8 @@ def _float_remainder(one: Datum, other: Datum) -> Datum:
     zero = pa.scalar(0.0)
     null = pc.or_(pc.is_null(one), pc.is_null(other))
     left, right = pc.fill_null(one, zero), pc.fill_null(other, pa.scalar(1.0))
-    found = np.fmod(_numpy(left), _numpy(right))
-    plain = pa.scalar(float(found)) if found.ndim == 0 else pa.array(found)
+    remainder = np.fmod(_numpy(left), _numpy(right))
+    plain = pa.scalar(float(remainder)) if remainder.ndim == 0 else pa.array(remainder)
     return pc.if_else(null, pa.scalar(None, pa.float64()), plain)
 
 

@@ -6,9 +6,10 @@ Precedence is MySQL's. What is not known here is refused with its place; nothing
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 from rowferry.errors import BadEventFilter, BadStatement
 from rowferry.mysql.ddl.cursor import (
@@ -77,6 +78,16 @@ _COMPARISONS: Final = {"=": "=", "<=>": "<=>", "<": "<", "<=": "<=", ">": ">", "
     "!=": "<>",
     "<>": "<>",
 }
+_Operators: TypeAlias = dict[str, tuple[int, str]]  # by symbol: how close they bind, and their kind
+_LOGIC: Final[_Operators] = {"OR": (0, "or"), "||": (0, "or"), "XOR": (1, "xor")} | {
+    "AND": (2, "and"),
+    "&&": (2, "and"),
+}
+_ARITHMETIC: Final[_Operators] = {
+    symbol: (level, {"MOD": "%", "DIV": "div"}.get(symbol, symbol))
+    for level, symbols in enumerate(("|", "&", "<< >>", "+ -", "* / % DIV MOD", "^"))
+    for symbol in symbols.split()
+}
 _REFUSED_OPERATORS: Final = frozenset({"->", "->>", ":="})
 # Words that begin or join expressions and so are no column names unless quoted.
 _RESERVED: Final = frozenset(
@@ -140,10 +151,10 @@ class _Reader:
     def whole(self) -> Node:
         if self.next.kind == END:
             self.fail("the expression is empty")
-        found = self.expression()
+        node = self.expression()
         if self.next.kind != END:
             self.fail(f"{self.next.text!r} does not fit here")
-        return found
+        return node
 
     def fail(self, why: str, at: int | None = None) -> NoReturn:
         if self.next.word in _REFUSED_OPERATORS:
@@ -152,10 +163,10 @@ class _Reader:
 
     def accept(self, *words: str) -> str:
         """Consume one of these words or symbols; return it, else empty text."""
-        found = self.next.word
-        if found and found in words:
+        word = self.next.word
+        if word and word in words:
             self.place += 1
-            return found
+            return word
         return ""
 
     def expect(self, word: str) -> None:
@@ -165,22 +176,28 @@ class _Reader:
     # --- operators -------------------------------------------------------------------------------
 
     def expression(self) -> Node:
-        left = self.exclusive()
-        while self.accept("OR", "||"):
-            left = Node("or", left.at, args=(left, self.exclusive()))
+        return self.joined(_LOGIC, self.negation)
+
+    def joined(self, operators: _Operators, inner: Callable[[], Node], loosest: int = 0) -> Node:
+        """Read what these operators join, of which those of a higher level bind closer."""
+        left = inner()
+        while binding := self.operator(operators, loosest):
+            level, kind = binding
+            left = Node(kind, left.at, args=(left, self.joined(operators, inner, level + 1)))
         return left
 
-    def exclusive(self) -> Node:
-        left = self.conjunction()
-        while self.accept("XOR"):
-            left = Node("xor", left.at, args=(left, self.conjunction()))
-        return left
-
-    def conjunction(self) -> Node:
-        left = self.negation()
-        while self.accept("AND", "&&"):
-            left = Node("and", left.at, args=(left, self.negation()))
-        return left
+    def operator(self, operators: _Operators, loosest: int) -> tuple[int, str] | None:
+        """Consume an operator that binds at least so close; else return None."""
+        word, size = self.next.word, 1
+        if word in ("<", ">"):  # `<<` and `>>` come as two tokens side by side
+            other = self.tokens[min(self.place + 1, len(self.tokens) - 1)]
+            if word == other.word and self.next.end == other.start:
+                word, size = word * 2, 2
+        binding = operators.get(word)
+        if binding is None or binding[0] < loosest:
+            return None
+        self.place += size
+        return binding
 
     def negation(self) -> Node:
         at = self.next.start
@@ -206,82 +223,40 @@ class _Reader:
         if not what:
             self.fail("expected NULL, TRUE, FALSE or UNKNOWN")
         kind = {"TRUE": "is true", "FALSE": "is false"}.get(what, "is null")
-        found = Node(kind, left.at, args=(left,))
-        return Node("not", left.at, args=(found,)) if negated else found
+        node = Node(kind, left.at, args=(left,))
+        return Node("not", left.at, args=(node,)) if negated else node
 
     def predicate(self) -> Node:
         left = self.bits()
         negated = self.next.text.upper() == "NOT" and bool(self.accept("NOT"))
         if self.accept("IN"):
-            found = Node("in", left.at, args=(left, *self.listed()))
+            node = Node("in", left.at, args=(left, *self.listed()))
         elif self.accept("BETWEEN"):
             low = self.bits()
             self.expect("AND")
-            found = Node("between", left.at, args=(left, low, self.predicate()))
+            node = Node("between", left.at, args=(left, low, self.predicate()))
         elif self.accept("LIKE"):
             pattern = self.bits()
             escape = "\\"
             if self.accept("ESCAPE"):
                 escape = self.one_character()
-            found = Node("like", left.at, escape, (left, pattern))
+            node = Node("like", left.at, escape, (left, pattern))
         elif self.accept("REGEXP", "RLIKE"):
-            found = Node("regexp", left.at, args=(left, self.bits()))
+            node = Node("regexp", left.at, args=(left, self.bits()))
         elif negated:
             self.fail("expected IN, BETWEEN, LIKE or REGEXP after NOT")
         else:
             return left
-        return Node("not", left.at, args=(found,)) if negated else found
+        return Node("not", left.at, args=(node,)) if negated else node
 
     def one_character(self) -> str:
         at, token = self.next.start, self.next
-        if token.kind != STRING or len(found := self.string()) > 1:
+        if token.kind != STRING or len(character := self.string()) > 1:
             self.fail("ESCAPE needs one character in quotes", at)
-        return found
+        return character
 
     def bits(self) -> Node:
-        left = self.masked()
-        while self.accept("|"):
-            left = Node("|", left.at, args=(left, self.masked()))
-        return left
-
-    def masked(self) -> Node:
-        left = self.shifted()
-        while self.accept("&"):
-            left = Node("&", left.at, args=(left, self.shifted()))
-        return left
-
-    def shifted(self) -> Node:
-        left = self.sum()
-        while operator := self.shift():
-            left = Node(operator, left.at, args=(left, self.sum()))
-        return left
-
-    def shift(self) -> str:
-        """Consume `<<` or `>>`, which come as two tokens side by side; else return empty text."""
-        one, other = self.next, self.tokens[min(self.place + 1, len(self.tokens) - 1)]
-        if one.word not in ("<", ">") or one.word != other.word or one.end != other.start:
-            return ""
-        self.place += 2
-        return one.word * 2
-
-    def sum(self) -> Node:
-        left = self.product()
-        while operator := self.accept("+", "-"):
-            left = Node(operator, left.at, args=(left, self.product()))
-        return left
-
-    def product(self) -> Node:
-        left = self.exclusive_bits()
-        while operator := self.accept("*", "/", "%", "DIV", "MOD"):
-            kind = {"MOD": "%", "DIV": "div"}.get(operator, operator)
-            left = Node(kind, left.at, args=(left, self.exclusive_bits()))
-        return left
-
-    def exclusive_bits(self) -> Node:
-        left = self.sign()
-        while self.accept("^"):
-            left = Node("^", left.at, args=(left, self.sign()))
-        return left
+        return self.joined(_ARITHMETIC, self.sign)
 
     def sign(self) -> Node:
         at = self.next.start
@@ -299,11 +274,11 @@ class _Reader:
             return Node("~", at, args=(self.sign(),))
         if self.accept("BINARY"):
             return Node("binary", at, args=(self.sign(),))
-        found = self.primary()
+        node = self.primary()
         while self.accept("COLLATE"):
             name = self.string() if self.next.kind == STRING else self.word("a collation")
-            found = Node("collate", found.at, name.lower(), (found,))
-        return found
+            node = Node("collate", node.at, name.lower(), (node,))
+        return node
 
     # --- what operators join ---------------------------------------------------------------------
 
@@ -347,21 +322,21 @@ class _Reader:
         self.expect("(")
         if self.next.word == "SELECT":
             self.fail("subqueries are not supported")
-        found = self.expression()
+        node = self.expression()
         if self.next.word == ",":
             self.fail("rows of several values are not supported")
         self.expect(")")
-        return found
+        return node
 
     def listed(self) -> list[Node]:
         self.expect("(")
         if self.next.word == "SELECT":
             self.fail("subqueries are not supported")
-        found = [self.expression()]
+        nodes = [self.expression()]
         while self.accept(","):
-            found.append(self.expression())
+            nodes.append(self.expression())
         self.expect(")")
-        return found
+        return nodes
 
     def case(self, at: int) -> Node:
         """Read CASE; a simple one (CASE x WHEN 1 …) becomes comparisons."""
@@ -401,12 +376,12 @@ class _Reader:
     def arguments(self, name: str) -> list[Node]:
         """Read `(a, b)`; `SUBSTRING(a FROM b FOR c)` is the same with other words."""
         self.expect("(")
-        found = [self.expression()]
+        nodes = [self.expression()]
         joints = (",", "FROM", "FOR") if name == "substring" else (",",)
         while self.accept(*joints):
-            found.append(self.expression())
+            nodes.append(self.expression())
         self.expect(")")
-        return found
+        return nodes
 
     def changing(self, token: SqlToken) -> NoReturn:
         self.fail(f"{token.text.lower()}() is not the same on every replay and is refused")
@@ -428,12 +403,12 @@ class _Reader:
 
     def string(self) -> str:
         """Consume a text in quotes; neighbours join, as in MySQL."""
-        found = ""
+        text = ""
         while self.next.kind == STRING:
             token = self.next
-            found += _unquoted(self.text[token.start : token.end])
+            text += _unquoted(self.text[token.start : token.end])
             self.place += 1
-        return found
+        return text
 
     def number(self, lead: str = "", at: int | None = None) -> Node:
         token = self.next
@@ -467,11 +442,11 @@ def _unquoted(literal: str) -> str:
     start = literal[:1] not in ("'", '"')  # N'…'
     quote, inner = literal[start], literal[start + 1 : -1]
 
-    def plain(found: re.Match[str]) -> str:
-        if found[0] == quote * 2:
+    def plain(match: re.Match[str]) -> str:
+        if match[0] == quote * 2:
             return quote
-        char = found[0][1]
-        return found[0] if char in "%_" else _ESCAPES.get(char, char)
+        char = match[0][1]
+        return match[0] if char in "%_" else _ESCAPES.get(char, char)
 
     return re.sub(rf"\\(?s:.)|{quote}{quote}", plain, inner)
 

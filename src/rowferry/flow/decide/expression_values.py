@@ -56,8 +56,8 @@ class ImageColumns:
         if name not in self._names:
             return None
         if name not in self._columns:
-            found = self._image.field(name)
-            self._columns[name] = found if self._wanted is None else found.take(self._wanted)
+            values = self._image.field(name)
+            self._columns[name] = values if self._wanted is None else values.take(self._wanted)
         return self._columns[name]
 
 
@@ -132,11 +132,11 @@ def moment_text(written: str) -> str:
     Raises:
         Unfit: it is none.
     """
-    found = _DATE.fullmatch(written) or _DATE_DIGITS.fullmatch(written)
-    parts = [int(p or 0) for p in found.groups()[:6]] if found else [0, 13]
-    if found is None or parts[1] > 12 or parts[2] > 31 or parts[3] > 23 or max(parts[4:6]) > 59:
+    match = _DATE.fullmatch(written) or _DATE_DIGITS.fullmatch(written)
+    parts = [int(p or 0) for p in match.groups()[:6]] if match else [0, 13]
+    if match is None or parts[1] > 12 or parts[2] > 31 or parts[3] > 23 or max(parts[4:6]) > 59:
         raise Unfit(f"{written!r} is not a date; write it as '2024-01-31 23:59:59'")
-    fraction = (found[7] or "").ljust(6, "0")
+    fraction = (match[7] or "").ljust(6, "0")
     year, month, day, hour, minute, second = parts
     return f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{fraction}"
 
@@ -147,12 +147,12 @@ def time_micros(written: str) -> int:
     Raises:
         Unfit: it is none.
     """
-    found = _TIME.fullmatch(written)
-    if found is None or int(found[3]) > 59 or int(found[4] or 0) > 59:
+    match = _TIME.fullmatch(written)
+    if match is None or int(match[3]) > 59 or int(match[4] or 0) > 59:
         raise Unfit(f"{written!r} is not a time; write it as '12:59:59'")
-    seconds = (int(found[2]) * 60 + int(found[3])) * 60 + int(found[4] or 0)
-    micros = seconds * 1_000_000 + int((found[5] or "").ljust(6, "0"))
-    return -micros if found[1] else micros
+    seconds = (int(match[2]) * 60 + int(match[3])) * 60 + int(match[4] or 0)
+    micros = seconds * 1_000_000 + int((match[5] or "").ljust(6, "0"))
+    return -micros if match[1] else micros
 
 
 # --- from one form to another --------------------------------------------------------------------
@@ -199,8 +199,8 @@ def as_number(value: Value) -> Value:
 
 def as_double(value: Value) -> Value:
     """Return a value as DOUBLE."""
-    found = as_number(value)
-    return found if found.form is ValueForm.DBL else mapped(found, ValueForm.DBL, _to_double)
+    number = as_number(value)
+    return number if number.form is ValueForm.DBL else mapped(number, ValueForm.DBL, _to_double)
 
 
 def _to_double(data: Datum) -> Datum:

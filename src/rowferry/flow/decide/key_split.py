@@ -77,18 +77,18 @@ def _key_columns(table: TableSchema, before: pa.StructType, after: pa.StructType
 
 def differs(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
     """Compare two columns row by row: NULL equals NULL, NaN equals NaN."""
-    found = pc.not_equal(one, other)
+    unequal = pc.not_equal(one, other)
     if pa.types.is_floating(one.type):
-        found = pc.and_not(found, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+        unequal = pc.and_not(unequal, pc.and_(pc.is_nan(one), pc.is_nan(other)))
     if one.null_count or other.null_count:
-        found = pc.if_else(
+        unequal = pc.if_else(
             pc.and_(one.is_valid(), other.is_valid()),
-            found,
+            unequal,
             pc.xor(one.is_null(), other.is_null()),
         )
-    return _numpy(found)
+    return _numpy(unequal)
 
 
 def _numpy(flags: Any) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = flags.to_numpy(zero_copy_only=False)
-    return found
+    mask: npt.NDArray[np.bool_] = flags.to_numpy(zero_copy_only=False)
+    return mask

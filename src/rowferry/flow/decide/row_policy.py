@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.event_counts import DELETED_ROW, FOREIGN, HARD_DELETE, EventCounts
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.errors import TableNotActiveActive
 from rowferry.flow.decide.key_split import differs
@@ -47,6 +48,7 @@ def by_policy(
     active_active: bool,
     cluster_index: int = 0,
     stamps: Stamps = Stamps.BY_TRANSACTIONS,
+    counts: EventCounts | None = None,
 ) -> Rows:
     """Return what of a chunk goes on, and as what; of a table without flags, the chunk itself.
 
@@ -55,6 +57,7 @@ def by_policy(
         active_active: whether the mode is on.
         cluster_index: of the source's cluster, for timestamps that are made here.
         stamps: what counts as the moment of a row that does not tell its own.
+        counts: takes how many rows are left out, and why.
 
     Raises:
         TableNotActiveActive: `_tidb_softdelete_time` is missing, an old row that must be looked
@@ -64,13 +67,16 @@ def by_policy(
     if not (table.is_active_active_table or table.is_soft_delete_table) or not len(rows):
         return rows
     require_column(table, SOFT_DELETE_TIME)
-    return newest_wins(rows, cluster_index, stamps) if active_active else as_plain_rows(rows)
+    counted = counts or EventCounts()
+    if active_active:
+        return newest_wins(rows, cluster_index, stamps, counted)
+    return as_plain_rows(rows, counted)
 
 
 # --- the mode is off -----------------------------------------------------------------------------
 
 
-def as_plain_rows(rows: Rows) -> Rows:
+def as_plain_rows(rows: Rows, counts: EventCounts) -> Rows:
     """Return a chunk as readers see it who know nothing of soft delete.
 
     A delete is dropped: the row was deleted for them when it was marked. An update that marks a row
@@ -85,7 +91,10 @@ def as_plain_rows(rows: Rows) -> Rows:
     if updates.any():
         _require_old_rows(rows, updates)
         before, after = _marked(rows, rows.before), _marked(rows, rows.after)
-    keep = ~deletes & ~(updates & before & after)
+    buried = updates & before & after
+    keep = ~deletes & ~buried
+    counts.add(HARD_DELETE, int(deletes.sum()))
+    counts.add(DELETED_ROW, int(buried.sum()))
     gone = updates & ~before & after
     if gone.any():
         new_op = op.copy()
@@ -107,7 +116,7 @@ def _require_old_rows(rows: Rows, updates: Flags) -> None:
 # --- the mode is on ------------------------------------------------------------------------------
 
 
-def newest_wins(rows: Rows, cluster_index: int, stamps: Stamps) -> Rows:
+def newest_wins(rows: Rows, cluster_index: int, stamps: Stamps, counts: EventCounts) -> Rows:
     """Return a chunk as rows that the downstream takes if they are newer than its own.
 
     Deletes are dropped, and so are rows that another cluster wrote. `_tidb_origin_ts` becomes the
@@ -115,9 +124,12 @@ def newest_wins(rows: Rows, cluster_index: int, stamps: Stamps) -> Rows:
     as deleted and of the new one.
     """
     keep = rows.op != Op.DELETE
+    counts.add(HARD_DELETE, int((~keep).sum()))
     origin = _name(rows, ORIGIN_TS)
     if origin is not None:
-        keep &= _numpy(rows.after.field(origin).is_null())
+        own = _numpy(rows.after.field(origin).is_null())
+        counts.add(FOREIGN, int((keep & ~own).sum()))
+        keep &= own
     if not keep.all():
         rows = rows.take(np.flatnonzero(keep))
     if not len(rows):
@@ -246,5 +258,5 @@ def _made(rows: Rows, op: pa.Array, before: pa.StructArray, after: pa.StructArra
 
 
 def _numpy(flags: Any) -> Flags:
-    found: Flags = flags.to_numpy(zero_copy_only=False)
-    return found
+    mask: Flags = flags.to_numpy(zero_copy_only=False)
+    return mask

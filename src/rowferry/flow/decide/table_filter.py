@@ -14,37 +14,10 @@ from typing import Any, Final
 
 import re2
 
+from rowferry.change.dialect import fold
 from rowferry.change.remembered import Remembered
 from rowferry.errors import BadFilterRule
 from rowferry.spec.config_file import read_rule_file
-
-SYSTEM_DATABASES: Final = frozenset(
-    {
-        "dm_heartbeat",
-        "information_schema",
-        "inspection_schema",
-        "lightning_task_info",
-        "metrics_schema",
-        "mysql",
-        "performance_schema",
-        "sys",
-        "tidb_cdc",
-        "workload_schema",
-    }
-)
-
-
-def is_system_database(name: str) -> bool:
-    """Return whether a database is never captured, whatever the rules say."""
-    return fold(name) in SYSTEM_DATABASES
-
-
-def fold(name: str) -> str:
-    """Return a name in lower case, character by character.
-
-    `str.lower` looks at neighbours (a final sigma) and may lengthen a name; the reference does not.
-    """
-    return name.lower() if name.isascii() else "".join(c.lower()[0] for c in name)
 
 
 class TableFilter:
@@ -107,10 +80,10 @@ def named_by(rule: str, case_sensitive: bool = False) -> tuple[str | None, str |
     Raises:
         BadFilterRule: a syntax error, or no rule at all.
     """
-    found = [*_parse_line(rule, "", case_sensitive)]
-    if not found:
+    rules = [*_parse_line(rule, "", case_sensitive)]
+    if not rules:
         raise BadFilterRule(f"not a rule: {rule!r}; write DATABASE.TABLE")
-    return found[0].database.literal, found[0].table.literal
+    return rules[0].database.literal, rules[0].table.literal
 
 
 # --- reading rules -------------------------------------------------------------------------------
@@ -185,16 +158,16 @@ def _parse_part(text: str, case_sensitive: bool) -> tuple[_Part, str]:
     if first in ("", "."):
         raise _Wrong("syntax error: missing pattern")
     if first == "/":
-        found = _REGEX.match(text)
-        if not found:
+        match = _REGEX.match(text)
+        if not match:
             raise _Wrong("syntax error: incomplete regexp")
-        return _Part(regex=_compile(found[0][1:-1], case_sensitive)), text[found.end() :]
+        return _Part(regex=_compile(match[0][1:-1], case_sensitive)), text[match.end() :]
     if first in _QUOTED:
-        found = _QUOTED[first].match(text)
-        if not found:
+        match = _QUOTED[first].match(text)
+        if not match:
             raise _Wrong("syntax error: incomplete quoted identifier")
-        name = found[0][1:-1].replace(first * 2, first)
-        return _literal(name, case_sensitive), text[found.end() :]
+        name = match[0][1:-1].replace(first * 2, first)
+        return _literal(name, case_sensitive), text[match.end() :]
     return _parse_glob(text, case_sensitive)
 
 
@@ -225,12 +198,12 @@ def _glob_token(text: str, here: int) -> tuple[str, str, str]:
     if char in "*?":
         return char, "", ".*" if char == "*" else "."
     if char == "[":
-        found = _CLASS.match(text, here)
-        if not found:
+        match = _CLASS.match(text, here)
+        if not match:
             raise _Wrong("syntax error: failed to parse character class")
-        inner = found[0][1:-1]
+        inner = match[0][1:-1]
         head = {"!": "^", "^": "\\^"}.get(inner[0], inner[0])
-        return found[0], "", f"[{head}{inner[1:]}]"
+        return match[0], "", f"[{head}{inner[1:]}]"
     if char == "\\":
         escaped = text[here + 1 : here + 2]
         if not escaped:
@@ -286,8 +259,8 @@ def search_pattern(pattern: str) -> Callable[[str], bool]:
     """
     if why := bad_pattern(pattern):
         raise ValueError(why)
-    found = _compile(pattern, case_sensitive=False)
-    return lambda text: found.search(text) is not None
+    compiled = _compile(pattern, case_sensitive=False)
+    return lambda text: compiled.search(text) is not None
 
 
 def bad_pattern(pattern: str) -> str:

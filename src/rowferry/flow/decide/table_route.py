@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.dialect import SourceDialect
 from rowferry.change.table import TableId
 from rowferry.errors import BadFilterRule, BadRoute, BadStatement
 from rowferry.flow.decide.table_filter import TableFilter
-from rowferry.mysql.ddl.rename import rename_tables
 from rowferry.spec.dispatch_rules import DispatchRule
 
 _EXPRESSION: Final = re.compile(r"(?:[^{}]|\{schema\}|\{table\})*")
@@ -29,8 +29,10 @@ class TableRoutes:
     Remembers, for one run, which table has which name, so that no two come to share one.
     """
 
-    def __init__(self, rules: Sequence[DispatchRule], case_sensitive: bool) -> None:
-        """Read the rules.
+    def __init__(
+        self, rules: Sequence[DispatchRule], case_sensitive: bool, dialect: SourceDialect
+    ) -> None:
+        """Read the rules; `dialect` is that of the statements whose names are replaced.
 
         Raises:
             BadRoute: an expression with other braces than {schema} and {table}.
@@ -38,6 +40,7 @@ class TableRoutes:
         """
         routed = [r for r in rules if r.target_schema or r.target_table]
         self.any = bool(routed)
+        self._dialect = dialect
         self._routes = [_read(r, case_sensitive) for r in routed]
         self._holders: dict[TableId, TableId] = {}  # by the name that is written
 
@@ -100,7 +103,7 @@ class TableRoutes:
         previous = self.target(change.previous) if change.previous else None
         try:
             home = (change.previous or change.table).database
-            query = rename_tables(change.query, home, self.target)
+            query = self._dialect.rename_tables(change.query, home, self.target)
         except BadStatement as err:
             raise BadRoute(f"names in a statement cannot be replaced: {err.words}") from None
         return replace(

@@ -31,8 +31,8 @@ class _Places:
         known = self._last
         if known[0] is not slices:
             places = enumerate(slices)
-            found = {(s.table_id, s.version, s.physical_id): place for place, s in places}
-            known = self._last = (slices, found)
+            by_key = {(s.table_id, s.version, s.physical_id): place for place, s in places}
+            known = self._last = (slices, by_key)
         return known[1]
 
 

@@ -32,16 +32,16 @@ _POLYNOMIAL = 0xEDB88320
 
 def _remainders() -> npt.NDArray[np.uint64]:
     """Return, for a byte followed by 0 to 7 zero bytes, what it adds to the remainder."""
-    found = np.zeros((8, 256), np.uint64)
+    table = np.zeros((8, 256), np.uint64)
     for byte in range(256):
         rest = byte
         for _ in range(8):
             rest = rest >> 1 ^ (_POLYNOMIAL if rest & 1 else 0)
-        found[0, byte] = rest
+        table[0, byte] = rest
     for zeros in range(1, 8):
-        before = found[zeros - 1]
-        found[zeros] = before >> np.uint64(8) ^ found[0, before & np.uint64(255)]
-    return found
+        before = table[zeros - 1]
+        table[zeros] = before >> np.uint64(8) ^ table[0, before & np.uint64(255)]
+    return table
 
 
 _T0, _T1, _T2, _T3, _T4, _T5, _T6, _T7 = (np.ascontiguousarray(t) for t in _remainders())
@@ -153,7 +153,7 @@ def hash_rows(start: Any, which: Any, slots: Ints, states: Any, out: Any) -> int
         out: one uint32 for each row.
     """
     for row in range(len(out)):
-        found = start
+        mixed = start
         image = which[row]
         for column in range(len(states)):
             slot = slots[image, column]
@@ -170,8 +170,8 @@ def hash_rows(start: Any, which: Any, slots: Ints, states: Any, out: Any) -> int
                 if not 0 <= first <= last <= slot[SIZE]:
                     return row
                 state = _add_text(states[column], slot[DATA] + first, last - first)
-            found ^= state ^ _ONES
-        out[row] = found
+            mixed ^= state ^ _ONES
+        out[row] = mixed
     return DONE
 
 

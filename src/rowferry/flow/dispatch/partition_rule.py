@@ -94,8 +94,8 @@ def hashed_columns(rule: ByIndex | ByColumns, table: TableSchema) -> tuple[Colum
         BadDispatchRule: the table has no index of that name.
     """
     if isinstance(rule, ByColumns):
-        found = [table.by_name[n.lower()] for n in rule.columns if n.lower() in table.by_name]
-        return tuple(c for c in found if c.generated != "virtual") or None
+        columns = [table.by_name[n.lower()] for n in rule.columns if n.lower() in table.by_name]
+        return tuple(c for c in columns if c.generated != "virtual") or None
     names: Sequence[str] = table.handle_key
     if rule.index:
         names = named_index(table, rule.index).columns
@@ -133,11 +133,11 @@ def _names(rule: DispatchRule, inner: str) -> list[str]:
         raise _wrong(rule, "partition", "names no column")
     names, here, more = [], 0, True
     while more:
-        found = _NAME.match(inner, here)
-        if found is None:
+        match = _NAME.match(inner, here)
+        if match is None:
             raise _wrong(rule, "partition", "is not a list of columns such as [a, b] or [`a,b`, c]")
-        names.append(found[1].replace("``", "`") if found[1] else found[2])
-        here, more = found.end(), found[3] == ","
+        names.append(match[1].replace("``", "`") if match[1] else match[2])
+        here, more = match.end(), match[3] == ","
     return names
 
 

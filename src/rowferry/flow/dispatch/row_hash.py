@@ -111,10 +111,10 @@ def _values(
 ) -> dict[str, _Values]:
     """Return those of the columns that an image has, by name."""
     wanted = {c.name for c in columns}
-    found = {}
+    values_of = {}
     for field in fields(table, image):
         if field.column.name in wanted:
             is_float = field.column.type.kind in _FLOATS
             values = float_text(field.values, PLAIN) if is_float else field.values
-            found[field.column.name] = _Values(values, field.values)
-    return found
+            values_of[field.column.name] = _Values(values, field.values)
+    return values_of

@@ -18,10 +18,10 @@ from rowferry.flow.dispatch.partition_rule import (
     named_index,
     parse_partition,
 )
-from rowferry.flow.dispatch.topics import TopicRule, wrong_topic
+from rowferry.flow.dispatch.topics import PLAIN_NAMES, TopicForm, TopicRule
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import DispatchRule, dispatch_rules
-from rowferry.spec.feed_options import CASE_SENSITIVE, TOP
+from rowferry.spec.feed_options import FeedOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,11 @@ class DispatchRules:
     """
 
     def __init__(
-        self, spec: ChangefeedSpec, default_topic: str, one_table_per_topic: bool = False
+        self,
+        spec: ChangefeedSpec,
+        default_topic: str,
+        one_table_per_topic: bool = False,
+        form: TopicForm = PLAIN_NAMES,
     ) -> None:
         """Read the rules.
 
@@ -50,6 +54,7 @@ class DispatchRules:
             spec: the changefeed.
             default_topic: where rows go that no rule gives a topic.
             one_table_per_topic: the protocol cannot have two tables in one topic.
+            form: where topics are; names are whole ones from here on.
 
         Raises:
             BadDispatchRule: an expression that cannot be used; names the rule.
@@ -58,11 +63,12 @@ class DispatchRules:
         """
         if not default_topic:
             raise BadUri("no topic is specified in sink-uri: add it as the path, host:port/topic")
-        if why := wrong_topic(default_topic):
+        if why := form.wrong(default_topic):
             raise BadUri(f"the sink URI names the topic {default_topic!r}: {why}")
-        self.default_topic = default_topic
+        self.default_topic = "".join(form.split(default_topic))
+        self._form = form
         self.one_table_per_topic = one_table_per_topic
-        case_sensitive = spec.options(TOP)[CASE_SENSITIVE]
+        case_sensitive = spec.options(FeedOptions).case_sensitive
         self._rules = [self._read(rule, case_sensitive) for rule in dispatch_rules(spec)]
 
     def topic_of(self, table: TableId) -> str:
@@ -137,7 +143,8 @@ class DispatchRules:
         except BadFilterRule as err:
             raise BadFilterRule(f"{rule.path}.matcher: {err.words}") from None
         try:
-            topic = TopicRule.parse(rule.topic, self.one_table_per_topic) if rule.topic else None
+            one_table, form = self.one_table_per_topic, self._form
+            topic = TopicRule.parse(rule.topic, one_table, form) if rule.topic else None
         except BadDispatchRule as err:
             raise BadDispatchRule(f"{rule.path}.topic: {err.words}") from None
         return _Rule(rule, tables, parse_partition(rule), topic)

@@ -16,6 +16,7 @@ _PLAIN: Final = r"[A-Za-z0-9._-]*"
 _DYNAMIC: Final = re.compile(rf"{_PLAIN}(\{{schema\}})?({_PLAIN}\{{table\}})?{_PLAIN}")
 _BOTH: Final = re.compile(rf"{_PLAIN}\{{schema\}}{_PLAIN}\{{table\}}{_PLAIN}")
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9._-]")
+_SLASHES: Final = re.compile(r"[:/]")
 _DOTS: Final = {".": "_", "..": "__"}
 
 
@@ -29,13 +30,44 @@ def wrong_topic(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicForm:
+    """Where the topics of a queue are: what stands before their names.
+
+    Attributes:
+        lead: a pattern of that; "": names stand alone.
+        home: what stands there where nobody says it.
+        words: how people write a whole name.
+    """
+
+    lead: str = ""
+    home: str = ""
+    words: str = "topic"
+
+    def split(self, name: str) -> tuple[str, str]:
+        """Return what stands before a name, or would, and the name."""
+        match = re.match(self.lead, name) if self.lead else None
+        return (match[0], name[match.end() :]) if match else (self.home, name)
+
+    def wrong(self, name: str) -> str:
+        """Return what is wrong with a topic's name; "" for nothing."""
+        place, local = self.split(name)
+        why = "it names no one place" if "{" in place else wrong_topic(local)
+        return f"{why}; write it as {self.words}" if why and self.lead else why
+
+
+PLAIN_NAMES: Final = TopicForm()
+
+
+@dataclass(frozen=True, slots=True)
 class TopicRule:
-    """Which topic the rows of a table go to."""
+    """Which topic the rows of a table go to; its expression is a whole name."""
 
     expression: str
 
     @classmethod
-    def parse(cls, expression: str, one_table_per_topic: bool = False) -> TopicRule:
+    def parse(
+        cls, expression: str, one_table_per_topic: bool = False, form: TopicForm = PLAIN_NAMES
+    ) -> TopicRule:
         """Read an expression.
 
         Args:
@@ -43,25 +75,29 @@ class TopicRule:
                 in this order.
             one_table_per_topic: the protocol cannot have two tables in one topic, so that both
                 must be there.
+            form: where topics are; an expression without a place has the home's.
 
         Raises:
             BadDispatchRule: it is neither, or names no possible topic.
         """
         lead = f"invalid topic expression: {expression}"
-        if one_table_per_topic and not _BOTH.fullmatch(expression):
+        place, local = form.split(expression)
+        flat = _SLASHES.sub("", place) + local
+        if one_table_per_topic and not _BOTH.fullmatch(flat):
             raise BadDispatchRule(
                 f"{lead}: topic rule for Avro must contain {{schema}} and {{table}}, in this "
                 "order: a topic holds one table"
             )
-        if _STATIC.fullmatch(expression):
-            if why := wrong_topic(expression):
+        if _STATIC.fullmatch(flat):
+            if why := wrong_topic(local):
                 raise BadDispatchRule(f"{lead}: {why}")
-        elif not _DYNAMIC.fullmatch(expression):
+        elif not local or not _DYNAMIC.fullmatch(flat):
+            before = f", behind {form.words.rpartition('/')[0]}/" if form.lead else ""
             raise BadDispatchRule(
                 f"{lead}: it has letters, digits, '.', '_' and '-', and may have {{schema}} and, "
-                "after it, {table}"
+                f"after it, {{table}}{before}"
             )
-        return cls(expression)
+        return cls(place + local)
 
     @property
     def static(self) -> bool:
@@ -73,8 +109,9 @@ class TopicRule:
         if self.static:
             return self.expression
         name = self.expression.replace("{schema}", _FOREIGN.sub("_", table.database))
-        name = name.replace("{table}", _FOREIGN.sub("_", table.table))[:LONGEST]
-        return _DOTS.get(name, name)
+        name = name.replace("{table}", _FOREIGN.sub("_", table.table))
+        place, slash, local = name.rpartition("/")
+        return place + slash + _DOTS.get(local, local)[:LONGEST]
 
     def tables_of(self, topic: str) -> Iterator[tuple[str | None, str | None]]:
         """Yield databases and tables whose rows would go to this topic; None: one of any name.
@@ -88,16 +125,16 @@ class TopicRule:
         pattern = re.escape(self.expression)
         for name in ("schema", "table"):
             pattern = pattern.replace(rf"\{{{name}\}}", f"(?P<{name}>{_PLAIN})")
-        found = re.fullmatch(pattern, topic)
-        if found is None:
+        match = re.fullmatch(pattern, topic)
+        if match is None:
             return
-        names = found.groupdict()
+        names = match.groupdict()
         if len(names) < 2:
             yield names.get("schema"), names.get("table")
             return
         # Every way to cut what stands between head and tail, e.g. `a_b_c` by `{schema}_{table}`.
         middle = self.expression.partition("{schema}")[2].partition("{table}")[0]
-        body = topic[found.start("schema") : found.end("table")]
+        body = topic[match.start("schema") : match.end("table")]
         for cut in range(len(body) - len(middle) + 1):
             if body.startswith(middle, cut):
                 yield body[:cut], body[cut + len(middle) :]

@@ -113,10 +113,10 @@ class BucketStore:
     def get(self, name: str) -> bytes:
         """Read an object."""
         moment("read claim check object")
-        found = self._files.get(name)
-        if found is None:
+        content = self._files.get(name)
+        if content is None:
             raise DecodeError(f"claim check {name}: it cannot be read: there is no such object")
-        return found.data
+        return content.data
 
 
 def open_store(uri: str, path: str) -> ClaimStore:
@@ -125,17 +125,17 @@ def open_store(uri: str, path: str) -> ClaimStore:
     Raises:
         BadOption: it is no URI of a storage that claim checks can use.
     """
-    found = Uri.parse(uri, "claim-check storage")
+    place = Uri.parse(uri, "claim-check storage")
     try:
-        sink = _storage(found)
+        sink = _storage(place)
     except BadInput as err:
         raise BadOption(f"{path}: {err.words}") from None
     if sink.in_directory:
-        if found.address not in ("", "localhost") or not found.path.strip("/"):
+        if place.address not in ("", "localhost") or not place.path.strip("/"):
             raise BadOption(f"{path}: write the whole path, as file:///some/directory")
-        return FolderStore(Path(found.path))
+        return FolderStore(Path(place.path))
     try:
-        return BucketStore(_bucket(sink, found))
+        return BucketStore(_bucket(sink, place))
     except BadInput as err:
         raise BadOption(f"{path}: {err.words}") from None
 
@@ -194,9 +194,9 @@ class ClaimChecks:
         if self._raw:
             return None, data
         try:
-            found = json.loads(data)
-            key = b64decode(found["key"], validate=True) if found["key"] else None
-            return key, b64decode(found["value"], validate=True)
+            pair = json.loads(data)
+            key = b64decode(pair["key"], validate=True) if pair["key"] else None
+            return key, b64decode(pair["value"], validate=True)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DecodeError(f"claim check {location!r}: the file is damaged") from None
 

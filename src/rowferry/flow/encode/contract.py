@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
-from rowferry.change.table import TableSchema
+from rowferry.change.sqltype import COMMON_KINDS, Kind
+from rowferry.change.table import Column, TableSchema
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import SinkTraits
@@ -58,6 +59,8 @@ class CodecTraits:
         body: how its messages are joined to one text; None: they are not.
         needs_old_rows: a delete has all columns of its row.
         large_rows: how it tells of rows that are too large; None: it has no such messages.
+        kinds: what column types may be for it to have a form; a table with another one is refused.
+        binary_keys: messages' keys are no text.
     """
 
     file_suffix: str
@@ -68,6 +71,8 @@ class CodecTraits:
     body: TextBody | None = None
     needs_old_rows: bool = False
     large_rows: LargeRows | None = None
+    kinds: frozenset[Kind] = COMMON_KINDS
+    binary_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +82,17 @@ class Encoded:
     `values` is a large_binary array whose data buffer is contiguous: a file of these messages is
     that buffer. `keys` is None where the format has no keys. `rows` is how many row changes are in
     it, where that is not one for each value (0 for a file's head). `partitions` has the partition
-    of each message, where there are any. A null value is a message without one (a tombstone).
+    of each message, where there are any. A null value is a message without one (a tombstone);
+    `tombstones` says behind which messages `batch` is to put one, and `lead` is a message that it
+    is to put before all others.
     """
 
     values: pa.LargeBinaryArray
     keys: pa.LargeBinaryArray | None = None
     rows: int | None = None
     partitions: npt.NDArray[np.int32] | None = None
+    tombstones: npt.NDArray[np.bool_] | None = None
+    lead: bytes | None = None
 
     @property
     def row_count(self) -> int:
@@ -93,20 +102,22 @@ class Encoded:
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        found = self.values
-        if len(found) == 0:
+        values = self.values
+        if len(values) == 0:
             return 0
-        offsets = found.buffers()[1]
+        offsets = values.buffers()[1]
         view = memoryview(offsets).cast("q")
-        return int(view[found.offset + len(found)] - view[found.offset])
+        return int(view[values.offset + len(values)] - view[values.offset])
 
     def value_bytes(self) -> memoryview:
         """Return all values one after the other, without a copy."""
-        found = self.values
-        if len(found) == 0:
+        values = self.values
+        if len(values) == 0:
             return memoryview(b"")
-        view = memoryview(found.buffers()[1]).cast("q")
-        return memoryview(found.buffers()[2])[view[found.offset] : view[found.offset + len(found)]]
+        view = memoryview(values.buffers()[1]).cast("q")
+        return memoryview(values.buffers()[2])[
+            view[values.offset] : view[values.offset + len(values)]
+        ]
 
 
 class Format(Protocol):
@@ -145,6 +156,18 @@ class StoredFormat(Format, Protocol):
     @property
     def unseen_moves(self) -> str:
         """Why an update that changes a key does not tell the old one; "": it does."""
+
+
+@runtime_checkable
+class PlainValues(Protocol):
+    """A format whose bytes tell whether they can hold a value, without being decoded."""
+
+    def plain_value(self, column: Column, text: str) -> bytes:
+        """Return bytes that are in every file or message with this value in this column.
+
+        `text` is a whole number, or a word of ASCII letters, digits, `_` and `-`; a digit before or
+        behind the bytes makes another number of it. Empty: nothing is known of such a column.
+        """
 
 
 class RowFile(Protocol):
@@ -219,11 +242,26 @@ class Codec(Format, Protocol):
         """
 
 
+class MessageCodec:
+    """What most codecs have in common: a base for those that are like them."""
+
+    def probe(self) -> None:
+        """Ask nothing: most formats need no other service."""
+
+    def file_head(self, table: TableSchema) -> bytes:
+        """Return nothing: files begin with the first row."""
+        return b""
+
+    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
+        """Return messages as they are: each row is a message of its own."""
+        return messages
+
+
 @runtime_checkable
 class JoiningCodec(Codec, Protocol):
-    """A codec of files that can encode chunks of tables made alike with one call."""
+    """A codec of files that can encode chunks of tables of the same layout with one call."""
 
-    def encode_alike(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
+    def encode_same_layout(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
         """Encode neighbours (see `Cut`), the same bytes for each row as `encode_rows` gives.
 
         `whole` has the rows of all parts, one part behind the other, and the first one's table.

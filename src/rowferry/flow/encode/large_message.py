@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.plan import Topic
+from rowferry.change.table import TableId
 from rowferry.columnar.inflate import LONGEST_ROW, inflated
 from rowferry.columnar.render import text_buffers
 from rowferry.errors import BadOption, DecodeError, MessageTooLarge, OptionsConflict
@@ -22,48 +23,49 @@ from rowferry.flow.encode.contract import Encoded, LargeRows
 from rowferry.flow.encode.options import one_of_or_empty
 from rowferry.registry import CODECS
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, Options, OptionTable, flag, text
+from rowferry.spec.option import Section, flag, option, text
 from rowferry.spec.sink_traits import SinkTraits
 
-HANDLING = Option(
-    "large-message-handle-option",
-    one_of_or_empty("none", "claim-check", "handle-key-only"),
-    "none",
-    "What becomes of a row whose message is longer than the topic takes: `none` stops the feed, "
-    "`handle-key-only` sends the handle key's columns alone, `claim-check` stores the row and "
-    "sends where it is.",
-)
-COMPRESSION = Option(
-    "large-message-handle-compression",
-    one_of_or_empty("none", "snappy", "lz4"),
-    "none",
-    "How the value of every message is compressed.",
-)
-CLAIM_URI = Option(
-    "claim-check-storage-uri",
-    text(),
-    "",
-    "Where claim checks are stored: `file:///directory`, or a prefix of a bucket with the "
-    "parameters of its login, as the storage sink has them.",
-    secret=True,
-    names="storage",
-)
-CLAIM_RAW = Option(
-    "claim-check-raw-value",
-    flag(),
-    False,
-    "A claim check's file holds the message's value alone, not JSON with its key and value.",
-)
-LARGE = OptionTable(
-    "sink.kafka-config.large-message-handle", (HANDLING, COMPRESSION, CLAIM_URI, CLAIM_RAW)
-)
 
+class LargeMessageOptions(Section, section="sink.kafka-config.large-message-handle"):
+    """What becomes of rows that are too large for a message."""
+
+    large_message_handle_option = option(
+        one_of_or_empty("none", "claim-check", "handle-key-only"),
+        "none",
+        "What becomes of a row whose message is longer than the topic takes: `none` stops the "
+        "feed, `handle-key-only` sends the handle key's columns alone, `claim-check` stores the "
+        "row and sends where it is.",
+    )
+    large_message_handle_compression = option(
+        one_of_or_empty("none", "snappy", "lz4"),
+        "none",
+        "How the value of every message is compressed.",
+    )
+    claim_check_storage_uri = option(
+        text(),
+        "",
+        "Where claim checks are stored: `file:///directory`, or a prefix of a bucket with the "
+        "parameters of its login, as the storage sink has them.",
+        secret=True,
+        names="storage",
+    )
+    claim_check_raw_value = option(
+        flag(),
+        False,
+        "A claim check's file holds the message's value alone, not JSON with its key and value.",
+    )
+
+
+_HANDLING_PATH: Final = LargeMessageOptions.path(LargeMessageOptions.large_message_handle_option)
+_URI_PATH: Final = LargeMessageOptions.path(LargeMessageOptions.claim_check_storage_uri)
+_RAW_PATH: Final = LargeMessageOptions.path(LargeMessageOptions.claim_check_raw_value)
 _SHOWN: Final = 40  # characters of a key's value in an error
 _SNAPPY_GROWTH: Final = 64  # more than any snappy block can grow
 
 
 def check_large_messages(
-    options: Options, protocol: str, form: LargeRows | None, extension: bool
+    options: LargeMessageOptions, protocol: str, form: LargeRows | None, extension: bool
 ) -> None:
     """Refuse settings of large messages that a protocol with such a form cannot keep.
 
@@ -71,10 +73,10 @@ def check_large_messages(
         OptionsConflict: the protocol has no form for it, or lacks the extension that carries it.
         BadOption: claim checks without a place for them.
     """
-    handling = options[HANDLING]
+    handling = options.large_message_handle_option
     if handling == "none":
         return
-    path = LARGE.path(HANDLING.key)
+    path = _HANDLING_PATH
     if form is None:
         known = [name for name in CODECS.names() if CODECS.load(name).TRAITS.large_rows]
         raise OptionsConflict(
@@ -88,11 +90,11 @@ def check_large_messages(
         )
     if handling != "claim-check":
         return
-    if not options[CLAIM_URI]:
-        raise BadOption(f"{path} = {handling} needs {LARGE.path(CLAIM_URI.key)}")
-    if options[CLAIM_RAW] and form.needs_key:
+    if not options.claim_check_storage_uri:
+        raise BadOption(f"{path} = {handling} needs {_URI_PATH}")
+    if options.claim_check_raw_value and form.needs_key:
         raise OptionsConflict(
-            f"{LARGE.path(CLAIM_RAW.key)}: {protocol} messages need their key too; set it to false"
+            f"{_RAW_PATH}: {protocol} messages need their key too; set it to false"
         )
 
 
@@ -113,16 +115,19 @@ class LargeMessages:
         extension: bool,
     ) -> None:
         """Read and check the settings. Pure: no storage is touched."""
-        options = spec.options(LARGE)
+        options = spec.options(LargeMessageOptions)
         check_large_messages(options, protocol, form, extension)
-        self._handling = options[HANDLING]
-        compression = "none" if sink.takes_files else options[COMPRESSION]
+        self._handling = options.large_message_handle_option
+        compression = "none" if sink.takes_files else options.large_message_handle_compression
         self._codec = None if compression == "none" else pa.Codec(compression)
         self._claims: ClaimChecks | None = None
-        if options[CLAIM_URI]:
-            path = LARGE.path(CLAIM_URI.key)
+        if options.claim_check_storage_uri:
+            path = _URI_PATH
             self._claims = ClaimChecks(
-                options[CLAIM_URI], path, options[CLAIM_RAW], spec.changefeed_id
+                options.claim_check_storage_uri,
+                path,
+                options.claim_check_raw_value,
+                spec.changefeed_id,
             )
 
     def compress(self, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
@@ -193,9 +198,7 @@ class LargeMessages:
             DecodeError: there is none, or this reader was not told where claim checks are.
         """
         if self._claims is None:
-            raise DecodeError(
-                f"a row waits at {location}: set {LARGE.path(CLAIM_URI.key)} to fetch it"
-            )
+            raise DecodeError(f"a row waits at {location}: set {_URI_PATH} to fetch it")
         return self._claims.fetch(location)
 
     def _leave(
@@ -206,19 +209,40 @@ class LargeMessages:
             raise TypeError("claim checks without a store")
         keys = whole.keys.to_pylist() if whole.keys is not None else [None] * len(rows)
         places = zip(rows.commit_ts.tolist(), rows.batch.column("seq").to_pylist(), strict=True)
-        found = [
+        locations = [
             claims.leave(*stored_as(key, value), *place)
             for key, value, place in zip(keys, whole.values.to_pylist(), places, strict=True)
         ]
-        return pa.array(found, pa.large_utf8())
+        return pa.array(locations, pa.large_utf8())
 
 
 def message_lengths(messages: Encoded, overhead: int) -> npt.NDArray[np.int64]:
     """Return how long each message is, with its key and what else counts."""
-    found: npt.NDArray[np.int64] = np.diff(text_buffers(messages.values)[0]) + overhead
+    lengths: npt.NDArray[np.int64] = np.diff(text_buffers(messages.values)[0]) + overhead
     if messages.keys is not None:
-        found += np.diff(text_buffers(messages.keys)[0])
-    return found
+        lengths += np.diff(text_buffers(messages.keys)[0])
+    return lengths
+
+
+def refuse_large(
+    name: TableId,
+    messages: Encoded,
+    topic: Topic,
+    overhead: int,
+    protocol: str,
+    cure: str = "or leave columns out",
+) -> None:
+    """Raise MessageTooLarge where a message is longer than its topic takes.
+
+    For protocols that have no other form for large rows.
+    """
+    longest = int(message_lengths(messages, overhead).max(initial=0))
+    if longest > topic.max_message_bytes:
+        raise MessageTooLarge(
+            f"table {name}: a message of {longest} bytes is longer than topic {topic.name!r} "
+            f"takes ({topic.max_message_bytes}), and {protocol} has no other form for large rows; "
+            f"raise max-message-bytes and the topic's own limit, {cure}"
+        )
 
 
 def _taken(messages: Encoded, places: npt.NDArray[np.int64]) -> Encoded:
@@ -244,14 +268,14 @@ def _too_large(rows: Rows, row: int, length: int, topic: Topic) -> MessageTooLar
     return MessageTooLarge(
         f"a row of {rows.table.id} ({key or 'the table has no key'}) makes a message of {length} "
         f"bytes, and topic {topic.name} takes {topic.max_message_bytes}: raise max-message-bytes "
-        f"and the topic's max.message.bytes, or set {LARGE.path(HANDLING.key)} to handle-key-only "
+        f"and the topic's max.message.bytes, or set {_HANDLING_PATH} to handle-key-only "
         "or claim-check"
     )
 
 
 def _shown(value: Any) -> str:
-    found = repr(value)
-    return found if len(found) <= _SHOWN else found[:_SHOWN] + "…"
+    whole = repr(value)
+    return whole if len(whole) <= _SHOWN else whole[:_SHOWN] + "…"
 
 
 def _snappy_size(value: bytes) -> int:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from rowferry.change.chunk import Op, Rows, make_rows
-from rowferry.change.table import TableSchema
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import Column, TableSchema
 from rowferry.errors import DecodeError
 
 Image = dict[str, Any]
+_WHOLE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,26 @@ class MessageRow:
         before = None if self.before is None else tuple(self.before)
         after = None if self.after is None else tuple(self.after)
         return ChunkShape(table, before, after, physical_id, key_only)
+
+
+def text_value(column: Column, text: str | None) -> Any:
+    """Return a value that a message has as text, as chunks hold it.
+
+    Raises:
+        ValueError: the text is no value of the column's type.
+    """
+    if text is None:
+        return None
+    kind = column.type.kind
+    try:
+        if kind in _WHOLE:
+            return int(text)
+        if kind in (Kind.FLOAT, Kind.DOUBLE):
+            return float(text)
+        return text.encode("latin-1") if kind is Kind.BINARY else text
+    except ValueError:
+        shown = f"{text[:40]!r} is no value of {column.type.sql}"
+        raise ValueError(f"column {column.name!r}: {shown}") from None
 
 
 def chunk_of(shape: ChunkShape, rows: Sequence[MessageRow], first: int) -> Rows:

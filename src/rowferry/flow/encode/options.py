@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rowferry.errors import OptionsConflict
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import FORCE_REPLICATE, TOP
+from rowferry.spec.feed_options import FeedOptions
 from rowferry.spec.option import Option, OptionShape, OptionTable, flag, one_of
 
 _CRLF: Final = "\r\n"
@@ -81,9 +81,9 @@ def delete_only_handle_key(spec: ChangefeedSpec) -> bool:
         OptionsConflict: tables without a handle key are wanted too.
     """
     wanted = spec.options(SINK)[DELETE_ONLY_HANDLE_KEY]
-    if wanted and spec.options(TOP)[FORCE_REPLICATE]:
+    if wanted and spec.options(FeedOptions).force_replicate:
         raise OptionsConflict(
             f"{SINK.path(DELETE_ONLY_HANDLE_KEY.key)} = true: a delete in a table without a key "
-            f"would hold nothing; set it to false or remove {FORCE_REPLICATE.key}"
+            f"would hold nothing; set it to false or remove {FeedOptions.force_replicate.key}"
         )
     return wanted

@@ -5,17 +5,21 @@ Errors name the row of the file (the first is 1) and the column.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rowferry.change.sqltype import Kind
-from rowferry.change.table import Column
+from rowferry.change.table import Column, TableSchema
 from rowferry.columnar.memory import Bytes, Ints
 from rowferry.errors import DecodeError
 from rowferry.flow.encode.kernels import spans as kernels_spans
+
+Flags = npt.NDArray[np.bool_]
 
 _WHOLE = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 _ELEMENTS = frozenset({Kind.ENUM, Kind.SET})
@@ -54,6 +58,58 @@ class Spans:
         shown = bytes(self.data[self.starts[row] : self.ends[row]][:40]).decode("utf-8", "replace")
         where = f"row {self.first_row + row}, column {column.name!r}"
         return DecodeError(f"{where}: {shown!r} {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSpans:
+    """One image of some rows: where each column's values are in the data.
+
+    Attributes:
+        starts, ends: a line for each visible column, with the place in each row.
+        have: which rows have the image.
+        first_row: the file row of the first of them.
+    """
+
+    data: Bytes
+    table: TableSchema
+    starts: Ints
+    ends: Ints
+    have: Flags
+    first_row: int
+
+    def read(self, style_of: Callable[[int], Style]) -> pa.StructArray:
+        """Return the image with the columns that the first of the rows has.
+
+        Raises:
+            DecodeError: as `read_column`.
+        """
+        arrays, kinds = [], []
+        first = int(np.argmax(self.have))
+        for i, column in enumerate(self.table.visible):
+            if self.have.any() and self.starts[i, first] == kernels_spans.MISSING:
+                continue
+            starts = np.where(self.have, self.starts[i], kernels_spans.NULL)
+            spans = Spans(self.data, starts, np.ascontiguousarray(self.ends[i]), self.first_row)
+            arrays.append(read_column(spans, column, style_of(i)))
+            kinds.append(pa.field(column.name, column.type.arrow))
+        return pa.StructArray.from_arrays(arrays, fields=kinds, mask=pa.array(~self.have))
+
+
+def refuse_empty(table: TableSchema, starts: Ints, have: Flags, first_row: int) -> None:
+    """Refuse rows none of whose columns is a column of the table."""
+    empty = have & (starts == kernels_spans.MISSING).all(axis=0)
+    if empty.any():
+        row = first_row + int(np.argmax(empty))
+        raise DecodeError(f"row {row}: it has no column of table {table.id}")
+
+
+def column_cuts(starts: Ints, have: Flags) -> Flags:
+    """Return where the columns that an image has differ from the image before it."""
+    is_cut = np.zeros(len(have), np.bool_)
+    rows = np.flatnonzero(have)
+    there = starts[:, rows] != kernels_spans.MISSING
+    is_cut[rows[1:]] = (there[:, 1:] != there[:, :-1]).any(axis=0)
+    return is_cut
 
 
 def read_column(spans: Spans, column: Column, style: Style) -> pa.Array:
@@ -99,16 +155,16 @@ def _text(spans: Spans, column: Column, style: Style) -> pa.LargeStringArray:
     offsets, data, wrong = kernels_spans.read_text(*args)
     if wrong >= 0:
         raise spans.wrong(wrong, column, "has a malformed escape")
-    found = _array(spans, pa.large_utf8(), offsets, data)
+    texts = _array(spans, pa.large_utf8(), offsets, data)
     try:
-        found.validate(full=True)
+        texts.validate(full=True)
     except pa.ArrowInvalid:
-        raise _not_utf8(spans, column, found) from None
-    return found
+        raise _not_utf8(spans, column, texts) from None
+    return texts
 
 
-def _not_utf8(spans: Spans, column: Column, found: pa.Array) -> DecodeError:
-    for row, value in enumerate(found.view(pa.large_binary())):
+def _not_utf8(spans: Spans, column: Column, texts: pa.Array) -> DecodeError:
+    for row, value in enumerate(texts.view(pa.large_binary())):
         try:
             (value.as_py() or b"").decode()
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Chunks of tables made alike are encoded together: a call costs as much as many rows.
+"""Chunks of tables of the same layout are encoded together: a call costs as much as many rows.
 
 With a thousand tables a chunk has few rows, and most of its time would be the way to the compiled
 writer. Where neighbours are parts of one batch, codecs that can write them with one call do so; the
@@ -53,7 +53,7 @@ def _follows(one: Rows, other: Rows) -> bool:
 def _encoded(codec: JoiningCodec, parts: Sequence[Rows], planned_at_ms: int) -> list[Encoded]:
     if len(parts) > 1:
         try:
-            return _apart(codec.encode_alike(whole(parts), parts, planned_at_ms), parts)
+            return _apart(codec.encode_same_layout(whole(parts), parts, planned_at_ms), parts)
         except EncodeError:
             pass  # it names one of the tables; each by itself, it is the one at fault
     return [codec.encode_rows(rows, planned_at_ms) for rows in parts]
@@ -69,11 +69,11 @@ def whole(parts: Sequence[Rows]) -> Rows:
 
 def _apart(encoded: Encoded, parts: Sequence[Rows]) -> list[Encoded]:
     """Return what belongs to each part; no bytes are copied."""
-    found, begin = [], 0
+    parts_encoded, begin = [], 0
     for rows in parts:
-        found.append(Encoded(encoded.values.slice(begin, len(rows))))
+        parts_encoded.append(Encoded(encoded.values.slice(begin, len(rows))))
         begin += len(rows)
-    return found
+    return parts_encoded
 
 
 def repeated(texts: Sequence[bytes], parts: Sequence[Rows]) -> pa.LargeBinaryArray:

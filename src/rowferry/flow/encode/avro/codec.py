@@ -15,9 +15,9 @@ from rowferry.change.remembered import Remembered
 from rowferry.change.table import TableId, TableSchema
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, fields
-from rowferry.errors import DecodeError, EncodeError, MessageTooLarge
+from rowferry.errors import DecodeError, EncodeError
 from rowferry.flow.encode.avro import kernels, kernels_decimal, messages
-from rowferry.flow.encode.avro.options import CODEC, KAFKA, SINK, AvroSettings
+from rowferry.flow.encode.avro.options import SINK, AvroOptions, AvroSettings, RegistryOptions
 from rowferry.flow.encode.avro.reader import (
     BEFORE,
     RecordReader,
@@ -34,8 +34,8 @@ from rowferry.flow.encode.avro.schema import (
     value_schema,
 )
 from rowferry.flow.encode.avro.writer import AvroCell, Part, cell_of, write_rows
-from rowferry.flow.encode.contract import CodecTraits, Encoded
-from rowferry.flow.encode.large_message import LARGE, message_lengths
+from rowferry.flow.encode.contract import CodecTraits, CommitTime, Encoded, MessageCodec
+from rowferry.flow.encode.large_message import LargeMessageOptions, refuse_large
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import SinkTraits
@@ -45,7 +45,7 @@ _INSERTED, _UPDATED = b"\x02c", b"\x02u"
 _TIME_BITS: Final = np.uint64(18)
 
 
-class Avro:
+class Avro(MessageCodec):
     """Rows as flat Avro records; a delete is its key with no value.
 
     Schemas are registered when rows of a table version are first written to a topic, once in this
@@ -59,8 +59,14 @@ class Avro:
         carries_before_image=False,
         can_omit_columns=False,
         one_table_per_topic=True,
+        binary_keys=True,
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, KAFKA, CODEC, LARGE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (
+        SINK,
+        RegistryOptions.TABLE,
+        AvroOptions.TABLE,
+        LargeMessageOptions.TABLE,
+    )
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         settings = AvroSettings.of(spec, sink)
@@ -76,14 +82,6 @@ class Avro:
     def probe(self) -> None:
         """Ask whether the schema registry is there and lets us in; registers nothing."""
         self._registry.probe()
-
-    def file_head(self, table: TableSchema) -> bytes:
-        """Return nothing: this is no format of files."""
-        return b""
-
-    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
-        """Each row is a message of its own."""
-        return messages
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -111,10 +109,10 @@ class Avro:
             images.op,
             None if self._watermark else deletes,
         )
-        found = Encoded(values, keys)
+        encoded = Encoded(values, keys)
         if topic is not None:
-            _refuse_large(table, found, topic)
-        return found
+            refuse_large(table.id, encoded, topic, _OVERHEAD, "avro")
+        return encoded
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
         """Encode a DDL; None without `avro-enable-watermark`."""
@@ -170,6 +168,13 @@ class Avro:
         """Refuse: this is a format of messages, which `decode_message` reads."""
         raise DecodeError("avro is a format of messages, not of files")
 
+    @property
+    def commit_time(self) -> CommitTime:
+        """Exact with the extension; else nothing is told."""
+        if self._extension:
+            return CommitTime("exact")
+        return CommitTime("none", "messages tell them with enable-tidb-extension = true only")
+
     def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
         """Read one message, its schemas from the registry.
 
@@ -204,8 +209,8 @@ class Avro:
 
     def _record(self, number: int, in_key: bool) -> RecordReader:
         if (number, in_key) not in self._records:
-            found = record_reader(self._registry.schema(number), in_key)
-            self._records[number, in_key] = found
+            reader = record_reader(self._registry.schema(number), in_key)
+            self._records[number, in_key] = reader
         return self._records[number, in_key]
 
     def _table(self, key: int | None, value: int | None) -> TableSchema:
@@ -232,16 +237,6 @@ def _refuse_missing(table: TableSchema, lost: list[str]) -> None:
     if lost:
         names = ", ".join(lost)
         raise EncodeError(f"{table.id}: avro cannot leave columns out; missing: {names}")
-
-
-def _refuse_large(table: TableSchema, messages: Encoded, topic: Topic) -> None:
-    longest = int(message_lengths(messages, _OVERHEAD).max(initial=0))
-    if longest > topic.max_message_bytes:
-        raise MessageTooLarge(
-            f"table {table.id}: a message of {longest} bytes is longer than topic {topic.name!r} "
-            f"takes ({topic.max_message_bytes}), and avro has no other form for large rows; raise "
-            "max-message-bytes and the topic's own limit, or leave columns out"
-        )
 
 
 def warm() -> None:

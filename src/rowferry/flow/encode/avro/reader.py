@@ -50,24 +50,24 @@ class BinaryCursor:
         end = self.at + size
         if size < 0 or end > len(self.data):
             raise DecodeError(f"the binary ends at byte {len(self.data)}, inside a value")
-        found = self.data[self.at : end]
+        taken = self.data[self.at : end]
         self.at = end
-        return found
+        return taken
 
     def long(self) -> int:
         """Read a zig-zag integer."""
-        found = shift = 0
+        number = shift = 0
         while True:
             byte = self.take(1)[0]
-            found |= (byte & 0x7F) << shift
+            number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 break
             shift += 7
             if shift > 63:
                 raise DecodeError(f"an integer at byte {self.at} has more than ten bytes")
-        if found >> 64:
+        if number >> 64:
             raise DecodeError(f"an integer that ends at byte {self.at} has more than 64 bits")
-        return (found >> 1) ^ -(found & 1)
+        return (number >> 1) ^ -(number & 1)
 
     def bytes_(self) -> bytes:
         """Read bytes with their count."""
@@ -126,10 +126,10 @@ class RecordReader:
     def read_whole(self, binary: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
         """Read a record that must be all of `binary`."""
         cursor = BinaryCursor(binary)
-        found = self.read(cursor)
+        record = self.read(cursor)
         if not cursor.at_end:
             raise DecodeError(f"{len(binary) - cursor.at} bytes are left after the last field")
-        return found
+        return record
 
 
 def record_reader(schema: str, in_key: bool = False) -> RecordReader:
@@ -165,10 +165,10 @@ def table_of(columns: Sequence[Column], name: TableId, key: Sequence[Column]) ->
     """Return the table that messages tell of: its key is the message key's columns."""
     by_name = {c.name: c for c in key}
     # The key's own columns, so that a text there can be indexed.
-    found = tuple(by_name.get(c.name, c) for c in columns)
+    own_columns = tuple(by_name.get(c.name, c) for c in columns)
     primary = Index(1, "PRIMARY", tuple(by_name), unique=True, primary=True)
     indexes = (primary,) if key else ()
-    return TableSchema(name, 0, 0, found, indexes, inferred=True)
+    return TableSchema(name, 0, 0, own_columns, indexes, inferred=True)
 
 
 def rows_of(table: TableSchema, changes: Sequence[tuple[Op, int, Any, Any]]) -> Rows:

@@ -88,8 +88,8 @@ class SchemaRegistry:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         status, body = self._ask("POST", path, json.dumps({"schema": schema}).encode())
         self._refuse(status, body, f"subject {subject!r}")
-        found = _json(body)
-        number = found.get("id") if isinstance(found, dict) else None
+        answer = _json(body)
+        number = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(number, int) or number <= 0:
             raise SinkUnwritable(f"{self} registered subject {subject!r} without giving an id")
         self._ids[subject, schema] = number
@@ -102,8 +102,8 @@ class SchemaRegistry:
             return known
         status, body = self._ask("GET", f"/schemas/ids/{number}")
         self._refuse(status, body, f"schema id {number}")
-        found = _json(body)
-        text = found.get("schema") if isinstance(found, dict) else None
+        answer = _json(body)
+        text = answer.get("schema") if isinstance(answer, dict) else None
         if not isinstance(text, str):
             raise SinkUnwritable(f"{self} gave no schema for the id {number}")
         self._schemas[number] = text
@@ -153,8 +153,8 @@ class SchemaRegistry:
 
     def _message(self, body: bytes) -> str:
         """Return the registry's own words, at most 600 characters of them, without our login."""
-        found = _json(body)
-        words = found.get("message") if isinstance(found, dict) else None
+        answer = _json(body)
+        words = answer.get("message") if isinstance(answer, dict) else None
         hiding = Hiding((self._address.password,), (self._address.user,))
         return hiding.hide(str(words or body.decode("utf-8", "replace") or "no words"))[:600]
 
@@ -166,21 +166,21 @@ class SchemaRegistry:
     def _tls(self) -> ssl.SSLContext:
         where = self._address
         try:
-            found = ssl.create_default_context(cafile=where.ca or None)
+            context = ssl.create_default_context(cafile=where.ca or None)
         except (OSError, ValueError) as err:
             raise BadOption(f"schema-registry-ca {where.ca!r} cannot be used: {err}") from err
-        found.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         if where.skip_verify:  # the user said so; saying it at each request helps nobody
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-            found.check_hostname = False
-            found.verify_mode = ssl.CERT_NONE
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
         if where.cert:
             try:
-                found.load_cert_chain(where.cert, where.key)
+                context.load_cert_chain(where.cert, where.key)
             except (OSError, ValueError) as err:
                 files = f"schema-registry-cert {where.cert!r} and -key {where.key!r}"
                 raise BadOption(f"{files} cannot be used: {err}") from err
-        return found
+        return context
 
 
 def _json(body: bytes) -> Any:

@@ -77,10 +77,10 @@ def avro_type(kind: SqlType, modes: Modes) -> dict[str, Any]:
     if what is Kind.DECIMAL:
         if modes.decimal_text:
             return _typed("string", "DECIMAL")
-        digits = {"precision": kind.width, "scale": kind.fraction_digits}
+        digits = {"precision": kind.size, "scale": kind.fraction_digits}
         return {**_typed("bytes", "DECIMAL"), "logicalType": "decimal", **digits}
     if what is Kind.BIT:
-        return _typed("bytes", "BIT", length=str(kind.width))
+        return _typed("bytes", "BIT", length=str(kind.size))
     if what in (Kind.ENUM, Kind.SET):
         return _typed("string", what.name, allowed=_allowed(kind.elements))
     if what is Kind.YEAR:
@@ -141,7 +141,7 @@ def _default(column: Column, modes: Modes) -> Any:
     if kind.kind is Kind.BINARY:
         content = str(value).encode("utf-8", "surrogateescape")
         if kind.name == "binary":  # values of this type are filled up with zeros
-            content = content.ljust(kind.width or 0, b"\0")
+            content = content.ljust(kind.size or 0, b"\0")
         return base64.b64encode(content).decode()
     if kind.kind is Kind.FLOAT:
         return float(np.float32(value))
@@ -163,7 +163,7 @@ def _wrapped(value: int) -> int:
 
 def bit_bytes(kind: SqlType) -> int:
     """Return how many bytes a BIT column's values have."""
-    return ((kind.width or 1) + 7) // 8
+    return ((kind.size or 1) + 7) // 8
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -176,13 +176,13 @@ def key_columns(table: TableSchema) -> list[Column]:
         TableIneligible: the table has no handle key, or one of a column that is not written.
     """
     wanted = {name.lower() for name in table.handle_key}
-    found = [c for c in table.visible if c.name.lower() in wanted]
-    if not found or len(found) != len(wanted):
+    columns = [c for c in table.visible if c.name.lower() in wanted]
+    if not columns or len(columns) != len(wanted):
         raise TableIneligible(
             f"table {table.id}: protocol avro needs a primary key or a unique key of NOT NULL, "
             "not virtual columns; add one or leave the table out by filter.rules"
         )
-    return found
+    return columns
 
 
 def key_schema(table: TableSchema, modes: Modes) -> str:
@@ -196,19 +196,19 @@ def value_schema(table: TableSchema, modes: Modes, extension: bool) -> str:
     Raises:
         SchemaRefused: two columns have one name in Avro.
     """
-    found = [field_of(c, modes) for c in table.visible]
-    return _record(table, found + list(EXTENSION if extension else ()))
+    own_fields = [field_of(c, modes) for c in table.visible]
+    return _record(table, own_fields + list(EXTENSION if extension else ()))
 
 
-def _record(table: TableSchema, found: list[dict[str, Any]]) -> str:
-    _refuse_twins(table, [field["name"] for field in found])
+def _record(table: TableSchema, members: list[dict[str, Any]]) -> str:
+    _refuse_twins(table, [field["name"] for field in members])
     name: TableId = table.written_as
     return json_text(
         {
             "type": "record",
             "name": avro_name(name.table),
             "namespace": namespace_of(name.database),
-            "fields": found,
+            "fields": members,
         }
     )
 

@@ -14,7 +14,7 @@ from rowferry.change.chunk import Change, DdlKind, Op, Rows, SchemaChange, Water
 from rowferry.change.plan import Topic
 from rowferry.change.position import physical_ms
 from rowferry.change.sqltype import Kind, SqlType
-from rowferry.change.table import TableSchema
+from rowferry.change.table import Column, TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar.fields import Field, ImagePresence, fields, float_text
 from rowferry.errors import BadOption, EncodeError
@@ -27,11 +27,12 @@ from rowferry.flow.encode.contract import (
     CommitTime,
     Encoded,
     LargeRows,
+    MessageCodec,
     TextBody,
 )
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
-from rowferry.flow.encode.large_message import LARGE, LargeMessages
+from rowferry.flow.encode.large_message import LargeMessageOptions, LargeMessages
 from rowferry.flow.encode.layout import Cell, ChangedCell, Layout, Part, Pick, ProgramMemory
 from rowferry.flow.encode.options import (
     CODEC_SECTION,
@@ -132,19 +133,29 @@ _DDL_TYPE: Final = {
 def json_text(text: str) -> bytes:
     """Return a JSON string, escaped as the compiled writer escapes values."""
 
-    def escape(found: re.Match[str]) -> str:
-        char = found.group()
+    def escape(match: re.Match[str]) -> str:
+        char = match.group()
         return _SHORT.get(char) or f"\\u{ord(char):04x}"
 
     return b'"' + _PLAIN.sub(escape, text).encode("utf-8", "replace") + b'"'
 
 
+def ddl_type(kind: DdlKind) -> str:
+    """Return the message type that a schema change has."""
+    return _DDL_TYPE.get(kind, "QUERY")
+
+
 def sql_type(kind: SqlType) -> int:
     """Return the java.sql.Types number of a column type."""
-    found = _SQL_TYPE.get(kind.name)
-    if found is None:
-        found = _BLOB if kind.kind is Kind.BINARY else _CLOB
-    return found
+    code = _SQL_TYPE.get(kind.name)
+    if code is None:
+        code = _BLOB if kind.kind is Kind.BINARY else _CLOB
+    return code
+
+
+def wider_type(kind: SqlType) -> tuple[int, int] | None:
+    """Return above which value an unsigned type has another number, and which."""
+    return _BEYOND.get(kind.name) if kind.unsigned else None
 
 
 def mysql_type(kind: SqlType, full: bool = False) -> str:
@@ -160,7 +171,7 @@ def mysql_type(kind: SqlType, full: bool = False) -> str:
     return text + (" zerofill" if kind.zerofill and kind.kind is not Kind.YEAR else "")
 
 
-class CanalJson:
+class CanalJson(MessageCodec):
     """Row changes, schema changes and watermarks as canal-json."""
 
     TRAITS: ClassVar = CodecTraits(
@@ -171,7 +182,7 @@ class CanalJson:
         body=TextBody("application/x-ndjson", b"", b"\n", b"\n"),
         large_rows=LargeRows(needs_extension=True),
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CODEC, LARGE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CODEC, LargeMessageOptions.TABLE)
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         options = spec.options(SINK)
@@ -198,17 +209,6 @@ class CanalJson:
         """Nothing is unseen: an update has its old row."""
         return ""
 
-    def probe(self) -> None:
-        """Ask nothing: this format needs nobody."""
-
-    def file_head(self, table: TableSchema) -> bytes:
-        """Return nothing: files begin with the first row."""
-        return b""
-
-    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
-        """Each row is a message of its own."""
-        return messages
-
     def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
         """Encode a chunk; `ts` is `planned_at_ms`. An update without its old row has `old` null."""
 
@@ -220,7 +220,7 @@ class CanalJson:
             return whole
         return self._large.fit(rows, whole, topic, _OVERHEAD, shorten)
 
-    def encode_alike(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
+    def encode_same_layout(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
         """Encode chunks of tables that differ in their names only."""
         names = repeated([_names(part.table) for part in parts], parts)
         return self._encode(whole, planned_at_ms, names=names)
@@ -296,7 +296,7 @@ class CanalJson:
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
         """Encode a DDL as one message."""
-        kind = _DDL_TYPE.get(change.kind, "QUERY")
+        kind = ddl_type(change.kind)
         tail = b'{"commitTs":%d}' % change.commit_ts
         head = (*change.written_as, True, kind, change.query)
         return self._note(*head, change.commit_ts, planned_at_ms, tail)
@@ -307,6 +307,10 @@ class CanalJson:
             return None
         tail = b'{"watermarkTs":%d}' % mark.commit_ts
         return self._note("", "", False, "TIDB_WATERMARK", "", mark.commit_ts, planned_at_ms, tail)
+
+    def plain_value(self, column: Column, text: str) -> bytes:
+        """Return the column with its value: all values of rows stand in quotes."""
+        return json_text(column.name) + b':"%s"' % text.encode()
 
     def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
         """Read messages back: rows as chunks, in the file's order, `seq` being the row number.
@@ -432,7 +436,7 @@ def _changed(before: _Slots, after: _Slots) -> list[Part]:
 
 def _sql_type_part(kind: SqlType, slot: int) -> Part:
     base = b"%d" % sql_type(kind)
-    beyond = _BEYOND.get(kind.name) if kind.unsigned else None
+    beyond = wider_type(kind)
     if beyond is None:
         return base
     limit, larger = beyond

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rowferry.change.sqltype import Kind, SqlType
+from rowferry.mysql.type_facts import display_width
 
 _SECONDS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _SIZED: Final = frozenset({"char", "varchar", "binary", "varbinary"})
@@ -29,9 +30,9 @@ def _suffix(kind: SqlType) -> str:
     if what in _SECONDS:
         return f"({kind.scale})" if kind.scale else ""
     if what in (Kind.FLOAT, Kind.DOUBLE):
-        return f"({kind.width},{kind.scale})" if kind.scale else ""
+        return f"({display_width(kind)},{kind.scale})" if kind.scale else ""
     if what is Kind.DECIMAL:
-        return f"({kind.width},{kind.fraction_digits})"
+        return f"({display_width(kind)},{kind.fraction_digits})"
     if what in (Kind.INTEGER, Kind.BIT, Kind.YEAR) or kind.name in _SIZED:
-        return f"({kind.width})"
+        return f"({display_width(kind)})"
     return f"({kind.length})" if what is Kind.VECTOR and kind.length is not None else ""

@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from rowferry.change.chunk import Change, Op
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadInput, DecodeError
 from rowferry.flow.encode.canal_json.reader import read_note
-from rowferry.flow.encode.message_rows import Image, MessageRow, chunk_of
+from rowferry.flow.encode.message_rows import Image, MessageRow, chunk_of, text_value
 from rowferry.mysql.ddl.statement import parse_type
+from rowferry.mysql.type_facts import TYPE_FACTS
 
 _FRACTION: Final = 6  # the type's name does not tell how many digits a second has
 _OPS: Final = {op.name: op for op in Op}
-_WHOLE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET})
 _LONE_BACKSLASH: Final = re.compile(r"\\(?![0nr])")  # elements' backslashes stand once
 
 
@@ -35,25 +35,25 @@ def read_message(text: bytes, fill_old: bool, fetch: Callable[[str], bytes]) -> 
     Raises:
         DecodeError: it is no message of this format.
     """
-    found, extension = _loaded(text)
+    message, extension = _loaded(text)
     if location := extension.get("claimCheckLocation"):
         text = fetch(location)
-        found, extension = _loaded(text)
-    op = _OPS.get(str(found.get("type")))
-    if op is None or found.get("isDdl"):
+        message, extension = _loaded(text)
+    op = _OPS.get(str(message.get("type")))
+    if op is None or message.get("isDdl"):
         yield read_note(text, 1)
         return
     key_only = bool(extension.get("onlyHandleKey"))
-    data = _image(found.get("data"))
+    data = _image(message.get("data"))
     if data is None:
         raise DecodeError("row 1: it has no data")
-    table = _table(found, data, key_only)
+    table = _table(message, data, key_only)
     image = {name: _value(table.column(name), text) for name, text in data.items()}
-    commit_ts = _commit_ts(found, extension)
+    commit_ts = _commit_ts(message, extension)
     if op is Op.DELETE:
         row = MessageRow(op, commit_ts, image, None)
     else:
-        before = _before(table, image, _image(found.get("old")), fill_old)
+        before = _before(table, image, _image(message.get("old")), fill_old)
         row = MessageRow(op, commit_ts, before, image)
     yield chunk_of(row.shape(table, key_only=key_only), [row], 0)
 
@@ -61,23 +61,23 @@ def read_message(text: bytes, fill_old: bool, fetch: Callable[[str], bytes]) -> 
 def _loaded(text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a message and its extension."""
     try:
-        found = json.loads(text)
-        extension = found.get("_tidb") or {}
+        message = json.loads(text)
+        extension = message.get("_tidb") or {}
         if isinstance(extension, dict):
-            return found, extension
+            return message, extension
     except (ValueError, AttributeError, RecursionError):
         pass
     raise DecodeError("row 1: it is not a canal-json object")
 
 
-def _image(found: Any) -> dict[str, str | None] | None:
+def _image(images: Any) -> dict[str, str | None] | None:
     """Return `null` or `[{…}]`, checked."""
-    if found is None:
+    if images is None:
         return None
-    if isinstance(found, list) and len(found) == 1 and isinstance(found[0], dict):
-        values = found[0].values()
+    if isinstance(images, list) and len(images) == 1 and isinstance(images[0], dict):
+        values = images[0].values()
         if all(value is None or isinstance(value, str) for value in values):
-            return dict(found[0])
+            return dict(images[0])
     raise DecodeError("row 1: a row image is no list of one object with texts")
 
 
@@ -87,12 +87,12 @@ def _before(
     if old is None:
         return None
     known = {n: _value(table.column(n), text) for n, text in old.items() if n in image}
-    found = image | known if fill else known
-    return {name: found[name] for name in image if name in found}
+    values = image | known if fill else known
+    return {name: values[name] for name in image if name in values}
 
 
-def _commit_ts(found: dict[str, Any], extension: dict[str, Any]) -> int:
-    exact, millisecond = extension.get("commitTs"), found.get("es")
+def _commit_ts(message: dict[str, Any], extension: dict[str, Any]) -> int:
+    exact, millisecond = extension.get("commitTs"), message.get("es")
     if type(exact) is int and 0 <= exact < 1 << 64:
         return exact
     if type(millisecond) is int and 0 <= millisecond < 1 << (64 - PHYSICAL_SHIFT):
@@ -101,27 +101,18 @@ def _commit_ts(found: dict[str, Any], extension: dict[str, Any]) -> int:
 
 
 def _value(column: Column, text: str | None) -> Any:
-    """Return a value as chunks hold it."""
-    if text is None:
-        return None
-    kind = column.type.kind
     try:
-        if kind in _WHOLE:
-            return int(text)
-        if kind in (Kind.FLOAT, Kind.DOUBLE):
-            return float(text)
-        return text.encode("latin-1") if kind is Kind.BINARY else text
-    except ValueError:
-        where = f"row 1, column {column.name!r}"
-        raise DecodeError(f"{where}: {text[:40]!r} is no value of {column.type.sql}") from None
+        return text_value(column, text)
+    except ValueError as err:
+        raise DecodeError(f"row 1, {err}") from None
 
 
-def _table(found: dict[str, Any], data: dict[str, str | None], key_only: bool) -> TableSchema:
+def _table(message: dict[str, Any], data: dict[str, str | None], key_only: bool) -> TableSchema:
     try:
-        types = found["mysqlType"]
+        types = message["mysqlType"]
         columns = tuple((name, types[name]) for name in data)
-        keys = tuple(found["pkNames"] or ())
-        return _made(found["database"], found["table"], columns, keys, key_only)
+        keys = tuple(message["pkNames"] or ())
+        return _made(message["database"], message["table"], columns, keys, key_only)
     except BadInput as err:
         raise DecodeError(f"row 1: mysqlType: {err.words}") from None
     except (KeyError, TypeError, AttributeError):
@@ -139,7 +130,7 @@ def _made(
     """Return the table of messages with these columns; `key_only`: all of them are its key."""
     primary = {k.lower() for k in keys}
     made = tuple(
-        Column(i, name, _type(kind), nullable=name.lower() not in primary)
+        Column(i, name, type_of(kind), nullable=name.lower() not in primary)
         for i, (name, kind) in enumerate(columns, 1)
     )
     names = keys or (tuple(name for name, _ in columns) if key_only else ())
@@ -149,13 +140,13 @@ def _made(
 
 
 @lru_cache(maxsize=1024)
-def _type(text: str) -> SqlType:
+def type_of(text: str) -> SqlType:
     """Return a type from its whole text or, where that is all there is, its bare name."""
     name, *signs = text.split(" ")
-    if name in FACTS:
-        found = SqlType(name, unsigned="unsigned" in signs, zerofill="zerofill" in signs)
+    if name in TYPE_FACTS:
+        kind = SqlType(name, unsigned="unsigned" in signs, zerofill="zerofill" in signs)
     else:
-        found = parse_type(_LONE_BACKSLASH.sub(r"\\\\", text))
-    if found.kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME) and found.scale is None:
-        return replace(found, scale=_FRACTION)
-    return found
+        kind = parse_type(_LONE_BACKSLASH.sub(r"\\\\", text))
+    if kind.kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME) and kind.scale is None:
+        return replace(kind, scale=_FRACTION)
+    return kind

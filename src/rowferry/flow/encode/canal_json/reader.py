@@ -18,13 +18,13 @@ from rowferry.columnar.memory import Bytes, Ints
 from rowferry.errors import DecodeError
 from rowferry.flow.encode.canal_json import tokenizer as kernels_json
 from rowferry.flow.encode.kernels import spans as kernels_spans
-from rowferry.flow.encode.read_back import Spans, Style, read_column
+from rowferry.flow.encode.read_back import Flags, ImageSpans, Style, column_cuts, refuse_empty
 
 _ROOM = 1 << 20  # values in a block
 _MOST, _LEAST = 65536, 256  # messages in a block
 _CANAL: Final = Style(text=kernels_spans.JSON, binary=kernels_spans.JSON_BYTES)
 # A message's type says less than the kind that it was made from: these stand for their families.
-_DDL_KIND: Final = {
+DDL_KIND: Final = {
     "CREATE": DdlKind.CREATE_TABLE,
     "RENAME": DdlKind.RENAME_TABLE,
     "CINDEX": DdlKind.ADD_INDEX,
@@ -109,17 +109,17 @@ def read_note(message: bytes, row: int) -> SchemaChange | Watermark:
         DecodeError: it is no DDL and no watermark either.
     """
     try:
-        found = json.loads(message)
-        if found["isDdl"]:
-            extension = found.get("_tidb") or {}
+        note = json.loads(message)
+        if note["isDdl"]:
+            extension = note.get("_tidb") or {}
             return SchemaChange(
-                commit_ts=int(extension.get("commitTs", found["es"] << PHYSICAL_SHIFT)),
-                kind=_DDL_KIND.get(found["type"], DdlKind.NONE),
-                query=found["sql"],
-                table=TableId(found["database"], found["table"]),
+                commit_ts=int(extension.get("commitTs", note["es"] << PHYSICAL_SHIFT)),
+                kind=DDL_KIND.get(note["type"], DdlKind.NONE),
+                query=note["sql"],
+                table=TableId(note["database"], note["table"]),
             )
-        if found["type"] == "TIDB_WATERMARK":
-            return Watermark(int(found["_tidb"]["watermarkTs"]))
+        if note["type"] == "TIDB_WATERMARK":
+            return Watermark(int(note["_tidb"]["watermarkTs"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DecodeError(f"row {row}: it is neither a row change, nor a DDL, nor a watermark")
@@ -145,12 +145,12 @@ class _Block:
         if fill_old:
             old = self.new.where(old.starts == kernels_spans.MISSING, old)
         before = self.new.where(deletes, old)
-        _refuse_empty(self.table, before.starts, has_before, self.first_row)
-        _refuse_empty(self.table, self.new.starts, ~deletes, self.first_row)
+        refuse_empty(self.table, before.starts, has_before, self.first_row)
+        refuse_empty(self.table, self.new.starts, ~deletes, self.first_row)
         es = self.facts[kernels_json.ES].astype(np.uint64) << np.uint64(PHYSICAL_SHIFT)
         stamps = self.facts[kernels_json.COMMIT_TS]
         times = np.where(stamps < 0, es, stamps.view(np.uint64))
-        cuts = _cuts(before.starts, has_before) | _cuts(self.new.starts, ~deletes)
+        cuts = column_cuts(before.starts, has_before) | column_cuts(self.new.starts, ~deletes)
         edges = [0, *(np.flatnonzero(cuts)).tolist(), len(op)]
         for start, stop in zip(edges, edges[1:], strict=False):
             part = slice(start, stop)
@@ -164,35 +164,9 @@ class _Block:
                 self._struct(self.new, ~deletes[part], part),
             )
 
-    def _struct(self, image: _Image, have: npt.NDArray[np.bool_], part: slice) -> pa.StructArray:
+    def _struct(self, image: _Image, have: Flags, part: slice) -> pa.StructArray:
         """Return one image of some rows, with the columns that the first of them has."""
-        arrays, kinds = [], []
-        first = int(np.argmax(have)) + part.start
-        for i, column in enumerate(self.table.visible):
-            if have.any() and image.starts[i, first] == kernels_spans.MISSING:
-                continue
-            starts = np.where(have, image.starts[i, part], kernels_spans.NULL)
-            ends = np.ascontiguousarray(image.ends[i, part])
-            spans = Spans(self.data, starts, ends, self.first_row + part.start)
-            arrays.append(read_column(spans, column, _CANAL))
-            kinds.append(pa.field(column.name, column.type.arrow))
-        return pa.StructArray.from_arrays(arrays, fields=kinds, mask=pa.array(~have))
-
-
-def _refuse_empty(
-    table: TableSchema, starts: Ints, have: npt.NDArray[np.bool_], first_row: int
-) -> None:
-    """Refuse rows none of whose columns is a column of the table."""
-    empty = have & (starts == kernels_spans.MISSING).all(axis=0)
-    if empty.any():
-        row = first_row + int(np.argmax(empty))
-        raise DecodeError(f"row {row}: it has no column of table {table.id}")
-
-
-def _cuts(starts: Ints, have: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return where the columns that an image has differ from the image before it."""
-    found = np.zeros(len(have), np.bool_)
-    rows = np.flatnonzero(have)
-    there = starts[:, rows] != kernels_spans.MISSING
-    found[rows[1:]] = (there[:, 1:] != there[:, :-1]).any(axis=0)
-    return found
+        starts, ends = image.starts[:, part], image.ends[:, part]
+        first_row = self.first_row + part.start
+        places = ImageSpans(self.data, self.table, starts, ends, have, first_row)
+        return places.read(lambda _: _CANAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
@@ -12,12 +13,12 @@ import pyarrow as pa
 from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import Kind
-from rowferry.change.table import TableSchema
+from rowferry.change.table import Column, TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import BadOption, DecodeError, EncodeError, OptionsConflict
-from rowferry.flow.encode.contract import CodecTraits, CommitTime, Encoded
+from rowferry.flow.encode.contract import CodecTraits, CommitTime, Encoded, MessageCodec
 from rowferry.flow.encode.csv import tokenizer as kernels_csv
 from rowferry.flow.encode.csv.reader import Dialect, read_lines
 from rowferry.flow.encode.kernels import row_writer as kernels
@@ -26,7 +27,7 @@ from rowferry.flow.encode.layout import Cell, Layout, Part, ProgramMemory
 from rowferry.flow.encode.options import DELETE_ONLY_HANDLE_KEY, SINK, TERMINATOR
 from rowferry.flow.encode.same_layout import repeated
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionShape, OptionTable, flag, text
+from rowferry.spec.option import OptionShape, OptionTable, Section, flag, option, text
 from rowferry.spec.sink_traits import SinkTraits
 
 
@@ -59,53 +60,42 @@ def _delimiter() -> OptionShape[str]:
     return OptionShape("one to three bytes without line breaks", parse)
 
 
-QUOTE = Option(
-    "quote", _quote(), '"', "What stands around strings; empty: none, and backslashes escape."
-)
-DELIMITER = Option("delimiter", _delimiter(), ",", "What stands between columns.")
-NULL = Option(
-    "null",
-    text(),
-    "\\N",
-    "What stands for NULL, without quotes. Where `quote` is empty, a "
-    "text that is written like it is NULL for readers; none is written like the default.",
-)
-INCLUDE_COMMIT_TS = Option("include-commit-ts", flag(), False, "Write each row's commit-ts.")
+_IN_WORDS: Final = re.compile(rb"[A-Za-z0-9_-]")
 # Its words are checked after the delimiter and quote together, whose fault is the worse one.
 _PACKINGS: Final = ("base64", "hex")
-BINARY_ENCODING = Option(
-    "binary-encoding-method",
-    replace(text(), words=" | ".join(_PACKINGS)),
-    "base64",
-    "How binary values become text.",
-)
-OUTPUT_OLD_VALUE = Option(
-    "output-old-value",
-    flag(),
-    False,
-    "Write an update as a delete of the old and an insert of the new row, marked as an update.",
-)
-OUTPUT_HANDLE_KEY = Option(
-    "output-handle-key", flag(), False, "Accepted for compatibility; it has no effect."
-)
-FIELD_HEADER = Option("output-field-header", flag(), False, "Begin each file with column names.")
-CSV = OptionTable(
-    "sink.csv",
-    (
-        QUOTE,
-        DELIMITER,
-        NULL,
-        INCLUDE_COMMIT_TS,
-        BINARY_ENCODING,
-        OUTPUT_OLD_VALUE,
-        OUTPUT_HANDLE_KEY,
-        FIELD_HEADER,
-    ),
-)
+
+
+class CsvOptions(Section, section="sink.csv"):
+    """The options of csv."""
+
+    quote = option(
+        _quote(), '"', "What stands around strings; empty: none, and backslashes escape."
+    )
+    delimiter = option(_delimiter(), ",", "What stands between columns.")
+    null = option(
+        text(),
+        "\\N",
+        "What stands for NULL, without quotes. Where `quote` is empty, a "
+        "text that is written like it is NULL for readers; none is written like the default.",
+    )
+    include_commit_ts = option(flag(), False, "Write each row's commit-ts.")
+    binary_encoding_method = option(
+        replace(text(), words=" | ".join(_PACKINGS)), "base64", "How binary values become text."
+    )
+    output_old_value = option(
+        flag(),
+        False,
+        "Write an update as a delete of the old and an insert of the new row, marked as an update.",
+    )
+    output_handle_key = option(flag(), False, "Accepted for compatibility; it has no effect.")
+    output_field_header = option(flag(), False, "Begin each file with column names.")
+
+
+_path: Final = CsvOptions.path
 _BARE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 
 
-class Csv:
+class Csv(MessageCodec):
     """Row changes as CSV lines; schema changes and watermarks have no form here."""
 
     TRAITS: ClassVar = CodecTraits(
@@ -113,30 +103,31 @@ class Csv:
         schema_change_goes_to="nowhere",
         carries_before_image=False,
         can_omit_columns=False,
+        kinds=frozenset(Kind),
         needs_old_rows=True,
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CSV)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, CsvOptions.TABLE)
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
-        options, shared = spec.options(CSV), spec.options(SINK)
-        self._quote = options[QUOTE].encode()
-        self._delimiter = options[DELIMITER].encode()
-        self._null = options[NULL].encode()
-        self._commit_ts = options[INCLUDE_COMMIT_TS]
-        self._packing = options[BINARY_ENCODING]
-        self._old_value = options[OUTPUT_OLD_VALUE]
-        self._header = options[FIELD_HEADER]
+        options, shared = spec.options(CsvOptions), spec.options(SINK)
+        self._quote = options.quote.encode()
+        self._delimiter = options.delimiter.encode()
+        self._null = options.null.encode()
+        self._commit_ts = options.include_commit_ts
+        self._packing = options.binary_encoding_method
+        self._old_value = options.output_old_value
+        self._header = options.output_field_header
         self._lines = sink.takes_files
         self._terminator = shared[TERMINATOR].encode()
         self._memory = ProgramMemory()
-        path = CSV.path(DELIMITER.key)
+        path = _path(CsvOptions.delimiter)
         if self._quote and self._quote in self._delimiter:
             raise BadOption(
                 f"{path}: csv config quote and delimiter has common characters which is not allowed"
             )
         if self._packing not in _PACKINGS:
             raise BadOption(
-                f"{CSV.path(BINARY_ENCODING.key)} = {self._packing!r}: csv config "
+                f"{_path(CsvOptions.binary_encoding_method)} = {self._packing!r}: csv config "
                 "binary-encoding-method can only be hex or base64"
             )
         if not self._quote and set(self._delimiter) & set(b"\\rn"):
@@ -153,7 +144,7 @@ class Csv:
         if self._commit_ts:
             return CommitTime("exact")
         why = (
-            f"the changefeed has not {CSV.path(INCLUDE_COMMIT_TS.key)} = true (or its "
+            f"the changefeed has not {_path(CsvOptions.include_commit_ts)} = true (or its "
             "configuration was not given)"
         )
         return CommitTime("none", why)
@@ -161,10 +152,7 @@ class Csv:
     @property
     def unseen_moves(self) -> str:
         """An update has its old row with `output-old-value` only."""
-        return "" if self._old_value else f"csv without {OUTPUT_OLD_VALUE.key}"
-
-    def probe(self) -> None:
-        """Ask nothing: this format needs nobody."""
+        return "" if self._old_value else f"csv without {CsvOptions.output_old_value.key}"
 
     def advice(self, tables: Sequence[TableSchema]) -> list[str]:
         """Say where a text may be taken for NULL: without quotes only escapes tell them apart."""
@@ -173,8 +161,9 @@ class Csv:
         if self._quote or no_text or self._null == b"\\":
             return []
         return [
-            f"{CSV.path(QUOTE.key)} is empty, so that readers take a text that is written "
-            f"{self._null.decode()!r} for NULL; set {CSV.path(NULL.key)} = '\\N', or set a quote"
+            f"{_path(CsvOptions.quote)} is empty, so that readers take a text that is written "
+            f"{self._null.decode()!r} for NULL; set {_path(CsvOptions.null)} = '\\N', or set a "
+            "quote"
         ]
 
     def file_head(self, table: TableSchema) -> bytes:
@@ -187,10 +176,6 @@ class Csv:
         heads = [f"ticdc-meta${name}" for name in names] + [c.name for c in table.visible]
         return self._delimiter.join(h.encode() for h in heads) + self._terminator
 
-    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
-        """Each row is a message of its own."""
-        return messages
-
     def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
         """Encode a chunk: one value for each row change (two lines for an update with its old row).
 
@@ -199,7 +184,7 @@ class Csv:
         """
         return self._encode(rows)
 
-    def encode_alike(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
+    def encode_same_layout(self, whole: Rows, parts: Sequence[Rows], planned_at_ms: int) -> Encoded:
         """Encode chunks of tables that differ in their names only; raises as `encode_rows`."""
         return self._encode(whole, repeated([self._names(p.table) for p in parts], parts))
 
@@ -208,7 +193,7 @@ class Csv:
         images = ImagePresence.of(rows)
         deletes, updates = images.op == Op.DELETE, images.op == Op.UPDATE
         if self._old_value and (updates & ~images.has_before).any():
-            key = CSV.path(OUTPUT_OLD_VALUE.key)
+            key = _path(CsvOptions.output_old_value)
             raise EncodeError(f"{rows.table.id}: {key} needs old rows, which this source lacks")
         used = tuple(np.bincount(images.op, minlength=3) > 0)
         facts = (names is None, *used) if ImagePresence.is_whole(rows) else ()
@@ -242,6 +227,11 @@ class Csv:
     def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
         """Return None: watermarks are not written as CSV."""
         return None
+
+    def plain_value(self, column: Column, text: str) -> bytes:
+        """Return the text itself, unless a delimiter of such characters could stand beside it."""
+        between = self._delimiter + self._quote + self._terminator
+        return b"" if _IN_WORDS.search(between) else text.encode()
 
     def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
         """Read lines back as chunks, `seq` being the number of the row change.
@@ -299,12 +289,12 @@ class Csv:
     ) -> list[Part]:
         if not needed:
             return []
-        found = fields(table, image)
-        missing = [c.name for c in table.visible if c.name not in {f.column.name for f in found}]
-        if missing or not found:
+        present = fields(table, image)
+        missing = [c.name for c in table.visible if c.name not in {f.column.name for f in present}]
+        if missing or not present:
             lost = ", ".join(missing) or "all"
             raise EncodeError(f"{table.id}: csv cannot leave columns out; missing: {lost}")
-        return [Cell(self._slot(layout, table, field)) for field in found]
+        return [Cell(self._slot(layout, table, field)) for field in present]
 
     def _slot(self, layout: Layout, table: TableSchema, field: Field) -> int:
         kind, values = field.column.type.kind, field.values

@@ -87,9 +87,9 @@ def read_lines(data: bytes, at: int, table: TableSchema, dialect: Dialect) -> It
             count, at = count - 1, int(begins[count - 1])
             block = _Block(content, starts[:, :count], ends[:, :count], row)
             op, pairs = op[:count], pairs[:count]
-        found = _rows(block, table, dialect, op, pairs, seq)
-        yield found
-        row, seq = row + count, seq + len(found)
+        chunk = _rows(block, table, dialect, op, pairs, seq)
+        yield chunk
+        row, seq = row + count, seq + len(chunk)
 
 
 class _Tokens:
@@ -107,7 +107,7 @@ class _Tokens:
 
     def next(self, at: int, starts: Ints, ends: Ints, begins: Ints) -> tuple[int, int, int]:
         dialect = self._dialect
-        found: tuple[int, int, int] = kernels_csv.tokenize(
+        step: tuple[int, int, int] = kernels_csv.tokenize(
             self._data,
             at,
             np.frombuffer(dialect.delimiter, np.uint8),
@@ -120,7 +120,7 @@ class _Tokens:
             ends,
             begins,
         )
-        return found
+        return step
 
 
 def _words(block: _Block, place: int, name: str, allowed: dict[str, int]) -> npt.NDArray[np.int8]:
@@ -131,8 +131,8 @@ def _words(block: _Block, place: int, name: str, allowed: dict[str, int]) -> npt
     index = read_column(spans, column, style).to_numpy(zero_copy_only=False)
     if (index == 0).any():
         raise spans.wrong(int(np.argmax(index == 0)), column, f"is not one of {', '.join(allowed)}")
-    found: npt.NDArray[np.int8] = np.array([0, *allowed.values()], np.int8)[index]
-    return found
+    codes: npt.NDArray[np.int8] = np.array([0, *allowed.values()], np.int8)[index]
+    return codes
 
 
 def _ops(

@@ -100,15 +100,15 @@ def tokenize(
                 starts[c, row], ends[c, row] = NULL, NULL
                 at = stop
             elif quote >= 0 and at < len(data) and data[at] == quote:
-                found = _quoted_end(data, at + 1, quote)
-                if found < 0:
+                field_end = _quoted_end(data, at + 1, quote)
+                if field_end < 0:
                     return row, at, UNCLOSED
-                starts[c, row], ends[c, row] = at + 1, found
-                at = found + 1
+                starts[c, row], ends[c, row] = at + 1, field_end
+                at = field_end + 1
             else:
-                found = min(_bare_end(data, at, delimiter, end, last, quote < 0), len(data))
-                starts[c, row], ends[c, row] = at, found
-                at = found
+                field_end = min(_bare_end(data, at, delimiter, end, last, quote < 0), len(data))
+                starts[c, row], ends[c, row] = at, field_end
+                at = field_end
             if not last:
                 if not _stands(data, at, delimiter):
                     few = at >= len(data) or data[at] == 10 or data[at] == 13

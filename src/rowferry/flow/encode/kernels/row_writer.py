@@ -44,13 +44,13 @@ _PAIRS = np.frombuffer("".join(f"{i:02d}" for i in range(100)).encode(), np.uint
 
 def _byte_classes() -> Bytes:
     """JSON: 0 as it is, 1 four hex digits, 2 high (UTF-8), else the letter after a backslash."""
-    found = np.zeros(256, np.uint8)
-    found[:32] = 1
-    found[[ord(c) for c in "<>&"]] = 1
-    found[128:] = 2
+    classes = np.zeros(256, np.uint8)
+    classes[:32] = 1
+    classes[[ord(c) for c in "<>&"]] = 1
+    classes[128:] = 2
     for byte, letter in ((9, "t"), (10, "n"), (13, "r"), (34, '"'), (92, "\\")):
-        found[byte] = ord(letter)
-    return found
+        classes[byte] = ord(letter)
+    return classes
 
 
 _CLASS = _byte_classes()
@@ -68,11 +68,11 @@ def _special(word: Any) -> Any:
     quote_or_and = (word | _X04) ^ _X26
     angle = (word | _X02) ^ _X3E
     backslash = word ^ _X5C
-    found = (word - _X20) & ~word
-    found |= (quote_or_and - _ONES) & ~quote_or_and
-    found |= (angle - _ONES) & ~angle
-    found |= (backslash - _ONES) & ~backslash
-    return (found | word) & _TOPS
+    special = (word - _X20) & ~word
+    special |= (quote_or_and - _ONES) & ~quote_or_and
+    special |= (angle - _ONES) & ~angle
+    special |= (backslash - _ONES) & ~backslash
+    return (special | word) & _TOPS
 
 
 @compiled

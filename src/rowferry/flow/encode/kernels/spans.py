@@ -24,10 +24,10 @@ _TOP_TENTH = np.uint64(((1 << 64) - 1) // 10)
 
 
 def _nibbles(alphabet: bytes) -> Bytes:
-    found = np.full(256, 255, np.uint8)
+    nibbles = np.full(256, 255, np.uint8)
     for value, byte in enumerate(alphabet):
-        found[byte] = value
-    return found
+        nibbles[byte] = value
+    return nibbles
 
 
 _HEX = _nibbles(b"0123456789abcdef")
@@ -40,12 +40,12 @@ def _hex4(data: Bytes, at: int, end: int) -> Any:
     """Return the code unit of four hexadecimal digits, or -1."""
     if at + 4 > end:
         return -1
-    found = np.int64(0)
+    unit = np.int64(0)
     for i in range(at, at + 4):
         if _HEX[data[i]] == 255:
             return -1
-        found = found << 4 | np.int64(_HEX[data[i]])
-    return found
+        unit = unit << 4 | np.int64(_HEX[data[i]])
+    return unit
 
 
 @compiled

@@ -13,14 +13,14 @@ import pyarrow as pa
 from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import Kind
-from rowferry.change.table import TableSchema
+from rowferry.change.table import Column, TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, fields, float_text
 from rowferry.errors import DecodeError, EncodeError, OptionsConflict
-from rowferry.flow.encode.contract import CodecTraits, Encoded, LargeRows
+from rowferry.flow.encode.contract import CodecTraits, Encoded, LargeRows, MessageCodec
 from rowferry.flow.encode.kernels import row_writer as kernels
-from rowferry.flow.encode.large_message import LARGE, LargeMessages
+from rowferry.flow.encode.large_message import LargeMessageOptions, LargeMessages
 from rowferry.flow.encode.layout import Cell, ChangedCell, Layout, Part
 from rowferry.flow.encode.open_protocol import kernels as kernels_open
 from rowferry.flow.encode.open_protocol.column import PACKED, flags_of, type_code
@@ -56,8 +56,8 @@ _SHORT: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "\\": "\\\\"
 def json_text(text: str) -> bytes:
     """Return a JSON string, escaped as the compiled kernel escapes values."""
 
-    def escape(found: re.Match[str]) -> str:
-        char = found.group()
+    def escape(match: re.Match[str]) -> str:
+        char = match.group()
         return _SHORT.get(char) or f"\\u{ord(char):04x}"
 
     return b'"' + _SPECIAL.sub(escape, text).encode("utf-8", "replace") + b'"'
@@ -69,7 +69,7 @@ def framed(key: bytes, value: bytes) -> tuple[bytes, bytes]:
     return head + key, struct.pack(">Q", len(value)) + value
 
 
-class OpenProtocol:
+class OpenProtocol(MessageCodec):
     """Row changes, schema changes and watermarks as open-protocol messages."""
 
     TRAITS: ClassVar = CodecTraits(
@@ -78,8 +78,9 @@ class OpenProtocol:
         carries_before_image=True,
         can_omit_columns=True,
         large_rows=LargeRows(needs_key=True),
+        binary_keys=True,
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, OPEN, CODEC, LARGE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (SINK, OPEN, CODEC, LargeMessageOptions.TABLE)
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         """Read the settings.
@@ -99,23 +100,16 @@ class OpenProtocol:
         self._batch_rows = spec.options(CODEC)[MAX_BATCH_SIZE]
         self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, extension=False)
 
-    def probe(self) -> None:
-        """Ask nothing: this format needs nobody."""
-
-    def file_head(self, table: TableSchema) -> bytes:
-        """Return nothing: this is no format of files."""
-        return b""
-
     def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
         """Encode a chunk: each row's key and value JSON, which `batch` puts into frames."""
 
         def shorten(part: Rows, locations: pa.Array | None) -> Encoded:
             return self._encode(part, key_only=True, locations=locations)
 
-        found = self._encode(rows)
+        encoded = self._encode(rows)
         if topic is None:
-            return found
-        return self._large.fit(rows, found, topic, _OVERHEAD, shorten, _stored_as)
+            return encoded
+        return self._large.fit(rows, encoded, topic, _OVERHEAD, shorten, _stored_as)
 
     def batch(self, messages: Encoded, topic: Topic) -> Encoded:
         """Frame rows, as many of one partition together as `max-batch-size` and the topic allow."""
@@ -140,6 +134,10 @@ class OpenProtocol:
     def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
         """Encode a watermark as one message, whose value is a length of zero."""
         return _one(b'{"ts":%d,"t":%d}' % (mark.commit_ts, _RESOLVED), b"")
+
+    def plain_value(self, column: Column, text: str) -> bytes:
+        """Return a whole number behind its name `v`; texts may be packed."""
+        return b'"v":%s' % text.encode() if column.type.kind is Kind.INTEGER else b""
 
     def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
         """Refuse: a value means nothing without its key."""

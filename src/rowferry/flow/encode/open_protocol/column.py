@@ -5,8 +5,10 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import Final
 
-from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.sqltype import KINDS, Kind, SqlType
 from rowferry.change.table import Column, Index, TableSchema
+from rowferry.mysql.type_facts import TYPE_FACTS
+from rowferry.mysql.type_facts import type_code as mysql_code
 
 
 class Flag(IntFlag):
@@ -23,7 +25,7 @@ class Flag(IntFlag):
 
 
 # GEOMETRY is BLOB, INET4, INET6 and UUID are TEXT, as in every codec.
-_BLOB: Final = FACTS["blob"].code
+_BLOB: Final = TYPE_FACTS["blob"].code
 _WRITTEN_AS: Final = dict.fromkeys(("geometry", "inet4", "inet6", "uuid"), _BLOB)
 _ALWAYS_UNSIGNED: Final = frozenset({Kind.BIT, Kind.YEAR})
 # Codes that stand for two types each: with the binary flag, and without it.
@@ -37,7 +39,7 @@ _TWO_NAMES: Final = {
     252: ("blob", "text"),
 }
 _NAMES: Final = {
-    facts.code: name for name, facts in FACTS.items() if facts.code not in _TWO_NAMES
+    facts.code: name for name, facts in TYPE_FACTS.items() if facts.code not in _TWO_NAMES
 } | {0: "decimal", 14: "date", 255: "blob"}
 _FRACTION: Final = 6  # a code does not tell how many digits a second has
 _SECONDS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
@@ -46,40 +48,40 @@ PACKED: Final = frozenset({249, 250, 251, 252})  # written as base64, whatever t
 
 def type_code(kind: SqlType) -> int:
     """Return the number that stands for a column's type."""
-    return _WRITTEN_AS.get(kind.name, kind.mysql_code)
+    return _WRITTEN_AS.get(kind.name, mysql_code(kind))
 
 
 def flags_of(table: TableSchema, column: Column) -> Flag:
     """Return what `f` says about a column."""
-    found = Flag(0)
+    flags = Flag(0)
     if column.type.charset == "binary":
-        found |= Flag.BINARY
+        flags |= Flag.BINARY
     if column.type.unsigned or column.type.zerofill or column.type.kind in _ALWAYS_UNSIGNED:
-        found |= Flag.UNSIGNED
+        flags |= Flag.UNSIGNED
     if column.nullable:
-        found |= Flag.NULLABLE
+        flags |= Flag.NULLABLE
     if column.generated:
-        found |= Flag.GENERATED
+        flags |= Flag.GENERATED
     elif column.name in table.handle_key:
-        found |= Flag.HANDLE_KEY
+        flags |= Flag.HANDLE_KEY
     for index in table.indexes:
         names = [name.lower() for name in index.columns]
         if column.name.lower() in names:
             first = names[0] == column.name.lower()
-            found |= _of_generated(index, first) if column.generated else _of_index(index)
-    return found
+            flags |= _of_generated(index, first) if column.generated else _of_index(index)
+    return flags
 
 
 def _of_index(index: Index) -> Flag:
     """Return what an index makes of each of its columns."""
-    found = Flag(0)
+    flags = Flag(0)
     if index.primary:
-        found |= Flag.PRIMARY_KEY
+        flags |= Flag.PRIMARY_KEY
     elif index.unique:
-        found |= Flag.UNIQUE_KEY
+        flags |= Flag.UNIQUE_KEY
     if len(index.columns) > 1 or not (index.primary or index.unique):
-        found |= Flag.MULTIPLE_KEY
-    return found
+        flags |= Flag.MULTIPLE_KEY
+    return flags
 
 
 def _of_generated(index: Index, first: bool) -> Flag:
@@ -97,6 +99,6 @@ def sql_type(code: int, flags: Flag) -> SqlType | None:
     name = _TWO_NAMES[code][0 if binary else 1] if code in _TWO_NAMES else _NAMES.get(code)
     if name is None:
         return None
-    kind = FACTS[name].kind
+    kind = KINDS[name]
     unsigned = bool(flags & Flag.UNSIGNED) and kind not in _ALWAYS_UNSIGNED
     return SqlType(name, unsigned=unsigned, scale=_FRACTION if kind in _SECONDS else None)

@@ -30,9 +30,9 @@ _NEWER: Final = (
 
 def _letters(pairs: bytes) -> Bytes:
     """Return, for each byte, the letter that stands for it after a backslash; 0 for none."""
-    found = np.zeros(256, np.uint8)
-    found[list(pairs[::2])] = list(pairs[1::2])
-    return found
+    letters = np.zeros(256, np.uint8)
+    letters[list(pairs[::2])] = list(pairs[1::2])
+    return letters
 
 
 _SHORT = _letters(b'\tt\nn\rr""\\\\')
@@ -56,11 +56,11 @@ def _printable() -> tuple[Bytes, Bytes]:
 
 @compiled
 def _any_special(data: Bytes, start: int, stop: int) -> bool:
-    found = 0
+    any_special = 0
     for i in range(start, stop):
         byte = data[i]
-        found |= (byte < 32) | (byte == 34) | (byte == 92)
-    return found != 0
+        any_special |= (byte < 32) | (byte == 34) | (byte == 92)
+    return any_special != 0
 
 
 @compiled
@@ -113,10 +113,10 @@ def _point(data: Bytes, i: int, size: int) -> Any:
     """Return the code point of the character of that size at `i`."""
     if size == 1:
         return np.int64(data[i])
-    found = np.int64(data[i]) & (0xFF >> (size + 1))
+    point = np.int64(data[i]) & (0xFF >> (size + 1))
     for k in range(i + 1, i + size):
-        found = found << 6 | (np.int64(data[k]) & 0x3F)
-    return found
+        point = point << 6 | (np.int64(data[k]) & 0x3F)
+    return point
 
 
 @compiled

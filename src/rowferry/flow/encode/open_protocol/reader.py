@@ -17,6 +17,7 @@ from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import DecodeError
 from rowferry.flow.encode.message_rows import ChunkShape, MessageRow, chunk_of
 from rowferry.flow.encode.open_protocol.column import PACKED, Flag, sql_type
+from rowferry.mysql.type_facts import type_code as mysql_code
 
 Pair = tuple[bytes, bytes]
 _VERSION: Final = 1
@@ -52,16 +53,16 @@ def read_message(
     held: list[MessageRow] = []
     first = 0
     for row, pair in enumerate(_pairs(key, value), 1):
-        found = reader.read(row, *pair)
-        other = found[0] if isinstance(found, tuple) else None
+        change = reader.read(row, *pair)
+        other = change[0] if isinstance(change, tuple) else None
         if shape is not None and other != shape:
             yield chunk_of(shape, held, first)
             held = []
-        if isinstance(found, tuple):
+        if isinstance(change, tuple):
             first = first if held else row - 1
-            held.append(found[1])
+            held.append(change[1])
         else:
-            yield found
+            yield change
         shape = other
     if shape is not None:
         yield chunk_of(shape, held, first)
@@ -77,20 +78,20 @@ def _pairs(key: bytes, value: bytes) -> list[Pair]:
 
 
 def _split(data: bytes, at: int, what: str) -> list[bytes]:
-    found: list[bytes] = []
+    parts: list[bytes] = []
     while at < len(data):
         if at + 8 > len(data):
-            raise DecodeError(f"row {len(found) + 1}: the {what} is cut short")
+            raise DecodeError(f"row {len(parts) + 1}: the {what} is cut short")
         (size,) = struct.unpack_from(">Q", data, at)
         at += 8
         if size > len(data) - at:
-            raise DecodeError(f"row {len(found) + 1}: the {what} is cut short")
-        found.append(data[at : at + size])
+            raise DecodeError(f"row {len(parts) + 1}: the {what} is cut short")
+        parts.append(data[at : at + size])
         at += size
-    return found
+    return parts
 
 
-_Found = tuple[ChunkShape, MessageRow] | SchemaChange | Watermark
+_ReadPart = tuple[ChunkShape, MessageRow] | SchemaChange | Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class _Reader:
     decompress: Callable[[bytes], bytes]
     fetch: Callable[[str], tuple[bytes | None, bytes]]
 
-    def read(self, row: int, key: bytes, value: bytes) -> _Found:
+    def read(self, row: int, key: bytes, value: bytes) -> _ReadPart:
         head = _loaded(key, row)
         kind, commit_ts = head.get("t"), head.get("ts")
         if type(commit_ts) is not int or not 0 <= commit_ts < 1 << 64:
@@ -146,8 +147,8 @@ class _Reader:
             old = self._completed(table, signature, image, old, loose, row)
         before, after = (image, None) if "d" in body else (old, image)
         op = Op.DELETE if after is None else Op.INSERT if before is None else Op.UPDATE
-        found = MessageRow(op, commit_ts, before, after)
-        return found.shape(table, head.get("ptn"), bool(head.get("ohk"))), found
+        message = MessageRow(op, commit_ts, before, after)
+        return message.shape(table, head.get("ptn"), bool(head.get("ohk"))), message
 
     def _completed(
         self,
@@ -200,12 +201,12 @@ def _loaded(text: bytes, row: int) -> dict[str, Any]:
 def _pairs_of(text: bytes, row: int) -> tuple[tuple[str, Any], ...]:
     """Return a JSON object as pairs: names may occur more than once."""
     try:
-        found = _JSON.decode(text.decode())
+        pairs = _JSON.decode(text.decode())
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, tuple):
+        pairs = None
+    if not isinstance(pairs, tuple):
         raise DecodeError(f"row {row}: it is not an open-protocol object")
-    return found
+    return pairs
 
 
 def _members(shown: Any, row: int) -> tuple[_Signature, dict[str, Any]]:
@@ -229,16 +230,16 @@ def _old(shown: Any, row: int) -> tuple[dict[str, Any], list[_Loose]]:
     member: dict[str, Any] = {}
     if not isinstance(shown, tuple):
         raise DecodeError(f"row {row}: the old row is no object")
-    for name, found in shown:
-        if isinstance(found, tuple):
-            named.append((name, found))
+    for name, value in shown:
+        if isinstance(value, tuple):
+            named.append((name, value))
             continue
-        member[name] = found
+        member[name] = value
         if name == "v":
             code, flags = member.get("t"), member.get("f")
             if not isinstance(code, int) or not isinstance(flags, int):
                 raise DecodeError(f"row {row}: an old value without its type and flags")
-            loose.append((code, flags, found))
+            loose.append((code, flags, value))
             member = {}
     return _members(named, row)[1], loose
 
@@ -285,7 +286,7 @@ def _value(column: Column, value: Any, row: int) -> Any:
             return float(value)
         if not isinstance(value, str):
             raise ValueError("is no text")
-        if column.type.mysql_code in PACKED:
+        if mysql_code(column.type) in PACKED:
             data = b64decode(value, validate=True)
             return data if kind is Kind.BINARY else data.decode()
         return _unquoted(value) if kind is Kind.BINARY else value
@@ -297,8 +298,8 @@ def _value(column: Column, value: Any, row: int) -> Any:
 def _unquoted(text: str) -> bytes:
     """Return the bytes that Go would quote like this."""
 
-    def plain(found: re.Match[bytes]) -> bytes:
-        letter, byte, short, long = found.groups()
+    def plain(match: re.Match[bytes]) -> bytes:
+        letter, byte, short, long = match.groups()
         if letter:
             return bytes([_LETTERS[letter[0]]])
         if byte:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rowferry.change.chunk import Change, Op, Rows
+from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.change.typed_columns import COMMIT_TS, OP, OP_NAMES, SEQ, column_type, typed
 from rowferry.errors import BadInput, EncodeError
@@ -59,6 +60,7 @@ class Parquet:
         schema_change_goes_to="nowhere",
         carries_before_image=True,
         can_omit_columns=False,
+        kinds=frozenset(Kind),
         needs_old_rows=True,
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (ParquetOptions.TABLE,)
@@ -121,11 +123,11 @@ class Parquet:
             return own + [self._struct(rows, rows.before), self._struct(rows, rows.after)]
         if deletes.all():
             return own + self._images(rows, rows.before)
-        found = self._images(rows, rows.after)
+        images = self._images(rows, rows.after)
         if deletes.any():
             gone, old = pa.array(deletes), self._images(rows, rows.before)
-            found = [pc.if_else(gone, b, a) for b, a in zip(old, found, strict=True)]
-        return own + found
+            images = [pc.if_else(gone, b, a) for b, a in zip(old, images, strict=True)]
+        return own + images
 
     def _struct(self, rows: Rows, image: pa.StructArray) -> pa.StructArray:
         fields = [pa.field(c.name, column_type(c.type, self._native)) for c in rows.table.visible]
@@ -147,7 +149,7 @@ class Parquet:
         if missing:
             lost = ", ".join(missing)
             raise EncodeError(f"{table.id}: parquet cannot leave columns out; missing: {lost}")
-        found = []
+        columns = []
         for column in table.visible:
             values = held[column.name]
             one = typed(values, column, table, self._native)
@@ -158,8 +160,8 @@ class Parquet:
                     "in no calendar, so parquet's types do not have it; set sink.parquet.zero-date "
                     "= 'null', or sink.parquet.temporal = 'string' in a new changefeed"
                 )
-            found.append(one)
-        return found
+            columns.append(one)
+        return columns
 
 
 class _File:

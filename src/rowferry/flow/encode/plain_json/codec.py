@@ -15,13 +15,13 @@ import pyarrow as pa
 from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import Kind
-from rowferry.change.table import TableSchema
+from rowferry.change.table import Column, TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import EncodeError, MessageTooLarge
 from rowferry.flow.encode.canal_json.codec import json_text
-from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
+from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec, TextBody
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.kernels import spans as kernels_spans
 from rowferry.flow.encode.layout import Cell, Layout, Part
@@ -51,7 +51,7 @@ _KEY_SHOWN: Final = 100  # characters of a key in an error
 _Slots = list[tuple[Field, int]]
 
 
-class PlainJson:
+class PlainJson(MessageCodec):
     """Row changes, schema changes and watermarks as plain JSON objects."""
 
     TRAITS: ClassVar = CodecTraits(
@@ -59,6 +59,7 @@ class PlainJson:
         schema_change_goes_to="partition-0",
         carries_before_image=True,
         can_omit_columns=True,
+        kinds=frozenset(Kind),
         body=TextBody("application/json", b"[", b",", b"]"),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (LINES, JSON_TABLE)
@@ -66,17 +67,6 @@ class PlainJson:
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         self._embeds = spec.options(JSON_TABLE)[JSON_COLUMNS] == "value"
         self._terminator = spec.options(LINES)[TERMINATOR].encode() if sink.takes_files else b""
-
-    def probe(self) -> None:
-        """Ask nothing: this format needs nobody."""
-
-    def file_head(self, table: TableSchema) -> bytes:
-        """Return nothing: files begin with the first row."""
-        return b""
-
-    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
-        """Each row is a message of its own."""
-        return messages
 
     def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
         """Encode a chunk. An update without its old row has `before` null.
@@ -129,6 +119,11 @@ class PlainJson:
         """Encode a watermark as one message."""
         return _note(b'{"type":"watermark","commitTs":%d}' % mark.commit_ts)
 
+    def plain_value(self, column: Column, text: str) -> bytes:
+        """Return the column with its value; numbers have no quotes."""
+        form = b":%s" if column.type.kind is Kind.INTEGER else b':"%s"'
+        return json_text(column.name) + form % text.encode()
+
     def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
         """Read messages back, also as one array; `seq` is the row number.
 
@@ -141,8 +136,8 @@ class PlainJson:
         return read_message(value)
 
     def _slots(self, layout: Layout, rows: Rows, image: pa.StructArray) -> _Slots:
-        found = fields(rows.table, image)
-        return [(field, self._slot(layout, rows.table, field)) for field in found]
+        own_fields = fields(rows.table, image)
+        return [(field, self._slot(layout, rows.table, field)) for field in own_fields]
 
     def _slot(self, layout: Layout, table: TableSchema, field: Field) -> int:
         kind, values = field.column.type.kind, field.values

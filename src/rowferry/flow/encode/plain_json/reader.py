@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.change.chunk import Change, DdlKind, Op, Rows, SchemaChange, Watermark, make_rows
@@ -18,7 +17,7 @@ from rowferry.columnar.memory import Bytes, Ints
 from rowferry.errors import DecodeError
 from rowferry.flow.encode.kernels import spans as kernels_spans
 from rowferry.flow.encode.plain_json import tokenizer as tokens
-from rowferry.flow.encode.read_back import Spans, Style, read_column
+from rowferry.flow.encode.read_back import Flags, ImageSpans, Style, column_cuts, refuse_empty
 
 _ROOM = 1 << 20  # values in a block
 _MOST, _LEAST = 65536, 256  # messages in a block
@@ -76,14 +75,14 @@ def read_message(value: bytes | None) -> Iterator[Change]:
         DecodeError: it is not such a message.
     """
     try:
-        found = json.loads(value or b"")
+        document = json.loads(value or b"")
     except (ValueError, RecursionError) as err:
         raise DecodeError(f"row 1: it is not JSON ({err})") from err
-    for number, one in enumerate(found if isinstance(found, list) else [found]):
+    for number, one in enumerate(document if isinstance(document, list) else [document]):
         if not isinstance(one, dict):
             raise DecodeError(f"row {number + 1}: {tokens.WORDS[tokens.MALFORMED]}")
         # With escapes: half a character has no other form.
-        text = json.dumps(one).encode() if isinstance(found, list) else value
+        text = json.dumps(one).encode() if isinstance(document, list) else value
         yield from read_messages(text or b"", _guessed(one, number + 1), b"", embeds=True)
 
 
@@ -108,16 +107,16 @@ def _form(column: Column, embeds: bool) -> int:
 def _note(message: bytes, row: int) -> Change:
     """Read a message that is no row change."""
     try:
-        found = json.loads(message)
-        if found["type"] == "ddl":
+        note = json.loads(message)
+        if note["type"] == "ddl":
             return SchemaChange(
-                commit_ts=int(found["commitTs"]),
-                kind=_KINDS.get(found["kind"], DdlKind.NONE),
-                query=found["query"],
-                table=TableId(found["database"], found["table"]),
+                commit_ts=int(note["commitTs"]),
+                kind=_KINDS.get(note["kind"], DdlKind.NONE),
+                query=note["query"],
+                table=TableId(note["database"], note["table"]),
             )
-        if found["type"] == "watermark":
-            return Watermark(int(found["commitTs"]))
+        if note["type"] == "watermark":
+            return Watermark(int(note["commitTs"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise DecodeError(f"row {row}: it is neither a row change, nor a DDL, nor a watermark")
@@ -138,11 +137,8 @@ class _Reader:
         has_after = op != Op.DELETE
         before, after = spans[:2], spans[2:]
         for image, have in ((before, has_before), (after, has_after)):
-            empty = have & (image[0] == kernels_spans.MISSING).all(axis=0)
-            if empty.any():
-                row = first_row + int(np.argmax(empty))
-                raise DecodeError(f"row {row}: it has no column of table {self.table.id}")
-        cuts = _cuts(before[0], has_before) | _cuts(after[0], has_after)
+            refuse_empty(self.table, image[0], have, first_row)
+        cuts = column_cuts(before[0], has_before) | column_cuts(after[0], has_after)
         edges = [0, *np.flatnonzero(cuts).tolist(), len(op)]
         for start, stop in zip(edges, edges[1:], strict=False):
             part = slice(start, stop)
@@ -155,28 +151,10 @@ class _Reader:
                 self._struct(after[:, :, part], has_after[part], first_row + start),
             )
 
-    def _struct(self, image: Ints, have: npt.NDArray[np.bool_], first_row: int) -> pa.StructArray:
+    def _struct(self, image: Ints, have: Flags, first_row: int) -> pa.StructArray:
         """Return one image of some rows, with the columns that the first of them has."""
-        arrays, kinds = [], []
-        first = int(np.argmax(have))
-        for i, column in enumerate(self.table.visible):
-            if have.any() and image[0, i, first] == kernels_spans.MISSING:
-                continue
-            starts = np.where(have, image[0, i], kernels_spans.NULL)
-            found = Spans(self.data, starts, np.ascontiguousarray(image[1, i]), first_row)
-            style = _STYLE if self.forms[i] == tokens.SCALAR else _AS_IT_IS
-            arrays.append(read_column(found, column, style))
-            kinds.append(pa.field(column.name, column.type.arrow))
-        return pa.StructArray.from_arrays(arrays, fields=kinds, mask=pa.array(~have))
-
-
-def _cuts(starts: Ints, have: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return where the columns that an image has differ from the image before it."""
-    found = np.zeros(len(have), np.bool_)
-    rows = np.flatnonzero(have)
-    there = starts[:, rows] != kernels_spans.MISSING
-    found[rows[1:]] = (there[:, 1:] != there[:, :-1]).any(axis=0)
-    return found
+        places = ImageSpans(self.data, self.table, image[0], image[1], have, first_row)
+        return places.read(lambda i: _STYLE if self.forms[i] == tokens.SCALAR else _AS_IT_IS)
 
 
 # --- a table from a message -----------------------------------------------------------------------

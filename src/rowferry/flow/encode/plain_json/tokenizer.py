@@ -115,8 +115,8 @@ def _message(
         word = word_at(data, start, end, _POOL, _BOUNDS)
         if word == _BEFORE or word == _AFTER:
             image = before if word == _BEFORE else after
-            at, found = _image(data, at, row, names, bounds, forms, scratch, image[0], image[1])
-            facts[HAS_BEFORE if word == _BEFORE else HAS_AFTER, row] = found
+            at, present = _image(data, at, row, names, bounds, forms, scratch, image[0], image[1])
+            facts[HAS_BEFORE if word == _BEFORE else HAS_AFTER, row] = present
         elif word == _COMMIT_TS:
             facts[COMMIT_TS, row], at = read_number(data, at)
         else:

@@ -24,7 +24,7 @@ from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import DecodeError, EncodeError
-from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.layout import Cell, Layout, Part
 from rowferry.flow.encode.sql_rows.frame import (
@@ -55,7 +55,7 @@ class _Texts(Encoded):
     seq: npt.NDArray[np.int64] | None = None
 
 
-class SqlRows:
+class SqlRows(MessageCodec):
     """Row changes as SQL texts; schema changes and watermarks have no form here."""
 
     TRAITS: ClassVar = CodecTraits(
@@ -68,13 +68,6 @@ class SqlRows:
 
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         self._calls_vector = spec.sink.scheme in sink.vector_call_schemes
-
-    def probe(self) -> None:
-        """Ask nothing: this format needs nobody."""
-
-    def file_head(self, table: TableSchema) -> bytes:
-        """Return nothing: it is not a format of files."""
-        return b""
 
     def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
         """Encode a chunk: `values` are rows, null for deletes; `keys` name them.
@@ -107,13 +100,13 @@ class SqlRows:
         whole = RowFrame(messages.table, op, commit_ts, seq, messages.keys, messages.values)
         if messages.partitions is None:
             return _framed([whole], None)
-        found, counts = np.unique(messages.partitions, return_counts=True)
-        if len(found) == 1:
-            return _framed([whole], found)
+        numbers, counts = np.unique(messages.partitions, return_counts=True)
+        if len(numbers) == 1:
+            return _framed([whole], numbers)
         together = whole.take(np.argsort(messages.partitions, kind="stable"))
         ends = np.cumsum(counts)
         parts = [together.slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
-        return _framed(parts, found)
+        return _framed(parts, numbers)
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
         """Return None: the sink runs the statement itself."""
@@ -155,15 +148,15 @@ class SqlRows:
         table, layout = rows.table, Layout()
         for image, needed in ((rows.after, not deletes.all()), (rows.before, bool(deletes.any()))):
             parts: list[Part] = []
-            found = _fields(table, image, table.handle_key) if needed else []
-            for field in found:
+            own_fields = _fields(table, image, table.handle_key) if needed else []
+            for field in own_fields:
                 cell = self._cell(layout, table, field, compared=True)
-                if len(found) == 1:
+                if len(own_fields) == 1:
                     parts.append(cell)
                 else:
                     lead = b" AND " if parts else b"("
                     parts += [lead + quoted(field.column.name).encode() + b"=", cell]
-            if len(found) > 1:
+            if len(own_fields) > 1:
                 parts.append(b")")
             layout.program([*parts, key_end(table)] if needed else [])
         return layout.run(deletes.astype(np.int8))
@@ -255,12 +248,12 @@ def _fields(table: TableSchema, image: pa.StructArray, wanted: tuple[str, ...]) 
     Raises:
         EncodeError: one of them is absent.
     """
-    found = [f for f in fields(table, image) if f.column.name in wanted]
-    missing = [name for name in wanted if name not in {f.column.name for f in found}]
-    if missing or not found:
+    chosen = [f for f in fields(table, image) if f.column.name in wanted]
+    missing = [name for name in wanted if name not in {f.column.name for f in chosen}]
+    if missing or not chosen:
         lost = ", ".join(missing) or "all"
         raise EncodeError(f"{table.id}: columns cannot be left out here; missing: {lost}")
-    return found
+    return chosen
 
 
 def _framed(frames: list[RowFrame], partitions: npt.NDArray[np.int32] | None) -> Encoded:

@@ -49,10 +49,10 @@ def read_frame(frame: RowFrame) -> Rows:
     )
 
 
-def _spread(found: pa.StructArray, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
+def _spread(images: pa.StructArray, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
     """Return images at the rows that have one; null at the others."""
     places = np.cumsum(there) - 1
-    return found.take(pa.array(places, mask=~there))
+    return images.take(pa.array(places, mask=~there))
 
 
 def _row_leads(columns: int) -> list[bytes]:
@@ -96,11 +96,11 @@ def _images(
     return pa.StructArray.from_arrays(arrays, fields=kinds)
 
 
-def _unpacked(found: re.Match[bytes]) -> bytes:
+def _unpacked(match: re.Match[bytes]) -> bytes:
     """Return a text literal in quotes, whichever way it was written."""
-    if found[1] is None:
-        return found[0]
-    return b"'%s'" % bytes.fromhex(found[1].decode()).replace(b"'", b"''")
+    if match[1] is None:
+        return match[0]
+    return b"'%s'" % bytes.fromhex(match[1].decode()).replace(b"'", b"''")
 
 
 def _elements(spans: Spans, column: Column) -> pa.UInt64Array:
@@ -121,14 +121,14 @@ def _elements(spans: Spans, column: Column) -> pa.UInt64Array:
 
 
 def _literals(text: bytes, leads: list[bytes], row: int) -> _Places:
-    found: _Places = []
+    places: _Places = []
     here = 0
     for lead in leads[:-1]:
         match = _LITERAL.match(text, here + len(lead)) if text.startswith(lead, here) else None
         if match is None or match.lastindex is None:
             raise DecodeError(f"row {row + 1}: {text[here : here + 40]!r} is no SQL literal")
-        found.append((NULL, NULL) if match.lastindex == 1 else match.span(match.lastindex))
+        places.append((NULL, NULL) if match.lastindex == 1 else match.span(match.lastindex))
         here = match.end()
     if text[here:] != leads[-1]:
         raise DecodeError(f"row {row + 1}: {text[here : here + 40]!r} follows the last value")
-    return found
+    return places

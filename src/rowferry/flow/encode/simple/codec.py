@@ -1,0 +1,315 @@
+"""The simple codec: TiCDC's protocol whose rows are read by table definitions sent before them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
+from rowferry.change.plan import Topic
+from rowferry.change.remembered import Remembered
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import TableId, TableSchema
+from rowferry.columnar import float_text as kernels_float
+from rowferry.columnar import render as kernels_render
+from rowferry.columnar.fields import Field, ImagePresence, fields, float_text
+from rowferry.errors import DecodeError, EncodeError, OptionsConflict
+from rowferry.flow.encode.canal_json.codec import ddl_type, json_text
+from rowferry.flow.encode.contract import CodecTraits, Encoded, LargeRows, MessageCodec, TextBody
+from rowferry.flow.encode.kernels import row_writer as kernels
+from rowferry.flow.encode.large_message import (
+    LargeMessageOptions,
+    LargeMessages,
+)
+from rowferry.flow.encode.layout import Cell, Layout, Part
+from rowferry.flow.encode.options import CODEC_SECTION
+from rowferry.flow.encode.simple.reader import SimpleReader
+from rowferry.flow.encode.simple.schema import of_table
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import Option, OptionTable, flag, one_of, whole
+from rowferry.spec.sink_traits import SinkTraits
+
+NAME: Final = "simple"
+ENCODING = Option(
+    "encoding-format",
+    one_of("json"),
+    "json",
+    "simple: how messages are written. TiCDC's other form, `avro`, is not yet there: refused.",
+    uri=True,
+)
+CODEC = OptionTable(CODEC_SECTION, (ENCODING,))
+INTERVAL = Option(
+    "send-bootstrap-interval-in-sec",
+    whole(),
+    120,
+    "simple: after how many seconds a table's definition is sent again, ahead of its next rows, at "
+    "the latest; 0 or less: definitions are not sent.",
+)
+COUNT = Option(
+    "send-bootstrap-in-msg-count",
+    whole(),
+    10000,
+    "simple: after how many rows a table's definition is sent again at the latest; 0 or less: "
+    "definitions are not sent.",
+)
+EVERYWHERE = Option(
+    "send-bootstrap-to-all-partition",
+    flag(),
+    True,
+    "simple: a table's definition goes to every partition of its topic, else to partition 0 alone.",
+)
+AT_START = Option(
+    "send-all-bootstrap-at-start",
+    flag(),
+    False,
+    "simple: definitions of all tables at the start. A table's own always comes before its first "
+    "row here, and no reader needs one before that: it changes nothing.",
+)
+BOOTSTRAP = OptionTable("sink", (INTERVAL, COUNT, EVERYWHERE, AT_START))
+
+_OVERHEAD: Final = 36  # what a queue counts beside key and value
+_QUOTE: Final = ord('"')
+_NUMBERS: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET})
+_ZONE: Final = "UTC"  # of TIMESTAMP values
+
+_Slots = list[tuple[Field, int]]
+
+
+class Simple(MessageCodec):
+    """Row changes, table definitions, schema changes and watermarks as simple messages."""
+
+    TRAITS: ClassVar = CodecTraits(
+        file_suffix="",
+        schema_change_goes_to="all-partitions",
+        carries_before_image=True,
+        can_omit_columns=True,
+        body=TextBody("application/x-ndjson", b"", b"\n", b"\n"),
+        large_rows=LargeRows(),
+    )
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (CODEC, BOOTSTRAP, LargeMessageOptions.TABLE)
+
+    def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
+        """Read the settings.
+
+        Raises:
+            OptionsConflict: the sink writes files.
+        """
+        if sink.takes_files:
+            raise OptionsConflict(
+                f"protocol {NAME} sends table definitions between rows, which {spec.sink.scheme} "
+                "files have no place for; use protocol=canal-json or protocol=csv"
+            )
+        section = spec.options(BOOTSTRAP)
+        self._interval_ms, self._most = section[INTERVAL] * 1000, section[COUNT]
+        self._everywhere = section[EVERYWHERE]
+        self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, extension=True)
+        self._sent: Remembered[tuple[str, TableId], _Sent] = Remembered()
+        large = self._large
+        self._reader = SimpleReader(lambda place: large.decompress(large.fetch(place)[1]))
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
+        """Encode a chunk; with a topic, its table's definition goes ahead where it is due."""
+
+        def shorten(part: Rows, locations: pa.Array | None) -> Encoded:
+            return self._encode(part, planned_at_ms, key_only=True, locations=locations)
+
+        whole = self._encode(rows, planned_at_ms)
+        if topic is None or not len(rows):
+            return whole
+        fitting = self._large.fit(rows, whole, topic, _OVERHEAD, shorten)
+        return replace(fitting, lead=self._bootstrap(rows, planned_at_ms, topic))
+
+    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
+        """Put the table's definition before its rows, once in each partition that gets it."""
+        lead = messages.lead
+        if lead is None:
+            return messages
+        own = messages.partitions
+        partitions = own if own is not None else np.zeros(len(messages.values), np.int32)
+        count = topic.partitions if self._everywhere else 1
+        ahead = pa.array([lead] * count, pa.large_binary())
+        return Encoded(
+            pa.concat_arrays([ahead, messages.values]),
+            rows=messages.row_count,
+            partitions=np.concatenate([np.arange(count, dtype=np.int32), partitions]),
+        )
+
+    def _bootstrap(self, rows: Rows, planned_at_ms: int, topic: Topic) -> bytes | None:
+        """Return the message with the table's definition, where it is due."""
+        if self._interval_ms <= 0 or self._most <= 0:
+            return None
+        key, table = (topic.name, rows.table.id), rows.table
+        sent = self._sent.get(key)
+        if (
+            sent is not None
+            and sent.table is table
+            and planned_at_ms - sent.at_ms < self._interval_ms
+            and sent.rows < self._most
+        ):
+            sent.rows += len(rows)
+            return None
+        self._sent[key] = _Sent(table, planned_at_ms, len(rows))
+        return self._note("BOOTSTRAP", 0, planned_at_ms, tableSchema=of_table(table))
+
+    def _encode(
+        self,
+        rows: Rows,
+        planned_at_ms: int,
+        key_only: bool = False,
+        locations: pa.Array | None = None,
+    ) -> Encoded:
+        images, layout, table = ImagePresence.of(rows), Layout(), rows.table
+        deletes = images.op == Op.DELETE
+        keep = set(table.handle_key) if key_only else None
+        before, after = (
+            _slots(layout, fields(table, image), keep) if wanted else []
+            for image, wanted in (
+                (rows.before, images.has_before.any()),
+                (rows.after, not deletes.all()),
+            )
+        )
+        if (deletes.any() and not before) or (not deletes.all() and not after):
+            raise EncodeError(f"{table.id}: a change has no column to write")
+        stamp = Cell(layout.slot(rows.batch.column("commit_ts"), kernels.RAW))
+        head = self._head(rows)
+        middle: list[Part] = [b',"buildTs":%d' % planned_at_ms]
+        if table.version:
+            middle.append(b',"schemaVersion":%d' % table.version)
+        if locations is not None:
+            place = layout.slot(locations, kernels.JSON, _QUOTE)
+            middle += [b',"claimCheckLocation":', Cell(place)]
+        if key_only:
+            middle.append(b',"handleKeyOnly":true')
+        data: list[Part] = [b',"data":', *_object(after)]
+        old: list[Part] = [b',"old":', *_object(before)]
+        forms: tuple[tuple[bytes, list[Part]], ...] = (
+            (b"INSERT", data),
+            (b"UPDATE", data),
+            (b"UPDATE", [*data, *old]),
+            (b"DELETE", old),
+        )
+        for kind, images_of in forms:
+            lead = head + b',"type":"%s","commitTs":' % kind
+            layout.program([lead, stamp, *middle, *images_of, b"}"])
+        which = np.array([0, 1, 3], np.int8)[images.op]
+        which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
+        return Encoded(self._large.compress(layout.run(which)))
+
+    def _head(self, rows: Rows) -> bytes:
+        name = rows.table.written_as
+        number = rows.table.table_id if rows.physical_id is None else rows.physical_id
+        head = b'{"version":1,"database":%s,"table":%s' % tuple(map(json_text, name))
+        return head + (b',"tableID":%d' % number if number else b"")
+
+    # --- what is no row ---------------------------------------------------------------------------
+
+    def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
+        """Encode a DDL with the table's definition after it, and a renamed table's old one."""
+        schema = change.schema or change.last_schema
+        more: dict[str, Any] = {}
+        if schema is not None:
+            more["tableSchema"] = of_table(schema)
+            if change.previous is not None:
+                old = change.previous_target or change.previous
+                more["preTableSchema"] = of_table(replace(schema, target=old))
+        kind = ddl_type(change.kind)
+        return _single(self._note(kind, change.commit_ts, planned_at_ms, change.query, **more))
+
+    def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
+        """Encode a watermark as one message."""
+        return _single(self._note("WATERMARK", mark.commit_ts, planned_at_ms))
+
+    def _note(
+        self, kind: str, commit_ts: int, planned_at_ms: int, query: str = "", **more: Any
+    ) -> bytes:
+        sql = b',"sql":%s' % json_text(query) if query else b""
+        text = b'{"version":1,"type":"%s"%s,"commitTs":%d,"buildTs":%d' % (
+            kind.encode(),
+            sql,
+            commit_ts,
+            planned_at_ms,
+        )
+        for key, value in more.items():
+            text += b',"%s":%s' % (key.encode(), _escaped(value))
+        (compressed,) = self._large.compress(pa.array([text + b"}"], pa.large_binary())).to_pylist()
+        return bytes(compressed)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
+        """Refuse: this is a format of messages, which `decode_message` reads."""
+        raise DecodeError(f"{NAME} is a format of messages; there are no files of it")
+
+    def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
+        """Read one message; a row is read by the definition of its table, which came before."""
+        return self._reader.read(self._large.decompress(value or b""))
+
+
+class _Sent:
+    """When a table's definition was sent last, and how many rows followed it."""
+
+    __slots__ = ("at_ms", "rows", "table")
+
+    def __init__(self, table: TableSchema, at_ms: int, rows: int) -> None:
+        self.table, self.at_ms, self.rows = table, at_ms, rows
+
+
+def _single(value: bytes) -> Encoded:
+    return Encoded(pa.array([value], pa.large_binary()))
+
+
+def _escaped(value: Any) -> bytes:
+    """Return JSON escaped as Go does it: what HTML would read stands as code points."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text.encode("utf-8", "replace")
+
+
+def _slots(layout: Layout, image: list[Field], keep: set[str] | None) -> _Slots:
+    """Add the columns of an image, in the order of their names."""
+    wanted = [f for f in image if keep is None or f.column.name in keep]
+    wanted.sort(key=lambda f: f.column.name.encode())
+    return [(field, _slot(layout, field)) for field in wanted]
+
+
+def _slot(layout: Layout, field: Field) -> int:
+    kind, values = field.column.type.kind, field.values
+    if kind in _NUMBERS:
+        return layout.slot(values, kernels.RAW, _QUOTE)
+    if kind in (Kind.FLOAT, Kind.DOUBLE):
+        words = float_text(values, kernels_float.PLAIN)
+        return layout.slot(words, kernels.RAW, _QUOTE, valid=values)
+    if kind is Kind.BINARY:
+        packed = kernels_render.base64_text(values)
+        return layout.slot(packed, kernels.RAW, _QUOTE, valid=values)
+    if kind is Kind.TIMESTAMP:
+        return layout.slot(_zoned(values), kernels.RAW, valid=values)
+    return layout.slot(values, kernels.JSON, _QUOTE)
+
+
+def _zoned(values: pa.Array) -> pa.Array:
+    parts = [f'{{"location":"{_ZONE}","value":"', values, '"}']
+    whole = [pa.scalar(p, pa.large_utf8()) if isinstance(p, str) else p for p in parts]
+    return pc.binary_join_element_wise(*whole, pa.scalar("", pa.large_utf8()))
+
+
+def _object(slots: _Slots) -> list[Part]:
+    parts: list[Part] = [b"{"]
+    for i, (field, slot) in enumerate(slots):
+        parts += [(b"," if i else b"") + json_text(field.column.name) + b":", Cell(slot)]
+    return [*parts, b"}"]
+
+
+def warm() -> None:
+    """Compile every kernel that this codec uses."""
+    for module in (kernels, kernels_float, kernels_render):
+        module.warm()
