@@ -13,12 +13,12 @@ import rowferry.flow
 
 def kernel_modules(package: ModuleType = rowferry.flow) -> list[str]:
     """Return the names of a package's modules that have kernels to warm up."""
-    found = []
+    names = []
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         spec = importlib.util.find_spec(module.name)
         if spec and spec.origin and "\ndef warm(" in Path(spec.origin).read_text():
-            found.append(module.name)
-    return sorted(found)
+            names.append(module.name)
+    return sorted(names)
 
 
 def load_kernels(package: ModuleType = rowferry.flow) -> int:

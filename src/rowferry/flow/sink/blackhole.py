@@ -11,6 +11,7 @@ from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.defaults import SegmentDefaults
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri_form import UriForm
 
 # The sink URI where one is needed and nothing is delivered.
 NOWHERE: Final = "blackhole://"
@@ -23,10 +24,13 @@ class Blackhole(SegmentDefaults):
         takes_files=False,
         needs_shuffle=False,
         kind="blackhole",
+        refuses_no_row="takes every row",
         protocol="allowed",
         default_protocol="json",
         atomicity=("none", "table"),
         takes_partial_rows=True,
+        keeps_rows=False,
+        form=UriForm("Nowhere, for trials", address=None, path=None, login=False),
     )
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:

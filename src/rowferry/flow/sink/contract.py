@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
+import pyarrow as pa
+
 from rowferry.change.chunk import Rows
 from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice, Topic
+from rowferry.change.quarantine import RefusedRows
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.dispatch.contract import Dispatch
 from rowferry.flow.encode.contract import Encoded
@@ -138,6 +141,22 @@ class HasAdvice(Protocol):
 
 
 @runtime_checkable
+class HoldsRows(Protocol):
+    """A sink whose target holds the tables themselves, and can be asked for its rows.
+
+    Where rows are read again, those go that only the target has.
+    """
+
+    def held_rows(
+        self, table: TableSchema, part: Mapping[str, Any], columns: Sequence[str]
+    ) -> Iterator[pa.StructArray]:
+        """Yield these columns of the rows in a key range, in a task.
+
+        `table` is as readers see it, `part` the range as the source names it (`part_of`).
+        """
+
+
+@runtime_checkable
 class MarkReading(Protocol):
     """A sink that is a database server, and that a source may be, too."""
 
@@ -146,6 +165,19 @@ class MarkReading(Protocol):
 
     def folds_names(self) -> bool:
         """Return whether the server takes names of tables that differ in case for one."""
+
+
+@runtime_checkable
+class NamesRefused(Protocol):
+    """A sink that can tell which rows its target refuses, and go on with the others.
+
+    Attributes:
+        refused: where to note them while it is open; else the first one is raised. Whoever gets
+            the notes carries the plan out again without those rows: all that a row stood in the
+            way of is repeated.
+    """
+
+    refused: RefusedRows
 
 
 @runtime_checkable
@@ -170,6 +202,22 @@ class Leaving(Protocol):
         Raises:
             SinkError: it cannot be done now.
         """
+
+
+@runtime_checkable
+class TellsCommits(Protocol):
+    """A sink whose target keeps a history of its tables: which commit holds which micro-batch."""
+
+    def commits_of(
+        self, table: TableSchema, micro_batches: Collection[int]
+    ) -> dict[int, dict[str, str]]:
+        """Return the commits of a table as readers see it, by micro-batch, in the target's words.
+
+        Of a micro-batch that the history does not hold any more there is nothing.
+        """
+
+    def file_of(self, output: Output) -> str:
+        """Return the data file that was assigned to an output, as users know it."""
 
 
 class SegmentSink(Sink, Protocol):

@@ -66,8 +66,8 @@ def by_partition(messages: Encoded) -> Iterator[tuple[int, Encoded]]:
             yield int(partition), Encoded(messages.values.slice(place, 1), keys)
         return
     order = np.argsort(partitions, kind="stable")
-    found, starts = np.unique(partitions[order], return_index=True)
-    for partition, where in zip(found, np.split(order, starts[1:]), strict=True):
+    numbers, starts = np.unique(partitions[order], return_index=True)
+    for partition, where in zip(numbers, np.split(order, starts[1:]), strict=True):
         places = pa.array(where)
         keys = None if messages.keys is None else messages.keys.take(places)
         yield int(partition), Encoded(messages.values.take(places), keys)

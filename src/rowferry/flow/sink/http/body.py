@@ -35,10 +35,10 @@ def _cuts(messages: pa.LargeBinaryArray, between: int, max_rows: int, max_bytes:
         return []
     offsets: npt.NDArray[np.int64] = np.frombuffer(messages.buffers()[1], np.int64)
     ends = offsets[messages.offset : messages.offset + count + 1] + between * np.arange(count + 1)
-    found = [0]
-    while found[-1] < count:
-        here = found[-1]
+    begins = [0]
+    while begins[-1] < count:
+        here = begins[-1]
         room = ends[here] + max_bytes + between
         fitting = int(np.searchsorted(ends, room, side="right")) - 1
-        found.append(max(here + 1, min(fitting, here + max_rows, count)))
-    return found
+        begins.append(max(here + 1, min(fitting, here + max_rows, count)))
+    return begins

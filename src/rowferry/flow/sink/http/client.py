@@ -9,8 +9,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import urllib3
@@ -23,13 +21,14 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from rowferry.change.event_counts import RETRIES, EventCounts
 from rowferry.errors import RowRejected, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.http.options import HttpSettings
+from rowferry.flow.sink.web_calls import TlsFiles, on_one_line, retry_after_s, words_of
 from rowferry.moment import moment
 
 _FOR_NOW: Final = frozenset({408, 425, 429})  # and 5xx
 _WORDS_READ: Final = 4096  # bytes of an answer that are looked at
-_WORDS_SHOWN: Final = 200  # characters of it that are quoted
 _DRAINED: Final = 1 << 20  # a longer answer costs the connection
 _CHANCE: Final = 0.25  # the share of a pause that is random
 _GZIP_LEVEL: Final = 1  # cores are dearer than bytes
@@ -51,6 +50,7 @@ class Receiver:
     """
 
     def __init__(self, settings: HttpSettings, now: Callable[[], float] = time.monotonic) -> None:
+        self.counts = EventCounts()
         self._settings = settings
         self._options = settings.options
         self._timeout_s = settings.options.timeout.total_seconds()
@@ -73,12 +73,13 @@ class Receiver:
             RowRejected: it refused for good; the text has its words.
             SinkUnwritable: it answered with a redirect, or its certificate is not trusted.
         """
-        told = stop or threading.Event()
+        stopping = stop or threading.Event()
         self._refuse_if_closed()
         every = {**self._settings.headers, **headers}
         if self._options.compression == "gzip":
             body, every["Content-Encoding"] = gzip.compress(body, _GZIP_LEVEL, mtime=0), "gzip"
         for tried in range(self._options.max_retry + 1):
+            self.counts.add(RETRIES, int(tried > 0))
             try:
                 self._post(body, every)
                 return
@@ -86,7 +87,7 @@ class Receiver:
                 last = err
             if tried == self._options.max_retry or self._is_long(last.wait_s):
                 break
-            if told.wait(self._pause(tried, last.wait_s)):
+            if stopping.wait(self._pause(tried, last.wait_s)):
                 break
         raise self._left_alone(last)
 
@@ -106,7 +107,7 @@ class Receiver:
         except ssl.SSLCertVerificationError as err:
             raise self._untrusted(err) from err
         except OSError as err:
-            raise self._unavailable(_words_of(err)) from err
+            raise self._unavailable(words_of(err)) from err
 
     def close(self) -> None:
         """Let connections go; a later `send` opens new ones."""
@@ -119,6 +120,7 @@ class Receiver:
 
     def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
         moment("post")
+        self.counts.call("post", len(body))
         try:
             answer = self._connections().request(
                 "POST",
@@ -132,33 +134,33 @@ class Receiver:
             )
             words = self._read(answer)
         except NewConnectionError as err:  # which urllib3 takes for a kind of time-out
-            raise _ForNow(_words_of(err)) from err
+            raise _ForNow(words_of(err)) from err
         except (ConnectTimeoutError, ReadTimeoutError, TimeoutError) as err:
             raise self._too_slow() from err
         except SSLError as err:
             if isinstance(err.args[0] if err.args else None, ssl.SSLCertVerificationError):
                 raise self._untrusted(err) from err
-            raise _ForNow(_words_of(err)) from err
+            raise _ForNow(words_of(err)) from err
         except (HTTPError, OSError) as err:
             if any(isinstance(part, TimeoutError) for part in err.args):  # while sending
                 raise self._too_slow() from err
-            raise _ForNow(_words_of(err)) from err
+            raise _ForNow(words_of(err)) from err
         moment("posted")
         self._judge(answer, words)
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> bytes:
         """Read an answer as far as it is wanted; a connection is kept only if it came whole."""
-        found, size = b"", 0
+        head, size = b"", 0
         until = self._now() + self._timeout_s
         while size <= _DRAINED and self._now() < until:
             piece = answer.read1(65536, decode_content=False)
             if not piece:
                 answer.release_conn()
-                return found
+                return head
             size += len(piece)
-            found = (found + piece)[:_WORDS_READ]
+            head = (head + piece)[:_WORDS_READ]
         answer.close()
-        return found
+        return head
 
     def _judge(self, answer: urllib3.BaseHTTPResponse, words: bytes) -> None:
         status = answer.status
@@ -169,13 +171,13 @@ class Receiver:
             where = self._settings.hiding.hide(where)
             raise SinkUnwritable(
                 f"{self._settings.address.shown} answers with a redirect ({status}) to "
-                f"{_shown(where) or 'nowhere'}; give the receiver's own address as the sink URI"
+                f"{on_one_line(where) or 'nowhere'}; give the receiver's own address as the URI"
             )
-        told = self._settings.hiding.hide(words.decode("utf-8", "replace"))
-        said = f"it answers {status}: {_shown(told) or '(no words)'}"
+        body = self._settings.hiding.hide(words.decode("utf-8", "replace"))
+        answer_text = f"it answers {status}: {on_one_line(body) or '(no words)'}"
         if status in _FOR_NOW or status >= 500:
-            raise _ForNow(said, retry_after_s(answer.headers))
-        raise RowRejected(f"{self._settings.address.shown}: {said}")
+            raise _ForNow(answer_text, retry_after_s(answer.headers))
+        raise RowRejected(f"{self._settings.address.shown}: {answer_text}")
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -220,19 +222,15 @@ class Receiver:
 
     def _context(self) -> ssl.SSLContext:
         tls = self._options
+        files = TlsFiles(tls.ssl_ca, tls.ssl_cert, tls.ssl_key, not tls.insecure_skip_verify)
         try:
-            context = ssl.create_default_context(cafile=tls.ssl_ca or None)
-            if tls.ssl_cert:
-                context.load_cert_chain(tls.ssl_cert, tls.ssl_key)
+            context = files.context()
         except (OSError, ssl.SSLError) as err:
-            files = " or ".join(f for f in (tls.ssl_ca, tls.ssl_cert, tls.ssl_key) if f)
             raise SinkUnwritable(
-                f"{self._settings.address.shown}: {files} cannot be used for TLS ({err})"
+                f"{self._settings.address.shown}: {files.shown} cannot be used for TLS ({err})"
             ) from err
         if tls.insecure_skip_verify:
             urllib3.disable_warnings(InsecureRequestWarning)  # it is what the user asked for
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
         return context
 
     def _too_slow(self) -> SinkUnavailable:
@@ -243,43 +241,6 @@ class Receiver:
 
     def _untrusted(self, err: Exception) -> SinkUnwritable:
         return SinkUnwritable(
-            f"{self._settings.address.shown}: its certificate is not trusted ({_words_of(err)}); "
+            f"{self._settings.address.shown}: its certificate is not trusted ({words_of(err)}); "
             "name its authority's certificate with ssl-ca"
         )
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return how long an answer asks to be left: from Retry-After in seconds or as a date.
-
-    A date is compared with the receiver's own clock where the answer tells it.
-    """
-    text = headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text)
-    until = _date(text)
-    if until is None:
-        return None
-    now = _date(headers.get("Date", "")) or datetime.now(UTC)
-    return max((until - now).total_seconds(), 0.0)
-
-
-def _date(text: str) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _shown(text: str) -> str:
-    """Return foreign words on one line, shortened."""
-    plain = "".join(c if c.isprintable() else " " for c in text)
-    plain = " ".join(plain.split())
-    return plain if len(plain) <= _WORDS_SHOWN else plain[:_WORDS_SHOWN] + "…"
-
-
-def _words_of(err: Exception) -> str:
-    """Return a library error's words without its objects' addresses."""
-    reason = err.__cause__ or err
-    said = getattr(reason, "strerror", None) or str(reason).rpartition(">: ")[2] or str(reason)
-    return _shown(f"{type(reason).__name__}: {said}")

@@ -44,26 +44,26 @@ def _is_value(value: str) -> bool:
 
 def _header_value() -> OptionShape[str]:
     def parse(value: Any) -> str:
-        found = text().parse(value)
-        if not _is_value(found):
+        header = text().parse(value)
+        if not _is_value(header):
             raise ValueError("a header's value is one line of printable Latin-1 characters")
-        return found
+        return header
 
     return OptionShape("text of one line", parse)
 
 
 def _headers() -> OptionShape[tuple[str, ...]]:
     def parse(value: Any) -> tuple[str, ...]:
-        found = texts().parse(value)
-        for line in found:
+        lines = texts().parse(value)
+        for line in lines:
             name, colon, rest = line.partition(":")
             if not colon or not _NAME.fullmatch(name) or not _is_value(rest):
                 raise ValueError("a header is written as 'Name: value'")
             if name.lower() in _OURS or name.lower().startswith(_PREFIX):
                 raise ValueError(f"the header {name} is written by the sink itself")
-        return found
+        return lines
 
-    return OptionShape('a list of headers, each as "Name: value"', parse)
+    return OptionShape('a list of headers, each as "Name: value"', parse, kind="texts")
 
 
 class HttpOptions(Section, section="sink.http-config"):
@@ -214,10 +214,10 @@ def _address(uri: Uri, declared: set[str]) -> Address:
 
 def _all_headers(options: HttpOptions, uri: Uri) -> dict[str, str]:
     """Return the user's headers by name, Authorization among them where there is one."""
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for line in options.headers:
         name, _, value = line.partition(":")
-        found[name.strip()] = value.strip()
+        headers[name.strip()] = value.strip()
     ways = {
         HttpOptions.path(HttpOptions.authorization): options.authorization,
         HttpOptions.path(HttpOptions.authorization_env): _from_environment(
@@ -226,16 +226,16 @@ def _all_headers(options: HttpOptions, uri: Uri) -> dict[str, str]:
         HttpOptions.path(HttpOptions.bearer_token): _bearer(options.bearer_token),
         "the URI's user": _basic(uri.user, uri.password),
         HttpOptions.path(HttpOptions.headers): next(
-            (v for n, v in found.items() if n.lower() == "authorization"), ""
+            (v for n, v in headers.items() if n.lower() == "authorization"), ""
         ),
     }
     given = {way: value for way, value in ways.items() if value}
     if len(given) > 1:
         raise OptionsConflict(f"{' and '.join(given)} each give an Authorization; keep one")
     for value in given.values():
-        found = {n: v for n, v in found.items() if n.lower() != "authorization"}
-        found["Authorization"] = value
-    return found
+        headers = {n: v for n, v in headers.items() if n.lower() != "authorization"}
+        headers["Authorization"] = value
+    return headers
 
 
 def _from_environment(name: str) -> str:

@@ -24,6 +24,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import PlaceKeys
+from rowferry.spec.uri_form import UriForm, UriPart
 
 
 class HttpSink(LaneDefaults):
@@ -38,12 +39,18 @@ class HttpSink(LaneDefaults):
         needs_shuffle=True,
         movable=True,
         kind="http",
+        refuses_no_row="is answered for a whole batch, not for a row",
         section="sink.http-config",
         protocol="allowed",
         default_protocol="json",
         forwards_parameters=True,
         takes_partial_rows=True,
         place_keys=PlaceKeys(("url",), ("url",), itemgetter("url")),
+        form=UriForm(
+            "HTTP receiver",
+            address=UriPart("Host and port", "hooks.example:8443"),
+            path=UriPart("Path", "audit/changes", needed=False),
+        ),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (HttpOptions.TABLE,)
 
@@ -52,11 +59,12 @@ class HttpSink(LaneDefaults):
         if body is None:
             raise OptionsConflict(
                 f"protocol {spec.protocol} cannot be sent over {spec.sink.scheme}; "
-                "use protocol=json or protocol=canal-json"
+                "use protocol=json, canal-json, debezium or simple"
             )
         self._body: TextBody = body
         self._settings = read_settings(spec, (*own_tables(self.TRAITS), *codec.TABLES))
         self._receiver = Receiver(self._settings)
+        self.counts = self._receiver.counts
         self._codec = codec
         self._changefeed = spec.changefeed_id
         self._epoch = 0

@@ -61,7 +61,7 @@ class Troubles:
             ):
                 self._last = error
 
-    def told(self) -> KafkaError | None:
+    def last(self) -> KafkaError | None:
         """Return it; None when nothing went wrong."""
         with self._lock:
             return self._last
@@ -74,19 +74,19 @@ class Troubles:
 
 def as_error(error: KafkaError, doing: str, troubles: Troubles | None = None) -> RowferryError:
     """Return our error for the library's, with its verdict."""
-    why = troubles.told() if troubles else None
-    told = why if why is not None and _for_good(why) else error
+    why = troubles.last() if troubles else None
+    cause = why if why is not None and _for_good(why) else error
     at = f" at {troubles.at}" if troubles and troubles.at else ""
-    words = f"Kafka{at}, {doing}: {words_of(told)}"
-    if why is not None and why is not told and words_of(why) not in words:
+    words = f"Kafka{at}, {doing}: {words_of(cause)}"
+    if why is not None and why is not cause and words_of(why) not in words:
         words += f" ({words_of(why)})"
-    if told.code() in _TOO_LARGE:
+    if cause.code() in _TOO_LARGE:
         return MessageTooLarge(
             f"{words}; raise max.message.bytes of the topic, or set large-message-handle-option"
         )
-    if _for_good(told):
+    if _for_good(cause):
         return SinkUnwritable(f"{words}; correct the login, the rights or the option")
-    return SinkUnavailable(words)
+    return SinkUnavailable(f"{words}; start the brokers, or correct host and port in the sink URI")
 
 
 def _for_good(error: KafkaError) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rowferry.errors import BadOption, OptionsConflict
+from rowferry.flow.sink.queue.topic_sink import DEFAULT_PARTITIONS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
     OptionShape,
@@ -27,7 +28,6 @@ from rowferry.spec.option import (
     whole,
 )
 
-DEFAULT_PARTITIONS: Final = 3  # of topics that are created, where nobody says how many
 BATCH_OVERHEAD: Final = 128  # bytes of a batch beside its one message, at most
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
 _COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -78,8 +78,8 @@ def _retries() -> OptionShape[int]:
 
 def _compression() -> OptionShape[str]:
     def parse(value: Any) -> str:
-        found = text().parse(value).strip().lower()
-        return found if found in _COMPRESSIONS else "none"
+        name = text().parse(value).strip().lower()
+        return name if name in _COMPRESSIONS else "none"
 
     def written(value: Any) -> str:
         return text().parse(value).strip().lower()
@@ -101,10 +101,10 @@ def _acks() -> OptionShape[int]:
 
 def _client_id() -> OptionShape[str]:
     def parse(value: Any) -> str:
-        found = text().parse(value)
-        if found and not _CLIENT_ID.fullmatch(found):
-            raise ValueError(f"invalid kafka client ID '{found}'")
-        return found
+        client_id = text().parse(value)
+        if client_id and not _CLIENT_ID.fullmatch(client_id):
+            raise ValueError(f"invalid kafka client ID '{client_id}'")
+        return client_id
 
     return OptionShape("letters, digits, dot, underscore and hyphen", parse)
 
@@ -113,20 +113,20 @@ def _timeout(key: str) -> OptionShape[timedelta]:
     any_duration = duration()
 
     def parse(value: Any) -> timedelta:
-        found = any_duration.parse(value)
-        if found <= timedelta(0):
+        timeout = any_duration.parse(value)
+        if timeout <= timedelta(0):
             raise ValueError(f"{key} must be greater than zero")
-        return found
+        return timeout
 
     return OptionShape("a duration above 0, such as 10s", parse)
 
 
 def _mechanism() -> OptionShape[str]:
     def parse(value: Any) -> str:
-        found = text().parse(value).lower()
-        if found and found not in _MECHANISMS:
+        mechanism = text().parse(value).lower()
+        if mechanism and mechanism not in _MECHANISMS:
             raise ValueError(f"unknown SASL mechanism: {value}")
-        return found
+        return mechanism
 
     return OptionShape(" | ".join(_MECHANISMS), parse)
 
@@ -149,16 +149,16 @@ def _never(key: str, why: str) -> OptionShape[str]:
             raise ValueError(f"{key} is not supported: {why}")
         return ""
 
-    return OptionShape("empty", parse)
+    return OptionShape("empty", parse, kind="none")
 
 
 def _scopes(value: Any) -> tuple[str, ...]:
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list | tuple) or not all(isinstance(v, str) for v in found):
+    scopes = [value] if isinstance(value, str) else value
+    if not isinstance(scopes, list | tuple) or not all(isinstance(v, str) for v in scopes):
         raise ValueError("expected a list of texts")
-    if not all(_SCOPE.fullmatch(one) for one in found):
+    if not all(_SCOPE.fullmatch(one) for one in scopes):
         raise ValueError("a scope has letters, digits and -._:/~")
-    return tuple(found)
+    return tuple(scopes)
 
 
 _SCOPE: Final = re.compile(r"[A-Za-z0-9._:/~-]+")  # they are sent as they are, inside a form
@@ -280,7 +280,9 @@ class KafkaOptions(Section, section="sink.kafka-config"):
     sasl_oauth_token_url = option(
         web_address(), "", "OAuth 2: where tokens come from.", names="url"
     )
-    sasl_oauth_scopes = option(OptionShape("a list of texts", _scopes), (), "OAuth 2: scopes.")
+    sasl_oauth_scopes = option(
+        OptionShape("a list of texts", _scopes, kind="texts"), (), "OAuth 2: scopes."
+    )
     sasl_oauth_grant_type = option(
         one_of("client_credentials"), "client_credentials", "OAuth 2: grant."
     )
@@ -377,10 +379,10 @@ def uses_tls(spec: ChangefeedSpec, options: KafkaOptions) -> bool:
 
 
 def _security(spec: ChangefeedSpec, options: KafkaOptions) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     tls = uses_tls(spec, options)
     if tls:
-        found["enable.ssl.certificate.verification"] = not options.insecure_skip_verify
+        settings["enable.ssl.certificate.verification"] = not options.insecure_skip_verify
         for key, file in (
             ("ssl.ca.location", KafkaOptions.ca),
             ("ssl.certificate.location", KafkaOptions.cert),
@@ -390,12 +392,12 @@ def _security(spec: ChangefeedSpec, options: KafkaOptions) -> dict[str, Any]:
             if path and not Path(path).is_file():
                 raise BadOption(f"sink.kafka-config.{file.key} = {path!r}: there is no such file")
             if path:
-                found[key] = path
+                settings[key] = path
     sasl = _sasl(spec, options)
-    found["security.protocol"] = (
+    settings["security.protocol"] = (
         "sasl_ssl" if sasl and tls else "sasl_plaintext" if sasl else "ssl" if tls else "plaintext"
     )
-    return found | sasl
+    return settings | sasl
 
 
 def _sasl(spec: ChangefeedSpec, options: KafkaOptions) -> dict[str, Any]:
@@ -449,7 +451,7 @@ def _oauth(options: KafkaOptions) -> dict[str, Any]:
         raise BadOption(
             "sink.kafka-config.sasl-oauth-client-secret: OAuth2 client secret is not base64 encoded"
         ) from None
-    found = {
+    settings = {
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.oauthbearer.method": "oidc",
         "sasl.oauthbearer.client.id": client,
@@ -458,8 +460,8 @@ def _oauth(options: KafkaOptions) -> dict[str, Any]:
     }
     scopes = options.sasl_oauth_scopes
     if scopes:
-        found["sasl.oauthbearer.scope"] = " ".join(scopes)
-    return found
+        settings["sasl.oauthbearer.scope"] = " ".join(scopes)
+    return settings
 
 
 def _kerberos(options: KafkaOptions) -> dict[str, Any]:

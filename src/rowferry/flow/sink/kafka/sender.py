@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
+from rowferry.change.event_counts import CALLS, SENT_BYTES, EventCounts
 from rowferry.errors import SinkUnavailable
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.sink.kafka.client import Troubles, as_error, options_checked
@@ -22,6 +23,7 @@ _QUEUED_MESSAGES: Final = 400_000
 _QUEUED_BYTES: Final = 64 << 20
 _PROPAGATION_MS: Final = 3000
 _CHUNK: Final = 10_000  # messages handed to the library at once
+_REPORTS_S: Final = 5.0  # how long reports of failed messages may come behind a fatal error
 # Messages that failed, the newest first, each with those before it.
 _Failures: TypeAlias = "tuple[KafkaError, Any, _Failures] | None"
 # Dropped because an earlier one had failed.
@@ -45,7 +47,10 @@ class Sender:
         missing: a topic that is not there any more; "": none is known.
     """
 
-    def __init__(self, settings: KafkaSettings, largest: int) -> None:
+    def __init__(
+        self, settings: KafkaSettings, largest: int, counts: EventCounts | None = None
+    ) -> None:
+        self._counts = counts or EventCounts()
         self._settings = settings
         self.missing = ""
         self._troubles = Troubles(settings.connection["bootstrap.servers"])
@@ -98,6 +103,8 @@ class Sender:
             if taken != len(chunk):
                 self._refused(topic, partition, chunk)
             part = size * len(chunk) // max(len(batch), 1)
+            self._counts.add(f"{CALLS}.message", len(chunk))
+            self._counts.add(SENT_BYTES, part)
             self._queued.append((len(chunk), part))
             self._messages += len(chunk)
             self._bytes += part
@@ -189,11 +196,13 @@ class Sender:
 
     def _raise_failure(self) -> None:
         report = self._first_failure()
-        if self._fatal is not None and (report is None or report[0].code() in _PURGED):
-            # A fatal error comes ahead of the message that it is about, and of those behind it.
-            self._serve(1.0)
+        # A fatal error comes ahead of the message that it is about, or behind the reports of those
+        # that were dropped for it. Each call may raise again, and then serves only a few reports.
+        end = time.monotonic() + _REPORTS_S
+        while self._cause_unknown(report) and len(self._producer) and time.monotonic() < end:
+            self._serve(0.05)
             report = self._first_failure()
-        if report is not None:
+        if report is not None and not (self._fatal is not None and self._cause_unknown(report)):
             error, message = report
             if error.code() in _NO_TOPIC:
                 self.missing = message.topic()
@@ -202,14 +211,18 @@ class Sender:
         if self._fatal is not None:
             raise as_error(self._fatal, "sending", self._troubles)
 
+    def _cause_unknown(self, report: tuple[KafkaError, Any] | None) -> bool:
+        """Tell whether something failed, and no report says yet what failed first."""
+        return self._fatal is not None if report is None else report[0].code() in _PURGED
+
     def _first_failure(self) -> tuple[KafkaError, Any] | None:
         """Return the first failure; of those only that tell more than that another one was."""
-        found, chain = None, self._failures
+        first, chain = None, self._failures
         while chain is not None:
             error, message, chain = chain
-            if found is None or error.code() not in _PURGED or found[0].code() in _PURGED:
-                found = error, message
-        return found
+            if first is None or error.code() not in _PURGED or first[0].code() in _PURGED:
+                first = error, message
+        return first
 
 
 def _delivery_ms(settings: KafkaSettings) -> int:

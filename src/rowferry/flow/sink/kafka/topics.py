@@ -39,8 +39,8 @@ class Topics:
         self._timeout_s = settings.timeout_s
         self._troubles = Troubles(settings.connection["bootstrap.servers"])
         with options_checked():
-            told: Any = {**settings.connection, "error_cb": self._troubles, "log_level": 0}
-            self._admin = AdminClient(told)
+            own: Any = {**settings.connection, "error_cb": self._troubles, "log_level": 0}
+            self._admin = AdminClient(own)
 
     def partition_counts(self) -> dict[str, int]:
         """Return all topics that this login may see, with their partition counts.
@@ -49,12 +49,12 @@ class Topics:
             SinkUnavailable: no broker answered.
             SinkUnwritable: a broker refused the login.
         """
-        found = self._listed()
+        cluster = self._listed()
         self._troubles.forget()
-        self.cluster = str(found.cluster_id or "")
+        self.cluster = str(cluster.cluster_id or "")
         return {
             name: len(topic.partitions)
-            for name, topic in found.topics.items()
+            for name, topic in cluster.topics.items()
             if topic.error is None
         }
 
@@ -64,24 +64,24 @@ class Topics:
         None: there is no such topic. "": the brokers have no ids, or this login may not see them.
         """
         moment("ask for topic ids")
-        found: dict[str, str | None] = {}
+        ids: dict[str, str | None] = {}
         for some in _parts(topics):
             futures = self._admin.describe_topics(
                 TopicCollection(some), request_timeout=self._timeout_s
             )
             for topic, future in futures.items():
                 try:
-                    told = str(future.result().topic_id)
-                    found[topic] = "" if told == _NO_ID else told
+                    topic_id = str(future.result().topic_id)
+                    ids[topic] = "" if topic_id == _NO_ID else topic_id
                 except KafkaException as err:
                     if err.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                        found[topic] = None
+                        ids[topic] = None
                         continue
                     error = as_error(err.args[0], f"asking for topic {topic}", self._troubles)
                     if isinstance(error, SinkUnavailable):
                         raise error from None
-                    found[topic] = ""
-        return found
+                    ids[topic] = ""
+        return ids
 
     def largest_messages(self, topics: Iterable[str]) -> dict[str, int]:
         """Return how long a message may be in each of these topics."""
@@ -89,18 +89,18 @@ class Topics:
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
         limits = {}
         for some in _parts(asked):
-            for resource, found in self._configs(some).items():
-                said = found.get("max.message.bytes") if found else None
+            for resource, configs in self._configs(some).items():
+                limit = configs.get("max.message.bytes") if configs else None
                 limits[resource.name] = (
-                    configured if said is None else min(configured, int(said) - BATCH_OVERHEAD)
+                    configured if limit is None else min(configured, int(limit) - BATCH_OVERHEAD)
                 )
         return limits
 
     def least_in_sync(self) -> int:
         """Return how many replicas must be in sync where a topic says nothing of its own."""
         broker = ConfigResource(ConfigResource.Type.BROKER, str(min(self._listed().brokers)))
-        (found,) = self._configs([broker]).values()
-        return int((found or {}).get("min.insync.replicas") or 1)
+        (configs,) = self._configs([broker]).values()
+        return int((configs or {}).get("min.insync.replicas") or 1)
 
     def create(self, wanted: Mapping[str, int]) -> None:
         """Make topics, each with its partitions; those that are there already stay as they are.
@@ -165,9 +165,9 @@ class Topics:
                         if turn == 0:
                             del made[topic]
                         continue
-                    found = self._not_created(topic, error)
-                    if turn + 1 == _TRIES or not isinstance(found, SinkUnavailable):
-                        raise found
+                    refusal = self._not_created(topic, error)
+                    if turn + 1 == _TRIES or not isinstance(refusal, SinkUnavailable):
+                        raise refusal
                     late[topic] = left[topic]
             if not late:
                 break
@@ -195,9 +195,9 @@ class Topics:
                 yield topic, KafkaError(KafkaError._TIMED_OUT, "no answer")
 
     def _not_created(self, topic: str, error: KafkaError) -> SinkUnavailable | TopicRefused:
-        found = as_error(error, f"creating topic {topic}", self._troubles)
-        if isinstance(found, SinkUnavailable):
-            return found
+        refusal = as_error(error, f"creating topic {topic}", self._troubles)
+        if isinstance(refusal, SinkUnavailable):
+            return refusal
         return TopicRefused(
             f"topic {topic!r} cannot be created: {words_of(error)}; create it yourself, or correct "
             "replication-factor or the rights"
@@ -216,10 +216,10 @@ class Topics:
                 return self._admin.list_topics(timeout=wait_s)
             except KafkaException as err:
                 self._admin.poll(0)
-                found = as_error(err.args[0], "listing topics", self._troubles)
+                failure = as_error(err.args[0], "listing topics", self._troubles)
                 left_s -= wait_s
-                if left_s <= 0 or isinstance(found, SinkUnwritable):
-                    raise found from None
+                if left_s <= 0 or isinstance(failure, SinkUnwritable):
+                    raise failure from None
                 wait_s *= 2  # a large cluster may need long for its answer
 
     def _configs(
@@ -228,15 +228,15 @@ class Topics:
         """Return settings; None for those that this login may not see, though it may write."""
         moment("read topic settings")
         futures = self._admin.describe_configs(asked, request_timeout=self._timeout_s)
-        found: dict[ConfigResource, dict[str, str | None] | None] = {}
+        configs: dict[ConfigResource, dict[str, str | None] | None] = {}
         for resource, future in futures.items():
             try:
                 with self._asking(f"asking for settings of {resource.name}"):
-                    told = future.result()
-                found[resource] = {name: entry.value for name, entry in told.items()}
+                    entries = future.result()
+                configs[resource] = {name: entry.value for name, entry in entries.items()}
             except SinkUnwritable:
-                found[resource] = None
-        return found
+                configs[resource] = None
+        return configs
 
     @contextmanager
     def _asking(self, doing: str) -> Iterator[None]:

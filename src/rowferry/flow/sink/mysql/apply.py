@@ -142,10 +142,10 @@ def _windows(packets: Iterator[Packet]) -> Iterator[tuple[list[RowFrame], int]]:
 
 
 def _by_table(frames: Iterable[RowFrame]) -> dict[TableId, list[RowFrame]]:
-    found: dict[TableId, list[RowFrame]] = {}
+    by_table: dict[TableId, list[RowFrame]] = {}
     for frame in frames:
-        found.setdefault(frame.table.written_as, []).append(frame)
-    return found
+        by_table.setdefault(frame.table.written_as, []).append(frame)
+    return by_table
 
 
 def _portions(statements: Iterable[SqlStatement], most: int) -> Iterator[list[SqlStatement]]:
@@ -178,11 +178,11 @@ def one_transaction(
     frames: Iterable[RowFrame], limits: Limits, how: Put, batches: bool
 ) -> list[SqlStatement]:
     """Return statements that do all of some changes in one transaction."""
-    found: list[SqlStatement] = []
+    statements: list[SqlStatement] = []
     for group in _by_table(frames).values():
         if not batches or not group[0].table.handle_key:
-            found += [s for frame in group for s in in_order(frame, how)]
+            statements += [s for frame in group for s in in_order(frame, how)]
             continue
         effect = net_effect(group, limits, how)
-        found += [*effect.deletes, *effect.upserts]
-    return found
+        statements += [*effect.deletes, *effect.upserts]
+    return statements

@@ -32,10 +32,10 @@ class DeliveredTables:
         self, written: Iterable[TableId], changes: Iterable[SchemaChange]
     ) -> dict[str, Any] | None:
         """Return the state once a plan is published that writes these tables; None: as before."""
-        found = {*self.known, *written}
+        tables = {*self.known, *written}
         for change in changes:
-            self._follow(found, change)
-        return None if found == self.known else {_KEY: _form(found)}
+            self._follow(tables, change)
+        return None if tables == self.known else {_KEY: _form(tables)}
 
     def state(self) -> dict[str, Any]:
         """Return the state as it is."""
@@ -46,20 +46,20 @@ class DeliveredTables:
         if state is not None and _KEY in state:
             self.known = _tables_in(state)
 
-    def _follow(self, found: set[TableId], change: SchemaChange) -> None:
+    def _follow(self, tables: set[TableId], change: SchemaChange) -> None:
         name, old = change.written_as, change.previous_target or change.previous
         if change.kind is DdlKind.DROP_DATABASE:
-            found -= {t for t in found if t.database == name.database}
+            tables -= {t for t in tables if t.database == name.database}
         elif change.commit_ts in self._replaced:
-            found -= {name, old or name}  # whatever it became
+            tables -= {name, old or name}  # whatever it became
         elif change.kind is DdlKind.DROP_TABLE:
-            found.discard(name)
+            tables.discard(name)
         elif change.kind is DdlKind.CREATE_TABLE:
-            found.add(name)
+            tables.add(name)
         elif old is not None and old != name:
-            if old in found:
-                found.add(name)
-            found.discard(old)
+            if old in tables:
+                tables.add(name)
+            tables.discard(old)
 
 
 def lost(tables: Collection[TableId], databases: Collection[str], at: object) -> TargetLost:
@@ -76,12 +76,14 @@ def lost(tables: Collection[TableId], databases: Collection[str], at: object) ->
 
 def _form(tables: Iterable[TableId]) -> dict[str, list[str]]:
     """Return tables by database, each name once."""
-    found: dict[str, list[str]] = {}
+    by_database: dict[str, list[str]] = {}
     for database, table in sorted(tables):
-        found.setdefault(database, []).append(table)
-    return found
+        by_database.setdefault(database, []).append(table)
+    return by_database
 
 
 def _tables_in(state: dict[str, Any]) -> frozenset[TableId]:
-    told = state.get(_KEY, {})
-    return frozenset(TableId(database, table) for database in told for table in told[database])
+    by_database = state.get(_KEY, {})
+    return frozenset(
+        TableId(database, table) for database in by_database for table in by_database[database]
+    )

@@ -32,21 +32,21 @@ def triggers(table: TableId, key: Sequence[str], cluster_index: int) -> list[str
 
     Running them again replaces the triggers. The last one stamps rows that were there before.
     """
-    found = []
+    statements = []
     for event, body in zip(_EVENTS, _bodies(key, cluster_index), strict=True):
         name = f"{quoted(table.database)}.{quoted(_name(table, event))}"
-        found.append(f"DROP TRIGGER IF EXISTS {name}")
-        found.append(
+        statements.append(f"DROP TRIGGER IF EXISTS {name}")
+        statements.append(
             f"CREATE TRIGGER {name} BEFORE {event} ON {quoted_table(table)} FOR EACH ROW BEGIN "
             # Clients leave comments out, so that the number stands in a text.
             f"IF {SESSION_VARIABLE} IS NULL AND '{naming(cluster_index)}' <> '' "
             f"THEN {body}; END IF; END"
         )
-    found.append(
+    statements.append(
         f"UPDATE {quoted_table(table)} SET _tidb_origin_ts = NULL "
         "WHERE _tidb_origin_ts IS NULL AND _tidb_commit_ts IS NULL"
     )
-    return found
+    return statements
 
 
 def _bodies(key: Sequence[str], cluster_index: int) -> tuple[str, str, str]:
@@ -92,13 +92,13 @@ def check_triggers(session: Session, tables: Sequence[TableId], cluster_index: i
     moment("list triggers")
     there = session.ask(*triggers_question(tables))
     for table in tables:
-        found = stamping_clusters(there, table)
-        if not found:
+        clusters = stamping_clusters(there, table)
+        if not clusters:
             raise TargetUnfit(
                 f"table {table} of the downstream has no triggers for active-active; "
                 f"{cure(table, '<n>')}"
             )
-        if cluster_index in found:
+        if cluster_index in clusters:
             raise TargetUnfit(
                 f"the triggers of table {table} of the downstream have the cluster-index "
                 f"{cluster_index}, as the source's cluster has; give each cluster its own"

@@ -251,7 +251,7 @@ def last_of_shared(segments: Sequence[Segment]) -> dict[int, int]:
 
     Segments of a log that is cut by time share none. Parts of a snapshot are no transactions.
     """
-    found: dict[int, int] = {}
+    last: dict[int, int] = {}
     group: list[Segment] = []
     lows = [_LATER if s.snapshot else s.first_commit_ts for s in segments]
     still_to_come = list(accumulate(reversed(lows), min, initial=_LATER))[::-1]
@@ -261,9 +261,9 @@ def last_of_shared(segments: Sequence[Segment]) -> dict[int, int]:
         group.append(segment)
         if max(s.last_commit_ts for s in group) < still_to_come[place + 1]:
             if len(group) > 1:
-                found |= {s.ordinal: segment.ordinal for s in group}
+                last |= {s.ordinal: segment.ordinal for s in group}
             group = []
-    return found
+    return last
 
 
 def _end_of(packet: Packet) -> int:

@@ -79,7 +79,7 @@ class Ledger:
                 f"INSERT INTO {self.name(FENCE)} VALUES {rows} ON DUPLICATE KEY UPDATE "
                 f"epoch = GREATEST(epoch, VALUES(epoch))".encode()
             )
-            found = session.ask(
+            fence_rows = session.ask(
                 "SELECT MAX(epoch), MAX(commit_ts), MAX(micro_batch) "
                 f"FROM {self.name(FENCE)} WHERE changefeed = %s",
                 (self._changefeed,),
@@ -87,8 +87,8 @@ class Ledger:
         except StatementRefused as err:
             about = f"the sink's own tables in {self._database}"
             raise err.as_error(about) from err
-        self.check(found, epoch)
-        self._check_reached(session, owner, int(found[0][1]), int(found[0][2]))
+        self.check(fence_rows, epoch)
+        self._check_reached(session, owner, int(fence_rows[0][1]), int(fence_rows[0][2]))
 
     def _check_reached(self, session: Session, owner: Owner, reached: int, number: int) -> None:
         """Refuse a downstream that has noted less than it has confirmed."""
@@ -141,9 +141,9 @@ class Ledger:
         """
         moment("begin downstream")
         facts = session.facts
-        found = session.begin(f"{self._fence(slot % facts.fence_slots)} {facts.lock}".encode())
+        rows = session.begin(f"{self._fence(slot % facts.fence_slots)} {facts.lock}".encode())
         try:
-            self.check(found, epoch)
+            self.check(rows, epoch)
         except RowferryError:
             session.rollback()
             raise
@@ -195,14 +195,14 @@ class Ledger:
             "ON DUPLICATE KEY UPDATE transactions = transactions + 1".encode(),
         )
 
-    def check(self, found: list[tuple[Any, ...]], epoch: int) -> None:
+    def check(self, rows: list[tuple[Any, ...]], epoch: int) -> None:
         """Raise Fenced unless the fence's row has our epoch, TargetLost where there is none."""
-        if not found or found[0][0] is None:
+        if not rows or rows[0][0] is None:
             raise TargetLost(
                 f"the row of changefeed {self._changefeed!r} in {self._database}.{FENCE} is gone; "
                 f"{RESTORE}"
             )
-        held = int(found[0][0])
+        held = int(rows[0][0])
         if held != epoch:
             raise Fenced(
                 f"changefeed {self._changefeed!r} belongs to epoch {held} in "
@@ -223,14 +223,14 @@ class Ledger:
     def delivered(self, session: Session, micro_batch: int) -> dict[str, LanePlace]:
         """Return how far each lane has come in a micro-batch."""
         moment("read what lanes delivered")
-        found = session.ask(
+        lanes = session.ask(
             f"SELECT lane, segment, packet, packet_rows FROM {self.name(DELIVERED)} "
             "WHERE changefeed = %s AND micro_batch = %s",
             (self._changefeed, micro_batch),
         )
         return {
             str(lane): LanePlace(micro_batch, int(segment), int(packet), int(rows))
-            for lane, segment, packet, rows in found
+            for lane, segment, packet, rows in lanes
         }
 
     def note_delivered(self, lane: str, place: LanePlace) -> bytes:
@@ -273,12 +273,12 @@ class Ledger:
     ) -> tuple[str, str, str] | None:
         """Return digest, state and the digest of what was there before it; None: not begun."""
         moment("read note of ddl")
-        found = session.ask(
+        rows = session.ask(
             f"SELECT digest, state, before_digest FROM {self.name(SCHEMA_CHANGES)} "
             "WHERE changefeed = %s AND micro_batch = %s AND ordinal = %s",
             (self._changefeed, micro_batch, ordinal),
         )
-        return (str(found[0][0]), str(found[0][1]), str(found[0][2])) if found else None
+        return (str(rows[0][0]), str(rows[0][1]), str(rows[0][2])) if rows else None
 
     def note_schema_change(
         self,

@@ -6,9 +6,11 @@ from typing import Final
 
 from rowferry.change.table import TableSchema
 from rowferry.flow.encode.sql_rows.frame import ROW_END, quoted, quoted_table, written_columns
-from rowferry.flow.sink.mysql.session import DownstreamFacts, DownstreamFlavour
+from rowferry.flow.sink.mysql.judged_rows import CONDITION
+from rowferry.flow.sink.mysql.session import DownstreamFacts
 from rowferry.flow.sink.mysql.statements import Around
 from rowferry.mysql.feed_mark import SESSION_VARIABLE
+from rowferry.mysql.flavour import Flavour
 
 ORIGIN_TS: Final = "_tidb_origin_ts"
 COMMIT_TS: Final = "_tidb_commit_ts"
@@ -25,12 +27,11 @@ def newest_wins(table: TableSchema) -> tuple[Around, None]:
     names = [n for n in written_columns(table) if n.lower() != COMMIT_TS]
     keys = {n.lower() for n in table.primary_key}
     origin = quoted(ORIGIN_TS)
-    judged = (
-        f"(@cond := (IFNULL({target}.{origin}, {target}.{quoted(COMMIT_TS)}) <= VALUES({origin})))"
-    )
+    theirs = f"IFNULL({target}.{origin}, {target}.{quoted(COMMIT_TS)})"
+    judged = f"({CONDITION} := ({theirs} <= VALUES({origin})))"
     parts: list[str] = []
     for name in (quoted(n) for n in names if n.lower() not in keys):
-        condition = "@cond" if parts else judged
+        condition = CONDITION if parts else judged
         parts.append(f"{name} = IF({condition}, VALUES({name}), {target}.{name})")
     columns = ",".join(quoted(n) for n in names)
     lead = f"INSERT INTO {target} ({columns}) VALUES ".encode()
@@ -44,6 +45,4 @@ def no_settings(facts: DownstreamFacts) -> tuple[bytes, ...]:
 
 def session_settings(facts: DownstreamFacts) -> tuple[bytes, ...]:
     """Return what a session that writes such rows begins with: triggers look at it."""
-    return (
-        () if facts.flavour is DownstreamFlavour.TIDB else (f"SET {SESSION_VARIABLE} = 1".encode(),)
-    )
+    return () if facts.flavour is Flavour.TIDB else (f"SET {SESSION_VARIABLE} = 1".encode(),)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
 from rowferry.errors import BadOption, BadUri, OptionsConflict
+from rowferry.mysql.login import Login, server_address
+from rowferry.mysql.login_options import KeyOptions
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
     OptionShape,
@@ -22,8 +24,9 @@ from rowferry.spec.option import (
     texts,
     whole,
 )
+from rowferry.spec.quarantine import QuarantineOptions
 from rowferry.spec.sink_traits import PlaceKeys
-from rowferry.spec.uri import Uri, host_port
+from rowferry.spec.uri import Uri
 
 _ATOMICITY: Final = ("none", "table", "global")
 _UPSERTS: Final = "updates are written as multi-row upserts, like inserts"
@@ -46,28 +49,28 @@ def _capped(key: str, least: int, most: int) -> OptionShape[int]:
 
 def _replacements() -> OptionShape[tuple[str, ...]]:
     def parse(value: Any) -> tuple[str, ...]:
-        found = texts().parse(value)
-        for one in found:
+        replacements = texts().parse(value)
+        for one in replacements:
             at, _, statement = one.strip().partition(" ")
             if not at.isdecimal() or not statement.strip():
                 raise ValueError("each is a commit-ts, a space and the statement to run instead")
-        return found
+        return replacements
 
-    return OptionShape('a list such as ["<commit-ts> ALTER TABLE …"]', parse)
+    return OptionShape('a list such as ["<commit-ts> ALTER TABLE …"]', parse, kind="texts")
 
 
 def _moments() -> OptionShape[tuple[str, ...]]:
     def parse(value: Any) -> tuple[str, ...]:
         given = [str(v) if type(v) is int else v for v in value] if type(value) is list else value
-        found = texts().parse(given)
-        if not all(one.isdecimal() for one in found):
+        numbers = texts().parse(given)
+        if not all(one.isdecimal() for one in numbers):
             raise ValueError("each is the commit-ts of a DDL")
-        return found
+        return numbers
 
-    return OptionShape('a list of commit-ts such as ["433305438660591626"]', parse)
+    return OptionShape('a list of commit-ts such as ["433305438660591626"]', parse, kind="texts")
 
 
-class MysqlOptions(Section, section="sink.mysql-config"):
+class MysqlOptions(KeyOptions, section="sink.mysql-config"):
     """The options of the MySQL/TiDB sink."""
 
     worker_count = option(
@@ -200,20 +203,6 @@ class MysqlOptions(Section, section="sink.mysql-config"):
         "preferred.",
         uri=True,
     )
-    ssl_ca = option(
-        text(), "", "File with the authorities' certificates (PEM).", uri=True, names="path"
-    )
-    ssl_cert = option(text(), "", "File with our own certificate (PEM).", uri=True, names="path")
-    ssl_key = option(
-        text(), "", "File with the key of our own certificate.", uri=True, names="path"
-    )
-    get_server_public_key = option(
-        flag(),
-        False,
-        "Without TLS, encrypt the password with whatever public key the server offers: whoever "
-        "stands in the server's place can then read it.",
-        uri=True,
-    )
 
 
 class SharedOptions(Section, section="sink"):
@@ -237,27 +226,6 @@ class SharedOptions(Section, section="sink"):
 
 
 @dataclass(frozen=True, slots=True)
-class DownstreamLogin:
-    """Where and how to connect; `str()` shows no secret. An empty `ssl_ca` trusts any server."""
-
-    host: str
-    port: int
-    user: str
-    password: str = field(repr=False)
-    ssl_mode: str
-    ssl_ca: str
-    ssl_cert: str
-    ssl_key: str
-    connect_s: float
-    read_s: float
-    write_s: float
-    takes_public_key: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.user}@{host_port(self.host, self.port)}"
-
-
-@dataclass(frozen=True, slots=True)
 class MySqlSettings:
     """The options of one changefeed, and what they amount to together.
 
@@ -267,7 +235,7 @@ class MySqlSettings:
 
     options: MysqlOptions
     shared: SharedOptions
-    login: DownstreamLogin
+    login: Login
     replaced_ddl: dict[int, str]
 
     @property
@@ -288,7 +256,8 @@ def read_settings(spec: ChangefeedSpec) -> MySqlSettings:
     Raises:
         BadOption: a value that cannot be used.
         BadUri: the URI is not that of one server.
-        OptionsConflict: half a client certificate, or a DDL that is both skipped and replaced.
+        OptionsConflict: half a client certificate, a DDL that is both skipped and replaced, or
+            settings with which no row can be parked.
     """
     options = spec.options(MysqlOptions)
     replaced = {int(at): "" for at in options.skip_ddl}
@@ -297,12 +266,19 @@ def read_settings(spec: ChangefeedSpec) -> MySqlSettings:
         if int(at) in replaced:
             raise OptionsConflict(f"the DDL of commit-ts {at} is named twice; skip or replace it")
         replaced[int(at)] = statement.strip()
-    return MySqlSettings(options, spec.options(SharedOptions), _login(spec.sink, options), replaced)
+    shared, login = spec.options(SharedOptions), _login(spec.sink, options)
+    settings = MySqlSettings(options, shared, login, replaced)
+    if settings.in_lanes and spec.options(QuarantineOptions).parks:
+        raise OptionsConflict(
+            "on-bad-row = quarantine carries a micro-batch out again without the refused row, "
+            "which exactly-once = true and batch-dml-enable = false do not allow; leave one out"
+        )
+    return settings
 
 
-def _login(uri: Uri, options: MysqlOptions) -> DownstreamLogin:
-    host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
-    if not host or "," in host or (port and not port.isdecimal()) or not uri.user:
+def _login(uri: Uri, options: MysqlOptions) -> Login:
+    address = server_address(uri)
+    if address is None:
         raise BadUri(
             f"{uri} is no MySQL sink; write {uri.scheme}://<user>:<password>@<host>:<port>/"
         )
@@ -316,31 +292,34 @@ def _login(uri: Uri, options: MysqlOptions) -> DownstreamLogin:
         mode = "verify-ca" if options.ssl_ca else "required" if encrypted else "preferred"
     if mode == "disabled" and uri.scheme.endswith("+ssl"):
         raise OptionsConflict(f"ssl-mode = disabled contradicts {uri.scheme}://; keep one")
-    return DownstreamLogin(
-        host=host.strip("[]"),
-        port=int(port or 3306),
+    unchecked = mode in ("disabled", "preferred") and not options.ssl_cert
+    return Login(
+        *address,
         user=uri.user,
         password=uri.password,
         ssl_mode=mode,
-        ssl_ca=options.ssl_ca,
+        ssl_ca="" if unchecked else options.ssl_ca,
         ssl_cert=options.ssl_cert,
         ssl_key=options.ssl_key,
-        connect_s=options.timeout.total_seconds(),
-        read_s=options.read_timeout.total_seconds(),
-        write_s=options.write_timeout.total_seconds(),
+        connect_timeout_s=options.timeout.total_seconds(),
+        read_timeout_s=options.read_timeout.total_seconds(),
+        write_timeout_s=options.write_timeout.total_seconds(),
         takes_public_key=options.get_server_public_key,
+        public_key_path=options.server_public_key_path,
+        clear_password_over=options.clear_password_over,
+        whose="the sink",
     )
 
 
-def _place_uri(found: Mapping[str, str]) -> str:
-    host, port = found["mysql_host"], found["mysql_port"] or "3306"
+def _place_uri(parameters: Mapping[str, str]) -> str:
+    host, port = parameters["mysql_host"], parameters["mysql_port"] or "3306"
     if not port.isdecimal() or int(port) > 65535:
         raise BadOption("sink.config has a mysql_port that is no port's number")
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    login = quote(found["mysql_user"], safe="")
-    if found["mysql_password"]:
-        login += ":" + quote(found["mysql_password"], safe="")
+    login = quote(parameters["mysql_user"], safe="")
+    if parameters["mysql_password"]:
+        login += ":" + quote(parameters["mysql_password"], safe="")
     return f"mysql://{login}{'@' if login else ''}{host}:{port}/"
 
 

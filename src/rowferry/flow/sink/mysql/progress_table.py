@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.table import TableId
-from rowferry.flow.sink.mysql.session import GONE, DownstreamFlavour, Session, StatementRefused
+from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.moment import moment
+from rowferry.mysql.flavour import Flavour
+from rowferry.mysql.refusals import GONE
 
 DATABASE: Final = "tidb_cdc"
 
@@ -120,7 +122,7 @@ class ProgressTable:
         self._made = True
 
     def _layouts(self, session: Session) -> tuple[_Layout, ...]:
-        purges = self._for_purge and session.facts.flavour is DownstreamFlavour.TIDB
+        purges = self._for_purge and session.facts.flavour is Flavour.TIDB
         return (_PLAIN, _PURGE) if purges else (_PLAIN,)
 
     def leave(self, session: Session) -> None:
@@ -176,7 +178,7 @@ def waited_for(session: Session) -> list[Waited]:
         Refused, SinkUnavailable: as `Session.run`.
     """
     moment("read progress tables")
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+    by_feed: dict[tuple[str, str], tuple[int, int]] = {}
     for layout in (_PLAIN, _PURGE):
         for changefeed, cluster, tables, lowest in _if_there(
             session,
@@ -184,9 +186,9 @@ def waited_for(session: Session) -> list[Waited]:
             f"FROM {layout.table} GROUP BY changefeed_id, {layout.cluster}",
         ):
             who = str(changefeed), str(cluster)
-            more, less = found.get(who, (0, int(lowest)))
-            found[who] = max(more, int(tables)), min(less, int(lowest))
-    return [Waited(*who, *rest) for who, rest in sorted(found.items())]
+            more, less = by_feed.get(who, (0, int(lowest)))
+            by_feed[who] = max(more, int(tables)), min(less, int(lowest))
+    return [Waited(*who, *rest) for who, rest in sorted(by_feed.items())]
 
 
 def forget(session: Session, changefeed: str, cluster: str) -> None:

@@ -15,17 +15,14 @@ from rowferry.errors import SchemaChangeRefused, Verdict
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MysqlOptions, MySqlSettings
-from rowferry.flow.sink.mysql.session import (
-    GONE,
-    DownstreamFlavour,
-    Session,
-    StatementRefused,
-    connect,
-)
-from rowferry.flow.sink.mysql.target_tables import gone_tables
+from rowferry.flow.sink.mysql.other_dialects import statement_of
+from rowferry.flow.sink.mysql.session import Session, StatementRefused, connect
+from rowferry.flow.sink.mysql.target_tables import gone_tables, known_collations
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
+from rowferry.mysql.flavour import Flavour
+from rowferry.mysql.refusals import GONE
 
 BEGUN, DONE, REFUSED = "begun", "done", "refused"
 # The downstream is as the statement wants it already: there, or gone.
@@ -105,11 +102,14 @@ class SchemaChanges:
         if not changes:
             return False
         first = changes[0]
-        digest = _digest(self._statement(first))
+        digest = _digest(self._statement(session, first))
         return self._ledger.has_begun(session, plan.micro_batch, first.commit_ts, digest)
 
-    def _statement(self, change: SchemaChange) -> str:
-        return self._settings.replaced_ddl.get(change.commit_ts, change.query)
+    def _statement(self, session: Session, change: SchemaChange) -> str:
+        replaced = self._settings.replaced_ddl.get(change.commit_ts)
+        if replaced is not None:
+            return replaced
+        return statement_of(change, lambda: known_collations(session))
 
     def _run_one(
         self,
@@ -123,7 +123,7 @@ class SchemaChanges:
         moment("begin ddl downstream")
         self._ledger.begin(guard, epoch)
         known = self._ledger.schema_change(notes, *place)
-        statement = self._statement(change)
+        statement = self._statement(notes, change)
         digest = _digest(statement)
 
         def note(state: str, before: str) -> None:
@@ -157,7 +157,7 @@ class SchemaChanges:
                             note(REFUSED, before)
                             if gone and name in there:
                                 raise gone_tables(notes, [name]) from err
-                            raise self._refused(change, statement, err.said) from err
+                            raise self._refused(change, statement, err.server_text) from err
             note(DONE, before)
         guard.rollback()
 
@@ -174,10 +174,10 @@ class SchemaChanges:
         )
         try:
             if self._active_active and change.kind is DdlKind.CREATE_TABLE:
-                if session.facts.flavour is DownstreamFlavour.TIDB:
+                if session.facts.flavour is Flavour.TIDB:
                     statement = as_active_active(statement)
             try:
-                session.run(*self._prelude(change), joined=False)
+                self._prepare(session, change)
                 session.run(statement.encode())
                 moment("ddl done downstream")
             except StatementRefused as err:
@@ -190,18 +190,20 @@ class SchemaChanges:
         finally:
             session.close()
 
-    def _prelude(self, change: SchemaChange) -> list[bytes]:
-        """Return what a session needs before the statement: as lenient as the source may be."""
+    def _prepare(self, session: Session, change: SchemaChange) -> None:
+        """Give a session what the statement needs: as lenient as the source may be."""
         now = physical_ms(change.commit_ts) / 1000
-        found = [f"SET sql_mode = '{self._mode}', foreign_key_checks = 0, timestamp = {now:.3f}"]
+        session.set_mode(self._mode, "foreign_key_checks = 0", f"timestamp = {now:.3f}")
+        statements = []
         if self._settings.time_zone:
             zone = self._settings.time_zone.replace("'", "")
-            found.append(f"SET time_zone = '{zone}'")
+            statements.append(f"SET time_zone = '{zone}'")
         if change.kind is DdlKind.CREATE_TABLE and self._settings.options.create_tables:
-            found.append(f"CREATE DATABASE IF NOT EXISTS {quoted(_home(change))}")
+            statements.append(f"CREATE DATABASE IF NOT EXISTS {quoted(_home(change))}")
         if change.kind not in _DATABASES:
-            found.append(f"USE {quoted(_home(change))}")
-        return [one.encode() for one in found]
+            statements.append(f"USE {quoted(_home(change))}")
+        if statements:
+            session.run(*(one.encode() for one in statements), joined=False)
 
     def _refused(self, change: SchemaChange, statement: str, why: str) -> SchemaChangeRefused:
         at = change.commit_ts
@@ -247,10 +249,10 @@ def _show(session: Session, name: TableId) -> str:
     moment("look at definition downstream")
     what = f"TABLE {quoted_table(name)}" if name.table else f"DATABASE {quoted(name.database)}"
     try:
-        found = session.ask(f"SHOW CREATE {what}")
+        rows = session.ask(f"SHOW CREATE {what}")
     except StatementRefused as err:
         return f"{_NO_ANSWER}{err.number}"
-    return _COUNTER.sub("", str(found[0][1]))
+    return _COUNTER.sub("", str(rows[0][1]))
 
 
 def _digest(words: str) -> str:

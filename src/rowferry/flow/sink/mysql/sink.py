@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+import pyarrow as pa
+
+from rowferry.change.event_counts import EventCounts
 from rowferry.change.plan import (
     Again,
     Output,
@@ -17,7 +20,9 @@ from rowferry.change.plan import (
     TableSlice,
     Topic,
 )
+from rowferry.change.quarantine import RefusedRows
 from rowferry.change.table import TableId, TableSchema
+from rowferry.columnar.row_keys import has_exact_key
 from rowferry.errors import SinkUnwritable
 from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.encode.contract import Codec
@@ -25,23 +30,17 @@ from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.mysql.apply import Windows
 from rowferry.flow.sink.mysql.delivered import DeliveredTables
 from rowferry.flow.sink.mysql.emulation import check_triggers
+from rowferry.flow.sink.mysql.held_rows import held_rows
 from rowferry.flow.sink.mysql.lanes import Lanes, last_of_shared
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.lww import newest_wins, no_settings, session_settings
 from rowferry.flow.sink.mysql.options import PLACE_KEYS, MysqlOptions, SharedOptions, read_settings
 from rowferry.flow.sink.mysql.progress_table import ProgressTable
 from rowferry.flow.sink.mysql.schema_changes import SchemaChanges
-from rowferry.flow.sink.mysql.session import (
-    DownstreamFlavour,
-    Session,
-    Sessions,
-    StatementRefused,
-    connect,
-)
+from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused, connect
 from rowferry.flow.sink.mysql.statements import (
     Limits,
     Put,
-    has_exact_key,
     is_sole_key,
     replacing,
     upserting,
@@ -57,10 +56,12 @@ from rowferry.flow.sink.mysql.target_tables import (
 from rowferry.flow.sink.mysql.tidb_tables import check_active_active, check_knows_mode
 from rowferry.flow.sink.mysql.transactions import Transactions
 from rowferry.moment import moment
+from rowferry.mysql.flavour import Flavour
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sync_point import read_sync_point
+from rowferry.spec.uri_form import HOST, UriForm
 
 LOG = logging.getLogger(__name__)
 _SEGMENT_BYTES: Final = 16 << 20
@@ -68,9 +69,9 @@ _HELD_SEGMENT_BYTES: Final = 8 << 20
 _LANES: Final = 16  # of a table whose keys can be divided
 _KEPT: Final = 2  # connections of a process between tasks: a server has few in all
 _WORKERS: Final = {
-    DownstreamFlavour.MYSQL: 16,
-    DownstreamFlavour.MARIADB: 16,
-    DownstreamFlavour.TIDB: 64,
+    Flavour.MYSQL: 16,
+    Flavour.MARIADB: 16,
+    Flavour.TIDB: 64,
 }
 
 
@@ -92,8 +93,10 @@ class MySqlSink:
         writes_tables=True,
         keeps_newest=True,
         keeps_sync_points=True,
+        names_refused_rows=True,
         place_keys=PLACE_KEYS,
         vector_call_schemes=("mysql", "mysql+ssl"),
+        form=UriForm("MySQL, MariaDB or TiDB", address=HOST, path=None),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SharedOptions.TABLE, MysqlOptions.TABLE)
     flush_interval_s: ClassVar[float] = 0.2
@@ -106,7 +109,9 @@ class MySqlSink:
             self._settings.options.meta_database, spec.changefeed_id, mode.bdr_mode
         )
         settings = session_settings if mode.enabled else no_settings
-        self._sessions = Sessions(self._settings.login, settings)
+        self.counts = EventCounts()
+        self.refused = RefusedRows()
+        self._sessions = Sessions(self._settings.login, settings, self.counts)
         self._changes = SchemaChanges(self._settings, self._ledger, mode.bdr_mode, mode.enabled)
         self._how: Put = replacing if self._settings.shared.safe_mode else upserting
         self._sync_points = SyncPoints(spec.changefeed_id, read_sync_point(spec), self._ledger)
@@ -172,7 +177,7 @@ class MySqlSink:
         session = connect(self._settings.login)
         try:
             # TiDB is no source of ours, and not all of its versions know the function.
-            if session.facts.flavour is DownstreamFlavour.TIDB:
+            if session.facts.flavour is Flavour.TIDB:
                 return False
             return session.ask("SELECT IS_USED_LOCK(%s)", (mark,))[0][0] is not None
         except StatementRefused as err:
@@ -279,7 +284,7 @@ class MySqlSink:
         with self._sessions.one() as session:
             facts = session.facts
         how = self._how
-        if facts.flavour is DownstreamFlavour.TIDB and how is upserting:
+        if facts.flavour is Flavour.TIDB and how is upserting:
             how = upserting_on_tidb
         workers = self._settings.options.worker_count or _WORKERS[facts.flavour]
         limits = Limits(self._settings.options.max_txn_row, facts.statement_bytes // 2)
@@ -287,7 +292,7 @@ class MySqlSink:
         if self._settings.in_lanes:
             way = Lanes(self._settings, self._ledger, self._sessions, limits, workers, how)
         else:
-            transactions = Transactions(self._settings, self._ledger, self._sessions)
+            transactions = Transactions(self._settings, self._ledger, self._sessions, self.refused)
             way = Windows(transactions, limits, workers, how)
         try:
             way.deliver(all_of_them())
@@ -328,6 +333,12 @@ class MySqlSink:
                 raise err.as_error("noting what is reached") from err
         self._delivered.publish(plan.sink_state)
         self._published = plan.micro_batch
+
+    def held_rows(
+        self, table: TableSchema, part: Mapping[str, Any], columns: Sequence[str]
+    ) -> Iterator[pa.StructArray]:
+        """Yield columns of the rows that the downstream has in a key range."""
+        return held_rows(self._settings.login, table, part, columns)
 
     def discard(self, plan: Plan) -> bool:
         """Nothing can be taken back; the rows that were written will be written again."""
@@ -374,11 +385,11 @@ class MySqlSink:
             self._sync_points.check(session)
             if not self._mode.enabled:
                 return
-            if session.facts.flavour is DownstreamFlavour.TIDB:
+            if session.facts.flavour is Flavour.TIDB:
                 check_knows_mode(session)
             elif not self._mode.emulated:
                 raise SinkUnwritable(
-                    f"{self._settings.login} is {session.facts.flavour.value}, not TiDB, which "
+                    f"{self._settings.login} is {session.facts.flavour.label}, not TiDB, which "
                     "enable-active-active needs; use TiDB, or set active-active-emulation = true"
                 )
         except StatementRefused as err:
@@ -391,7 +402,7 @@ class MySqlSink:
         if not self._mode.enabled:
             return
         try:
-            if session.facts.flavour is DownstreamFlavour.TIDB:
+            if session.facts.flavour is Flavour.TIDB:
                 check_active_active(session, [t.written_as for t in tables if t not in missing])
             else:
                 names = [t.written_as for t in tables]
@@ -433,12 +444,13 @@ class MySqlSink:
 
     def _make(self, session: Session, tables: Sequence[TableSchema]) -> None:
         collations = known_collations(session) if tables else frozenset()
-        hides = self._mode.enabled and session.facts.flavour is DownstreamFlavour.TIDB
+        hides = self._mode.enabled and session.facts.flavour is Flavour.TIDB
         for table in tables:
             moment("create downstream table")
             try:
+                session.set_mode("")
                 for statement in create_statements(table, collations, hides):
-                    session.run(b"SET sql_mode = ''", statement.encode(), joined=False)
+                    session.run(statement.encode())
             except StatementRefused as err:
                 raise err.as_error(f"making table {table.written_as}") from err
 
@@ -464,7 +476,8 @@ class MySqlSink:
             session.ask("SET time_zone = %s", (zone,))
         except StatementRefused as err:
             raise SinkUnwritable(
-                f"{self._settings.login} does not know the time zone {zone!r} ({err.said}); load "
+                f"{self._settings.login} does not know the time zone {zone!r} "
+                f"({err.server_text}); load "
                 "its time zone tables, give an offset such as +08:00, or leave time-zone out"
             ) from err
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rowferry.change.chunk import Op
-from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
+from rowferry.columnar.row_keys import has_exact_key
 from rowferry.flow.encode.sql_rows.frame import (
     ROW_END,
     RowFrame,
@@ -24,23 +24,6 @@ from rowferry.flow.encode.sql_rows.frame import (
     quoted,
     quoted_table,
     written_columns,
-)
-
-# Equal values of these kinds have equal texts.
-_EXACT: Final = frozenset(
-    {
-        Kind.INTEGER,
-        Kind.DECIMAL,
-        Kind.BIT,
-        Kind.BINARY,
-        Kind.DATE,
-        Kind.DATETIME,
-        Kind.TIMESTAMP,
-        Kind.TIME,
-        Kind.YEAR,
-        Kind.ENUM,
-        Kind.SET,
-    }
 )
 
 
@@ -86,7 +69,11 @@ class SqlStatement:
 
     def single(self, place: int) -> SqlStatement:
         """Return the statement with one of its rows alone."""
-        texts, keys = self.texts.slice(place, 1), self.keys.slice(place, 1)
+        return self.part(place, place + 1)
+
+    def part(self, start: int, stop: int) -> SqlStatement:
+        """Return the statement with some neighbouring rows of it."""
+        texts, keys = (a.slice(start, stop - start) for a in (self.texts, self.keys))
         return SqlStatement(self.table, texts, keys, self.around, self.replaced)
 
     def named(self, place: int) -> str:
@@ -176,11 +163,6 @@ class Limits:
 def is_sole_key(table: TableSchema) -> bool:
     """Return whether rows can stand in each other's way by their handle key alone."""
     return sum(1 for i in table.indexes if i.primary or i.unique) == 1
-
-
-def has_exact_key(table: TableSchema) -> bool:
-    """Return whether the texts that name rows differ wherever the rows do, and only there."""
-    return all(table.column(name).type.kind in _EXACT for name in table.handle_key)
 
 
 def in_order(frame: RowFrame, how: Put) -> Iterator[SqlStatement]:

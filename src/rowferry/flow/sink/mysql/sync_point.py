@@ -12,8 +12,9 @@ from typing import Final
 from rowferry.change.position import physical_ms
 from rowferry.errors import SinkUnwritable
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.session import DownstreamFlavour, Session, StatementRefused
+from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.moment import moment
+from rowferry.mysql.flavour import Flavour
 from rowferry.spec.sync_point import SyncPointSettings
 
 DATABASE: Final = "tidb_cdc"
@@ -60,9 +61,9 @@ class SyncPoints:
         if not self._settings.enabled:
             return
         flavour = session.facts.flavour
-        if flavour is not DownstreamFlavour.TIDB:
+        if flavour is not Flavour.TIDB:
             raise SinkUnwritable(
-                f"the downstream is {flavour.value}, not TiDB, which enable-sync-point needs (it "
+                f"the downstream is {flavour.label}, not TiDB, which enable-sync-point needs (it "
                 "has no @@tidb_current_ts); leave it out: `rowferry verify --sync-point` needs "
                 "none there"
             )
@@ -111,11 +112,11 @@ class SyncPoints:
         moment("read sync points")
         for statement in _MAKE:
             session.run(statement.encode())
-        found = session.ask(
+        rows = session.ask(
             f"SELECT MAX(CAST(primary_ts AS UNSIGNED)) FROM {TABLE} WHERE changefeed = %s",
             (self._name,),
         )
-        last = found[0][0]
+        last = rows[0][0]
         return -1 if last is None else self._number(int(last))
 
     def _number(self, commit_ts: int) -> int:

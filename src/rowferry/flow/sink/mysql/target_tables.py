@@ -6,15 +6,17 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rowferry.change.sqltype import FACTS, Kind, SqlType, keeps_case
-from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.change.sqltype import KINDS, Kind, SqlType
+from rowferry.change.table import MYSQL, Column, TableId, TableSchema
 from rowferry.errors import BadInput, TargetLost, TargetUnfit
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table, written_columns
 from rowferry.flow.sink.mysql.delivered import lost
-from rowferry.flow.sink.mysql.session import DownstreamFlavour, Session, StatementRefused
+from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.flow.sink.mysql.tidb_tables import ACTIVE_ACTIVE_OPTIONS, HIDDEN, check_types
 from rowferry.moment import moment
 from rowferry.mysql.ddl.type import has_charset
+from rowferry.mysql.flavour import Flavour
+from rowferry.mysql.type_facts import ddl_type, keeps_case
 
 # What may hold a value of another kind without bending it.
 _TAKES: Final = frozenset(
@@ -60,7 +62,7 @@ class TargetTable:
 def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, TargetTable]:
     """Return those of the tables that are there. Raises as `Session.run`."""
     moment("list downstream tables")
-    found: dict[TableId, TargetTable] = {}
+    tables: dict[TableId, TargetTable] = {}
     for start in range(0, len(names), _AT_ONCE):
         part = names[start : start + _AT_ONCE]
         wanted = {(n.database.lower(), n.table.lower()): n for n in part}
@@ -75,7 +77,7 @@ def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, Tar
         ):
             name = wanted.get((str(row[0]).lower(), str(row[1]).lower()))
             if name is not None:
-                table = found.setdefault(name, TargetTable())
+                table = tables.setdefault(name, TargetTable())
                 table.columns[str(row[2]).lower()] = _column(row[3:])
         for row in session.ask(
             "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME "
@@ -83,10 +85,10 @@ def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, Tar
             values,
         ):
             name = wanted.get((str(row[0]).lower(), str(row[1]).lower()))
-            if name in found:
-                key = found[name].keys.setdefault(str(row[2]), set())
+            if name in tables:
+                key = tables[name].keys.setdefault(str(row[2]), set())
                 key.add(str(row[3] or "").lower())
-    return found
+    return tables
 
 
 def _column(row: Sequence[object]) -> TargetColumn:
@@ -144,22 +146,24 @@ def _misfit_of_keys(table: TableSchema, target: TargetTable, where: str) -> str:
     for name in sorted(set().union(*ours)):
         column, there = table.column(name), target.columns.get(name)
         theirs = there.collation if there else ""
-        if theirs and keeps_case(column.type.collation) and not keeps_case(theirs):
+        # A collation of another dialect says by its name nothing about case.
+        cased = table.dialect != MYSQL or keeps_case(column.type.collation)
+        if theirs and cased and not keeps_case(theirs):
             return (
                 f"{where} compares the key column {column.name!r} without case ({theirs}), the "
-                f"source with it ({column.type.collation}): rows would overwrite each other; "
-                "change its collation there"
+                f"source with it ({column.type.collation or table.dialect}): rows would overwrite "
+                "each other; change its collation there"
             )
     return ""
 
 
 def _fits(ours: SqlType, there: TargetColumn) -> bool:
     name = "geometry" if there.type_name in _SHAPES else there.type_name
-    facts = FACTS.get(name)
-    if facts is None:
+    kind = KINDS.get(name)
+    if kind is None:
         return True  # a type that we know nothing of: the downstream itself will say
-    if facts.kind is not ours.kind:
-        return (ours.kind, facts.kind) in _TAKES
+    if kind is not ours.kind:
+        return (ours.kind, kind) in _TAKES
     return ours.kind not in _SCALED or there.scale >= ours.fraction_digits
 
 
@@ -227,10 +231,10 @@ def check(
     """
     wanted = list(tables)
     try:
-        found = read_tables(session, list({t.written_as: None for t in wanted}))
+        targets = read_tables(session, list({t.written_as: None for t in wanted}))
     except StatementRefused as err:
         raise err.as_error("the downstream's tables") from err
-    missing = [t for t in wanted if t.written_as not in found]
+    missing = [t for t in wanted if t.written_as not in targets]
     if gone := {t.written_as for t in missing} & set(known):
         raise gone_tables(session, gone)
     if missing and not create:
@@ -240,12 +244,12 @@ def check(
             f"the downstream has no table {names}{more}; create it there as the source has it, "
             "or set create-tables = true in sink.mysql-config"
         )
-    tidb = session.facts.flavour is DownstreamFlavour.TIDB
+    tidb = session.facts.flavour is Flavour.TIDB
     for table in wanted:
-        if tidb and table.written_as not in found:
+        if tidb and table.written_as not in targets:
             check_types(table)
-        if table.written_as in found:
-            words = misfit(table, found[table.written_as], tidb)
+        if table.written_as in targets:
+            words = misfit(table, targets[table.written_as], tidb)
             if words:
                 raise TargetUnfit(words)
             check_rights(session, table)
@@ -281,7 +285,7 @@ def create_statements(
     keys = {c.lower() for i in table.indexes if i.unique or i.primary for c in i.columns}
     left_out = HIDDEN if tidb_active_active else {}
     made = [c for c in table.columns if c.name.lower() not in left_out]
-    parts = [_definition(c, c.name.lower() in keys, collations) for c in made]
+    parts = [_definition(table, c, c.name.lower() in keys, collations) for c in made]
     for index in table.indexes:
         kind = "PRIMARY KEY" if index.primary else "UNIQUE KEY" if index.unique else ""
         if kind:
@@ -297,17 +301,20 @@ def create_statements(
     ]
 
 
-def _definition(column: Column, in_key: bool, collations: Container[str]) -> str:
-    words = f"{quoted(column.name)} {column.type.sql}"
+def _definition(
+    table: TableSchema, column: Column, in_key: bool, collations: Container[str]
+) -> str:
+    words = f"{quoted(column.name)} {ddl_type(column.type)}"
     charset, collation = column.type.charset, column.type.collation
+    foreign = table.dialect != MYSQL
     if has_charset(column.type) and charset not in ("", "binary"):
         words += f" CHARACTER SET {charset}"
         if collation in collations:
             words += f" COLLATE {collation}"
-        elif collation and in_key:
+        elif in_key and (collation or foreign):
             words += f" COLLATE {_strictest(charset, collations)}"
     if column.generated:
-        if not column.expression:
+        if not column.expression or foreign:
             raise BadInput(f"column {column.name!r} is generated by an unknown expression")
         words += f" AS ({column.expression}) {column.generated.upper()}"
     words += "" if column.nullable else " NOT NULL"

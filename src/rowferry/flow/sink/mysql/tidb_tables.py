@@ -25,7 +25,7 @@ HIDDEN: Final = {
     "_tidb_commit_ts": "TiDB makes it itself and takes none: set enable-active-active, or leave "
     "the table out by filter.rules",
 }
-_TOLD: Final = "ACTIVE_ACTIVE='ON'"  # in SHOW CREATE TABLE, inside of a comment
+_IS_ON: Final = "ACTIVE_ACTIVE='ON'"  # in SHOW CREATE TABLE, inside of a comment
 _UNKNOWN_VARIABLE: Final = 1193
 # What can hold the values of types that TiDB lacks.
 _INSTEAD: Final = {
@@ -81,7 +81,7 @@ def check_active_active(session: Session, tables: Iterable[TableId]) -> None:
     """
     for table in tables:
         moment("look for active-active downstream")
-        if _TOLD not in str(session.ask(f"SHOW CREATE TABLE {quoted_table(table)}")[0][1]).upper():
+        if _IS_ON not in str(session.ask(f"SHOW CREATE TABLE {quoted_table(table)}")[0][1]).upper():
             raise TargetUnfit(
                 f"table {table} of the downstream is no active-active table, and TiDB makes none "
                 f"out of it; make it anew there, with CREATE TABLE …{ACTIVE_ACTIVE_OPTIONS} and "

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Final
 
+from rowferry.change.event_counts import RETRIES
+from rowferry.change.quarantine import RefusedKey, RefusedRows, cause_of
 from rowferry.errors import RowferryError
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MySqlSettings
-from rowferry.flow.sink.mysql.session import DUPLICATE, Session, Sessions, StatementRefused
+from rowferry.flow.sink.mysql.refused_keys import refused_key
+from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused
 from rowferry.flow.sink.mysql.statements import SqlStatement
 from rowferry.moment import moment
+from rowferry.mysql.refusals import DUPLICATE
 
 _TRIES: Final = 9
 _FIRST_PAUSE_S: Final = 0.1
@@ -23,8 +27,19 @@ _LONGEST_PAUSE_S: Final = 5.0
 class Transactions:
     """Applies statements, each call as one transaction. For use from several threads."""
 
-    def __init__(self, settings: MySqlSettings, ledger: Ledger, sessions: Sessions) -> None:
-        self._ledger, self._sessions = ledger, sessions
+    def __init__(
+        self,
+        settings: MySqlSettings,
+        ledger: Ledger,
+        sessions: Sessions,
+        refused: RefusedRows | None = None,
+    ) -> None:
+        """Apply through `sessions`; rows that are refused are noted in `refused`, if there is one.
+
+        Then a transaction with such a row leaves nothing, and `apply` returns all the same: the
+        plan is carried out again without the row.
+        """
+        self._ledger, self._sessions, self._refused = ledger, sessions, refused
         self._joined = settings.options.multi_stmt_enable
         self._slots = count()
 
@@ -48,6 +63,7 @@ class Transactions:
         """
         tried = 0
         while True:
+            self._sessions.counts.add(RETRIES, int(tried > 0))
             refusal = self._attempt(statements, epoch, more)
             if refusal is None:
                 return
@@ -61,6 +77,12 @@ class Transactions:
                 pause = min(_FIRST_PAUSE_S * 2 ** (tried - 1), _LONGEST_PAUSE_S)
                 if not stop.wait(pause * random.random()):
                     continue
+            if self._refused is not None and self._refused.is_open and refusal.is_about_row:
+                rows = self._refused_rows(statements)
+                if rows:
+                    for one in rows:
+                        self._refused.add(one)
+                    return
             raise self._worded(statements, refusal)
 
     def _attempt(
@@ -74,12 +96,39 @@ class Transactions:
                 return err
         return None
 
+    def _refused_rows(self, statements: Sequence[SqlStatement]) -> list[RefusedKey]:
+        """Return all rows that are refused, found by trying; nothing of that stays.
+
+        Empty: one of them has no key, so that later changes of it would not be known.
+
+        Raises:
+            RowferryError: something else is refused than a row.
+        """
+        moment("look for refused rows")
+        keys: list[RefusedKey] = []
+        with self._sessions.one() as session:
+            session.run(b"BEGIN")
+            for statement in statements:
+                for place, again in _culprits(session, statement, 0):
+                    table = statement.table
+                    if not again.is_about_row:  # e.g. another transaction has locked it now
+                        session.rollback()
+                        raise again.as_error(f"table {table.written_as}")
+                    if not table.handle_key or not table.table_id:
+                        session.rollback()
+                        return []
+                    words = again.as_error(statement.named(place)).words
+                    key = refused_key(table, statement.keys.slice(place, 1))
+                    keys.append(RefusedKey(table.table_id, key, cause_of(words)))
+            session.rollback()
+        return keys
+
     def _worded(
         self, statements: Sequence[SqlStatement], refusal: StatementRefused
     ) -> RowferryError:
         """Return an error that names the row, found by trying; nothing of that stays."""
         moment("look for refused row")
-        found = refusal.as_error("applying rows")
+        error = refusal.as_error("applying rows")
         with self._sessions.one() as session:
             session.run(b"BEGIN")
             for statement in statements:
@@ -90,12 +139,12 @@ class Transactions:
                 if place is None and not again.is_about_table:
                     place = _culprit(session, statement)
                 if place is not None and place < len(statement):
-                    found = again.as_error(statement.named(place))
+                    error = again.as_error(statement.named(place))
                 else:
-                    found = again.as_error(f"table {statement.table.written_as}")
+                    error = again.as_error(f"table {statement.table.written_as}")
                 break
             session.rollback()
-        return found
+        return error
 
 
 def attempt(session: Session, statement: SqlStatement) -> StatementRefused | None:
@@ -106,6 +155,23 @@ def attempt(session: Session, statement: SqlStatement) -> StatementRefused | Non
     except StatementRefused as err:
         return err
     return None
+
+
+def _culprits(
+    session: Session, statement: SqlStatement, first: int
+) -> Iterator[tuple[int, StatementRefused]]:
+    """Yield the rows of a statement that are refused alone, and why; `first`: its first row."""
+    again = attempt(session, statement)
+    if again is not None and again.number == DUPLICATE and statement.replaced is not None:
+        again = attempt(session, statement.replacing())
+    if again is None:
+        return
+    if len(statement) == 1 or not again.is_about_row:
+        yield first, again
+        return
+    middle = len(statement) // 2
+    yield from _culprits(session, statement.part(0, middle), first)
+    yield from _culprits(session, statement.part(middle, len(statement)), first + middle)
 
 
 def _culprit(session: Session, statement: SqlStatement) -> int | None:

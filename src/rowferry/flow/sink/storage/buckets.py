@@ -16,30 +16,13 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from rowferry.errors import BadOption, BadUri, OptionsConflict
 from rowferry.flow.sink.storage.object_files import ObjectFiles
 from rowferry.flow.sink.storage.object_options import (
-    ACCESS_KEY,
-    ACCOUNT_KEY,
-    ACCOUNT_NAME,
-    ALLOW_HTTP,
-    ANONYMOUS,
-    AZURE_TABLE,
-    CA,
-    CREDENTIALS_FILE,
-    ENDPOINT,
-    GCS_TABLE,
-    PATH_STYLE,
-    PROFILE,
-    REGION,
-    REQUEST_TIMEOUT,
-    S3_TABLE,
-    SAS_TOKEN,
-    SECRET_ACCESS_KEY,
-    SESSION_TOKEN,
-    SSE,
-    SSE_KEY,
+    AzureOptions,
+    GcsOptions,
+    ObjectOptions,
+    S3Options,
 )
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Options
 from rowferry.spec.uri import Uri, is_web_address, without_passwords
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=10)
@@ -63,45 +46,45 @@ def s3_files(spec: ChangefeedSpec, parallel: int) -> ObjectFiles:
     Raises:
         BadUri, BadOption, OptionsConflict: the URI or an option cannot be used.
     """
-    options = spec.options(S3_TABLE)
-    if bool(options[ACCESS_KEY]) != bool(options[SECRET_ACCESS_KEY]):
+    options = spec.options(S3Options)
+    if bool(options.access_key) != bool(options.secret_access_key):
         raise OptionsConflict("access-key and secret-access-key go together; give both or none")
     config = _given(
-        endpoint=options[ENDPOINT],
-        access_key_id=options[ACCESS_KEY],
-        secret_access_key=options[SECRET_ACCESS_KEY],
-        session_token=options[SESSION_TOKEN],
-        region=options[REGION],
-        server_side_encryption=options[SSE].replace("aes256", "AES256"),
-        sse_kms_key_id=options[SSE_KEY],
+        endpoint=options.endpoint,
+        access_key_id=options.access_key,
+        secret_access_key=options.secret_access_key,
+        session_token=options.session_token,
+        region=options.region,
+        server_side_encryption=options.sse.replace("aes256", "AES256"),
+        sse_kms_key_id=options.sse_kms_key_id,
     )
     if "access_key_id" not in config:
-        config = {**_aws_profile(options[PROFILE]), **config}
-    config["virtual_hosted_style_request"] = not options[PATH_STYLE]
+        config = {**_aws_profile(options.profile), **config}
+    config["virtual_hosted_style_request"] = not options.force_path_style
     config["copy_if_not_exists"] = "multipart"
     return _files(spec.sink, parallel, options, S3Store, config)
 
 
 def gcs_files(spec: ChangefeedSpec, parallel: int) -> ObjectFiles:
     """Return the Google Cloud Storage prefix that a sink URI names; asks nobody. Raises as S3's."""
-    options = spec.options(GCS_TABLE)
-    config = _given(base_url=options[ENDPOINT], service_account=options[CREDENTIALS_FILE])
+    options = spec.options(GcsOptions)
+    config = _given(base_url=options.endpoint, service_account=options.credentials_file)
     more: dict[str, Any] = {}
-    if options[ANONYMOUS]:
+    if options.anonymous:
         more["credential_provider"] = _nobody
     return _files(spec.sink, parallel, options, GCSStore, config, more)
 
 
 def azure_files(spec: ChangefeedSpec, parallel: int) -> ObjectFiles:
     """Return the Azure Blob prefix that a sink URI names; asks nobody. Raises as S3's."""
-    options = spec.options(AZURE_TABLE)
-    if options[ACCOUNT_KEY] and options[SAS_TOKEN]:
+    options = spec.options(AzureOptions)
+    if options.account_key and options.sas_token:
         raise OptionsConflict("account-key and sas-token are two ways to log in; give one")
     config = _given(
-        endpoint=options[ENDPOINT],
-        account_name=options[ACCOUNT_NAME],
-        account_key=options[ACCOUNT_KEY],
-        sas_key=options[SAS_TOKEN].removeprefix("?"),
+        endpoint=options.endpoint,
+        account_name=options.account_name,
+        account_key=options.account_key,
+        sas_key=options.sas_token.removeprefix("?"),
     )
     return _files(spec.sink, parallel, options, AzureStore, config)
 
@@ -109,7 +92,7 @@ def azure_files(spec: ChangefeedSpec, parallel: int) -> ObjectFiles:
 def _files(
     uri: Uri,
     parallel: int,
-    options: Options,
+    options: ObjectOptions,
     store: Any,
     config: dict[str, Any],
     more: dict[str, Any] | None = None,
@@ -119,12 +102,12 @@ def _files(
             f"the sink URI {uri} names no bucket; write {uri.scheme}://bucket/prefix?endpoint=…"
         )
     client: dict[str, Any] = {
-        "timeout": options[REQUEST_TIMEOUT],
-        "connect_timeout": min(_CONNECT_TIMEOUT, options[REQUEST_TIMEOUT]),
+        "timeout": options.request_timeout,
+        "connect_timeout": min(_CONNECT_TIMEOUT, options.request_timeout),
         "allow_http": _may_be_plain(options),
     }
-    if options[CA]:
-        client["root_certificate"] = _read(options[CA], "ca")
+    if options.ca:
+        client["root_certificate"] = _read(options.ca, "ca")
     try:
         made = store(
             uri.address, config=config, client_options=client, retry_config=RETRIES, **(more or {})
@@ -147,20 +130,20 @@ def _hidden(words: str, config: dict[str, Any]) -> str:
     return words[:300]
 
 
-def _may_be_plain(options: Options) -> bool:
+def _may_be_plain(options: ObjectOptions) -> bool:
     """Return whether requests may go without TLS.
 
     Raises:
         BadOption: the endpoint is no address; the library below would panic at it.
         OptionsConflict: they would go to another machine, and nobody said that this is meant.
     """
-    endpoint = options[ENDPOINT]
+    endpoint = options.endpoint
     if endpoint and not is_web_address(endpoint):
         shown = without_passwords(endpoint)
         raise BadOption(f"endpoint = {shown!r}: write it as https://host or http://host:port")
     if not endpoint.startswith("http://"):
         return False
-    if urlsplit(endpoint).hostname not in _HERE and not options[ALLOW_HTTP]:
+    if urlsplit(endpoint).hostname not in _HERE and not options.allow_http:
         raise OptionsConflict(
             f"endpoint = {endpoint!r} sends everything in plain text to another machine; write "
             "https://, or add allow-http=true"
@@ -191,15 +174,15 @@ def _aws_profile(profile: str) -> dict[str, str]:
     name = profile or os.environ.get("AWS_PROFILE", "default")
     file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
     settings = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
-    found = _section(file, name)
+    keys = _section(file, name)
     more = _section(settings, name if name == "default" else f"profile {name}")
-    if profile and not found:
+    if profile and not keys:
         raise BadOption(f"profile = {profile!r}: {file} has no such profile with an access key")
-    region = "" if "AWS_REGION" in os.environ else found.get("region") or more.get("region", "")
+    region = "" if "AWS_REGION" in os.environ else keys.get("region") or more.get("region", "")
     return _given(
-        access_key_id=found.get("aws_access_key_id", ""),
-        secret_access_key=found.get("aws_secret_access_key", ""),
-        session_token=found.get("aws_session_token", ""),
+        access_key_id=keys.get("aws_access_key_id", ""),
+        secret_access_key=keys.get("aws_secret_access_key", ""),
+        session_token=keys.get("aws_session_token", ""),
         region=region,
     )
 

@@ -54,9 +54,9 @@ class Cron:
                 for hour in sorted(self.hours):
                     for minute in sorted(self.minutes):
                         for second in sorted(self.seconds):
-                            found = day.replace(hour=hour, minute=minute, second=second)
-                            if found > moment:
-                                return found
+                            candidate = day.replace(hour=hour, minute=minute, second=second)
+                            if candidate > moment:
+                                return candidate
             day += timedelta(days=1)
         return None
 
@@ -71,7 +71,7 @@ class Cron:
 
 
 def _field(part: str, name: str, least: int, most: int) -> frozenset[int]:
-    found: set[int] = set()
+    values: set[int] = set()
     for piece in part.split(","):
         span, slash, step = piece.partition("/")
         if slash and not (step.isdecimal() and int(step) > 0):
@@ -84,8 +84,8 @@ def _field(part: str, name: str, least: int, most: int) -> frozenset[int]:
             last = _number(high, name, part) if dash else (most if slash else first)
         if not least <= first <= last <= most:
             raise ValueError(f"{name} field {part!r}: outside {least} to {most}")
-        found.update(range(first, last + 1, int(step) if slash else 1))
-    return frozenset(found)
+        values.update(range(first, last + 1, int(step) if slash else 1))
+    return frozenset(values)
 
 
 def _number(text: str, name: str, part: str) -> int:

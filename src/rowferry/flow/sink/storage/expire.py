@@ -22,10 +22,12 @@ def expire(
     schema files and metadata stay. Repeated after a crash, it deletes the rest.
     """
     moment("expire files")
-    checkpoint = datetime.fromtimestamp(physical_ms(checkpoint_ts) / 1000, settings.time_zone)
+    checkpoint = datetime.fromtimestamp(
+        physical_ms(checkpoint_ts) / 1000, settings.layout.time_zone
+    )
     first_kept = _first_kept(settings, checkpoint)
     old: dict[str, list[str]] = {}
-    for path, kind in walk(files, settings.date_separator):
+    for path, kind in walk(files, settings.layout.date_separator):
         if isinstance(kind, DataFile | IndexFile) and "" < kind.directory.date < first_kept:
             old.setdefault(kind.directory.path, []).append(path)
 
@@ -43,10 +45,10 @@ def expire(
 
 def may_be_removed(directory: str, settings: StorageSettings, now: datetime) -> bool:
     """Return whether a directory's day is so long past that `expire` may have removed it."""
-    if not settings.expiration_days:
+    if not settings.storage.file_expiration_days:
         return False
     return directory.rpartition("/")[2] < _first_kept(settings, now)
 
 
 def _first_kept(settings: StorageSettings, now: datetime) -> str:
-    return (now - timedelta(days=settings.expiration_days)).strftime("%Y-%m-%d")
+    return (now - timedelta(days=settings.storage.file_expiration_days)).strftime("%Y-%m-%d")

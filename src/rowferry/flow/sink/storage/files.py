@@ -6,11 +6,14 @@ has locks. Everything else in this package reaches the storage through these onl
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
+
+from rowferry.change.event_counts import EventCounts
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -62,10 +65,12 @@ class Files(Protocol):
         has_locks: `locked` really keeps others out. Without, only conditional writes do: whoever
             was replaced may still carry out a write that it had begun.
         parallel: how many operations at once are faster than one after the other.
+        counts: of calls to a store; files of this machine make none.
     """
 
     has_locks: bool
     parallel: int
+    counts: EventCounts
 
     def shown(self, path: str) -> str:
         """Return the path as users know it, for errors."""
@@ -114,6 +119,12 @@ class Files(Protocol):
     def prune(self, directory: str) -> None:
         """Remove a directory if nothing is in it (where directories exist at all)."""
 
+    def move(self, directory: str, target: str, last: str) -> None:
+        """Give all that is in a directory another one; what is below `last` in it comes last.
+
+        Repeated after a crash it moves the rest. Nothing may be in the target.
+        """
+
     def stage(self, data: bytes = b"") -> Staged:
         """Begin content whose name comes later."""
 
@@ -142,6 +153,20 @@ class Files(Protocol):
         """Let connections and local space go."""
 
 
+_MOST_HELPERS: Final = 64
+_pool: list[ThreadPoolExecutor] = []  # one, from its first use on
+
+
+def _helpers() -> ThreadPoolExecutor:
+    """Return threads that all storages of the process share: making new ones costs too much."""
+    if not _pool:
+        _pool.append(ThreadPoolExecutor(_MOST_HELPERS, thread_name_prefix="storage"))
+    return _pool[0]
+
+
+os.register_at_fork(after_in_child=_pool.clear)  # threads stay with the parent
+
+
 def each(files: Files, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return what `do` gives for each item, in order; as many at once as is good for the storage.
 
@@ -164,9 +189,13 @@ def each(files: Files, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
             except BaseException as err:
                 failed[place] = err
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="storage") as pool:
-        for _ in range(workers):
-            pool.submit(work)
+    others = [_helpers().submit(work) for _ in range(workers - 1)]
+    work()
+    # Those that did not come to begin have nothing to do any more: a call inside of a call, or many
+    # changefeeds at once, never wait for a free thread.
+    for one in others:
+        if not one.cancel():
+            one.result()
     if failed:
         raise failed[min(failed)]
     return [done[place] for place in range(len(given))]

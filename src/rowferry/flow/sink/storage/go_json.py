@@ -54,10 +54,10 @@ def _write(value: Any, indent: str, line: str) -> str:
 def _text(value: str) -> str:
     if _PLAIN.fullmatch(value):
         return f'"{value}"'
-    found = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
     for raw, escaped in _HTML.items():
-        found = found.replace(raw, escaped)
-    return found
+        text = text.replace(raw, escaped)
+    return text
 
 
 def _float(value: float) -> str:

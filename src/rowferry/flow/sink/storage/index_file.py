@@ -43,10 +43,10 @@ def read_any_index(content: bytes, shown: str, example: str = "CDC000001.csv") -
     Raises:
         SinkDamaged: it holds anything but the name of a data file.
     """
-    found = parse_data_name(content.decode("utf-8", "replace").removesuffix("\n"))
-    if found is None or found[0] < 1:
+    named = parse_data_name(content.decode("utf-8", "replace").removesuffix("\n"))
+    if named is None or named[0] < 1:
         raise _bad_index(content, shown, example)
-    return found
+    return named
 
 
 def _bad_index(content: bytes, shown: str, example: str) -> SinkDamaged:
@@ -77,8 +77,8 @@ def read_metadata(content: bytes, shown: str) -> int:
     Raises:
         SinkDamaged: not a JSON object with a whole number `checkpoint-ts` of at least 0.
     """
-    found = _object(content)
-    checkpoint_ts = found.get("checkpoint-ts") if found is not None else None
+    form = _object(content)
+    checkpoint_ts = form.get("checkpoint-ts") if form is not None else None
     if type(checkpoint_ts) is not int or checkpoint_ts < 0:
         raise SinkDamaged(
             f'{shown} is not {{"checkpoint-ts":<number>}}; put that into it, with the '
@@ -127,7 +127,7 @@ class OwnerMark:
 
 def _object(content: bytes) -> dict[str, object] | None:
     try:
-        found = json.loads(content)
+        form = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return form if isinstance(form, dict) else None

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rowferry.change.event_counts import EventCounts
 from rowferry.errors import BadUri, FileConflict, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage.files import DirectoryEntry, Staged, Stored
 from rowferry.flow.sink.storage.local_handles import (
@@ -74,6 +75,7 @@ class LocalFiles:
 
     def __init__(self, root: Path, fsync: bool = True, lock_wait_s: float = _LOCK_WAIT_S) -> None:
         self.root = root
+        self.counts = EventCounts()  # it asks no store
         self.fsync = fsync
         self.lock_wait_s = lock_wait_s
         self.staging = f"{root}/{STAGING}"
@@ -118,8 +120,8 @@ class LocalFiles:
         """Return the names in a directory, sorted; a missing directory has none."""
         with _Owned(self.shown(directory)):
             try:
-                with os.scandir(self._place(directory)) as found:
-                    names = [DirectoryEntry(e.name, e.is_dir(follow_symlinks=True)) for e in found]
+                with os.scandir(self._place(directory)) as listed:
+                    names = [DirectoryEntry(e.name, e.is_dir(follow_symlinks=True)) for e in listed]
             except FileNotFoundError:
                 return []
         return sorted(names, key=lambda e: e.name)
@@ -178,15 +180,23 @@ class LocalFiles:
                 if err.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                     raise
 
+    def move(self, directory: str, target: str, last: str) -> None:
+        """Rename the directory: all of it at once."""
+        with _Owned(self.shown(target)):
+            place = self._place(target)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(self._place(directory), place)
+            self._sync([str(place.parent), str(self._place(directory).parent)])
+
     def stage(self, data: bytes = b"") -> LocalStaged:
         """Begin a file in the staging directory."""
-        found = LocalStaged(self)
+        staged = LocalStaged(self)
         try:
-            found.append(data)
+            staged.append(data)
         except BaseException:
-            found.abandon()
+            staged.abandon()
             raise
-        return found
+        return staged
 
     def flush(self, staged: Collection[Staged]) -> None:
         """Bring the staged files to disk; many of them with the whole file system."""
@@ -397,6 +407,15 @@ class LocalStaged:
         self._files.named(above)
 
 
+_CURES = {
+    errno.ENOSPC: "; free space on that disk, and writing goes on by itself",
+    errno.EDQUOT: "; raise the quota, or free space, and writing goes on by itself",
+    errno.EACCES: "; let this user write there, or name another directory",
+    errno.EPERM: "; let this user write there, or name another directory",
+    errno.EROFS: "; mount it writable, or name another directory",
+}
+
+
 class _Owned:
     """Turns an OSError into one of ours; a class, since it stands around every call."""
 
@@ -414,5 +433,5 @@ class _Owned:
 
 
 def _ours(err: OSError, shown: str) -> SinkUnwritable | SinkUnavailable:
-    words = f"{shown}: {err.strerror or err}"
+    words = f"{shown}: {err.strerror or err}{_CURES.get(err.errno or 0, '')}"
     return SinkUnwritable(words) if err.errno in _FOR_GOOD else SinkUnavailable(words)

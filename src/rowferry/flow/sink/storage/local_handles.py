@@ -34,10 +34,10 @@ def sync_file_system(root: Path) -> None:
 
 def read_all(handle: int, size: int) -> bytes:
     """Return all bytes of an open file, which has about that size."""
-    found = [os.read(handle, size + 1)]
-    while found[-1]:
-        found.append(os.read(handle, _PIECE))
-    return b"".join(found)
+    pieces = [os.read(handle, size + 1)]
+    while pieces[-1]:
+        pieces.append(os.read(handle, _PIECE))
+    return b"".join(pieces)
 
 
 def tag_of(stat: os.stat_result) -> str:

@@ -12,18 +12,18 @@ _EXPANSION_BOUNDS = (1 / 64, 64.0)  # a table whose rows are mostly dropped gets
 
 def last_numbers(plan: Plan) -> dict[str, int]:
     """Return the last number of each directory that the plan writes to."""
-    found: dict[str, int] = {}
+    last: dict[str, int] = {}
     for output in plan.outputs:
         directory, number = output.target["directory"], output.target["number"]
-        found[directory] = max(number, found.get(directory, 0))
-    return found
+        last[directory] = max(number, last.get(directory, 0))
+    return last
 
 
 def moved_on(old: Mapping[str, int], new: Mapping[str, int], most: int) -> dict[str, int]:
     """Return the newest entries of both, those of `new` last; no number goes back."""
-    found = {k: v for k, v in old.items() if k not in new}
-    found.update((k, max(v, old.get(k, 0))) for k, v in new.items())
-    return dict(list(found.items())[-most:])
+    newest = {k: v for k, v in old.items() if k not in new}
+    newest.update((k, max(v, old.get(k, 0))) for k, v in new.items())
+    return dict(list(newest.items())[-most:])
 
 
 def expansions(plan: Plan, receipts: Sequence[Receipt]) -> dict[TableId, float]:

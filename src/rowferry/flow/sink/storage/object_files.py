@@ -25,11 +25,12 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from rowferry.change.event_counts import CALLS, SENT_BYTES, EventCounts
 from rowferry.errors import FileConflict, SinkDamaged, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage.compress import MOST_FILE
 from rowferry.flow.sink.storage.files import DirectoryEntry, Staged, Stored
 from rowferry.flow.sink.storage.paths import STAGING
-from rowferry.flow.sink.storage.spool import Budget, UploadSpool
+from rowferry.flow.sink.storage.upload_spool import Budget, UploadSpool
 
 _PARALLEL: Final = 16
 _RECALLED_BYTES: Final = 512  # index files and metadata, not schema files
@@ -40,6 +41,9 @@ ONE_PUT: Final = 96 << 20
 # What uploads may hold in memory at once.
 _IN_FLIGHT: Final = 192 << 20
 _ANY_DEPTH: Final = 1 << 30
+_PAGE: Final = 1000
+MOST_NAMES: Final = 512 << 20  # bytes of the names of one directory, with what they cost
+_NAME_COST: Final = 128
 _PART: Final = 8 << 20
 _PARTS_AT_ONCE: Final = 4
 # Nothing that a later try would change.
@@ -71,6 +75,7 @@ class ObjectFiles:
         self._in_flight = Budget(_IN_FLIGHT)
         self._seen: dict[str, Stored | None] = {}
         self._surveyed: frozenset[str] | None = None
+        self.counts = EventCounts()
 
     def shown(self, path: str) -> str:
         """Return the object's URI, without parameters."""
@@ -80,13 +85,14 @@ class ObjectFiles:
         """Return an object; its tag is what the store compares in a conditional put."""
         with self._owned(path):
             try:
-                found = obstore.get(self._store, self.key(path))
-                if found.meta["size"] > MOST_FILE:
+                self.counts.call("get")
+                answer = obstore.get(self._store, self.key(path))
+                if answer.meta["size"] > MOST_FILE:
                     raise SinkDamaged(f"{self.shown(path)} has more than {MOST_FILE} bytes")
-                data = bytes(found.bytes())
+                data = bytes(answer.bytes())
             except FileNotFoundError:
                 return None
-        return Stored(data, _tag(found.meta))
+        return Stored(data, _tag(answer.meta))
 
     def recall(self, path: str) -> Stored | None:
         """Return an object as it was last seen; a tag that is too old lets no `swap` succeed."""
@@ -111,34 +117,48 @@ class ObjectFiles:
         """Return an object's length; None: there is none."""
         with self._owned(path):
             try:
+                self.counts.call("head")
                 return int(obstore.head(self._store, self.key(path))["size"])
             except FileNotFoundError:
                 return None
 
     def entries(self, directory: str) -> list[DirectoryEntry]:
         """Return the names directly below a directory, sorted."""
-        with self._owned(directory):
-            found = obstore.list_with_delimiter(self._store, prefix=self.key(directory) or None)
-        names = [DirectoryEntry(m["path"].rpartition("/")[2], False) for m in found["objects"]]
-        names += [
-            DirectoryEntry(p.rstrip("/").rpartition("/")[2], True) for p in found["common_prefixes"]
-        ]
+        files: set[str] = set()
+        below: set[str] = set()
+        size = 0
+        for path in self._listed(directory):
+            name, is_below, _ = path.partition("/")
+            size += len(name) + _NAME_COST
+            if size > MOST_NAMES:
+                raise SinkDamaged(
+                    f"{self.shown(directory)} has more objects than can be listed "
+                    f"({len(files):,} names so far); move old ones away, or set date-separator so "
+                    "that each directory has fewer"
+                )
+            (below if is_below else files).add(name)
+        names = [DirectoryEntry(name, False) for name in files]
+        names += [DirectoryEntry(name, True) for name in below]
         return sorted(names, key=lambda e: e.name)
 
     def paths(self, depth: int) -> Iterator[str]:
         """Yield the path of every object, from one list of the whole prefix."""
-        skip = len(self._prefix) + 1 if self._prefix else 0
-        with self._owned(""):
-            for page in obstore.list(self._store, prefix=self._prefix or None):
+        return (path for path in self._listed("") if path.count("/") <= depth)
+
+    def _listed(self, directory: str) -> Iterator[str]:
+        """Yield the path of every object below a directory, from there; pages are not kept."""
+        home = self.key(directory)
+        skip = len(home) + 1 if home else 0
+        with self._owned(directory):
+            for page in obstore.list(self._store, prefix=home or None, chunk_size=_PAGE):
+                self.counts.call("list")
                 for meta in page:
-                    path = meta["path"][skip:]
-                    if path.count("/") <= depth:
-                        yield path
+                    yield meta["path"][skip:]
 
     def survey(self, most: int) -> frozenset[str] | None:
         """Return all paths, if one list of the prefix finds no more than so many."""
-        found = frozenset(islice(self.paths(_ANY_DEPTH), most + 1))
-        self._surveyed = found if len(found) <= most else None
+        paths = frozenset(islice(self.paths(_ANY_DEPTH), most + 1))
+        self._surveyed = paths if len(paths) <= most else None
         return self._surveyed
 
     def create(self, path: str, data: bytes) -> bool:
@@ -159,6 +179,7 @@ class ObjectFiles:
         self._seen.pop(path, None)
         with self._owned(path):
             try:
+                self.counts.call("put", len(data))
                 made = obstore.put(
                     self._store, self.key(path), data, mode=mode, use_multipart=False
                 )
@@ -173,6 +194,7 @@ class ObjectFiles:
         """Put an object, whatever is there."""
         self._seen.pop(path, None)
         with self._owned(path):
+            self.counts.call("put", len(data))
             obstore.put(self._store, self.key(path), data, use_multipart=False)
 
     def delete(self, path: str) -> None:
@@ -180,6 +202,7 @@ class ObjectFiles:
         self._seen.pop(path, None)
         with self._owned(path):
             try:
+                self.counts.call("delete")
                 obstore.delete(self._store, self.key(path))
             except FileNotFoundError:
                 return
@@ -187,11 +210,26 @@ class ObjectFiles:
     def prune(self, directory: str) -> None:
         """Nothing: a directory is gone with its last object."""
 
+    def move(self, directory: str, target: str, last: str) -> None:
+        """Copy each object inside the store, then delete the old ones, `last` first."""
+        own = f"{directory}/"
+        paths = [p for p in self.paths(_ANY_DEPTH) if p.startswith(own)]
+        paths.sort(key=lambda p: (f"/{last}/" in p, p))
+        for path in paths:
+            with self._owned(path):
+                new = self.key(f"{target}/{path.removeprefix(own)}")
+                self.counts.call("copy")
+                obstore.copy(self._store, self.key(path), new)
+        # From the first on, so that a half that is left after a crash is the whole of nothing.
+        paths.sort(key=lambda p: (f"/{last}/" not in p, not p.endswith("/_last_checkpoint"), p))
+        for path in paths:
+            self.delete(path)
+
     def stage(self, data: bytes = b"") -> ObjectStaged:
         """Begin content in local space; nothing is sent before it has its name."""
-        found = ObjectStaged(self, self._spool)
-        found.append(data)
-        return found
+        staged = ObjectStaged(self, self._spool)
+        staged.append(data)
+        return staged
 
     def flush(self, staged: Collection[Staged]) -> None:
         """Nothing: a put that was answered is durable."""
@@ -210,7 +248,7 @@ class ObjectFiles:
 
     def check_writable(self) -> None:
         """Raise unless the prefix can be listed; a right to write shows with the first write."""
-        self.entries("")
+        next(self._listed(""), None)
 
     def prepare(self) -> None:
         """Forget what was seen so far; a bucket has no directories to make."""
@@ -237,6 +275,7 @@ class ObjectFiles:
         data = staged.content.whole()
         with self._owned(path):
             try:
+                self.counts.call("put", len(data))
                 obstore.put(self._store, self.key(path), data, mode="create", use_multipart=False)
             except _TAKEN:
                 return False
@@ -246,6 +285,9 @@ class ObjectFiles:
         part = f"{STAGING}/{uuid.uuid4().hex}"
         try:
             with self._owned(path):
+                parts = -(-staged.content.size // _PART)
+                self.counts.add(f"{CALLS}.put", parts)
+                self.counts.add(SENT_BYTES, staged.content.size)
                 obstore.put(
                     self._store,
                     self.key(part),
@@ -255,6 +297,7 @@ class ObjectFiles:
                     max_concurrency=_PARTS_AT_ONCE,
                 )
                 try:
+                    self.counts.call("copy")
                     obstore.copy(self._store, self.key(part), self.key(path), overwrite=False)
                 except _TAKEN:
                     return False
@@ -269,6 +312,7 @@ class ObjectFiles:
         ours = staged.content.pieces()
         waiting = memoryview(b"")
         with self._owned(path):
+            self.counts.call("get")
             for piece in obstore.get(self._store, self.key(path)).stream():
                 theirs = memoryview(piece)
                 while len(theirs):
@@ -323,6 +367,25 @@ def _tag(meta: Any) -> str:
     return json.dumps(known)
 
 
+def _cure(code: str, text: str) -> str:
+    """Return what helps, where the store's words leave that open."""
+    lower = text.lower()
+    if code in ("NoSuchBucket", "ContainerNotFound") or "bucket does not exist" in lower:
+        return "; create the bucket, or correct its name in the sink URI"
+    if code == "InvalidAccessKeyId" or code == "SignatureDoesNotMatch":
+        return "; correct access-key and secret-access-key"
+    if code == "AccessDenied":
+        return "; give this key the rights to list, read and write there"
+    if "169.254.169.254" in lower or "instance credentials" in lower or "credential" in lower:
+        return (
+            "; no credentials were found: give access-key and secret-access-key, a profile, or "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+        )
+    if "dns" in lower or "connection refused" in lower or "error sending request" in lower:
+        return "; correct the endpoint in the sink URI, or bring the store back"
+    return ""
+
+
 def _ours(err: Exception, shown: str) -> SinkUnwritable | SinkUnavailable:
     whole = str(err)
     text = re.split(r"\s*Debug source:", whole)[0]
@@ -332,5 +395,6 @@ def _ours(err: Exception, shown: str) -> SinkUnwritable | SinkUnavailable:
         reason = f"the store answered {status[1]} {code[1]}"
     else:
         reason = re.sub(r"\?\S*", "", " ".join(text.split()))[:300]
+    reason += _cure(code[1] if code else "", text)
     lost = isinstance(err, _FOR_GOOD) or (status is not None and int(status[1]) in _LOST)
     return SinkUnwritable(f"{shown}: {reason}") if lost else SinkUnavailable(f"{shown}: {reason}")

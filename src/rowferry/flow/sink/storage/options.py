@@ -12,12 +12,12 @@ from rowferry.flow.sink.storage.compress import SUFFIXES
 from rowferry.flow.sink.storage.cron import Cron
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
-    Option,
     OptionShape,
-    OptionTable,
+    Section,
     duration,
     flag,
     one_of,
+    option,
     size,
     text,
     whole,
@@ -55,7 +55,7 @@ def _never(key: str) -> OptionShape[bool]:
             raise ValueError(f"{key} is not supported: paths are made of names; leave it out")
         return False
 
-    return OptionShape("false", parse)
+    return OptionShape("false", parse, kind="none")
 
 
 def _atomicity() -> OptionShape[str]:
@@ -71,10 +71,10 @@ def _atomicity() -> OptionShape[str]:
 
 def _absolute_path() -> OptionShape[str]:
     def parse(value: Any) -> str:
-        found = text().parse(value)
-        if found and not found.startswith("/"):
+        path = text().parse(value)
+        if path and not path.startswith("/"):
             raise ValueError("the path must be absolute")
-        return found
+        return path
 
     return OptionShape("an absolute path", parse)
 
@@ -96,168 +96,106 @@ def _cron() -> OptionShape[Cron]:
     return OptionShape("six cron fields: second minute hour day month weekday", parse)
 
 
-WORKER_COUNT = Option(
-    "worker-count",
-    _positive("worker-count", most=512),
-    16,
-    "Object stores: how many requests one process sends at once. Without effect on file://.",
-    uri=True,
-)
-FLUSH_INTERVAL = Option(
-    "flush-interval",
-    duration(timedelta(milliseconds=100), timedelta(minutes=10), clamp=True),
-    timedelta(seconds=5),
-    "How often files are written.",
-    uri=True,
-)
-FILE_SIZE = Option(
-    "file-size",
-    size(1024, 536870912, clamp=True),
-    67108864,
-    "About how many bytes a data file should have.",
-    uri=True,
-)
-USE_TABLE_ID = Option(
-    "use-table-id-as-path",
-    _never("use-table-id-as-path"),
-    False,
-    "Not supported.",
-    uri=True,
-    alterable=False,
-)
-SPOOL_DISK_QUOTA = Option(
-    "spool-disk-quota",
-    _positive("spool-disk-quota"),
-    10 << 30,
-    "Accepted for compatibility, without effect.",
-    uri=True,
-)
-SPOOL_BASE_DIR = Option(
-    "spool-base-dir",
-    _absolute_path(),
-    "",
-    "Accepted for compatibility, without effect.",
-    uri=True,
-)
-OUTPUT_COLUMN_ID = Option(
-    "output-column-id", flag(), False, "Schema files carry each column's number."
-)
-EXPIRATION_DAYS = Option(
-    "file-expiration-days",
-    whole(0),
-    0,
-    "Data files older than this are deleted; 0: never. Only with date-separator `day`.",
-)
-CLEANUP_CRON = Option(
-    "file-cleanup-cron-spec",
-    _cron(),
-    Cron.parse("0 0 2 * * *"),
-    "When expired files are deleted.",
-)
-FLUSH_CONCURRENCY = Option(
-    "flush-concurrency",
-    _concurrency(),
-    1,
-    "Accepted for compatibility; Spark's cores decide how much is written at once.",
-)
-RAW_CHANGE = Option(
-    "output-raw-change-event",
-    flag(),
-    False,
-    "An update that changes a key stays one change instead of a delete and an insert.",
-)
-FSYNC = Option(
-    "fsync",
-    flag(),
-    True,
-    "file:// only: files reach the disk before they count as written; false survives a killed "
-    "process, but not a power failure.",
-    uri=True,
-)
+class StorageOptions(Section, section="sink.cloud-storage-config"):
+    """The options of the storage sink."""
 
-COMPRESSION = Option(
-    "compression",
-    one_of(*SUFFIXES),
-    "none",
-    "Data files are compressed, and their names end with `.gz` or `.zst`.",
-    uri=True,
-    alterable=False,
-)
+    worker_count = option(
+        _positive("worker-count", most=512),
+        16,
+        "Object stores: how many requests one process sends at once. Without effect on file://.",
+        uri=True,
+    )
+    flush_interval = option(
+        duration(timedelta(milliseconds=100), timedelta(minutes=10), clamp=True),
+        timedelta(seconds=5),
+        "How often files are written.",
+        uri=True,
+    )
+    file_size = option(
+        size(1024, 536870912, clamp=True),
+        67108864,
+        "About how many bytes a data file should have.",
+        uri=True,
+    )
+    use_table_id_as_path = option(
+        _never("use-table-id-as-path"), False, "Not supported.", uri=True, alterable=False
+    )
+    spool_disk_quota = option(
+        _positive("spool-disk-quota"),
+        10 << 30,
+        "Accepted for compatibility, without effect.",
+        uri=True,
+    )
+    spool_base_dir = option(
+        _absolute_path(), "", "Accepted for compatibility, without effect.", uri=True
+    )
+    output_column_id = option(flag(), False, "Schema files carry each column's number.")
+    file_expiration_days = option(
+        whole(0),
+        0,
+        "Data files older than this are deleted; 0: never. Only with date-separator `day`.",
+    )
+    file_cleanup_cron_spec = option(
+        _cron(), Cron.parse("0 0 2 * * *"), "When expired files are deleted."
+    )
+    flush_concurrency = option(
+        _concurrency(),
+        1,
+        "Accepted for compatibility; Spark's cores decide how much is written at once.",
+    )
+    output_raw_change_event = option(
+        flag(),
+        False,
+        "An update that changes a key stays one change instead of a delete and an insert.",
+    )
+    fsync = option(
+        flag(),
+        True,
+        "file:// only: files reach the disk before they count as written; false survives a killed "
+        "process, but not a power failure.",
+        uri=True,
+    )
+    compression = option(
+        one_of(*SUFFIXES),
+        "none",
+        "Data files are compressed, and their names end with `.gz` or `.zst`.",
+        uri=True,
+        alterable=False,
+    )
 
-STORAGE_TABLE = OptionTable(
-    "sink.cloud-storage-config",
-    (
-        WORKER_COUNT,
-        FLUSH_INTERVAL,
-        FILE_SIZE,
-        USE_TABLE_ID,
-        SPOOL_DISK_QUOTA,
-        SPOOL_BASE_DIR,
-        OUTPUT_COLUMN_ID,
-        EXPIRATION_DAYS,
-        CLEANUP_CRON,
-        FLUSH_CONCURRENCY,
-        RAW_CHANGE,
-        FSYNC,
-        COMPRESSION,
-    ),
-)
 
-DATE_SEPARATOR = Option(
-    "date-separator",
-    one_of("none", "year", "month", "day"),
-    "day",
-    "Which part of the commit date is a directory.",
-    uri=True,
-)
-PARTITION_SEPARATOR = Option(
-    "enable-partition-separator",
-    flag(),
-    True,
-    "Each partition of a partitioned table has its own directory.",
-    uri=True,
-)
-INDEX_DIGITS = Option(
-    "file-index-digit",
-    whole(6, 20),
-    20,
-    "Digits of the number in a data file's name.",
-    uri=True,
-    alterable=False,
-)
-ATOMICITY = Option(
-    "transaction-atomicity",
-    _atomicity(),
-    "none",
-    "`table`: the changes of one transaction to one table are in one file.",
-    uri=True,
-)
-TIME_ZONE = Option(
-    "time-zone", _time_zone(), ZoneInfo("UTC"), "The time zone of date directories.", uri=True
-)
+class LayoutOptions(Section, section="sink"):
+    """Options that this sink reads in the section of all sinks."""
 
-SINK_TABLE = OptionTable(
-    "sink", (DATE_SEPARATOR, PARTITION_SEPARATOR, INDEX_DIGITS, ATOMICITY, TIME_ZONE)
-)
+    date_separator = option(
+        one_of("none", "year", "month", "day"),
+        "day",
+        "Which part of the commit date is a directory.",
+        uri=True,
+    )
+    enable_partition_separator = option(
+        flag(), True, "Each partition of a partitioned table has its own directory.", uri=True
+    )
+    file_index_digit = option(
+        whole(6, 20), 20, "Digits of the number in a data file's name.", uri=True, alterable=False
+    )
+    transaction_atomicity = option(
+        _atomicity(),
+        "none",
+        "`table`: the changes of one transaction to one table are in one file.",
+        uri=True,
+    )
+    time_zone = option(
+        _time_zone(), ZoneInfo("UTC"), "The time zone of date directories.", uri=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
     """The options of one changefeed, read and checked."""
 
-    worker_count: int
-    flush_interval_s: float
-    file_size_bytes: int
-    output_column_id: bool
-    fsync: bool
-    compression: str
-    expiration_days: int
-    cleanup: Cron
-    date_separator: str
-    partition_separator: bool
-    index_digits: int
-    atomicity: str
-    time_zone: ZoneInfo
+    storage: StorageOptions
+    layout: LayoutOptions
 
 
 def read_settings(spec: ChangefeedSpec) -> StorageSettings:
@@ -267,26 +205,11 @@ def read_settings(spec: ChangefeedSpec) -> StorageSettings:
         BadOption: a value of the wrong type or outside what is allowed.
         OptionsConflict: files shall expire by date, but their paths have no day.
     """
-    storage = spec.options(STORAGE_TABLE)
-    sink = spec.options(SINK_TABLE)
-    if storage[EXPIRATION_DAYS] and sink[DATE_SEPARATOR] != "day":
+    storage, layout = spec.options(StorageOptions), spec.options(LayoutOptions)
+    if storage.file_expiration_days and layout.date_separator != "day":
         raise OptionsConflict(
-            f"sink.cloud-storage-config.file-expiration-days = {storage[EXPIRATION_DAYS]} needs "
-            f"sink.date-separator = 'day' (it is {sink[DATE_SEPARATOR]!r}): "
+            f"sink.cloud-storage-config.file-expiration-days = {storage.file_expiration_days} "
+            f"needs sink.date-separator = 'day' (it is {layout.date_separator!r}): "
             "files expire by the day in their path"
         )
-    return StorageSettings(
-        worker_count=storage[WORKER_COUNT],
-        flush_interval_s=storage[FLUSH_INTERVAL].total_seconds(),
-        file_size_bytes=storage[FILE_SIZE],
-        output_column_id=storage[OUTPUT_COLUMN_ID],
-        fsync=storage[FSYNC],
-        compression=storage[COMPRESSION],
-        expiration_days=storage[EXPIRATION_DAYS],
-        cleanup=storage[CLEANUP_CRON],
-        date_separator=sink[DATE_SEPARATOR],
-        partition_separator=sink[PARTITION_SEPARATOR],
-        index_digits=sink[INDEX_DIGITS],
-        atomicity=sink[ATOMICITY],
-        time_zone=sink[TIME_ZONE],
-    )
+    return StorageSettings(storage, layout)

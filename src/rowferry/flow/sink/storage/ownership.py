@@ -177,8 +177,10 @@ class Ownership:
     def _refuse_foreign_content(self) -> None:
         foreign = METADATA if self._files.exists(METADATA) else None
         if foreign is None:
-            found = (p for p, kind in walk(self._files) if isinstance(kind, Metadata | SchemaFile))
-            foreign = next(found, None)
+            known_files = (
+                p for p, kind in walk(self._files) if isinstance(kind, Metadata | SchemaFile)
+            )
+            foreign = next(known_files, None)
         if foreign is not None:
             raise SinkOwned(
                 f"{self._files.shown('')} holds the output of another feed "

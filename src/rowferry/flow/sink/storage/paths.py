@@ -169,8 +169,8 @@ def schema_path(database: str, table: str, version: int, checksum: int) -> str:
 
 def parse_data_name(name: str) -> tuple[int, str] | None:
     """Return number and extension of a data file's base name, or None if it is none."""
-    found = _DATA_NAME.fullmatch(name)
-    return (int(found[1]), found[2]) if found else None
+    match = _DATA_NAME.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
 
 
 def is_schema_file(path: str) -> bool:
@@ -201,11 +201,11 @@ def parse_path(path: str, date_separator: str = "") -> AnyPath | None:
 
 
 def _parse_schema(parts: list[str]) -> SchemaFile | None:
-    found = _SCHEMA_NAME.fullmatch(parts[-1])
-    if found is None or len(parts) not in (3, 4):
+    match = _SCHEMA_NAME.fullmatch(parts[-1])
+    if match is None or len(parts) not in (3, 4):
         return None
     table = unescape(parts[1]) if len(parts) == 4 else ""
-    return SchemaFile(unescape(parts[0]), table, int(found[1]), int(found[2]))
+    return SchemaFile(unescape(parts[0]), table, int(match[1]), int(match[2]))
 
 
 def _parse_directory(parts: list[str], date_separator: str) -> Directory | None:

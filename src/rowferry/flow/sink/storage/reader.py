@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rowferry.change.chunk import Watermark
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkDamaged
 from rowferry.flow.sink.storage.compress import uncompressed
 from rowferry.flow.sink.storage.files import Files
@@ -17,11 +17,16 @@ from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
 from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.flow.sink.storage.paths import (
     INDEX_NAME,
+    META,
     METADATA,
     Directory,
     IndexFile,
     SchemaFile,
+    database_directory,
+    escape,
     parse_data_name,
+    parse_path,
+    schema_directory,
 )
 from rowferry.flow.sink.storage.schema_file import SchemaDocument, read_document
 from rowferry.flow.sink.storage.walk import walk
@@ -104,20 +109,20 @@ def _steps(
         key = (where.version, 2, where.database, where.table, where.physical_id or 0, where.date)
         order.append((key, path, where))
     known: dict[tuple[str, str, int], TableSchema] = {}
-    for _, path, found in sorted(order, key=lambda o: (o[0], o[1])):
-        if isinstance(found, SchemaFile):
-            step = _read_schema(files, path, found)
+    for _, path, kind in sorted(order, key=lambda o: (o[0], o[1])):
+        if isinstance(kind, SchemaFile):
+            step = _read_schema(files, path, kind)
             if step.schema is not None:
-                known[found.database, found.table, found.version] = step.schema
+                known[kind.database, kind.table, kind.version] = step.schema
             yield step
             continue
-        schema = known.get((found.database, found.table, found.version))
+        schema = known.get((kind.database, kind.table, kind.version))
         if schema is None:
             raise SinkDamaged(
-                f"{files.shown(found.path)} has data, but version {found.version} of "
-                f"{found.database}.{found.table} has no schema file; restore it from a copy"
+                f"{files.shown(kind.path)} has data, but version {kind.version} of "
+                f"{kind.database}.{kind.table} has no schema file; restore it from a copy"
             )
-        yield from _read_data(files, path, found, schema)
+        yield from _read_data(files, path, kind, schema)
 
 
 def _read_schema(files: Files, path: str, file: SchemaFile) -> StoredSchema:
@@ -155,3 +160,65 @@ def _read_data(
             )
         data = uncompressed(extension, content.data, files.shown(paths[number]))
         yield StoredData(paths[number], directory, number, schema, data)
+
+
+# --- one table -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleFile:
+    """A data file that CDC.index counts; it may have expired since."""
+
+    path: str
+    directory: Directory
+    number: int
+    extension: str
+
+
+def visible_files(files: Files, table: TableId, date_separator: str = "") -> list[VisibleFile]:
+    """Return the visible data files of one table; no other table's directories are listed."""
+    home = f"{database_directory(table.database)}/{escape(table.table)}"
+    return [
+        one
+        for version in files.entries(home)
+        if version.is_directory and version.name.isdecimal()
+        for one in _visible_below(files, f"{home}/{version.name}", date_separator, 2)
+    ]
+
+
+def _visible_below(
+    files: Files, home: str, date_separator: str, depth: int
+) -> Iterator[VisibleFile]:
+    kind = parse_path(f"{home}/{META}/{INDEX_NAME}", date_separator)
+    stored = files.get(f"{home}/{META}/{INDEX_NAME}")
+    entries = files.entries(home)  # after the index: whatever it counts is in the list
+    if stored is not None and isinstance(kind, IndexFile):
+        last, extension = read_any_index(stored.data, files.shown(home))
+        for entry in entries:
+            named = parse_data_name(entry.name)
+            if named is not None and named[1] == extension and named[0] <= last:
+                yield VisibleFile(f"{home}/{entry.name}", kind.directory, *named)
+    for entry in entries:
+        if depth and entry.is_directory and entry.name != META:
+            yield from _visible_below(files, f"{home}/{entry.name}", date_separator, depth - 1)
+
+
+def file_content(files: Files, file: VisibleFile) -> bytes | None:
+    """Return what a data file holds, uncompressed; None: it has expired."""
+    stored = files.get(file.path)
+    if stored is None:
+        return None
+    return uncompressed(file.extension, stored.data, files.shown(file.path))
+
+
+def table_schemas(files: Files, table: TableId) -> dict[int, TableSchema]:
+    """Return the versions of a table that schema files tell, by version."""
+    home = schema_directory(table.database, table.table)
+    schemas: dict[int, TableSchema] = {}
+    for entry in files.entries(home):
+        kind = parse_path(f"{home}/{entry.name}")
+        if isinstance(kind, SchemaFile):
+            schema = _read_schema(files, f"{home}/{entry.name}", kind).schema
+            if schema is not None:
+                schemas[kind.version] = schema
+    return schemas

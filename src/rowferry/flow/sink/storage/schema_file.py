@@ -14,11 +14,12 @@ from functools import lru_cache
 from typing import Any
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.sqltype import KINDS, Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadInput, SinkDamaged
 from rowferry.flow.sink.storage.go_json import Raw, marshal_indent, marshal_inside
 from rowferry.flow.sink.storage.paths import SchemaFile, schema_path
+from rowferry.mysql.type_facts import TYPE_FACTS, display_width
 
 _VERSION = 1
 # Types that other systems do not know are written as what every codec writes their values as.
@@ -140,7 +141,7 @@ def of_changes(changes: Sequence[SchemaChange], column_ids: bool = False) -> lis
     EXCHANGE PARTITION changes two tables, of which only the first's file has the statement: who
     replays files must not exchange twice.
     """
-    found: list[SchemaDocument] = []
+    documents: list[SchemaDocument] = []
     first: SchemaChange | None = None
     for change in changes:
         document = of_change(change, column_ids)
@@ -149,8 +150,8 @@ def of_changes(changes: Sequence[SchemaChange], column_ids: bool = False) -> lis
             document, first = replace(document, query="", kind=0), None
         else:
             first = change if exchange else None
-        found.append(document)
-    return found
+        documents.append(document)
+    return documents
 
 
 def _is_other_half(change: SchemaChange, first: SchemaChange | None) -> bool:
@@ -171,8 +172,8 @@ def _known_columns(
     """Return the columns of a table, and as text: there are often many tables of the same ones."""
     primary = Index(1, "PRIMARY", primary_key, unique=True, primary=True)
     indexes = (primary,) if primary_key else ()
-    found = _columns(TableSchema(TableId("", ""), 0, 0, columns, indexes), column_ids)
-    return found, _Texts.of(found)
+    forms = _columns(TableSchema(TableId("", ""), 0, 0, columns, indexes), column_ids)
+    return forms, _Texts.of(forms)
 
 
 def _columns(schema: TableSchema, column_ids: bool) -> tuple[dict[str, Any], ...]:
@@ -189,7 +190,7 @@ def column_form(column: Column, in_primary_key: bool, with_id: bool = False) -> 
     sql_type, name = column.type, _WRITTEN_AS.get(column.type.name, column.type.name)
     kind = sql_type.kind
     # A type written under another name has that one's default width, not its own.
-    width = sql_type.width if name == sql_type.name else FACTS[name].width
+    width = display_width(sql_type) if name == sql_type.name else TYPE_FACTS[name].width
     form: dict[str, Any] = {}
     if with_id:
         form["ColumnId"] = str(column.id)
@@ -246,11 +247,11 @@ def read_document(content: bytes, file: SchemaFile, shown: str) -> SchemaDocumen
             columns=tuple(_checked_column(c) for c in form["TableColumns"] or ()),
         )
         total = int(form["TableColumnsTotal"])
-        found = (document.database, document.table, document.table_version, document.checksum)
+        own_names = (document.database, document.table, document.table_version, document.checksum)
     except (ValueError, KeyError, TypeError, RecursionError) as err:
         raise SinkDamaged(f"{shown} is not a schema file ({err}); restore it from a copy") from None
     named = (file.database, file.table, file.version, file.checksum)
-    if found != named or total != len(document.columns):
+    if own_names != named or total != len(document.columns):
         raise SinkDamaged(
             f"{shown} was changed: its content belongs to {document.path} "
             f"({total} columns); restore it from a copy"
@@ -282,13 +283,13 @@ def _texts(values: Sequence[Any]) -> tuple[str, ...]:
 def _read_column(number: int, form: Mapping[str, Any]) -> Column:
     words = str(form["ColumnType"]).lower().split()
     name = _READ_AS.get(words[0], words[0]) if words else ""
-    if name not in FACTS:
+    if name not in KINDS:
         raise BadInput(
             f"column {form['ColumnName']!r} has the type {form['ColumnType']!r}; "
-            f"known: {', '.join(FACTS)}"
+            f"known: {', '.join(KINDS)}"
         )
     # TiDB counts BIT and YEAR as unsigned, and TiCDC's files say so; no statement can.
-    unsigned = "unsigned" in words[1:] and FACTS[name].kind not in _NEVER_UNSIGNED
+    unsigned = "unsigned" in words[1:] and KINDS[name] not in _NEVER_UNSIGNED
     length = form.get("ColumnPrecision") or form.get("ColumnLength")
     scale = form.get("ColumnScale")
     return Column(

@@ -29,8 +29,8 @@ from rowferry.flow.sink.storage.index_file import Naming, metadata_content, read
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
 from rowferry.flow.sink.storage.measures import expansions, last_numbers, moved_on
 from rowferry.flow.sink.storage.options import (
-    SINK_TABLE,
-    STORAGE_TABLE,
+    LayoutOptions,
+    StorageOptions,
     StorageSettings,
     read_settings,
 )
@@ -52,6 +52,7 @@ from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import PlaceKeys
+from rowferry.spec.uri_form import DIRECTORY, UriForm
 
 _KEPT_IN_STATE = 256  # directories; the numbers of others are read from CDC.index again
 _KEPT_IN_MEMORY = 65536
@@ -67,13 +68,15 @@ class StorageSink:
         takes_files=True,
         needs_shuffle=False,
         kind="storage",
+        refuses_no_row="refuses no single row: a file takes what its format can say",
         section="sink.cloud-storage-config",
         atomicity=("none", "table"),
         takes_partial_rows=True,
         takes_raw_changes=True,
         place_keys=PlaceKeys(("uri",), ("uri",), itemgetter("uri")),
+        form=UriForm("Directory", address=None, path=DIRECTORY, login=False),
     )
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (STORAGE_TABLE, SINK_TABLE)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (StorageOptions.TABLE, LayoutOptions.TABLE)
     in_directory: ClassVar[bool] = True  # the URI's path is one of this machine
     dispatch: ClassVar[BySlice] = BySlice()
 
@@ -85,15 +88,16 @@ class StorageSink:
     ) -> None:
         self.settings = read_settings(spec)
         self._format = codec if isinstance(codec, RowFormat) else None
-        kind = self.settings.compression
+        kind = self.settings.storage.compression
         if self._format is not None and kind != "none":
             raise OptionsConflict(
                 f"compression = {kind}: files of protocol {spec.protocol} are compressed inside, "
                 f"by sink.{spec.protocol}.compression; leave it out"
             )
         suffix = "." + codec.TRAITS.file_suffix.removeprefix(".") + SUFFIXES[kind]
-        self._naming = Naming(self.settings.index_digits, suffix)
+        self._naming = Naming(self.settings.layout.file_index_digit, suffix)
         self._files = self.files_of(spec, self.settings)
+        self.counts = self._files.counts
         self._ownership = Ownership(self._files)
         self._small = SmallFiles(self._files, self._ownership)
         self._nothing = nothing(kind)
@@ -112,15 +116,15 @@ class StorageSink:
         Raises:
             BadInput: the URI names no such place, or an option cannot be used.
         """
-        return LocalFiles(local_root(spec.sink), settings.fsync)
+        return LocalFiles(local_root(spec.sink), settings.storage.fsync)
 
     @property
     def flush_interval_s(self) -> float:
         """How often the loop should run."""
-        return self.settings.flush_interval_s
+        return self.settings.storage.flush_interval.total_seconds()
 
     def _wall_clock(self) -> datetime:
-        return datetime.now(self.settings.time_zone)
+        return datetime.now(self.settings.layout.time_zone)
 
     # --- before a run ----------------------------------------------------------------------------
 
@@ -136,7 +140,7 @@ class StorageSink:
         self._files.check_writable()
         self._ownership.probe(owner)
         self._checkpoint_in(self._files.get(METADATA))
-        known = walk(self._files, self.settings.date_separator)
+        known = walk(self._files, self.settings.layout.date_separator)
         indexes = [path for path, kind in known if isinstance(kind, IndexFile)]
         each(self._files, lambda path: self._number_in(self._files.get(path), path), indexes)
 
@@ -168,29 +172,31 @@ class StorageSink:
         self._state = _numbers_in(state)
         self._reached = owner.delivered
         self._last, self._shown = {}, set()
-        if self.settings.expiration_days:
-            self._cleanup_at = self.settings.cleanup.after(self._now())
+        if self.settings.storage.file_expiration_days:
+            self._cleanup_at = self.settings.storage.file_cleanup_cron_spec.after(self._now())
 
     # --- planning --------------------------------------------------------------------------------
 
     @property
     def whole_transactions(self) -> bool:
         """Whether `transaction-atomicity` keeps a transaction's rows of a table in one file."""
-        return self.settings.atomicity == "table"
+        return self.settings.layout.transaction_atomicity == "table"
 
     @property
     def separates_partitions(self) -> bool:
         """Whether each table partition has its own directory."""
-        return self.settings.partition_separator
+        return self.settings.layout.enable_partition_separator
 
     def segment_bytes(self, table: TableId) -> int:
         """Return how much log makes about `file-size` bytes, as the table's last files measured."""
-        wanted = self.settings.file_size_bytes / self._expansion.get(table, 1.0)
+        wanted = self.settings.storage.file_size / self._expansion.get(table, 1.0)
         return max(_LEAST_SEGMENT, round(wanted))
 
     def partition_label(self, commit_ts: int) -> str:
         """Return the date directory of a commit-ts; empty without date directories."""
-        return date_text(commit_ts, self.settings.date_separator, self.settings.time_zone)
+        return date_text(
+            commit_ts, self.settings.layout.date_separator, self.settings.layout.time_zone
+        )
 
     def allocate(
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
@@ -222,7 +228,7 @@ class StorageSink:
         return tuple(outputs), {"delivered": moved_on(self._state, last, _KEPT_IN_STATE)}
 
     def _directory_of(self, piece: TableSlice, table: TableSchema, date: str) -> str:
-        physical_id = piece.physical_id if self.settings.partition_separator else None
+        physical_id = piece.physical_id if self.settings.layout.enable_partition_separator else None
         return Directory(*table.written_as, piece.version, physical_id, date).path
 
     def _date_of(self, segment: Segment) -> str:
@@ -259,16 +265,16 @@ class StorageSink:
         self._require_index(directory, recorded)
         if recorded and not self._files.exists(f"{directory}/{self._naming.data_name(recorded)}"):
             recorded -= 1
-        found = max(recorded, self._state.get(directory, 0))
+        number = max(recorded, self._state.get(directory, 0))
         if not self._files.has_locks:
-            found = max(found, self._last_taken(directory))
-        self._last[directory] = found
-        return found
+            number = max(number, self._last_taken(directory))
+        self._last[directory] = number
+        return number
 
     def _last_taken(self, directory: str) -> int:
         """Return the last number that has a file; above the index, discarded plans left them."""
         names = (parse_data_name(e.name) for e in self._files.entries(directory))
-        return max((found[0] for found in names if found), default=0)
+        return max((name[0] for name in names if name), default=0)
 
     # --- in tasks --------------------------------------------------------------------------------
 
@@ -300,12 +306,12 @@ class StorageSink:
         rows: Iterator[tuple[int, Rows]],
     ) -> Iterator[Receipt]:
         """Create the segment's files of rows; promises and raises as `write`."""
-        found = self._format
-        if found is None:
+        row_format = self._format
+        if row_format is None:
             raise TypeError("the protocol is not one of rows")
 
         def fill(staged: Mapping[int, DataContent], counts: dict[int, int]) -> None:
-            files = {p: found.file(tables[p], content.put) for p, content in staged.items()}
+            files = {p: row_format.file(tables[p], content.put) for p, content in staged.items()}
             for place, chunk in rows:
                 files[place].add(chunk)
                 counts[place] += len(chunk)
@@ -320,7 +326,7 @@ class StorageSink:
         outputs: Sequence[Output],
         fill: Callable[[Mapping[int, DataContent], dict[int, int]], None],
     ) -> Iterator[Receipt]:
-        kind = self.settings.compression
+        kind = self.settings.storage.compression
         staged = {o.slice: DataContent(self._files.stage(), kind) for o in outputs}
         rows = dict.fromkeys(staged, 0)
         try:
@@ -439,14 +445,16 @@ class StorageSink:
     def _show_table_versions(self, schemas: Iterable[TableSchema]) -> None:
         moment("put schema files")
         new = {(s.id, s.version): s for s in schemas if (s.id, s.version) not in self._shown}
-        found = (of_table(s, self.settings.output_column_id) for s in new.values())
+        documents = (of_table(s, self.settings.storage.output_column_id) for s in new.values())
         # Where a DDL's own file of a version is there, it says more; it stays.
-        self._small.put({d.path: d.content() for d in found}, lambda path, stored: stored is None)
+        self._small.put(
+            {d.path: d.content() for d in documents}, lambda path, stored: stored is None
+        )
         self._shown.update(new)
 
     def _show_schema_changes(self, changes: Sequence[SchemaChange]) -> None:
         moment("put schema change files")
-        documents = of_changes(changes, self.settings.output_column_id)
+        documents = of_changes(changes, self.settings.storage.output_column_id)
         contents = {d.path: d.content() for d in documents}
         self._small.put(contents, lambda path, old: old is None or old.data != contents[path])
 
@@ -487,8 +495,8 @@ class StorageSink:
 
     def _require_metadata(self, stored: Stored | None, delivered: int) -> None:
         """Raise where `metadata` tells less than was delivered."""
-        found = self._checkpoint_in(stored)
-        if not delivered or found >= delivered:
+        checkpoint_ts = self._checkpoint_in(stored)
+        if not delivered or checkpoint_ts >= delivered:
             return
         shown = self._files.shown(METADATA)
         if stored is None:
@@ -498,8 +506,8 @@ class StorageSink:
                 "and resume, or else begin anew: rowferry changefeed reset --snapshot"
             )
         raise TargetWentBack(
-            f"{shown} says that all is stored up to commit-ts {found} only, but it was delivered "
-            f"up to {delivered}: older files were put in place"
+            f"{shown} says that all is stored up to commit-ts {checkpoint_ts} only, but it was "
+            f"delivered up to {delivered}: older files were put in place"
         )
 
     def _require_index(self, directory: str, number: int) -> None:
@@ -513,10 +521,10 @@ class StorageSink:
         shown = self._files.shown(index_path(directory))
         name = self._naming.data_name(known)
         if number:
-            told = self._naming.data_name(number)
+            last_name = self._naming.data_name(number)
             raise TargetWentBack(
-                f"{shown} names {told}, but files up to {name} were delivered: older files were "
-                f"put in place; {RESTORE}"
+                f"{shown} names {last_name}, but files up to {name} were delivered: older files "
+                f"were put in place; {RESTORE}"
             )
         raise TargetLost(
             f"{shown} is gone, which named {name}; if all files up to that are there, put the name "
@@ -529,7 +537,7 @@ class StorageSink:
         gone = expire(self._files, self._ownership, self.settings, watermark)
         self._last = {d: n for d, n in self._last.items() if d not in gone}
         self._state = {d: n for d, n in self._state.items() if d not in gone}
-        self._cleanup_at = self.settings.cleanup.after(now)
+        self._cleanup_at = self.settings.storage.file_cleanup_cron_spec.after(now)
 
     def _remember(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
         self._last = moved_on(self._last, last_numbers(plan), _KEPT_IN_MEMORY)
@@ -540,8 +548,8 @@ class StorageSink:
 
 def _numbers_in(state: dict[str, Any] | None) -> dict[str, int]:
     """Return the last numbers of directories; `last` was their key in earlier versions."""
-    told = state or {}
-    return dict(told["delivered"] if "delivered" in told else told.get("last", {}))
+    stored = state or {}
+    return dict(stored["delivered"] if "delivered" in stored else stored.get("last", {}))
 
 
 def _create(content: Staged, output: Output, segment: Segment) -> bool:

@@ -21,6 +21,6 @@ def walk(
         named: returns the name of the layout under which a path is looked at.
     """
     for path in sorted(p for p in files.paths(_DEEPEST) if not p.startswith(f"{STAGING}/")):
-        found = parse_path(named(path), date_separator)
-        if found is not None:
-            yield path, found
+        kind = parse_path(named(path), date_separator)
+        if kind is not None:
+            yield path, kind

@@ -52,10 +52,10 @@ class UploadSpool:
 
     def read(self, begin: int, end: int) -> bytes:
         """Return bytes from the file."""
-        found = os.pread(self._handle, end - begin, begin)
-        if len(found) != end - begin:
-            raise OSError(f"the spool file ends at {begin + len(found)}, not at {end}")
-        return found
+        content = os.pread(self._handle, end - begin, begin)
+        if len(content) != end - begin:
+            raise OSError(f"the spool file ends at {begin + len(content)}, not at {end}")
+        return content
 
     def leave(self, in_memory: int) -> None:
         """Give a content's room back; the file goes with the last one."""
@@ -93,8 +93,8 @@ class SpooledContent:
 
     def whole(self) -> bytes:
         """Return all bytes."""
-        found = list(self.pieces())
-        return found[0] if len(found) == 1 else b"".join(found)
+        pieces = list(self.pieces())
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def drop(self) -> None:
         """Give the room back. On repeat: nothing."""

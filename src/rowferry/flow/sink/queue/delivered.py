@@ -31,9 +31,16 @@ class Known:
 class DeliveredTopics:
     """What is known of topics by what was published; kept in the sink's state."""
 
-    def __init__(self, brokers: str, static: Collection[str]) -> None:
-        """Know none yet; `static` topics are needed whatever tables there are."""
+    def __init__(self, service: str, brokers: str, static: Collection[str]) -> None:
+        """Know none yet; `static` topics are needed whatever tables there are.
+
+        Args:
+            service: what people call the queue, for errors.
+            brokers: its address.
+            static: the topics that are needed.
+        """
         self._brokers, self._static = brokers, frozenset(static)
+        self._at = f"{service} at {brokers}"
         self._cluster = ""
         self.known: dict[str, Known] = {}
 
@@ -42,15 +49,15 @@ class DeliveredTopics:
 
         Topics of brokers at another address may have other ids: an operator has moved them there.
         """
-        told = state.get(KEY, {})
-        moved = told.get("cluster") != cluster and told.get("brokers") != self._brokers
+        stored = state.get(KEY, {})
+        moved = stored.get("cluster") != cluster and stored.get("brokers") != self._brokers
         self._cluster = cluster
         self.known = {}
-        for name, (topic_id, *tables) in told.get("topics", {}).items():
-            found = frozenset(TableId(*table) for table in tables)
+        for name, (topic_id, *tables) in stored.get("topics", {}).items():
+            captured = frozenset(TableId(*table) for table in tables)
             if owner.continues:
-                found &= owner.captured
-            self._put(self.known, name, Known("" if moved else topic_id, found))
+                captured &= owner.captured
+            self._put(self.known, name, Known("" if moved else topic_id, captured))
 
     def foresee(
         self,
@@ -65,19 +72,19 @@ class DeliveredTopics:
             written: the tables of whose rows the plan sends some, by topic.
             changes: the schema changes that follow.
         """
-        found = dict(self.known)
+        topics = dict(self.known)
         for name, topic_id in ids.items():
-            old = found.get(name, Known(topic_id))
+            old = topics.get(name, Known(topic_id))
             more = frozenset(written.get(name, ()))
-            self._put(found, name, Known(old.id or topic_id, old.tables | more))
+            self._put(topics, name, Known(old.id or topic_id, old.tables | more))
         for change in changes:
-            for name, topic in list(found.items()):
-                self._put(found, name, Known(topic.id, _left(topic.tables, change)))
+            for name, topic in list(topics.items()):
+                self._put(topics, name, Known(topic.id, _left(topic.tables, change)))
         return {
             "cluster": self._cluster,
             "brokers": self._brokers,
             "topics": {
-                name: [topic.id, *map(list, sorted(topic.tables))] for name, topic in found.items()
+                name: [topic.id, *map(list, sorted(topic.tables))] for name, topic in topics.items()
             },
         }
 
@@ -88,38 +95,36 @@ class DeliveredTopics:
             for name, (topic_id, *tables) in state.get(KEY, {}).get("topics", {}).items()
         }
 
-    def check(self, found: Mapping[str, str | None]) -> None:
+    def check(self, ids: Mapping[str, str | None]) -> None:
         """Compare topics with what is known of them; None: there is no such topic.
 
         Raises:
             TargetLost: one is gone, or was made again.
         """
-        for name, topic_id in found.items():
+        for name, topic_id in ids.items():
             if name not in self.known:
                 continue
             if topic_id is None:
-                raise gone(name, self._brokers)
+                raise gone(name, self._at)
             before = self.known[name].id
             if before and topic_id and before != topic_id:
                 raise TargetLost(
-                    f"Kafka at {self._brokers}: topic {name} was deleted and made again (its id "
+                    f"{self._at}: topic {name} was deleted and made again (its id "
                     f"was {before} and is {topic_id}): what this changefeed has sent there is "
                     f"gone; {ANEW}"
                 )
 
-    def _put(self, found: dict[str, Known], name: str, topic: Known) -> None:
+    def _put(self, topics: dict[str, Known], name: str, topic: Known) -> None:
         """Keep a topic, unless no table needs it."""
         if topic.tables or name in self._static:
-            found[name] = topic
+            topics[name] = topic
         else:
-            found.pop(name, None)
+            topics.pop(name, None)
 
 
-def gone(name: str, brokers: str) -> TargetLost:
-    """Return the error for a topic that is gone."""
-    return TargetLost(
-        f"Kafka at {brokers}: topic {name} is gone, to which this changefeed has sent; {ANEW}"
-    )
+def gone(name: str, at: str) -> TargetLost:
+    """Return the error for a topic that is gone; `at` names the queue and its address."""
+    return TargetLost(f"{at}: topic {name} is gone, to which this changefeed has sent; {ANEW}")
 
 
 def _left(tables: frozenset[TableId], change: SchemaChange) -> frozenset[TableId]:

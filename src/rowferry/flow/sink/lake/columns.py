@@ -1,0 +1,144 @@
+"""The image of every column type in a lake, and columns of rows in these types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rowferry.change.chunk import Op, Rows
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, TableSchema
+from rowferry.change.typed_columns import (
+    COMMIT_TS,
+    OP,
+    OP_NAMES,
+    SEQ,
+    SRID_BYTES,
+    column_type,
+    typed,
+)
+from rowferry.errors import BadInput, EncodeError
+
+BEFORE: Final = "_before"
+
+
+class LakeColumns:
+    """How the rows of tables become columns of a lake's tables.
+
+    Attributes:
+        changelog: each change is a row, with four columns of our own.
+        native: dates and times have types of their own, and are not texts.
+    """
+
+    def __init__(self, mode: str, zero_date: str) -> None:
+        self.changelog = mode == "changelog"
+        self.native = zero_date != "string"
+        self._zero_is_null = zero_date == "null"
+
+    def type_of(self, kind: SqlType) -> pa.DataType:
+        """Return the type that a column's values have in a lake."""
+        return column_type(kind, self.native)
+
+    def check(self, table: TableSchema) -> None:
+        """Raise BadInput where a table cannot be one of a lake; the text has the cure."""
+        if not self.changelog:
+            if not table.handle_key:
+                raise BadInput(
+                    f"{table.id} has no primary key and no unique key without NULL, so that a "
+                    "changed row cannot be found in a lake's table; give it a key, set "
+                    "sink.lake.mode = 'changelog', or leave it out by a filter rule"
+                )
+            hidden = {c.name.lower() for c in table.columns} - set(self._written(table))
+            if any(name.lower() in hidden for name in table.handle_key):
+                raise BadInput(
+                    f"{table.id} has a generated column in its key, which the log does not hold; "
+                    "set sink.lake.mode = 'changelog', or leave it out by a filter rule"
+                )
+            return
+        for name in (OP, COMMIT_TS, SEQ, BEFORE):
+            if name in table.by_name:
+                raise BadInput(
+                    f"{table.id} has a column {name!r}, a name that the mode changelog needs "
+                    "itself; rename the column, or leave the table out by a filter rule"
+                )
+
+    def _written(self, table: TableSchema) -> list[str]:
+        return [c.name.lower() for c in table.visible]
+
+    def schema(self, table: TableSchema) -> pa.Schema:
+        """Return the columns of a lake's table, named as in the source."""
+        fields = [pa.field(c.name, self.type_of(c.type)) for c in table.visible]
+        if not self.changelog:
+            return pa.schema(fields)
+        own = [pa.field(OP, pa.string()), pa.field(COMMIT_TS, pa.int64())]
+        own += [pa.field(SEQ, pa.int64()), pa.field(BEFORE, pa.struct(fields))]
+        return pa.schema([*own, *fields])
+
+    def changes(self, rows: Rows) -> list[pa.Array]:
+        """Return the columns of a change log: ours, then the row as it is (or, deleted, was)."""
+        table = rows.table
+        own = [OP_NAMES.take(rows.batch.column("op")), rows.batch.column("commit_ts")]
+        own[1] = own[1].cast(pa.int64())
+        own.append(rows.batch.column("seq"))
+        fields = [pa.field(c.name, self.type_of(c.type)) for c in table.visible]
+        if rows.before.null_count == len(rows):
+            old: pa.Array = pa.nulls(len(rows), pa.struct(fields))
+        else:
+            images = self._image(table, rows.before)
+            old = pa.StructArray.from_arrays(images, fields=fields, mask=rows.before.is_null())
+        return [*own, old, *self.rows(rows)]
+
+    def rows(self, rows: Rows) -> list[pa.Array]:
+        """Return the columns of rows as they are; of deleted ones, as they were."""
+        deletes = rows.op == Op.DELETE
+        if deletes.all():
+            return self._image(rows.table, rows.before)
+        columns = self._image(rows.table, rows.after)
+        if not deletes.any():
+            return columns
+        gone, old = pa.array(deletes), self._image(rows.table, rows.before)
+        return [pc.if_else(gone, b, a) for b, a in zip(old, columns, strict=True)]
+
+    def key(self, table: TableSchema, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """Return the key's columns of what `rows` gave.
+
+        Raises:
+            EncodeError: a date in the key is one that the lake's type cannot hold.
+        """
+        wanted = {name.lower() for name in table.handle_key}
+        key_columns = []
+        for column, values in zip(table.visible, columns, strict=True):
+            if column.name.lower() not in wanted:
+                continue
+            if values.null_count:
+                raise EncodeError(
+                    f"{table.id}, column {column.name!r}: a key with a day that is in no calendar "
+                    "(0000-00-00); set sink.lake.zero-date = 'string' in a new changefeed"
+                )
+            key_columns.append(values)
+        return key_columns
+
+    def _image(self, table: TableSchema, image: pa.StructArray) -> list[pa.Array]:
+        held = dict(zip((f.name for f in image.type), image.flatten(), strict=True))
+        missing = [c.name for c in table.visible if c.name not in held]
+        if missing:
+            raise EncodeError(
+                f"{table.id}: a lake's table needs whole rows; missing: {', '.join(missing)}"
+            )
+        return [self._typed(table, c, held[c.name]) for c in table.visible]
+
+    def _typed(self, table: TableSchema, column: Column, values: pa.Array) -> pa.Array:
+        converted = typed(values, column, table, self.native)
+        if column.type.name == "geometry":
+            converted = pc.binary_replace_slice(converted, 0, SRID_BYTES, b"")
+        if converted.null_count > values.null_count and not self._zero_is_null:
+            lost = pc.and_(converted.is_null(), values.is_valid())
+            raise EncodeError(
+                f"{table.id}, column {column.name!r}: {values.filter(lost)[0].as_py()!r} is in no "
+                "calendar, so the lake's types do not have it; set sink.lake.zero-date = 'null' or "
+                "'string' in a new changefeed"
+            )
+        return converted

@@ -1,0 +1,204 @@
+"""What a commit of a lake's table is about, whatever the table's format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+
+from rowferry.change.chunk import SchemaChange
+from rowferry.change.table import TableSchema
+from rowferry.flow.sink.lake.columns import LakeColumns
+from rowferry.flow.sink.lake.layouts import LakeLayouts
+from rowferry.flow.sink.lake.partitioning import Value
+
+OF_OLD_ROW: Final = 1_000_000
+# Lets its owner in, and keeps everybody else out as far as the storage can.
+Guard: TypeAlias = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNote:
+    """Who commits what; it stands in the commit.
+
+    Attributes:
+        incarnation: which filling of the lake this is: a reset to a new snapshot begins another.
+        discards: how many plans were given up before this one.
+        at_ms: the plan's clock reading.
+        since_ts: up to where tables were complete before this micro-batch.
+        settled: tables are complete up to `checkpoint_ts` with this commit; while one is being
+            filled, they are between moments.
+    """
+
+    changefeed: str
+    incarnation: int
+    epoch: int
+    micro_batch: int
+    discards: int
+    checkpoint_ts: int
+    at_ms: int
+    since_ts: int = 0
+    settled: bool = True
+
+    @property
+    def application(self) -> str:
+        """The name under which a table counts our commits."""
+        return f"rowferry/{self.changefeed}/{self.incarnation}"
+
+    @property
+    def schema_name(self) -> str:
+        """The name under which a table notes the last schema change that it has."""
+        return f"{self.application}/schema"
+
+    @property
+    def discards_name(self) -> str:
+        """The name under which a table notes how many plans were given up."""
+        return f"{self.application}/discards"
+
+    def is_done(self, notes: Mapping[str, int]) -> bool:
+        """Return whether this very plan, or a later one, is in a table with these notes."""
+        reached = notes.get(self.application, 0)
+        if reached == self.micro_batch:
+            return notes.get(self.discards_name, 0) >= self.discards
+        return reached > self.micro_batch
+
+
+def is_known(notes: Mapping[str, int], application: str) -> bool:
+    """Return whether a table with these notes has anything of an application."""
+    return application in notes or f"{application}/schema" in notes
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that tasks have written, and what its receipt told.
+
+    Attributes:
+        path: below the root of the plan.
+        root: below the prefix.
+        has_run: it has a key run; one without rows may have one, too.
+        partition: the values of the partition that its rows are in.
+    """
+
+    path: str
+    rows: int
+    size: int
+    stats: str
+    has_run: bool
+    root: str = ""
+    partition: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumns:
+    """What the columns of a table version are called in data files.
+
+    Attributes:
+        names: by the names that readers see.
+        ids: the number of each name in data files, where the format goes by numbers; a column of
+            an old row has that number and `OF_OLD_ROW`.
+    """
+
+    names: dict[str, str]
+    ids: dict[str, int] = field(default_factory=dict)
+
+
+class LakeTables(Protocol):
+    """All tables of a lake, by their directories: `<database>/<table>`."""
+
+    def directories(self, database: str = "") -> Iterator[str]:
+        """Yield the tables that are there; `database`: those of one directory of a database."""
+
+    def remove(self, directory: str, guard: Guard) -> None:
+        """Delete a table; what is left of it after a crash is no table any more."""
+
+    def rename(self, old: str, new: str, guard: Guard) -> None:
+        """Give a table another name, which no other has. Repeated after a crash it ends that."""
+
+    def shown(self, directory: str) -> str:
+        """Return a table's name as users know it, for errors."""
+
+
+class LakeTarget(Protocol):
+    """One table of a lake. Every change is one commit, and done once however often it is tried."""
+
+    directory: str
+
+    def exists(self) -> bool:
+        """Return whether there is a table."""
+
+    def identity(self) -> str:
+        """Return what tells a table from all others, wherever it is moved to."""
+
+    def check(self, changefeed: str) -> None:
+        """Raise unless there is no table, or one of this changefeed that we can keep.
+
+        Raises:
+            SinkOwned: it is somebody else's.
+            TargetUnfit: it has features or columns that we do not know.
+        """
+
+    def root(self, fresh: str) -> str:
+        """Return where data files go; `fresh` is a place that nobody uses, for a new table."""
+
+    def file_columns(self, table: TableSchema, application: str) -> FileColumns:
+        """Return what the columns of a table version are called in data files.
+
+        Raises:
+            SchemaChangeRefused: the table cannot get these columns.
+            BadLayout: it has other partitions than its rule asks for.
+        """
+
+    def has_rows(self, note: CommitNote) -> bool:
+        """Return whether the micro-batch was committed."""
+
+    def commit_rows(
+        self, note: CommitNote, table: TableSchema, files: Sequence[NewFile], guard: Guard
+    ) -> None:
+        """Commit a micro-batch's rows; a commit that is found done is done.
+
+        Raises:
+            PlanDiscarded: the plan was given up meanwhile.
+            Fenced: somebody else has claimed the lake.
+        """
+
+    def commit_schema(
+        self, note: CommitNote, change: SchemaChange, guard: Guard, anew: bool = False
+    ) -> None:
+        """Give the table the columns of a schema change; `anew`: and nothing else, as if new."""
+
+    def truncate(self, note: CommitNote, change: SchemaChange | None, guard: Guard) -> None:
+        """Take all rows away; without a change, those of an earlier filling of the lake."""
+
+    def mark_dropped(self, note: CommitNote, change: SchemaChange, guard: Guard) -> None:
+        """Note that the source has dropped the table; its rows stay."""
+
+    def is_dropped(self) -> bool:
+        """Return whether the source has dropped the table."""
+
+    def forbid(self, note: CommitNote, guard: Guard) -> bool:
+        """Let no commit of a plan in that was given up; return whether it is there already."""
+
+    def maintain(self, note: CommitNote, guard: Guard) -> None:
+        """Sum the log up and merge small files, where that is due."""
+
+    def commits_of(self, changefeed: str, micro_batches: Collection[int]) -> dict[int, str]:
+        """Return which commit of the table's history has the rows of a micro-batch, by its number.
+
+        Commits that the history does not hold any more are left out.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """What targets of one changefeed share."""
+
+    lake: LakeColumns
+    file_size: int
+    checkpoint_interval: int
+    optimize_after: int
+    layouts: LakeLayouts = field(default_factory=LakeLayouts)
+
+    def size_of(self, noted: str) -> int:
+        """Return the size that a table's files should have; `noted` is what the table says."""
+        return int(noted) if noted.isdecimal() and int(noted) else self.file_size

@@ -1,0 +1,1 @@
+"""Delta tables: a log of commits, data files, deletion vectors."""

@@ -1,0 +1,361 @@
+"""A Delta table's log: what it holds now, and how a commit joins it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from rowferry.errors import FileConflict, SinkDamaged, TargetUnfit
+from rowferry.flow.sink.lake.data_file import read_parquet
+from rowferry.flow.sink.lake.delta.checkpoint import checkpoint_bytes
+from rowferry.flow.sink.lake.delta.partition_values import stored_layout
+from rowferry.flow.sink.lake.stored_columns import StoredColumns
+from rowferry.flow.sink.storage.files import Files
+from rowferry.moment import moment
+
+LOG: Final = "_delta_log"
+_COMMIT: Final = re.compile(r"[0-9]{20}\.json")
+ROW_COMMITS: Final = ("MERGE", "WRITE")  # operations by which rows come in, by mode
+_MOST_LOOKS: Final = 2000  # commits that are looked at for one question
+_LAST: Final = "_last_checkpoint"
+_TOMBSTONE_MS: Final = 7 * 86_400_000  # readers of older versions may need a removed file so long
+# What we know to read and keep; a table that needs more is not touched.
+READER_FEATURES: Final = frozenset({"columnMapping", "deletionVectors", "timestampNtz"})
+WRITER_FEATURES: Final = READER_FEATURES | {"appendOnly", "invariants"}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of the table's present version: the log's own words about it."""
+
+    add: dict[str, Any]
+
+    @property
+    def path(self) -> str:
+        """The file's path below the table."""
+        return unquote(self.add["path"])
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return int(self.add["size"])
+
+    @property
+    def records(self) -> int:
+        """Its rows, also those that a deletion vector takes away."""
+        stats = self.add.get("stats")
+        return int(json.loads(stats).get("numRecords", 0)) if stats else 0
+
+    @property
+    def vector(self) -> dict[str, Any] | None:
+        """Its deletion vector as the log names it."""
+        descriptor: dict[str, Any] | None = self.add.get("deletionVector")
+        return descriptor
+
+    @property
+    def deleted(self) -> int:
+        """How many of its rows are deleted."""
+        return int(self.vector["cardinality"]) if self.vector else 0
+
+    def removal(self, at_ms: int, data_change: bool = True) -> dict[str, Any]:
+        """Return the action that takes it away."""
+        action = {
+            "path": self.add["path"],
+            "deletionTimestamp": at_ms,
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": self.add.get("partitionValues") or {},
+            "size": self.add["size"],
+        }
+        if self.vector:
+            action["deletionVector"] = self.vector
+        return {"remove": action}
+
+
+@dataclass(slots=True)
+class TableState:
+    """A table at one version of its log."""
+
+    version: int = -1
+    protocol: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, LiveFile] = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table at all."""
+        return bool(self.metadata)
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """The table's properties."""
+        return dict(self.metadata.get("configuration") or {})
+
+    @property
+    def columns(self) -> StoredColumns | None:
+        """The table's columns; None: they are not ours."""
+        settings = self.configuration
+        mapped = settings.get("delta.columnMapping.mode", "none") != "none"
+        noted = int(settings.get("rowferry.max-column-id", "0"))
+        return StoredColumns.read(self.metadata["schemaString"], mapped, noted)
+
+    def apply(self, action: dict[str, Any]) -> None:
+        """Do what one action of a commit says."""
+        if add := action.get("add"):
+            self.files[add["path"]] = LiveFile(add)
+            self.removed.pop(_key(add), None)
+        elif remove := action.get("remove"):
+            known = self.files.get(remove["path"])
+            if known is not None and _key(known.add) == _key(remove):
+                del self.files[remove["path"]]
+            self.removed[_key(remove)] = remove
+        elif txn := action.get("txn"):
+            self.transactions[txn["appId"]] = int(txn["version"])
+        elif metadata := action.get("metaData"):
+            self.metadata = metadata
+        elif protocol := action.get("protocol"):
+            self.protocol = protocol
+
+    def actions(self, now_ms: int) -> Iterator[dict[str, Any]]:
+        """Yield the actions that make this state, for a checkpoint."""
+        yield {"protocol": self.protocol}
+        yield {"metaData": self.metadata}
+        for name, number in self.transactions.items():
+            yield {"txn": {"appId": name, "version": number}}
+        yield from ({"add": {**f.add, "dataChange": False}} for f in self.files.values())
+        for remove in self.removed.values():
+            if remove.get("deletionTimestamp", 0) >= now_ms - _TOMBSTONE_MS:
+                yield {"remove": {**remove, "dataChange": False}}
+
+
+def _key(action: dict[str, Any]) -> str:
+    """Return what names a file in the log: its path, and its deletion vector."""
+    vector = action.get("deletionVector")
+    if not vector:
+        return str(action["path"])
+    return (
+        f"{action['path']}#{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset')}"
+    )
+
+
+class DeltaLog:
+    """The log of one table below a prefix."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self.directory = directory
+
+    @property
+    def shown(self) -> str:
+        """The table's place as users know it."""
+        return self._files.shown(self.directory)
+
+    def read(self) -> TableState:
+        """Return the table as it is now; without a log, an empty state.
+
+        Raises:
+            TargetUnfit: it needs more than we know.
+            SinkDamaged: its log cannot be read.
+        """
+        state = TableState()
+        moment("read delta checkpoint")
+        last = self._files.get(self._path(_LAST))
+        if last is not None:
+            state = self._from_checkpoint(self._parsed(last.data, _LAST))
+        return self.advanced(state)
+
+    def advanced(self, state: TableState) -> TableState:
+        """Take in what was committed since; the state is changed and returned."""
+        self._follow(state, None)
+        if state.version >= 0 and not state.exists:
+            raise SinkDamaged(
+                f"{self.shown}/{LOG}: its first commits are gone, and no checkpoint holds them"
+            )
+        self._check_protocol(state)
+        return state
+
+    def _follow(self, state: TableState, last: int | None) -> None:
+        """Apply the commits behind a state's version, up to one, or all that are there."""
+        moment("read delta commits")
+        while last is None or state.version < last:
+            name = _version_name(state.version + 1)
+            stored = self._files.get(self._path(name))
+            if stored is None:
+                return
+            for line in stored.data.splitlines():
+                if line.strip():
+                    state.apply(self._parsed(line, name))
+            state.version += 1
+
+    def versions(self) -> list[int]:
+        """Return the versions whose commits are there, ascending."""
+        moment("list delta commits")
+        names = (entry.name for entry in self._files.entries(f"{self.directory}/{LOG}"))
+        return sorted(int(n[:20]) for n in names if len(n) == 25 and n.endswith(".json"))
+
+    def commit_info(self, version: int) -> dict[str, Any]:
+        """Return what a commit says about itself; of one that is gone, nothing."""
+        moment("read delta commit")
+        stored = self._files.get(self._path(_version_name(version)))
+        for line in stored.data.splitlines() if stored else ():
+            action = self._parsed(line, _version_name(version)) if line.strip() else {}
+            if "commitInfo" in action:
+                return dict(action["commitInfo"])
+        return {}
+
+    def state_at(self, version: int) -> TableState | None:
+        """Return the table at an earlier version; None: its commits are gone."""
+        moment("list delta checkpoints")
+        sums = {
+            int(name[:20])
+            for entry in self._files.entries(f"{self.directory}/{LOG}")
+            if (name := entry.name).endswith(".checkpoint.parquet") and len(name) == 39
+        }
+        usable = [number for number in sums if number <= version]
+        state = TableState()
+        if usable and not self._files.exists(self._path(_version_name(0))):
+            state = self._from_checkpoint({"version": max(usable)})
+        self._follow(state, version)
+        return state if state.version == version and state.exists else None
+
+    def commit(self, state: TableState, actions: Iterable[dict[str, Any]]) -> bool:
+        """Add a commit behind the state's version; False: another one has taken its place.
+
+        True is also the answer if these very bytes are there: an answer was lost.
+        """
+        given = list(actions)
+        name = _version_name(state.version + 1)
+        data = b"".join(_line(action) for action in given)
+        moment("commit delta version")
+        try:
+            self._files.create(self._path(name), data)
+        except FileConflict:
+            return False
+        moment("delta version committed")
+        for action in given:
+            state.apply(action)
+        state.version += 1
+        return True
+
+    def commits_of(self, changefeed: str, micro_batches: Collection[int]) -> dict[int, str]:
+        """Return the versions that micro-batches of a changefeed have made; the newest first."""
+        moment("look for delta commits")
+        names = [e.name for e in self._files.entries(f"{self.directory}/{LOG}")]
+        versions: dict[int, str] = {}
+        first = min(micro_batches, default=0)
+        for name in sorted((n for n in names if _COMMIT.fullmatch(n)), reverse=True)[:_MOST_LOOKS]:
+            stored = self._files.get(self._path(name))
+            about = self._commit_info(stored.data, name) if stored else {}
+            number = about.get("rowferry.micro-batch", 0)
+            if about.get("rowferry.changefeed") != changefeed or not number:
+                continue
+            if number in micro_batches and about.get("operation") in ROW_COMMITS:
+                versions[number] = str(int(name.partition(".")[0]))
+            if number < first:
+                break
+        return versions
+
+    def _commit_info(self, data: bytes, name: str) -> dict[str, Any]:
+        for line in data.splitlines()[:3]:
+            if b"commitInfo" in line[:20]:
+                info: dict[str, Any] = self._parsed(line, name)["commitInfo"]
+                return info
+        return {}
+
+    def write_checkpoint(self, state: TableState, now_ms: int) -> None:
+        """Sum the state up, so that readers need not read all commits."""
+        actions = list(state.actions(now_ms))
+        path = self._path(f"{state.version:020d}.checkpoint.parquet")
+        moment("put delta checkpoint")
+        if not self._files.exists(path):
+            self._files.overwrite(path, checkpoint_bytes(actions))
+        summary = {"version": state.version, "size": len(actions)}
+        self._files.overwrite(self._path(_LAST), json.dumps(summary).encode())
+
+    def _from_checkpoint(self, last: dict[str, Any]) -> TableState:
+        version, parts = int(last["version"]), last.get("parts")
+        names = [f"{version:020d}.checkpoint.parquet"]
+        if parts:
+            names = [
+                f"{version:020d}.checkpoint.{i:010d}.{parts:010d}.parquet"
+                for i in range(1, parts + 1)
+            ]
+        state = TableState(version)
+        for name in names:
+            stored = self._files.get(self._path(name))
+            if stored is None:
+                return TableState()  # perhaps every commit is still there
+            try:
+                rows = read_parquet(stored.data)
+            except (pa.ArrowException, OSError):
+                raise SinkDamaged(f"{self.shown}/{LOG}/{name} is no checkpoint") from None
+            for kind in ("protocol", "metaData", "txn", "add", "remove"):
+                if kind in rows.column_names:
+                    for form in rows.column(kind).drop_null().to_pylist():
+                        state.apply({kind: _plain(form)})
+        return state
+
+    def _check_protocol(self, state: TableState) -> None:
+        if not state.exists:
+            return
+        protocol = state.protocol
+        unknown = set(protocol.get("readerFeatures") or ()) - READER_FEATURES
+        unknown |= set(protocol.get("writerFeatures") or ()) - WRITER_FEATURES
+        reader, writer = protocol.get("minReaderVersion", 0), protocol.get("minWriterVersion", 0)
+        if reader > 3 or writer > 7 or (2 < writer < 7):
+            unknown.add(f"reader version {reader}, writer version {writer}")
+        if unknown:
+            raise TargetUnfit(
+                f"{self.shown} needs what this version cannot keep: {', '.join(sorted(unknown))}; "
+                "drop these table features, or let the changefeed write another table"
+            )
+        columns = list(state.metadata.get("partitionColumns") or ())
+        if columns != stored_layout(state.configuration):
+            raise TargetUnfit(
+                f"{self.shown} is partitioned by {', '.join(columns) or 'nothing'}, and no "
+                "changefeed did it; let the changefeed write another table"
+            )
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{LOG}/{name}"
+
+    def _parsed(self, data: bytes, name: str) -> dict[str, Any]:
+        try:
+            document = json.loads(data)
+        except ValueError:
+            document = None
+        if not isinstance(document, dict):
+            raise SinkDamaged(f"{self.shown}/{LOG}/{name} holds something else than JSON objects")
+        return document
+
+
+def _version_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def _line(action: dict[str, Any]) -> bytes:
+    return json.dumps(action, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _plain(form: dict[str, Any]) -> dict[str, Any]:
+    """Return an action of a checkpoint as a commit has it: maps as objects, no empty values."""
+    action_form = {}
+    for key, value in form.items():
+        if value is None:
+            continue
+        if key in ("partitionValues", "configuration", "options", "tags"):
+            value = dict(value)
+        elif key == "format":
+            value = {"provider": value["provider"], "options": dict(value.get("options") or [])}
+        elif key == "deletionVector":
+            value = {k: v for k, v in value.items() if v is not None}
+        action_form[key] = value
+    return action_form

@@ -1,0 +1,549 @@
+"""One Delta table: rows, schema changes and truncation, each as one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
+
+import numpy as np
+import pyarrow as pa
+
+from rowferry.change.chunk import SchemaChange
+from rowferry.change.table import TableSchema
+from rowferry.errors import PlanDiscarded, SinkOwned, SinkUnavailable, TargetLost, TargetUnfit
+from rowferry.flow.sink.contract import RESTORE
+from rowferry.flow.sink.lake.commit import (
+    CommitNote,
+    FileColumns,
+    Guard,
+    NewFile,
+    TargetSettings,
+    is_known,
+)
+from rowferry.flow.sink.lake.delta.deletion_vector import (
+    RowNumbers,
+    vector_file,
+    vector_in,
+    vector_path,
+)
+from rowferry.flow.sink.lake.delta.log import ROW_COMMITS, DeltaLog, LiveFile, TableState
+from rowferry.flow.sink.lake.delta.partition_values import (
+    FILE_SIZE,
+    PARTITION_BY,
+    held_values,
+    partition_values,
+    stored_layout,
+)
+from rowferry.flow.sink.lake.delta.rewrite import Rewriter
+from rowferry.flow.sink.lake.key_run import GONE
+from rowferry.flow.sink.lake.layout import table_at
+from rowferry.flow.sink.lake.layouts import require_columns
+from rowferry.flow.sink.lake.runs import RunStore, TouchedKeys
+from rowferry.flow.sink.lake.stored_columns import Evolution, StoredColumns, evolve
+from rowferry.flow.sink.storage.files import Files
+from rowferry.moment import moment
+
+_TRIES: Final = 50
+_CHANGEFEED, _DROPPED = "rowferry.changefeed", "rowferry.dropped"
+Action = dict[str, Any]
+
+
+class DeltaTarget:
+    """A Delta table below the prefix of a lake."""
+
+    def __init__(self, files: Files, directory: str, settings: TargetSettings) -> None:
+        self.directory = directory
+        self._files = files
+        self._settings = settings
+        self._lake = settings.lake
+        self._log = DeltaLog(files, directory)
+        self._runs = RunStore(files, directory, self._held)
+        self._state: TableState | None = None
+        self._vectors: dict[str, tuple[Any, RowNumbers]] = {}
+        self._key: tuple[str, ...] = ()
+
+    # --- what is there ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> TableState:
+        """The table as it was last seen."""
+        return self._state if self._state is not None else self.refreshed()
+
+    def refreshed(self) -> TableState:
+        """Return the table as it is now."""
+        known, self._state = self._state, None  # not kept if reading fails half-way
+        self._state = self._log.read() if known is None else self._log.advanced(known)
+        return self._state
+
+    def exists(self) -> bool:
+        """Return whether there is a table."""
+        return self.state.exists
+
+    def commits_of(self, changefeed: str, micro_batches: Collection[int]) -> dict[int, str]:
+        """Return the versions that have the rows of micro-batches."""
+        return self._log.commits_of(changefeed, micro_batches)
+
+    def identity(self) -> str:
+        """Return the table's id, which stays when it is moved."""
+        return str(self.state.metadata.get("id", ""))
+
+    def is_dropped(self) -> bool:
+        """Return whether the source has dropped the table."""
+        return _DROPPED in self.state.configuration
+
+    def check(self, changefeed: str) -> None:
+        """Raise unless there is no table, or one of this changefeed that we can keep."""
+        self._check(self.state, changefeed)
+
+    def _check(self, state: TableState, changefeed: str) -> None:
+        if not state.exists:
+            return
+        owner = state.configuration.get(_CHANGEFEED)
+        if owner != changefeed:
+            whose = f"belongs to changefeed {owner!r}" if owner else "was not made by a changefeed"
+            raise SinkOwned(
+                f"{self._log.shown} is a Delta table that {whose}; choose another sink URI, give "
+                "the table another name by a routing rule, or delete the table"
+            )
+        if self._columns(state) is None:
+            raise TargetUnfit(
+                f"{self._log.shown} has columns that this changefeed did not give it; drop them, "
+                "or begin anew: delete the table, then rowferry changefeed reset --snapshot"
+            )
+
+    def _columns(self, state: TableState) -> StoredColumns | None:
+        return state.columns
+
+    def _next_columns(self, state: TableState, table: TableSchema, application: str) -> Evolution:
+        known = state.exists and is_known(state.transactions, application)
+        return evolve(self._columns(state) if known else None, table, self._lake)
+
+    def _held(self, path: str) -> dict[str, pa.Scalar]:
+        files = {f.path: f for f in self.state.files.values()}
+        return held_values(files[path].add, self.state.columns) if path in files else {}
+
+    def root(self, fresh: str) -> str:
+        """Return where data files go: the table is a directory."""
+        return self.directory
+
+    def file_columns(self, table: TableSchema, application: str) -> FileColumns:
+        """Return the names that the columns of a table version have in data files."""
+        columns = self._next_columns(self.state, table, application).columns
+        known = self.state.exists and is_known(self.state.transactions, application)
+        self._require_layout(self.state, table, columns, fresh=not known)
+        return FileColumns(columns.physical)
+
+    def _require_layout(
+        self, state: TableState, table: TableSchema, new: StoredColumns, fresh: bool
+    ) -> None:
+        """Raise where a table with rows has other partitions than asked for, or loses a column."""
+        layouts = self._settings.layouts
+        if fresh or not state.files:
+            layouts.check(table, self._lake)
+            return
+        stored, old = stored_layout(state.configuration), self._columns(state)
+        if old is not None:
+            require_columns(old, new, stored, str(table.id))
+        layouts.require_same(layouts.of(table.id), stored, self._log.shown)
+
+    def has_rows(self, note: CommitNote) -> bool:
+        """Return whether the micro-batch was committed."""
+        return note.is_done(self.refreshed().transactions)
+
+    # --- commits ---------------------------------------------------------------------------------
+
+    def commit_rows(
+        self, note: CommitNote, table: TableSchema, files: Sequence[NewFile], guard: Guard
+    ) -> None:
+        """Commit a micro-batch's rows, replacing those of the same keys."""
+        self._fit_rows(note, table, guard)
+
+        def actions(state: TableState) -> list[Action] | None:
+            if note.is_done(state.transactions):
+                return None
+            if state.transactions.get(note.discards_name, 0) > note.discards:
+                raise PlanDiscarded(f"{self._log.shown}: this plan was given up meanwhile")
+            anew = not is_known(state.transactions, note.application)
+            evolution = self._next_columns(state, table, note.application)
+            steps = self._head(note, ROW_COMMITS[self._lake.changelog], {})
+            steps += [_txn(note.application, note.micro_batch, note)]
+            if note.discards:
+                steps.append(_txn(note.discards_name, note.discards, note))
+            steps += self._metadata(state, note, evolution.columns, table, anew)
+            old = [] if anew else list(state.files.values())
+            if anew:
+                steps += [f.removal(note.at_ms) for f in state.files.values()]
+            self._require_layout(state, table, evolution.columns, anew)
+            return steps + self._changed_rows(note, table, evolution.columns, files, old)
+
+        self._commit(note, actions, guard)
+        self._runs.forget([f.path for f in files if not f.rows and f.has_run])
+
+    def _fit_rows(self, note: CommitNote, table: TableSchema, guard: Guard) -> None:
+        """Write the rows that are there anew, where a version's columns ask for it."""
+
+        def actions(state: TableState) -> list[Action] | None:
+            if note.is_done(state.transactions) or not is_known(
+                state.transactions, note.application
+            ):
+                return None
+            evolution = self._next_columns(state, table, note.application)
+            if not evolution.rewrites:
+                return None
+            steps = self._head(note, "CHANGE COLUMNS", {})
+            steps += self._metadata(state, note, evolution.columns, table, fresh=False)
+            return steps + self._rewriter(note).evolved(
+                list(state.files.values()), evolution, table, self.rows_gone
+            )
+
+        self._commit(note, actions, guard)
+
+    def _changed_rows(
+        self,
+        note: CommitNote,
+        table: TableSchema,
+        columns: StoredColumns,
+        files: Sequence[NewFile],
+        old: Sequence[LiveFile],
+    ) -> list[Action]:
+        texts = self._settings.layouts.of(table.id).texts
+        adds = {
+            f.path: _added(f, note.at_ms, partition_values(f.partition, texts, columns))
+            for f in files
+            if f.rows
+        }
+        if self._lake.changelog:
+            return [{"add": add} for add in adds.values()]
+        key = self.key_names(table, columns)
+        with_runs = [f for f in files if f.has_run]
+        if not with_runs:
+            return []
+        touched = TouchedKeys([self._runs.run(f.path, key) for f in with_runs])
+        gone = {f.path: d for f, d in zip(with_runs, touched.dead, strict=True) if len(d)}
+        removals: list[Action] = []
+        for file, rows in self._old_rows(touched, old, key):
+            removals.append(file.removal(note.at_ms))
+            gone[file.path] = rows
+            adds[file.path] = {**file.add, "dataChange": True}
+        for path in [p for p, d in gone.items() if _records(adds[p]) == len(d)]:
+            del adds[path], gone[path]  # all of its rows were replaced at once
+        self._put_vectors(note, adds, gone)
+        return removals + [{"add": add} for add in adds.values()]
+
+    def _old_rows(
+        self, touched: TouchedKeys, old: Sequence[LiveFile], key: tuple[str, ...]
+    ) -> Iterable[tuple[LiveFile, RowNumbers]]:
+        """Yield the files that hold rows of the touched keys, with all rows gone from them."""
+        left = touched.keys
+        for file in reversed(old):  # the newest first: most changes are of what changed lately
+            if not len(left):
+                return
+            run = self._runs.run(file.path, key)
+            places, rows = run.look_up(left)
+            there = rows != GONE
+            places, rows = places[there], rows[there].astype(np.int64)
+            before = self.rows_gone(file)
+            alive = ~np.isin(rows, before, assume_unique=True)
+            if not alive.any():
+                continue
+            yield file, np.union1d(before, rows[alive])
+            rest = np.ones(len(left), np.bool_)
+            rest[places[alive]] = False
+            left = left.take(np.flatnonzero(rest))
+
+    def _put_vectors(
+        self, note: CommitNote, adds: dict[str, Action], gone: dict[str, RowNumbers]
+    ) -> None:
+        if not gone:
+            return
+        version = (self._state.version if self._state else -1) + 1
+        name = f"{note.application}/{note.micro_batch}/{note.discards}/{self.directory}/{version}"
+        made = vector_file(uuid5(NAMESPACE_URL, name), list(gone.values()))
+        moment("put deletion vectors")
+        self._files.create(f"{self.directory}/{made.name}", made.content)
+        for path, descriptor in zip(gone, made.descriptors, strict=True):
+            add = adds[path]
+            stats = add.get("stats")
+            if stats and '"tightBounds"' not in stats:
+                add = {**add, "stats": stats[:-1] + ', "tightBounds": false}'}
+            adds[path] = {**add, "deletionVector": descriptor}
+            self._vectors[path] = (descriptor, gone[path])
+
+    def rows_gone(self, file: LiveFile) -> RowNumbers:
+        """Return the rows of a data file that its deletion vector takes away."""
+        descriptor = file.vector
+        if descriptor is None:
+            return np.zeros(0, np.int64)
+        known = self._vectors.get(file.path)
+        if known is not None and known[0] == descriptor:
+            return known[1]
+        name = vector_path(descriptor)
+        if name is None:
+            raise TargetUnfit(
+                f"{self._log.shown}: {file.path} has a deletion vector of the kind "
+                f"{descriptor['storageType']!r}, which we do not read; purge it with OPTIMIZE or "
+                "REORG"
+            )
+        moment("read deletion vectors")
+        stored = self._files.get(f"{self.directory}/{name}")
+        if stored is None:
+            raise TargetLost(f"{self._log.shown}/{name} is gone, a deletion vector; {RESTORE}")
+        rows = vector_in(stored.data, descriptor, self._log.shown)
+        self._vectors[file.path] = (descriptor, rows)
+        return rows
+
+    def commit_schema(
+        self, note: CommitNote, change: SchemaChange, guard: Guard, anew: bool = False
+    ) -> None:
+        """Give the table the columns of a schema change; `anew`: and no rows."""
+        table = change.schema
+        if table is None:
+            return
+
+        def actions(state: TableState) -> list[Action] | None:
+            is_recorded = state.transactions.get(note.schema_name, -1) >= change.commit_ts
+            fresh = not is_known(state.transactions, note.application) or (anew and not is_recorded)
+            evolution = evolve(None if fresh else self._columns(state), table, self._lake)
+            self._require_layout(state, table, evolution.columns, fresh)
+            steps = self._metadata(state, note, evolution.columns, table, fresh)
+            if is_recorded and not steps:
+                return None
+            head = self._head(note, "CHANGE COLUMNS", {"statement": change.query})
+            head.append(_txn(note.schema_name, change.commit_ts, note))
+            if fresh:
+                steps += [f.removal(note.at_ms) for f in state.files.values()]
+            elif evolution.rewrites:
+                old = list(state.files.values())
+                steps += self._rewriter(note).evolved(old, evolution, table, self.rows_gone)
+            return head + steps
+
+        self._commit(note, actions, guard)
+
+    def truncate(self, note: CommitNote, change: SchemaChange | None, guard: Guard) -> None:
+        """Take all rows away; without a change: of a filling that was given up."""
+
+        def actions(state: TableState) -> list[Action] | None:
+            if not state.exists or (
+                change is None and is_known(state.transactions, note.application)
+            ):
+                return None
+            recorded_at = state.transactions.get(note.schema_name, -1)
+            at = change.commit_ts if change else 0
+            if recorded_at >= at and not state.files:
+                return None
+            query = change.query if change else "reset"
+            steps = self._head(note, "TRUNCATE", {"statement": query})
+            steps.append(_txn(note.schema_name, max(at, recorded_at, 0), note))
+            return steps + [f.removal(note.at_ms) for f in state.files.values()]
+
+        self._commit(note, actions, guard)
+
+    def mark_dropped(self, note: CommitNote, change: SchemaChange, guard: Guard) -> None:
+        """Note that the source has dropped the table; its rows stay."""
+
+        def actions(state: TableState) -> list[Action] | None:
+            if not state.exists or _DROPPED in state.configuration:
+                return None
+            settings = {**state.configuration, _DROPPED: str(change.commit_ts)}
+            head = self._head(note, "SET TBLPROPERTIES", {"statement": change.query})
+            return [*head, {"metaData": {**state.metadata, "configuration": settings}}]
+
+        self._commit(note, actions, guard)
+
+    def forbid(self, note: CommitNote, guard: Guard) -> bool:
+        """Let no commit of a plan in that was given up; return whether it is there already."""
+        if note.is_done(self.refreshed().transactions):
+            return True
+        if self._files.has_locks or not self.state.exists:
+            return False
+
+        def actions(state: TableState) -> list[Action] | None:
+            name = note.discards_name
+            if note.is_done(state.transactions) or state.transactions.get(name, 0) > note.discards:
+                return None
+            head = self._head(note, "SET TBLPROPERTIES", {"statement": "discard"})
+            return [*head, _txn(name, note.discards + 1, note)]
+
+        self._commit(note, actions, guard)
+        return note.is_done(self.state.transactions)
+
+    def maintain(self, note: CommitNote, guard: Guard) -> None:
+        """Merge small files and sum the log up, where that is due."""
+        wanted = self._settings.optimize_after
+        if wanted and self.state.exists:
+            rewriter = self._rewriter(note)
+            if rewriter.is_due(self.state, wanted, self._file_size(self.state)):
+                self.optimize(note, guard)
+        every = self._settings.checkpoint_interval
+        if self.state.exists and self.state.version and self.state.version % every == 0:
+            self.write_checkpoint(note.at_ms)
+
+    def write_checkpoint(self, now_ms: int) -> None:
+        """Sum the log up."""
+        self._log.write_checkpoint(self.state, now_ms)
+
+    def optimize(self, note: CommitNote, guard: Guard) -> int:
+        """Merge small files and purge deleted rows; return how many files were replaced."""
+        count = 0
+
+        def actions(state: TableState) -> list[Action] | None:
+            nonlocal count
+            count, merged = self._rewriter(note).merged(
+                state, self._file_size(state), self._key_of(state), self.rows_gone
+            )
+            return self._head(note, "OPTIMIZE", {}) + merged if merged else None
+
+        self._commit(note, actions, guard)
+        return count
+
+    # --- pieces ----------------------------------------------------------------------------------
+
+    def _file_size(self, state: TableState) -> int:
+        return self._settings.size_of(state.configuration.get(FILE_SIZE, ""))
+
+    def _rewriter(self, note: CommitNote) -> Rewriter:
+        key = () if self._lake.changelog else self._key
+        return Rewriter(self._files, self.directory, self._lake, note, key)
+
+    def key_names(self, table: TableSchema, columns: StoredColumns) -> tuple[str, ...]:
+        """Return the key's columns in data files."""
+        wanted = {name.lower() for name in table.handle_key}
+        names = tuple(f.physical for f in columns.fields if f.source and f.name.lower() in wanted)
+        self._key = names
+        return names
+
+    def _key_of(self, state: TableState) -> tuple[str, ...]:
+        """Return the key's columns as the table itself tells them."""
+        if self._lake.changelog:
+            return ()
+        key_text = state.configuration.get("rowferry.key", "")
+        columns = self._columns(state)
+        wanted = set(key_text.split("\n"))
+        return tuple(f.physical for f in columns.fields if f.name in wanted) if columns else ()
+
+    def _commit(
+        self,
+        note: CommitNote,
+        actions: Callable[[TableState], list[Action] | None],
+        guard: Guard,
+    ) -> None:
+        for _ in range(_TRIES):
+            state = self.refreshed()
+            self._check(state, note.changefeed)
+            new_actions = actions(state)
+            if new_actions is None:
+                with guard():
+                    return
+            with guard():
+                done = self._log.commit(state, new_actions)
+            if done:
+                gone = {a["remove"]["path"] for a in new_actions if "remove" in a}
+                self._runs.forget(sorted(gone - set(state.files)))
+                return
+        raise SinkUnavailable(f"{self._log.shown} is committed to by others all the time")
+
+    def _head(self, note: CommitNote, operation: str, parameters: dict[str, str]) -> list[Action]:
+        commit_info = {
+            "timestamp": note.at_ms,
+            "operation": operation,
+            "operationParameters": parameters,
+            "engineInfo": "rowferry",
+            "rowferry.changefeed": note.changefeed,
+            "rowferry.epoch": note.epoch,
+            "rowferry.micro-batch": note.micro_batch,
+            "rowferry.checkpoint-ts": note.checkpoint_ts,
+            "rowferry.since-ts": note.since_ts,
+            "rowferry.settled": note.settled,
+        }
+        return [{"commitInfo": commit_info}]
+
+    def _metadata(
+        self,
+        state: TableState,
+        note: CommitNote,
+        columns: StoredColumns,
+        table: TableSchema,
+        fresh: bool,
+    ) -> list[Action]:
+        """Return the actions that give the table its columns; none where it has them."""
+        settings = {
+            "delta.enableDeletionVectors": "true",
+            _CHANGEFEED: note.changefeed,
+            "rowferry.max-column-id": str(columns.max_id),
+            "rowferry.mode": "changelog" if self._lake.changelog else "upsert",
+            "rowferry.key": "\n".join(table.handle_key),
+        }
+        layout = self._settings.layouts.of(table.id)
+        if layout.fields:
+            settings[PARTITION_BY] = "\n".join(layout.texts)
+        if layout.file_size:
+            settings[FILE_SIZE] = str(layout.file_size)
+        if columns.mapped:
+            settings["delta.columnMapping.mode"] = "name"
+            settings["delta.columnMapping.maxColumnId"] = str(columns.last_id)
+        schema = columns.schema_text()
+        kept = {} if fresh else state.configuration
+        kept.pop(_DROPPED, None)
+        if not layout.fields:
+            kept.pop(PARTITION_BY, None)
+        wanted = {**kept, **settings}
+        new_actions: list[Action] = []
+        if not state.exists or not _has_features(state, columns):
+            new_actions.append({"protocol": _protocol(state, columns)})
+        same = state.exists and state.metadata["schemaString"] == schema
+        if not same or state.configuration != wanted:
+            name = str(table_at(self.directory))
+            identity = state.metadata.get("id") or str(uuid5(NAMESPACE_URL, f"{note}{name}"))
+            metadata = {
+                "id": identity,
+                "name": name,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema,
+                "partitionColumns": layout.texts,
+                "createdTime": state.metadata.get("createdTime", note.at_ms),
+                "configuration": wanted,
+            }
+            if table.comment:
+                metadata["description"] = table.comment
+            new_actions.append({"metaData": metadata})
+        return new_actions
+
+
+def _added(file: NewFile, at_ms: int, partition: dict[str, str | None]) -> Action:
+    return {
+        "path": file.path,
+        "partitionValues": partition,
+        "size": file.size,
+        "modificationTime": at_ms,
+        "dataChange": True,
+        "stats": file.stats,
+    }
+
+
+def _records(add: Action) -> int:
+    return LiveFile(add).records
+
+
+def _txn(name: str, version: int, note: CommitNote) -> Action:
+    return {"txn": {"appId": name, "version": version, "lastUpdated": note.at_ms}}
+
+
+def _features(columns: StoredColumns) -> set[str]:
+    more = {"timestampNtz"} if "timestamp_ntz" in columns.kinds else set()
+    return {"deletionVectors"} | more | ({"columnMapping"} if columns.mapped else set())
+
+
+def _has_features(state: TableState, columns: StoredColumns) -> bool:
+    return _features(columns) <= set(state.protocol.get("writerFeatures") or ())
+
+
+def _protocol(state: TableState, columns: StoredColumns) -> Action:
+    names = sorted(_features(columns) | set(state.protocol.get("readerFeatures") or ()))
+    writer = sorted(set(names) | set(state.protocol.get("writerFeatures") or ()))
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": names,
+        "writerFeatures": writer,
+    }

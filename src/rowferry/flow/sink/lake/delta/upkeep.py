@@ -1,0 +1,100 @@
+"""Looking after Delta tables from outside of a feed: their state, leftovers, small files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rowferry.flow.sink.lake.commit import TargetSettings
+from rowferry.flow.sink.lake.delta.deletion_vector import vector_path
+from rowferry.flow.sink.lake.delta.log import LOG, TableState
+from rowferry.flow.sink.lake.delta.target import DeltaTarget
+from rowferry.flow.sink.lake.layout import table_directories, tree
+from rowferry.flow.sink.lake.runs import run_path
+from rowferry.flow.sink.lake.upkeep import LakeUpkeep, TableStatus, is_pending
+from rowferry.flow.sink.storage.files import Files
+from rowferry.moment import moment
+
+
+class DeltaUpkeep(LakeUpkeep):
+    """The Delta tables of a lake, one after the other."""
+
+    def __init__(self, files: Files, settings: TargetSettings) -> None:
+        super().__init__(files)
+        self._settings = settings
+
+    def status(self) -> Iterator[TableStatus]:
+        """Yield the state of each table."""
+        for target in self._targets():
+            state = target.refreshed()
+            live = list(state.files.values())
+            deleted = sum(f.deleted for f in live)
+            yield TableStatus(
+                target.directory,
+                state.configuration.get("rowferry.changefeed", ""),
+                state.configuration.get("rowferry.mode", ""),
+                state.version,
+                len(live),
+                sum(f.records for f in live) - deleted,
+                deleted,
+                sum(f.size for f in live),
+            )
+
+    def optimize(self, now_ms: int) -> Iterator[tuple[str, int]]:
+        """Merge small files of each table; yield how many files were replaced.
+
+        A feed may run meanwhile: one of the two commits first, and the other looks again.
+        """
+        for target in self._targets():
+            owner = target.refreshed().configuration.get("rowferry.changefeed", "")
+            count = target.optimize(self.note(owner, now_ms), self._files.locked)
+            if count:
+                target.write_checkpoint(now_ms)
+            yield target.directory, count
+
+    def orphans(self) -> Iterator[str]:
+        """Yield the files that no commit names, nor a plan that is still to be carried out."""
+        number = self.progress().number
+        for target in self._targets():
+            state = target.refreshed()
+            known = _known(target.directory, state)
+            for path in tree(self._files, target.directory):
+                inside = path.removeprefix(f"{target.directory}/")
+                if path in known or inside.startswith(f"{LOG}/") or is_pending(inside, number):
+                    continue
+                yield path
+
+    def expired(self, before_ms: int) -> Iterator[str]:
+        """Yield the files that were taken out of their tables before a moment."""
+        for target in self._targets():
+            state = target.refreshed()
+            needed = {f.path for f in state.files.values()}
+            needed |= {p for f in state.files.values() if f.vector and (p := vector_path(f.vector))}
+            old = []
+            for remove in state.removed.values():
+                names = [remove["path"]]
+                if remove.get("deletionVector"):
+                    names += [vector_path(remove["deletionVector"]) or ""]
+                if remove.get("deletionTimestamp", 0) < before_ms:
+                    old += names
+                else:
+                    needed |= set(names)
+            for name in sorted({n for n in old if n} - needed):
+                path = f"{target.directory}/{name}"
+                moment("look for expired file")
+                if self._files.exists(path):
+                    yield path
+
+    def _targets(self) -> Iterator[DeltaTarget]:
+        for directory in table_directories(self._files, LOG):
+            yield DeltaTarget(self._files, directory, self._settings)
+
+
+def _known(directory: str, state: TableState) -> set[str]:
+    """Return the paths of files that the log names, also of removed ones."""
+    paths = set()
+    for action in [*(f.add for f in state.files.values()), *state.removed.values()]:
+        paths.add(f"{directory}/{action['path']}")
+        vector = action.get("deletionVector")
+        if vector and (name := vector_path(vector)):
+            paths.add(f"{directory}/{name}")
+    return paths | {run_path(directory, f.path) for f in state.files.values()}

@@ -1,0 +1,1 @@
+"""Iceberg tables: format version 2, merge-on-read by position deletes."""

@@ -1,0 +1,309 @@
+"""The catalog that knows where the metadata of each Iceberg table is, and lets one commit in."""
+
+from __future__ import annotations
+
+import os.path
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    OAuthError,
+    RESTError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from sqlalchemy import inspect
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from rowferry.errors import BadOption, SinkDamaged, SinkUnavailable, SinkUnwritable
+from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
+from rowferry.flow.sink.lake.iceberg.options import IcebergOptions
+from rowferry.flow.sink.lake.layout import table_at
+from rowferry.moment import moment
+from rowferry.spec.uri import Uri, web_host
+
+T = TypeVar("T")
+DEFAULT_FILE: Final = "catalog.db"
+_NAME: Final = "rowferry"
+_REFUSED: Final = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
+
+
+class _Sql(SqlCatalog):
+    """A SQL catalog whose metadata files are ours to read and write."""
+
+    def __init__(self, name: str, io: FilesIO, **properties: str) -> None:
+        self._ours = io
+        super().__init__(name, **properties)
+
+    def _load_file_io(self, properties: Any = None, location: str | None = None) -> FileIO:
+        return self._ours
+
+
+class _Rest(RestCatalog):
+    """A REST catalog; files are reached by the sink's own login, not by one that it gives."""
+
+    def __init__(self, name: str, io: FilesIO, **properties: str) -> None:
+        self._ours = io
+        super().__init__(name, **properties)
+
+    def _load_file_io(self, properties: Any = None, location: str | None = None) -> FileIO:
+        return self._ours
+
+
+@dataclass(frozen=True, slots=True)
+class _NewTable:
+    """As much of a table as a commit needs that makes it."""
+
+    identifier: tuple[str, ...]
+    config: dict[str, str]
+
+    def name(self) -> tuple[str, ...]:
+        return self.identifier
+
+
+class IcebergCatalog:
+    """One catalog. Opened when it is first asked; one call at a time.
+
+    Args:
+        options: which one, and the login.
+        io: the prefix below which tables are.
+        folder: the prefix as a directory; empty: it is none.
+    """
+
+    def __init__(self, options: IcebergOptions, io: FilesIO, folder: str) -> None:
+        self.io = io
+        self._options = options
+        text = options.catalog or (f"file://{quote(folder)}/{DEFAULT_FILE}" if folder else "")
+        if not text:
+            raise BadOption(
+                "sink.lake.catalog is not set: Iceberg tables in an object store need one; write "
+                "file:///path/catalog.db, postgresql://host/database or "
+                "https://host/path"
+            )
+        self._uri = Uri.parse(text, "catalog").absolute(os.getcwd(), "catalog")
+        if self._uri.scheme not in ("file", "postgresql", "http", "https"):
+            raise BadOption(
+                f"sink.lake.catalog = {str(self._uri)!r}: no catalog of that kind is known here; "
+                "known: file (SQLite), postgresql, http and https (REST)"
+            )
+        if options.catalog_token and options.catalog_credential:
+            raise BadOption("catalog-token and catalog-credential are two ways to log in; give one")
+        self._opened: MetastoreCatalog | RestCatalog | None = None
+        self._turn = threading.RLock()
+
+    @property
+    def shown(self) -> str:
+        """The catalog as users know it, without a password."""
+        return str(self._uri)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def load(self, directory: str) -> Table | None:
+        """Return a table; None: there is none."""
+        return self._reading(lambda c: _loaded(c, _identifier(directory)), None)
+
+    def tables(self, database: str = "") -> list[tuple[str, str]]:
+        """Return the names of all tables, or of those of one database."""
+
+        def listed(catalog: Any) -> list[tuple[str, str]]:
+            spaces = [(database,)] if database else catalog.list_namespaces()
+            names: list[tuple[str, str]] = []
+            for space in spaces:
+                try:
+                    names += [(one[0], one[-1]) for one in catalog.list_tables(space[:1])]
+                except NoSuchNamespaceError:
+                    continue
+                except ForbiddenError:
+                    if database:
+                        raise
+                    continue  # somebody else's
+            return names
+
+        return self._reading(listed, [])
+
+    def check(self) -> None:
+        """Raise unless the catalog answers; writes nothing."""
+        self.tables("rowferry-probe")
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        directory: str,
+        table: Table | None,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> bool:
+        """Commit to a table, or make it; False: somebody else was first.
+
+        Raises:
+            SinkUnavailable: whether it was committed is not known.
+        """
+
+        def done(catalog: Any) -> bool:
+            if table is None:
+                self._have_database(catalog, _identifier(directory)[0])
+            target = table or _NewTable(_identifier(directory), {})
+            try:
+                response = catalog.commit_table(target, requirements, updates)
+            except (CommitFailedException, TableAlreadyExistsError, NoSuchTableError):
+                return False
+            if table is not None:
+                catalog._delete_old_metadata(self.io, table.metadata, response.metadata)
+            return True
+
+        moment("commit iceberg snapshot")
+        committed = self._writing(done)
+        moment("iceberg snapshot committed")
+        return committed
+
+    def drop(self, directory: str) -> None:
+        """Forget a table; its files stay."""
+
+        def done(catalog: Any) -> None:
+            try:
+                catalog.drop_table(_identifier(directory))
+            except NoSuchTableError:
+                return
+
+        moment("drop iceberg table")
+        self._writing(done)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a table another name; its files stay where they are."""
+
+        def done(catalog: Any) -> None:
+            self._have_database(catalog, _identifier(new)[0])
+            catalog.rename_table(_identifier(old), _identifier(new))
+
+        moment("rename iceberg table")
+        self._writing(done)
+
+    def _have_database(self, catalog: Any, name: str) -> None:
+        try:
+            catalog.create_namespace((name,))
+        except NamespaceAlreadyExistsError:
+            return
+
+    def close(self) -> None:
+        """Let connections go."""
+        with self._turn:
+            if self._opened is not None:
+                self._opened.close()
+            self._opened = None
+
+    # --- the connection --------------------------------------------------------------------------
+
+    def _reading(self, ask: Callable[[Any], T], nothing: T) -> T:
+        moment("ask iceberg catalog")
+        with self._turn, self._wrapped():
+            if self._opened is None:
+                if self._uri.is_file and not os.path.exists(self._uri.path):
+                    return nothing
+                catalog = self._open(make=False)
+                if not self._uri.is_web and not _has_tables(catalog):
+                    catalog.close()
+                    return nothing
+                self._opened = catalog
+            return ask(self._opened)
+
+    def _writing(self, do: Callable[[Any], T]) -> T:
+        with self._turn, self._wrapped():
+            if self._opened is None:
+                self._opened = self._open(make=True)
+            return do(self._opened)
+
+    def _open(self, make: bool) -> MetastoreCatalog | RestCatalog:
+        options, uri = self._options, self._uri
+        if uri.is_web:
+            given = {
+                "uri": uri.reveal(),
+                "warehouse": options.catalog_name,
+                "token": options.catalog_token,
+                "credential": options.catalog_credential,
+                "oauth2-server-uri": options.catalog_token_uri,
+                "scope": options.catalog_scope,
+            }
+            rest = _Rest(_NAME, self.io, **{k: v for k, v in given.items() if v})
+            # Its answer may name another address, to which the login would go.
+            if web_host(rest.uri) != web_host(uri.reveal()):
+                rest.close()
+                raise BadOption(
+                    f"the Iceberg catalog {self.shown} sends its clients to another host, "
+                    f"{web_host(rest.uri)[0]!r}; name that one as sink.lake.catalog"
+                )
+            return rest
+        if uri.is_file:
+            address = f"sqlite:///{uri.path}"
+        else:
+            address = uri.reveal().replace("postgresql://", "postgresql+psycopg://", 1)
+        more = {
+            **self.io.settings,
+            "uri": address,
+            "init_catalog_tables": "true" if make else "false",
+        }
+        return _Sql(options.catalog_name or _NAME, self.io, **more)
+
+    @contextmanager
+    def _wrapped(self) -> Iterator[None]:
+        """Turn what libraries raise into our words; passwords are never in them."""
+        at = f"the Iceberg catalog {self.shown}"
+        try:
+            yield
+        except FileNotFoundError as err:
+            raise SinkDamaged(
+                f"{at} names {err.args[0]}, which is gone; restore it as it was and resume, or "
+                "drop the table there and begin anew: rowferry changefeed reset --snapshot"
+            ) from None
+        except _REFUSED as err:
+            raise SinkUnwritable(
+                f"{at} refuses the login: {_line(err)}; correct catalog-token or "
+                "catalog-credential, or the rights"
+            ) from None
+        except (ArgumentError, NoSuchModuleError, BadRequestError) as err:
+            raise BadOption(f"{at} cannot be used: {_line(err)}") from None
+        except (RESTError, OSError) as err:
+            raise SinkUnavailable(f"{at} did not do what was asked: {_line(err)}") from None
+        except (ValueError, NotImplementedError) as err:
+            # What the library says of an answer that is none of a catalog's, such as a proxy's.
+            raise SinkUnavailable(f"{at} gave a strange answer: {_line(err)}") from None
+        except SQLAlchemyError as err:
+            raise SinkUnavailable(f"{at}: {_line(getattr(err, 'orig', None) or err)}") from None
+
+
+def _loaded(catalog: Any, identifier: tuple[str, ...]) -> Table | None:
+    try:
+        table: Table = catalog.load_table(identifier)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+    return table
+
+
+def _has_tables(catalog: Any) -> bool:
+    return bool(inspect(catalog.engine).has_table("iceberg_tables"))
+
+
+def _identifier(directory: str) -> tuple[str, str]:
+    name = table_at(directory)
+    return name.database, name.table
+
+
+def _line(err: BaseException) -> str:
+    return " ".join(str(err).split())[:300]

@@ -1,0 +1,110 @@
+"""Looking after Iceberg tables from outside of a feed: their state, leftovers, small files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pyiceberg.table.metadata import TableMetadata
+
+from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
+from rowferry.flow.sink.lake.iceberg.state import CHANGEFEED, MODE
+from rowferry.flow.sink.lake.iceberg.tables import IcebergTables
+from rowferry.flow.sink.lake.iceberg.target import IcebergTarget, older_than
+from rowferry.flow.sink.lake.layout import OWN_FILES, tree
+from rowferry.flow.sink.lake.runs import run_path
+from rowferry.flow.sink.lake.upkeep import LakeUpkeep, TableStatus, is_pending
+from rowferry.flow.sink.storage.files import Files
+from rowferry.moment import moment
+
+
+class IcebergUpkeep(LakeUpkeep):
+    """The Iceberg tables of a lake, one after the other."""
+
+    def __init__(
+        self,
+        files: Files,
+        tables: IcebergTables,
+        catalog: IcebergCatalog,
+        target_at: Callable[[str], IcebergTarget],
+    ) -> None:
+        super().__init__(files)
+        self._tables = tables
+        self._catalog = catalog
+        self._target_at = target_at
+
+    def status(self) -> Iterator[TableStatus]:
+        """Yield the state of each table."""
+        for target in self._targets():
+            state = target.refreshed()
+            live = list(state.files.values())
+            deleted = sum(len(target.rows_gone(f)) for f in live)
+            yield TableStatus(
+                target.directory,
+                state.properties.get(CHANGEFEED, ""),
+                state.properties.get(MODE, ""),
+                state.sequence_number,
+                len(live),
+                sum(f.records for f in live) - deleted,
+                deleted,
+                sum(f.size for f in live),
+            )
+
+    def optimize(self, now_ms: int) -> Iterator[tuple[str, int]]:
+        """Merge small files of each table; yield how many files were replaced."""
+        for target in self._targets():
+            owner = target.refreshed().properties.get(CHANGEFEED, "")
+            note = self.note(owner, now_ms)
+            yield target.directory, target.optimize(note, self._files.locked)
+
+    def orphans(self) -> Iterator[str]:
+        """Yield the files that no snapshot reaches, nor a plan that is still to be carried out."""
+        number, known = self.progress().number, self._reached(0)
+        moment("list files of iceberg lake")
+        for entry in self._files.entries(""):
+            if entry.is_directory and not entry.name.startswith(OWN_FILES):
+                for path in tree(self._files, entry.name):
+                    if path not in known and not is_pending(path, number):
+                        yield path
+
+    def expired(self, before_ms: int) -> Iterator[str]:
+        """Yield the files that only snapshots from before a moment reach."""
+        kept, every = self._reached(before_ms), self._reached(0)
+        yield from sorted(every - kept)
+
+    def forget(self, before_ms: int) -> None:
+        """Take snapshots from before a moment out of the tables."""
+        for target in self._targets():
+            target.forget(before_ms, self._files.locked)
+
+    def _targets(self) -> Iterator[IcebergTarget]:
+        for directory in self._tables.directories():
+            yield self._target_at(directory)
+
+    def _reached(self, since_ms: int) -> set[str]:
+        """Return the files that the present snapshots reach, and others that are not older."""
+        known: set[str] = set()
+        for directory in self._tables.directories():
+            table = self._catalog.load(directory)
+            if table is not None:
+                known |= self._reached_by(table.metadata, table.metadata_location, since_ms)
+        return known
+
+    def _reached_by(self, metadata: TableMetadata, location: str, since_ms: int) -> set[str]:
+        io = self._catalog.io
+        named = {location} | {e.metadata_file for e in metadata.metadata_log}
+        old = set(older_than(metadata, since_ms))
+        for snapshot in metadata.snapshots:
+            if snapshot.snapshot_id in old:
+                continue
+            named.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(io):
+                named.add(manifest.manifest_path)
+                named |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(io)}
+        paths = {io.path(one) for one in named}
+        runs = {run_path(*_split(p)) for p in paths if p.endswith(".parquet")}
+        return paths | runs
+
+
+def _split(path: str) -> tuple[str, str]:
+    root, _, name = path.rpartition("/")
+    return root, name

@@ -1,0 +1,112 @@
+"""Where things are below the prefix of a lake.
+
+    rowferry.owner            who writes here
+    rowferry.progress         up to which commit-ts all tables are there
+    <database>/<table>/       a table, in the layout of its format
+    <database>/<table>/_rowferry/<data file>.run
+
+Names stand in paths as they are; what a path cannot hold is written as %XX.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Final
+
+from rowferry.change.table import TableId
+from rowferry.errors import SinkDamaged
+from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.paths import database_directory, escape, unescape
+from rowferry.moment import moment
+
+PROGRESS: Final = "rowferry.progress"
+OWN_FILES: Final = "rowferry."
+_PROGRESS_KEYS: Final = (
+    "checkpoint-ts",
+    "micro-batch",
+    "schema-changes",
+    "incarnation",
+    "number",
+    "discards",
+)
+
+
+def table_directory(table: TableId) -> str:
+    """Return where a table is."""
+    database = database_directory(table.database)
+    if database.startswith(OWN_FILES):
+        database = "%72" + database[1:]  # a database called as one of our files
+    return f"{database}/{escape(table.table)}"
+
+
+def table_at(directory: str) -> TableId:
+    """Return the table that a directory is of."""
+    database, _, table = directory.partition("/")
+    return TableId(unescape(database), unescape(table))
+
+
+def table_directories(files: Files, mark: str, database: str = "") -> Iterator[str]:
+    """Yield the directories of tables: those with a directory `mark` in them."""
+    moment("list lake tables")
+    above = [e.name for e in files.entries("") if e.is_directory] if not database else [database]
+    for one in above:
+        if one.startswith(OWN_FILES):
+            continue
+        for entry in files.entries(one):
+            path = f"{one}/{entry.name}"
+            if entry.is_directory and any(e.name == mark for e in files.entries(path)):
+                yield path
+
+
+def tree(files: Files, directory: str) -> Iterator[str]:
+    """Yield the path of every file below a directory."""
+    moment("list lake files")
+    for entry in files.entries(directory):
+        path = f"{directory}/{entry.name}"
+        if entry.is_directory:
+            yield from tree(files, path)
+        else:
+            yield path
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far everything is there.
+
+    Attributes:
+        checkpoint_ts: all tables hold all changes up to it.
+        micro_batch: of which rows are there, with the first `changes` of its schema changes.
+        incarnation: which filling of the lake `micro_batch` counts.
+        number: of the last plan that was carried out, as names of data files have it.
+        discards: how many plans were given up before the one of `micro_batch`.
+    """
+
+    checkpoint_ts: int = 0
+    micro_batch: int = 0
+    changes: int = 0
+    incarnation: int = 0
+    number: int = 0
+    discards: int = 0
+
+    def content(self) -> bytes:
+        """Return the file's content; `read` reads it back."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return json.dumps(dict(zip(_PROGRESS_KEYS, values, strict=True))).encode()
+
+    @classmethod
+    def read(cls, content: bytes, shown: str) -> Progress:
+        """Read what `content` gave.
+
+        Raises:
+            SinkDamaged: it is something else.
+        """
+        try:
+            form = json.loads(content)
+            return cls(*(int(form[name]) for name in _PROGRESS_KEYS))
+        except (ValueError, KeyError, TypeError):
+            raise SinkDamaged(
+                f"{shown} does not say how far the lake's tables are; restore it as it was and "
+                "resume, or begin anew: rowferry changefeed reset --snapshot"
+            ) from None

@@ -1,0 +1,149 @@
+"""The key runs of one table's data files, at hand and made anew where they are missing."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from rowferry.errors import SinkDamaged, TargetLost
+from rowferry.flow.sink.contract import RESTORE
+from rowferry.flow.sink.lake.data_file import read_parquet, with_constants
+from rowferry.flow.sink.lake.key_run import GONE, KeyRun
+from rowferry.flow.sink.lake.keys import Keys, Places, joined, keys_of
+from rowferry.flow.sink.storage.files import Files
+from rowferry.flow.sink.storage.local_files import LocalFiles
+from rowferry.moment import moment
+
+OWN: Final = "_rowferry"  # a name that begins so is no data to readers, nor to their clean-up
+_KEPT_BYTES: Final = 512 << 20
+Held: TypeAlias = Callable[[str], Mapping[str, pa.Scalar]]
+
+
+def run_path(directory: str, data_path: str) -> str:
+    """Return the path of a data file's run."""
+    return f"{directory}/{OWN}/{data_path.replace('/', '%2F')}.run"
+
+
+def run_of(names: Sequence[str], rows: pa.Table) -> KeyRun:
+    """Return the run of a data file with these rows of its key's columns."""
+    columns = [rows.column(name).combine_chunks() for name in names]
+    columns = [c if isinstance(c, pa.Array) else pa.concat_arrays(c.chunks) for c in columns]
+    return KeyRun.make(names, keys_of(columns), np.arange(rows.num_rows, dtype=np.uint32))
+
+
+class RunStore:
+    """Runs by data file; those of a directory are mapped, others are held as far as they fit."""
+
+    def __init__(self, files: Files, directory: str, held: Held = lambda _: {}) -> None:
+        """Begin with the runs of a directory.
+
+        `held` gives what the rows of a file have in columns that the file itself lacks.
+        """
+        self._files = files
+        self._held_by = held
+        self._directory = directory
+        self._held: OrderedDict[str, KeyRun] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+
+    def run_path(self, data_path: str) -> str:
+        """Return where the run of a data file is."""
+        return run_path(self._directory, data_path)
+
+    def data_path(self, data_path: str) -> str:
+        """Return where a data file is, below the prefix."""
+        return f"{self._directory}/{data_path}"
+
+    def key_rows(self, data_path: str, data: bytes, names: tuple[str, ...]) -> pa.Table:
+        """Return the key's columns of a data file."""
+        return with_constants(read_parquet(data, list(names)), self._held_by(data_path))
+
+    def run(self, data_path: str, names: tuple[str, ...]) -> KeyRun:
+        """Return the run of a data file, whose key has these columns.
+
+        Raises:
+            TargetLost: the data file is gone.
+        """
+        known = self._held.get(data_path)
+        if known is not None and known.names == names:
+            self._held.move_to_end(data_path)
+            return known
+        run = self._stored(data_path)
+        if run is None or run.names != names:
+            run = self._made_anew(data_path, names)
+        self._hold(data_path, run)
+        return run
+
+    def forget(self, data_paths: Sequence[str]) -> None:
+        """Let go of the runs of files that the table has no more; nobody else looks at them."""
+        for path in data_paths:
+            self._held.pop(path, None)
+            self._sizes.pop(path, None)
+            moment("delete key run")
+            self._files.delete(self.run_path(path))
+
+    def _stored(self, data_path: str) -> KeyRun | None:
+        moment("read key run")
+        path = self.run_path(data_path)
+        if isinstance(self._files, LocalFiles):
+            if not self._files.exists(path):
+                return None
+            try:
+                return KeyRun.read(np.memmap(self._files.shown(path), np.uint8, "r"))
+            except (OSError, ValueError):
+                return None  # an empty one, or it went away just now: it is made anew
+        stored = self._files.get(path)
+        return KeyRun.read(np.frombuffer(stored.data, np.uint8)) if stored else None
+
+    def _made_anew(self, data_path: str, names: tuple[str, ...]) -> KeyRun:
+        moment("read data file for its keys")
+        path = self.data_path(data_path)
+        stored = self._files.get(path)
+        if stored is None:
+            raise TargetLost(f"{self._files.shown(path)} is gone, a data file; {RESTORE}")
+        try:
+            run = run_of(names, self.key_rows(data_path, stored.data, names))
+        except (pa.ArrowException, KeyError, OSError):
+            raise SinkDamaged(
+                f"{self._files.shown(path)} is no data file with the key's columns; {RESTORE}"
+            ) from None
+        moment("put key run")
+        self._files.overwrite(self.run_path(data_path), run.content())
+        return run
+
+    def _hold(self, data_path: str, run: KeyRun) -> None:
+        self._held[data_path] = run
+        if not isinstance(self._files, LocalFiles):
+            self._sizes[data_path] = 16 * len(run.keys)
+            while sum(self._sizes.values()) > _KEPT_BYTES and len(self._held) > 1:
+                oldest, _ = self._held.popitem(last=False)
+                self._sizes.pop(oldest, None)
+
+
+class TouchedKeys:
+    """The keys that a micro-batch has touched, each once, and which of its new rows count.
+
+    Attributes:
+        keys: sorted by code.
+        dead: of each run, the rows that a later run of the same micro-batch has replaced.
+    """
+
+    def __init__(self, runs: Sequence[KeyRun]) -> None:
+        self.dead: list[Places] = [np.zeros(0, np.int64) for _ in runs]
+        if len(runs) == 1:
+            self.keys: Keys = runs[0].keys
+            return
+        every = joined([r.keys for r in runs])
+        rows = np.concatenate([r.rows for r in runs])
+        owner = np.repeat(np.arange(len(runs)), [len(r.keys) for r in runs])
+        last = every.last_places()
+        late = np.zeros(len(every), np.bool_)
+        late[last] = True
+        lost = ~late & (rows != GONE)
+        for number in range(len(runs)):
+            self.dead[number] = np.sort(rows[lost & (owner == number)]).astype(np.int64)
+        last = last[np.argsort(every.codes[last], kind="stable")]
+        self.keys = every.take(last)

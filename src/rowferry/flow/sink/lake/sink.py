@@ -1,0 +1,606 @@
+"""The sink of lake tables: tasks write data files and key runs, the driver commits them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from rowferry.change.chunk import Rows
+from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import (
+    BadInput,
+    FileConflict,
+    OptionsConflict,
+    SinkError,
+    SinkUnavailable,
+    SnapshotGone,
+    TargetLost,
+    TargetWentBack,
+)
+from rowferry.flow.dispatch.table_layouts import TableLayouts
+from rowferry.flow.sink.contract import RESTORE, Owner, SinkTraits
+from rowferry.flow.sink.defaults import SegmentDefaults
+from rowferry.flow.sink.lake.columns import LakeColumns
+from rowferry.flow.sink.lake.commit import (
+    CommitNote,
+    FileColumns,
+    LakeTables,
+    LakeTarget,
+    NewFile,
+    TargetSettings,
+)
+from rowferry.flow.sink.lake.draft import FileDraft, Made
+from rowferry.flow.sink.lake.history import TableHistory
+from rowferry.flow.sink.lake.layout import (
+    PROGRESS,
+    Progress,
+    table_directory,
+)
+from rowferry.flow.sink.lake.layouts import LakeLayouts
+from rowferry.flow.sink.lake.options import LakeFileOptions, LakeOptions
+from rowferry.flow.sink.lake.partitioning import FileLayout
+from rowferry.flow.sink.lake.runs import run_path
+from rowferry.flow.sink.lake.table_changes import TableChanges, moved_directories
+from rowferry.flow.sink.lake.upkeep import LakeUpkeep
+from rowferry.flow.sink.storage.files import Files, Staged, each_fenced
+from rowferry.flow.sink.storage.ownership import Ownership, owner_lost
+from rowferry.flow.sink.storage.paths import OWNER
+from rowferry.moment import moment
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.option import OptionTable
+
+_TRIES: Final = 10
+
+
+class LakeSink(SegmentDefaults, ABC):
+    """Tables of a lake below one prefix, whatever their format."""
+
+    TRAITS: ClassVar[SinkTraits] = SinkTraits(
+        takes_files=True,
+        needs_shuffle=False,
+        kind="lake",
+        refuses_no_row="refuses no single row: a table that cannot take one refuses its schema",
+        section="sink.lake",
+        protocol="none",
+        default_protocol="parquet",
+    )
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (LakeOptions.TABLE, LakeFileOptions.TABLE)
+    HAS_TRANSFORMS: ClassVar[bool]  # tables may be partitioned by transforms of columns
+    EMPTY_IS_NULL: ClassVar[bool]  # readers take an empty text that names a partition as NULL
+
+    def __init__(self, spec: ChangefeedSpec, codec: object) -> None:
+        options, files = spec.options(LakeOptions), spec.options(LakeFileOptions)
+        other = self.TRAITS.default_protocol
+        if other in (spec.config.get("sink") or {}):
+            raise OptionsConflict(
+                f"sink.{other} is for files of changes; tables of a lake follow sink.lake; leave "
+                "it out"
+            )
+        self._changefeed = spec.changefeed_id
+        self._options = options
+        self._lake = LakeColumns(options.mode, options.zero_date)
+        self._files = self.files_of(spec, files.worker_count, files.fsync)
+        self.counts = self._files.counts
+        self._ownership = Ownership(self._files)
+        layouts = LakeLayouts(
+            TableLayouts(spec, options.layouts), options.target_file_size, self.HAS_TRANSFORMS
+        )
+        self._settings = TargetSettings(
+            self._lake,
+            options.target_file_size or files.file_size,
+            options.checkpoint_interval,
+            options.optimize_after,
+            layouts,
+        )
+        self.flush_interval_s = files.flush_interval.total_seconds()
+        self._targets: dict[str, LakeTarget] = {}
+        self._owner: Owner | None = None
+        self._incarnation = 0
+        self._number = 0
+        self._delivered: set[str] = set()
+        self._reached = 0
+
+    @classmethod
+    @abstractmethod
+    def files_of(cls, spec: ChangefeedSpec, workers: int, fsync: bool) -> Files:
+        """Return access to the place that the sink URI names; asks nobody."""
+
+    @abstractmethod
+    def target_at(self, directory: str) -> LakeTarget:
+        """Return the table of a directory; asks nobody."""
+
+    @abstractmethod
+    def tables(self) -> LakeTables:
+        """Return all tables; asks nobody."""
+
+    @abstractmethod
+    def history(self, directory: str) -> TableHistory:
+        """Return the versions of a table; asks nobody."""
+
+    @abstractmethod
+    def upkeep(self) -> LakeUpkeep:
+        """Return what looks after the tables without a feed."""
+
+    # --- before a run ----------------------------------------------------------------------------
+
+    def probe(self, owner: Owner) -> None:
+        """Ask whether this owner may write here; writes nothing."""
+        moment("probe lake")
+        self._files.check_writable()
+        self._ownership.probe(owner)
+        self._progress()
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """Refuse tables that cannot be in a lake, and places that hold somebody else's.
+
+        Raises:
+            BadLayout: a table cannot have the partitions that its rule asks for.
+        """
+        seen: dict[str, TableId] = {}
+        for table in tables:
+            self._lake.check(table)
+            self._settings.layouts.check(table, self._lake)
+            directory = table_directory(table.written_as)
+            other = seen.setdefault(directory, table.id)
+            if other != table.id and not self._lake.changelog:
+                raise BadInput(
+                    f"{other} and {table.id} would be the same lake table {table.written_as}, "
+                    "where rows of equal keys replace each other; correct the routing rules, or "
+                    "set sink.lake.mode = 'changelog'"
+                )
+            self._target(directory).check(self._changefeed)
+
+    def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
+        """Claim the prefix; older epochs can commit nothing from here on.
+
+        Raises:
+            SinkOwned, Fenced: somebody else writes here.
+            TargetLost, TargetWentBack: what was delivered is gone, or older files are there.
+        """
+        moment("open lake")
+        self._files.check_writable()
+        if owner.continues:
+            self._require_delivered(owner)
+        self._files.prepare()
+        self._ownership.claim(owner)
+        moment("sweep lake")
+        self._files.sweep()
+        self._owner = owner
+        self._reached = max(owner.delivered, self._progress().checkpoint_ts)
+        self._targets = {}
+        self._remember(state or {"incarnation": owner.epoch, "number": 0, "delivered": []})
+
+    def _remember(self, state: dict[str, Any]) -> None:
+        self._incarnation = state["incarnation"]
+        self._number = state["number"]
+        self._delivered = set(state.get("delivered") or ())
+
+    def _require_delivered(self, owner: Owner) -> None:
+        moment("look for what the lake has")
+        if self._files.get(OWNER) is None:
+            raise owner_lost(self._files)
+        progress = self._progress()
+        if owner.delivered and progress.checkpoint_ts < owner.delivered:
+            shown = self._files.shown(PROGRESS)
+            if not progress.checkpoint_ts:
+                raise TargetLost(f"{shown} is gone; {RESTORE}")
+            raise TargetWentBack(
+                f"{shown} says that the lake's tables hold all up to commit-ts "
+                f"{progress.checkpoint_ts} only, but it was delivered up to {owner.delivered}: "
+                "older files were put in place"
+            )
+
+    # --- planning --------------------------------------------------------------------------------
+
+    def segment_bytes(self, table: TableId) -> int:
+        """Return how much log one file's rows should come from."""
+        return self._settings.layouts.of(table).file_size or self._settings.file_size
+
+    def allocate(
+        self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
+    ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
+        """Give every slice of every segment the name of its data file; writes nothing.
+
+        Raises:
+            BadInput: a table has no key.
+            SchemaChangeRefused: a table cannot get the columns of its rows.
+            BadLayout: it cannot have, or has not, the partitions that its rule asks for.
+            TargetLost: a table that was delivered to is gone.
+        """
+        moment("read discards of lake")
+        discards = self._ownership.discard_count()
+        number = self._number + 1
+        outputs = []
+        touched = set()
+        for segment in stretch.segments:
+            for place, piece in enumerate(segment.slices):
+                table = tables[piece]
+                directory = table_directory(table.written_as)
+                touched.add(directory)
+                target = {
+                    **self._place(directory, table, f"{self._incarnation:x}-{number:x}"),
+                    "path": f"part-{self._incarnation:05d}-{discards:03d}-{number:010d}-"
+                    f"{segment.ordinal:05d}-{place:03d}.parquet",
+                    "discards": discards,
+                }
+                outputs.append(Output(segment.ordinal, place, target))
+        state = {
+            "incarnation": self._incarnation,
+            "number": number,
+            "discards": discards,
+            "delivered": sorted(
+                moved_directories(
+                    self._delivered | touched, stretch.schema_changes, self._options.on_drop
+                )
+            ),
+        }
+        return tuple(outputs), state
+
+    def _place(self, directory: str, table: TableSchema, fresh: str) -> dict[str, Any]:
+        """Return where the rows of a table go, and what its columns are called there."""
+        self._lake.check(table)
+        layout = self._settings.layouts.of(table.id)
+        self._settings.layouts.check(table, self._lake)
+        target = self._target(directory)
+        target.check(self._changefeed)
+        if directory in self._delivered and not target.exists():
+            raise TargetLost(f"{self._files.shown(directory)} is gone, a lake table; {RESTORE}")
+        columns = target.file_columns(table, f"rowferry/{self._changefeed}/{self._incarnation}")
+        ids: dict[str, Any] = {"ids": columns.ids} if columns.ids else {}
+        ids |= {"partition-by": layout.texts} if layout.fields else {}
+        root = target.root(f"{directory}-{fresh}")
+        return {"directory": directory, "root": root, "names": columns.names, **ids}
+
+    def _target(self, directory: str) -> LakeTarget:
+        if directory not in self._targets:
+            self._targets[directory] = self.target_at(directory)
+        return self._targets[directory]
+
+    # --- in tasks --------------------------------------------------------------------------------
+
+    def write_rows(
+        self,
+        segment: Segment,
+        outputs: Sequence[Output],
+        tables: Sequence[TableSchema],
+        rows: Iterator[tuple[int, Rows]],
+    ) -> Iterator[Receipt]:
+        """Write a data file and a key run for each table of the segment that has changes.
+
+        Raises:
+            FileConflict: a file of that name exists with other content.
+            PlanDiscarded: the plan was discarded while the task ran.
+        """
+        drafts = {
+            o.slice: FileDraft(
+                self._lake,
+                tables[o.slice],
+                FileColumns(o.target["names"], o.target.get("ids") or {}),
+                FileLayout.read(o.target.get("partition-by") or ()),
+                self.EMPTY_IS_NULL,
+            )
+            for o in outputs
+        }
+        for place, chunk in rows:
+            drafts[place].add(chunk)
+        made = {place: draft.finish() for place, draft in drafts.items()}
+        staged = {
+            (o.slice, one.mark, kind): self._files.stage(content)
+            for o in outputs
+            for one in made[o.slice]
+            for kind, content in (("data", one.data), ("run", one.run))
+            if content
+        }
+        try:
+            moment("put lake files")
+            self._files.flush(list(staged.values()))
+            moment("name lake files")
+            with self._ownership.admit(outputs[0].target["discards"] if outputs else 0):
+                for output in outputs:
+                    made[output.slice] = [
+                        self._name(segment, output, drafts[output.slice], one, staged)
+                        for one in made[output.slice]
+                    ]
+            self._files.settle()
+            moment("lake files put")
+        except SinkUnavailable:
+            if self._files.get(OWNER) is None:
+                raise owner_lost(self._files) from None
+            raise
+        finally:
+            for one in staged.values():
+                one.abandon()
+        return iter(
+            Receipt(
+                segment=segment.ordinal,
+                slice=o.slice,
+                rows=drafts[o.slice].changes,
+                bytes=sum(len(one.data) + len(one.run) for one in made[o.slice]),
+                source_bytes=segment.log_bytes // max(1, len(outputs)),
+                note=_note_of(made[o.slice]),
+            )
+            for o in outputs
+        )
+
+    def _name(
+        self,
+        segment: Segment,
+        output: Output,
+        draft: FileDraft,
+        made: Made,
+        staged: Mapping[tuple[int, str, str], Staged],
+    ) -> Made:
+        """Give the files their names; return what is there now."""
+        directory, path = _root(output), _path(output, made.mark)
+        try:
+            if (output.slice, made.mark, "data") in staged:
+                staged[output.slice, made.mark, "data"].create(f"{directory}/{path}")
+            if (output.slice, made.mark, "run") in staged:
+                staged[output.slice, made.mark, "run"].create(run_path(directory, path))
+        except FileConflict:
+            if segment.again is Again.NEVER:
+                raise SnapshotGone(
+                    f"{path} holds an earlier try of a snapshot that has no key"
+                ) from None
+            if segment.again is not Again.EQUIVALENT or made.mark:
+                raise
+            # An earlier try's rows, of an earlier moment, fit the plan as well; its run may be
+            # missing or be of this try, so it is made of what is there.
+            stored = self._files.get(f"{directory}/{path}")
+            made = draft.of_stored(stored.data) if stored is not None else made
+            if made.run:
+                self._files.overwrite(run_path(directory, path), made.run)
+        return made
+
+    # --- publishing ------------------------------------------------------------------------------
+
+    def has_rows_of(self, plan: Plan) -> bool:
+        """Return whether all rows of a plan were committed by an earlier run."""
+        note = self._note(plan)
+        if self._has_begun(plan):
+            return True
+        directories = {o.target["directory"] for o in plan.outputs}
+        return bool(directories) and all(self._target(d).has_rows(note) for d in directories)
+
+    def publish(
+        self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
+    ) -> None:
+        """Commit the rows of each table, then the schema changes in order, then the watermark.
+
+        Each step is done once, however often it is tried: tables know the micro-batches that they
+        have, and `rowferry.progress` the schema changes that were made.
+
+        Raises:
+            Fenced: another owner has claimed the prefix.
+        """
+        moment("publish lake")
+        with self._ownership.fenced():
+            pass
+        note = self._note(plan)
+        begun = self._has_begun(plan)
+        if not begun:
+            self._begin_anew(note)
+            self._commit_rows(plan, note, receipts, tables)
+        self._change_tables(plan, note)
+        self._advance(plan, note, len(plan.stretch.schema_changes))
+        if plan.sink_state:
+            self._remember(plan.sink_state)
+        for directory in sorted({o.target["directory"] for o in plan.outputs}):
+            if self._target(directory).exists():
+                self._target(directory).maintain(note, self._ownership.fenced)
+
+    def _note(self, plan: Plan) -> CommitNote:
+        owner = self._owner
+        state = plan.sink_state or {}
+        return CommitNote(
+            changefeed=self._changefeed,
+            incarnation=state.get("incarnation", self._incarnation),
+            epoch=owner.epoch if owner else plan.epoch,
+            micro_batch=plan.micro_batch,
+            discards=state.get("discards", 0),
+            checkpoint_ts=plan.stretch.watermark or self._reached,
+            at_ms=plan.planned_at_ms,
+            since_ts=self._reached,
+            settled=plan.stretch.watermark is not None,
+        )
+
+    def _has_begun(self, plan: Plan) -> bool:
+        """Return whether all rows are there, as a schema change of the plan was begun, or all."""
+        progress = self._progress()
+        state = plan.sink_state or {}
+        if progress.incarnation != state.get("incarnation", self._incarnation):
+            return False
+        if progress.micro_batch == plan.micro_batch:  # or that of a plan that was given up
+            return bool(progress.discards == state.get("discards", 0))
+        return progress.micro_batch > plan.micro_batch
+
+    def _begin_anew(self, note: CommitNote) -> None:
+        """Empty the tables of an earlier filling, once, before the first rows of this one."""
+        if self._progress().incarnation == note.incarnation:
+            return
+        for directory in self.tables().directories():
+            target = self._target(directory)
+            target.truncate(note, None, self._ownership.fenced)
+
+    def _commit_rows(
+        self,
+        plan: Plan,
+        note: CommitNote,
+        receipts: Sequence[Receipt],
+        tables: Mapping[TableSlice, TableSchema],
+    ) -> None:
+        by_output = {(r.segment, r.slice): r for r in receipts}
+        pieces = {
+            (s.ordinal, place): p for s in plan.stretch.segments for place, p in enumerate(s.slices)
+        }
+        unsure = {
+            o.target["directory"] for o in plan.outputs if (o.segment, o.slice) not in by_output
+        }
+        done = {directory for directory in unsure if self._target(directory).has_rows(note)}
+        files: dict[str, list[NewFile]] = {}
+        schemas: dict[str, TableSchema] = {}
+        for output in sorted(plan.outputs, key=lambda o: (o.segment, o.slice)):
+            directory = output.target["directory"]
+            if directory in done:
+                continue
+            piece = pieces[output.segment, output.slice]
+            schemas[directory] = tables[piece].at(piece.version)
+            receipt = by_output.get((output.segment, output.slice))
+            files.setdefault(directory, []).extend(self._new_files(plan, output, receipt))
+
+        def commit(directory: str) -> None:
+            self._target(directory).commit_rows(
+                note, schemas[directory], files[directory], self._ownership.fenced
+            )
+
+        each_fenced(self._files, commit, files)
+
+    def _new_files(self, plan: Plan, output: Output, receipt: Receipt | None) -> list[NewFile]:
+        if receipt is None or receipt.note is None:
+            raise SinkError(
+                f"{self._files.shown(output.target['directory'])}/{output.target['path']} of "
+                f"micro-batch {plan.micro_batch} was not written"
+            )
+        return [
+            NewFile(
+                _path(output, note.get("mark", "")),
+                note.get("rows", 0),
+                note.get("size", 0),
+                note.get("stats", ""),
+                bool(note.get("run")),
+                _root(output),
+                tuple(note.get("partition") or ()),
+            )
+            for note in receipt.note.get("files") or [receipt.note]
+        ]
+
+    def _change_tables(self, plan: Plan, note: CommitNote) -> None:
+        changes = plan.stretch.schema_changes
+        if not changes:
+            return
+        progress = self._progress()
+        done = 0
+        if not self._has_begun(plan):
+            self._advance(plan, note, 0, final=False)
+        elif progress.micro_batch > plan.micro_batch:
+            return
+        else:
+            done = progress.changes
+        doing = TableChanges(
+            self.tables(), self._target, self._options.on_drop, self._ownership.fenced
+        )
+        for number, change in enumerate(changes, 1):
+            if number > done:
+                doing.apply(note, change, self._lake.changelog)
+                self._targets = {}  # directories may have changed places
+                self._advance(plan, note, number, final=False)
+
+    def _advance(self, plan: Plan, note: CommitNote, changes: int, final: bool = True) -> None:
+        """Note how far the plan is there; nothing ever goes back."""
+        watermark = plan.stretch.watermark
+        for _ in range(_TRIES):
+            moment("publish lake progress")
+            stored = self._files.get(PROGRESS)
+            old = self._read_progress(stored.data if stored else None)
+            known = old.micro_batch if old.incarnation == note.incarnation else 0
+            reached = max(old.checkpoint_ts, watermark or 0) if final else old.checkpoint_ts
+            number = (plan.sink_state or {}).get("number", 0) if final else old.number
+            number = max(old.number, number)
+            rest = (note.incarnation, number, note.discards)
+            new = Progress(reached, plan.micro_batch, changes, *rest)
+            same = known == plan.micro_batch and old.discards == note.discards
+            if known > plan.micro_batch or (same and old.changes > changes):
+                new = replace(old, checkpoint_ts=reached, number=number)
+            with self._ownership.fenced():
+                if new == old and stored or self._files.swap(PROGRESS, new.content(), stored):
+                    self._reached = max(self._reached, new.checkpoint_ts)
+                    return
+        raise SinkUnavailable(f"{self._files.shown(PROGRESS)} is changed by others all the time")
+
+    def _progress(self) -> Progress:
+        moment("read lake progress")
+        stored = self._files.get(PROGRESS)
+        return self._read_progress(stored.data if stored else None)
+
+    def _read_progress(self, content: bytes | None) -> Progress:
+        if content is None:
+            return Progress()
+        return Progress.read(content, self._files.shown(PROGRESS))
+
+    def discard(self, plan: Plan) -> bool:
+        """Remove the plan's files that no commit names; its tasks create no more of them.
+
+        Raises:
+            Fenced: another owner has claimed the prefix.
+        """
+        self._ownership.count_discard()
+        note = self._note(plan)
+        seen = {
+            d: self._target(d).forbid(note, self._ownership.fenced)
+            for d in sorted({o.target["directory"] for o in plan.outputs})
+        }
+        moment("discard lake files")
+        for output in plan.outputs:
+            root = _root(output)
+            if seen[output.target["directory"]]:
+                continue
+            for path in self._paths(output):
+                with self._ownership.fenced():
+                    self._files.delete(f"{root}/{path}")
+                    self._files.delete(run_path(root, path))
+        for directory in sorted({_root(o) for o in plan.outputs}):
+            with self._ownership.fenced():
+                for place in (run_path(directory, "x").rpartition("/")[0], directory):
+                    self._files.prune(place)
+                self._files.prune(directory.rpartition("/")[0])
+        return any(seen.values()) or self._has_begun(plan)
+
+    def _paths(self, output: Output) -> list[str]:
+        """Return the files that tasks may have written for an output, in its directory."""
+        plain = str(output.target["path"])
+        if not output.target.get("partition-by"):
+            return [plain]
+        stem = plain.removesuffix(".parquet") + "-"
+        names = [e.name for e in self._files.entries(_root(output)) if e.name.startswith(stem)]
+        return [plain, *names]
+
+    # --- afterwards ------------------------------------------------------------------------------
+
+    def commits_of(
+        self, table: TableSchema, micro_batches: Collection[int]
+    ) -> dict[int, dict[str, str]]:
+        """Return the commits of a table, by micro-batch."""
+        target = self.target_at(table_directory(table.written_as))
+        known = target.commits_of(self._changefeed, micro_batches)
+        return {number: {"version": version} for number, version in known.items()}
+
+    def file_of(self, output: Output) -> str:
+        """Return the data file of an output."""
+        return self._files.shown(f"{_root(output)}/{output.target['path']}")
+
+    def close(self) -> None:
+        """Let connections and local space go."""
+        self._files.close()
+
+
+def _path(output: Output, mark: str) -> str:
+    """Return the name of an output's file; `mark` tells those of partitions from each other."""
+    plain = str(output.target["path"])
+    return f"{plain.removesuffix('.parquet')}-{mark}.parquet" if mark else plain
+
+
+def _note_of(files: Sequence[Made]) -> dict[str, Any]:
+    """Return what a receipt tells about the files of an output."""
+    notes = [{**one.note, "size": len(one.data), "run": bool(one.run)} for one in files]
+    if not any(one.mark for one in files):
+        return notes[0]
+    marked = [{**note, "mark": one.mark} for one, note in zip(files, notes, strict=True)]
+    return {"rows": sum(note["rows"] for note in notes), "files": marked}
+
+
+def _root(output: Output) -> str:
+    """Return where an output's files are; plans of earlier versions name the directory only."""
+    return str(output.target.get("root") or output.target["directory"])

@@ -1,0 +1,347 @@
+"""The columns of a lake's table, and what becomes of them when the source's table changes.
+
+Their JSON form is that of a Delta schema; tables of other formats keep it in a property.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import Column, TableSchema
+from rowferry.change.typed_columns import typed
+from rowferry.errors import SchemaChangeRefused
+from rowferry.flow.sink.lake.columns import BEFORE, LakeColumns
+
+_NOT_PLAIN: Final = frozenset(" ,;{}()\n\t=")  # in names of columns without a mapping
+_CHOICES: Final = (
+    "the lake's table cannot follow; choose: rowferry changefeed reset --snapshot, which fills it "
+    "anew with the new type, or leave the column or the table out by a rule"
+)
+_ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+_SOURCE, _SCALE = "rowferry.column", "rowferry.scale"
+_IMPLICIT: Final[dict[Kind, Any]] = {
+    Kind.INTEGER: 0,
+    Kind.YEAR: 0,
+    Kind.BIT: 0,
+    Kind.FLOAT: 0.0,
+    Kind.DOUBLE: 0.0,
+    Kind.DECIMAL: "0",
+    Kind.TEXT: "",
+    Kind.BINARY: b"",
+    Kind.ENUM: 1,
+    Kind.SET: 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredField:
+    """One column.
+
+    Attributes:
+        kind: the name of the type, as Delta has it.
+        source: the column's number in the source's table; 0: it is ours.
+        scale: digits of a second's fraction in the source.
+        physical: its name in data files.
+        id: its number in the table's mapping; 0: the table has none.
+    """
+
+    name: str
+    kind: str
+    source: int
+    scale: int
+    physical: str
+    id: int = 0
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A column that rows from before it was added have a value in."""
+
+    physical: str
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumns:
+    """All columns of a table version; `mapped`: names in data files are other than readers'."""
+
+    fields: tuple[StoredField, ...]
+    mapped: bool = False
+    max_id: int = 0
+
+    @property
+    def physical(self) -> dict[str, str]:
+        """Names in data files, by the names that readers see."""
+        return {f.name: f.physical for f in self.fields}
+
+    @property
+    def kinds(self) -> set[str]:
+        """The names of all types."""
+        return {f.kind for f in self.fields}
+
+    def schema_text(self) -> str:
+        """Return the JSON form that a table's metadata holds."""
+        plain = [f for f in self.fields if f.source]
+        top = []
+        for field in self.fields:
+            kind: Any = field.kind
+            if field.kind == "struct":
+                # Fields of old rows have their columns' names; their numbers follow all others.
+                inner = [replace(f, id=self.max_id + 1 + i) for i, f in enumerate(plain)]
+                kind = {"type": "struct", "fields": [self._form(f, f.kind) for f in inner]}
+            top.append(self._form(field, kind))
+        return json.dumps({"type": "struct", "fields": top}, ensure_ascii=False)
+
+    @property
+    def last_id(self) -> int:
+        """The highest number in the mapping."""
+        nested = any(f.kind == "struct" for f in self.fields)
+        return self.max_id + (sum(1 for f in self.fields if f.source) if nested else 0)
+
+    def _form(self, field: StoredField, kind: Any) -> dict[str, Any]:
+        about: dict[str, Any] = {_SOURCE: field.source, _SCALE: field.scale}
+        if field.comment:
+            about["comment"] = field.comment
+        if self.mapped:
+            about |= {_ID: field.id, _PHYSICAL: field.physical}
+        return {"name": field.name, "type": kind, "nullable": True, "metadata": about}
+
+    @classmethod
+    def read(cls, text: str, mapped: bool, max_id: int) -> StoredColumns | None:
+        """Read what `schema_text` gave; None: these are columns of somebody else.
+
+        `max_id` is the highest number that any column of the table ever had, as far as is noted.
+        """
+        fields = []
+        for form in json.loads(text)["fields"]:
+            about = form.get("metadata", {})
+            if _SOURCE not in about:
+                return None
+            kind = form["type"] if isinstance(form["type"], str) else "struct"
+            fields.append(
+                StoredField(
+                    form["name"],
+                    kind,
+                    about[_SOURCE],
+                    about.get(_SCALE, 0),
+                    about.get(_PHYSICAL, form["name"]),
+                    about.get(_ID, 0),
+                    about.get("comment", ""),
+                )
+            )
+        return cls(tuple(fields), mapped, max([max_id, *(f.id for f in fields)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """The next columns of a table, and what old rows need: nothing, or to be written anew."""
+
+    columns: StoredColumns
+    filled: tuple[Filled, ...] = ()
+    casts: tuple[str, ...] = ()  # physical names
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether rows that are there must be written anew."""
+        return bool(self.filled or self.casts)
+
+
+def lake_kind(kind: pa.DataType) -> str:
+    """Return the name of a type, as Delta has it."""
+    if pa.types.is_struct(kind):
+        return "struct"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return {
+        pa.int64(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.string(): "string",
+        pa.binary(): "binary",
+        pa.date32(): "date",
+    }[kind]
+
+
+def evolve(
+    old: StoredColumns | None, table: TableSchema, lake: LakeColumns, mapped: bool = False
+) -> Evolution:
+    """Return the columns that a table's version has in the lake, after those that it had.
+
+    Columns keep their names in data files: a renamed one is the same, and one that was dropped and
+    added again is another. `mapped`: columns have numbers from the beginning.
+
+    Raises:
+        SchemaChangeRefused: old rows cannot be made to fit; the text has the choices.
+    """
+    wanted = _wanted(table, lake)
+    if old is None:
+        strange = any(set(f.name) & _NOT_PLAIN for f in wanted)
+        fields = [
+            replace(f, id=i, physical=f"col-{i}" if strange and f.source else f.name)
+            for i, f in enumerate(wanted, 1)
+        ]
+        return Evolution(_settled(fields, mapped or strange, len(fields)))
+    matched = _matched(old, wanted, table)
+    gone = {f.physical for f in old.fields} - {m.physical for m in matched if m}
+    renamed = any(m and m.name != w.name for m, w in zip(matched, wanted, strict=True))
+    added = [w for m, w in zip(matched, wanted, strict=True) if m is None]
+    mapped = old.mapped or bool(gone) or renamed or any(set(w.name) & _NOT_PLAIN for w in added)
+    max_id = old.max_id or len(old.fields)
+    known = {f.physical: f.id or i for i, f in enumerate(old.fields, 1)}
+    fields, filled, casts = [], [], []
+    for match, want in zip(matched, wanted, strict=True):
+        if match is None:
+            max_id += 1
+            physical = f"col-{max_id}" if mapped else want.name
+            fields.append(replace(want, physical=physical, id=max_id))
+            column = table.column(want.name)
+            if _fills(column, table):
+                filled.append(Filled(physical, column))
+            continue
+        if _needs_cast(match, want, table, lake):
+            casts.append(match.physical)
+        fields.append(replace(want, physical=match.physical, id=known[match.physical]))
+    return Evolution(_settled(fields, mapped, max_id), tuple(filled), tuple(casts))
+
+
+def _settled(fields: Sequence[StoredField], mapped: bool, max_id: int) -> StoredColumns:
+    return StoredColumns(tuple(f if mapped else replace(f, id=0) for f in fields), mapped, max_id)
+
+
+def _wanted(table: TableSchema, lake: LakeColumns) -> list[StoredField]:
+    fields = []
+    for field in lake.schema(table):
+        own = lake.changelog and field.name.lower() not in table.by_name
+        column = None if own else table.column(field.name)
+        fields.append(
+            StoredField(
+                field.name,
+                lake_kind(field.type),
+                column.id if column else 0,
+                column.type.fraction_digits if column else 0,
+                field.name,
+                comment=column.comment if column else "",
+            )
+        )
+    return fields
+
+
+def _matched(
+    old: StoredColumns, wanted: list[StoredField], table: TableSchema
+) -> list[StoredField | None]:
+    by_name = {f.name.lower(): f for f in old.fields}
+    by_source = {f.source: f for f in old.fields if f.source}
+    if table.inferred:
+        return [by_name.get(w.name.lower()) for w in wanted]
+    return [by_source.get(w.source) if w.source else by_name.get(w.name) for w in wanted]
+
+
+def _fills(column: Column, table: TableSchema) -> bool:
+    """Return whether older rows have something other than NULL in a column that was added."""
+    if column.generated or (column.expression and column.filled is None):
+        raise SchemaChangeRefused(
+            f"{table.id}: older rows have computed values in the new column {column.name!r}, which "
+            f"the log does not hold; {_CHOICES}"
+        )
+    if column.filled is not None:
+        return True
+    if column.nullable:
+        return False
+    if column.type.kind in _IMPLICIT:
+        return True
+    raise SchemaChangeRefused(
+        f"{table.id}: what older rows have in the new column {column.name!r} ({column.type.sql} "
+        f"NOT NULL without a default) is not known; {_CHOICES}"
+    )
+
+
+def fill_value(filled: Filled, table: TableSchema, lake: LakeColumns) -> pa.Scalar:
+    """Return what older rows have in a column that was added.
+
+    Raises:
+        SchemaChangeRefused: that is not known.
+    """
+    column = filled.column
+    given = column.filled if column.filled is not None else _IMPLICIT[column.type.kind]
+    try:
+        raw = pa.array([given])
+        if pa.types.is_string(raw.type) and column.type.kind in (Kind.ENUM, Kind.SET):
+            return pa.scalar(given, pa.string())
+        plain = (
+            raw.cast(pa.large_string()).cast(column.type.arrow) if raw.type == pa.string() else raw
+        )
+        values = typed(plain.cast(column.type.arrow), column, table, lake.native)
+        if values.null_count:
+            raise ValueError(given)
+        return values[0]
+    except (pa.ArrowException, ValueError, TypeError):
+        raise SchemaChangeRefused(
+            f"{table.id}: what older rows have in the new column {column.name!r} (default "
+            f"{given!r}) is not known; {_CHOICES}"
+        ) from None
+
+
+def _needs_cast(old: StoredField, new: StoredField, table: TableSchema, lake: LakeColumns) -> bool:
+    """Return whether values must be written anew for a column whose type has changed."""
+    if new.kind == old.kind:
+        if old.scale == new.scale or not new.source or old.kind.startswith("decimal"):
+            return False
+        if new.kind in ("timestamp", "timestamp_ntz") and new.scale > old.scale:
+            return False
+        timed = table.column(new.name).type.kind in (Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
+        if not timed:
+            return False
+    elif _is_wider(old.kind, new.kind) and not lake.changelog:
+        return True
+    raise SchemaChangeRefused(
+        f"{table.id}: the type of column {new.name!r} changed to {table.column(new.name).type.sql} "
+        f"(in the lake from {old.kind} to {new.kind}); {_CHOICES}"
+    )
+
+
+def _is_wider(old: str, new: str) -> bool:
+    """Return whether every value of a type has an equal one in another."""
+    if old == "float" and new == "double":
+        return True
+    narrow, wide = _digits(old), _digits(new)
+    if narrow is None or wide is None:
+        return False
+    (digits, scale), (more, behind) = narrow, wide
+    return behind >= scale and more - behind >= digits - scale
+
+
+def _digits(kind: str) -> tuple[int, int] | None:
+    if kind == "long":
+        return 19, 0
+    if not kind.startswith("decimal("):
+        return None
+    digits, scale = kind[8:-1].split(",")
+    return int(digits), int(scale)
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Return the type that a column of a data file has; of our own structs, none."""
+    if kind.startswith("decimal("):
+        return pa.decimal128(*(int(n) for n in kind[8:-1].split(",")))
+    return {
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+    }[kind]
+
+
+NESTED: Final = BEFORE

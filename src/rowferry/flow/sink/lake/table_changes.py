@@ -1,0 +1,110 @@
+"""What DDLs do to the tables of a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.errors import SchemaChangeRefused
+from rowferry.flow.sink.lake.commit import CommitNote, Guard, LakeTables, LakeTarget
+from rowferry.flow.sink.lake.layout import table_directory
+from rowferry.flow.sink.storage.paths import database_directory
+
+_ROWS_GO: Final = frozenset(
+    {DdlKind.DROP_PARTITION, DdlKind.TRUNCATE_PARTITION, DdlKind.EXCHANGE_PARTITION}
+)
+_NOTHING: Final = frozenset(
+    {DdlKind.CREATE_DATABASE, DdlKind.DATABASE_CHARSET, DdlKind.CREATE_VIEW, DdlKind.DROP_VIEW}
+)
+
+
+def moved_directories(
+    known: Iterable[str], changes: Sequence[SchemaChange], on_drop: str
+) -> set[str]:
+    """Return which directories of tables are there after schema changes."""
+    directories = set(known)
+    for change in changes:
+        if change.kind is DdlKind.RENAME_TABLE and change.previous is not None:
+            old = table_directory(change.previous_target or change.previous)
+            if old in directories:
+                directories.discard(old)
+                directories.add(table_directory(change.written_as))
+        elif change.kind is DdlKind.DROP_TABLE and on_drop == "drop":
+            directories.discard(table_directory(change.written_as))
+        elif change.kind is DdlKind.DROP_DATABASE and on_drop == "drop":
+            above = database_directory(change.written_as.database) + "/"
+            directories = {d for d in directories if not d.startswith(above)}
+    return directories
+
+
+class TableChanges:
+    """Makes schema changes, one after the other; each may be repeated before the next is made."""
+
+    def __init__(
+        self,
+        tables: LakeTables,
+        target: Callable[[str], LakeTarget],
+        on_drop: str,
+        guard: Guard,
+    ) -> None:
+        self._tables = tables
+        self._target = target
+        self._on_drop = on_drop
+        self._guard = guard
+
+    def apply(self, note: CommitNote, change: SchemaChange, changelog: bool) -> None:
+        """Make one.
+
+        Raises:
+            SchemaChangeRefused: the lake's table cannot follow; the text has the choices.
+        """
+        kind = change.kind
+        directory = table_directory(change.written_as)
+        if kind in _NOTHING or (kind is not DdlKind.DROP_DATABASE and not change.written_as.table):
+            return
+        if kind is DdlKind.DROP_DATABASE:
+            database = database_directory(change.written_as.database)
+            for one in list(self._tables.directories(database)):
+                self._drop(note, change, one)
+        elif kind is DdlKind.DROP_TABLE:
+            self._drop(note, change, directory)
+        elif kind is DdlKind.TRUNCATE_TABLE:
+            if not changelog:
+                self._target(directory).truncate(note, change, self._guard)
+        elif kind in _ROWS_GO and not changelog:
+            raise SchemaChangeRefused(
+                f"{change.table}: {change.query!r} takes rows away that the log does not name; set "
+                "sink.lake.mode = 'changelog', or fill the lake anew: rowferry changefeed reset "
+                "--snapshot"
+            )
+        else:
+            if kind is DdlKind.RENAME_TABLE and change.previous is not None:
+                self._rename(change, directory)
+            anew = kind is DdlKind.CREATE_TABLE and not changelog
+            self._target(directory).commit_schema(note, change, self._guard, anew)
+
+    def _drop(self, note: CommitNote, change: SchemaChange, directory: str) -> None:
+        if self._on_drop == "keep":
+            self._target(directory).mark_dropped(note, change, self._guard)
+            return
+        self._tables.remove(directory, self._guard)
+
+    def _rename(self, change: SchemaChange, directory: str) -> None:
+        assert change.previous is not None
+        old = table_directory(change.previous_target or change.previous)
+        here, there = self._target(old), self._target(directory)
+        if old == directory:
+            return
+        if not here.exists():  # it was moved already, or there was none
+            if there.exists():
+                self._tables.remove(old, self._guard)
+            return
+        if there.exists() and there.identity() != here.identity():
+            if not there.is_dropped():
+                raise SchemaChangeRefused(
+                    f"{change.table}: {self._tables.shown(directory)} is a table already, to which "
+                    f"{self._tables.shown(old)} cannot be renamed; move it away, then resume"
+                )
+            self._tables.remove(directory, self._guard)
+        self._tables.rename(old, directory, self._guard)

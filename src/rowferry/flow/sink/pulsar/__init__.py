@@ -1,0 +1,1 @@
+"""The Pulsar sink: changes as messages in topics, repeats known by their sequence ids."""

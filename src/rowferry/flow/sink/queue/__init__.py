@@ -1,0 +1,1 @@
+"""What sinks with topics share: which topics there are, what was delivered, who gets what."""
