@@ -22,12 +22,20 @@ from pathlib import Path
 from llvmlite import binding  # type: ignore[import-untyped]
 
 import rowferry
+import rowferry.columnar
 import rowferry.downstream.verify
 import rowferry.flow
+import rowferry.mysql
 import rowferry.refstore
 from rowferry.flow.warm import kernel_modules
 
-_PACKAGES = (rowferry.flow, rowferry.refstore, rowferry.downstream.verify)
+_PACKAGES = (
+    rowferry.columnar,
+    rowferry.mysql,
+    rowferry.flow,
+    rowferry.refstore,
+    rowferry.downstream.verify,
+)
 
 
 def forget() -> None:

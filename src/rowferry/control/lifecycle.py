@@ -81,8 +81,8 @@ def move(state: FeedState, verb: Verb) -> FeedState:
     Raises:
         IllegalMove: not possible from this state; the text lists what is.
     """
-    found = MOVES.get((state, verb))
-    if found is None:
+    new_state = MOVES.get((state, verb))
+    if new_state is None:
         allowed = ", ".join(possible(state)) or "nothing"
         raise IllegalMove(f"cannot {verb} a {state} changefeed; possible: {allowed}")
-    return found
+    return new_state

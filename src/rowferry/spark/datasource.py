@@ -26,16 +26,19 @@ from rowferry.change.plan import Segment
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadOption, RowferryError, TableAltered, Verdict
 from rowferry.flow.capture.contract import Source
-from rowferry.registry import SOURCES
+from rowferry.secrets.environment import sources_of_environment
+from rowferry.spark.shipping import is_key_here, packed, unpacked
 from rowferry.spark.table_columns import as_batches, change_schema, same_columns
-from rowferry.spark.table_request import MAX_BYTES, TableRequest, read_request
+from rowferry.spark.table_request import MAX_BYTES, TableRequest, read_request, source_of
 from rowferry.spark.table_stretches import Form, Offset, Stretches, plan_all
 from rowferry.spark.versions import (
     LIMITS_MICRO_BATCHES,
     Follower,
     arrow_schema,
     check_release,
+    make_known,
     spark_schema,
+    words_alone,
 )
 from rowferry.spec.changefeed import ChangefeedSpec
 
@@ -43,11 +46,13 @@ from rowferry.spec.changefeed import ChangefeedSpec
 def register(spark: SparkSession) -> None:
     """Make the format `rowferry` known to a session. On repeat: nothing changes.
 
+    Where this package is installed for Spark's Python, Spark finds `pyspark_rowferry` by itself.
+
     Raises:
         WrongSpark: this version of Spark is not known.
     """
     check_release()
-    spark.dataSource.register(TableSource)
+    make_known(spark, TableSource)
 
 
 class TableSource(DataSource):
@@ -58,12 +63,14 @@ class TableSource(DataSource):
         """Return the format's name."""
         return "rowferry"
 
+    @words_alone()
     def schema(self) -> StructType:
         """Ask the source for the table as it is now.
 
         Raises:
             RowferryError: the options are wrong, or the source cannot be read.
         """
+        check_release()
         request = read_request(self.options, _new_name())
         return spark_schema(change_schema(request.present(), request.native_times))
 
@@ -71,6 +78,7 @@ class TableSource(DataSource):
         """Return who reads the table once."""
         return TableReader(dict(self.options), schema)
 
+    @words_alone()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return who reads the table on and on.
 
@@ -100,14 +108,19 @@ class SegmentReader:
         """
         if partition.value is None:  # Spark's stand-in where there is nothing to read
             return
-        spec, native_times, segment_form, table_forms = json.loads(partition.value)
+        with words_alone():
+            yield from self._read(partition.value)
+
+    def _read(self, planned: str) -> Iterator[pa.RecordBatch]:
+        settings, native_times, segment_form, table_forms = json.loads(planned)
         segment = Segment.from_json(segment_form)
         definitions = [TableSchema.from_json(form) for form in table_forms]
         tables = dict(zip(segment.slices, definitions, strict=True))
         try:
-            for rows in _source_of(json.dumps(spec)).read(segment, tables):
+            for rows in _source_of(settings).read(segment, tables):
                 yield from as_batches(rows, self._wanted, native_times)
         except RowferryError as err:
+            _source_of.cache_clear()  # a password may have changed since
             if err.verdict is not Verdict.REPLAN:
                 raise
             raise type(err)(
@@ -132,10 +145,10 @@ class SegmentReader:
     def _partitions(
         self, request: TableRequest, planned: Sequence[tuple[Segment, list[TableSchema]]]
     ) -> list[InputPartition]:
-        spec = request.spec.to_json()
+        settings, native_times = shipped_settings(request.spec), request.native_times
         return [
             InputPartition(
-                json.dumps([spec, request.native_times, s.to_json(), [t.to_json() for t in tables]])
+                json.dumps([settings, native_times, s.to_json(), [t.to_json() for t in tables]])
             )
             for s, tables in planned
         ]
@@ -144,6 +157,7 @@ class SegmentReader:
 class TableReader(SegmentReader, DataSourceReader):
     """Everything from the beginning that was asked for until the source has nothing more."""
 
+    @words_alone()
     def partitions(self) -> list[InputPartition]:
         """Plan the segments."""
         request = self._request(_new_name())
@@ -165,6 +179,7 @@ class TableStreamReader(SegmentReader, Follower):
         """Return where a new query begins: the same on every call, in every process."""
         return Offset().to_json()
 
+    @words_alone()
     def most_bytes(self) -> int:
         """Return about how much a micro-batch takes."""
         return self._request(_new_name()).stretch_bytes
@@ -173,11 +188,13 @@ class TableStreamReader(SegmentReader, Follower):
         """End where the source has nothing more."""
         self._bounded = True
 
+    @words_alone()
     def follow(self, start: Form, everything: bool) -> Form:
         """Plan the next stretch; `start` itself: there is nothing new."""
         _, stretches = self._planning(start)
         return stretches.follow(start, everything)
 
+    @words_alone()
     def planned(self, start: Form, end: Form) -> list[InputPartition]:
         """Return the segments that were planned between two offsets."""
         request, stretches = self._planning(end)
@@ -206,8 +223,17 @@ def _new_name() -> str:
     return f"spark-{secrets.token_hex(8)}"
 
 
+def shipped_settings(spec: ChangefeedSpec) -> str:
+    """Return settings as Spark's partitions have them: no value of a reference can be read there.
+
+    Where processes of Spark have our key, the values go along encrypted. Else the references do,
+    and tasks look for the values themselves.
+    """
+    with_key = is_key_here()
+    return packed(sources_of_environment().fixed(spec) if with_key else spec, with_key)
+
+
 @lru_cache(maxsize=8)
-def _source_of(spec: str) -> Source:
+def _source_of(settings: str) -> Source:
     """Return a worker process's source; connections in it live from task to task."""
-    found = ChangefeedSpec.from_json(json.loads(spec))
-    return SOURCES.load(found.source.scheme)(found)
+    return source_of(unpacked(settings))

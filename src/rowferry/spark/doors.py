@@ -28,12 +28,18 @@ _ON_THIS_MACHINE: Final = re.compile(r"local(\[.*\])?")
 _LOCAL_DIR: Final = "spark.local.dir"
 _SOCKET_DIR: Final = "spark.python.unix.domain.socket.dir"
 _HIDDEN: Final = re.compile("(?i)secret|password|token|access[.]?key|credential")
+_OF_FILES: Final = re.compile("(?i)file$")
 _LONGEST_TEMP: Final = 60  # bytes; a socket's path may have 107 in all
 
 
 def is_hidden(key: str) -> bool:
     """Return whether a setting's value is a secret: it must not stand on a command line."""
     return _HIDDEN.search(key) is not None and key != SECRET_FILE
+
+
+def holds_secret(key: str) -> bool:
+    """Return whether a setting's value is a secret itself, and not the name of its file."""
+    return is_hidden(key) and not _OF_FILES.search(key)
 
 
 def authentication(master: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -65,15 +71,15 @@ def authentication(master: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 def _secret_in(file: Path) -> str:
     try:
-        mode, found = file.stat().st_mode, file.read_text().strip()
+        mode, secret = file.stat().st_mode, file.read_text().strip()
     except (OSError, ValueError) as err:
         why = getattr(err, "strerror", None) or "no text"
         raise BadOption(f"--spark-conf {SECRET_FILE}={file} cannot be read: {why}") from None
     if mode & 0o077:
         raise BadOption(f"--spark-conf {SECRET_FILE}={file}: others can read it; run: chmod 600")
-    if not found:
+    if not secret:
         raise BadOption(f"--spark-conf {SECRET_FILE}={file} is empty")
-    return found
+    return secret
 
 
 class Room:
@@ -101,11 +107,11 @@ class Room:
 
     def _make(self, root: str) -> str:
         try:
-            found = tempfile.mkdtemp(prefix="rowferry-", dir=root.strip())
+            folder = tempfile.mkdtemp(prefix="rowferry-", dir=root.strip())
         except OSError as err:
             raise BadOption(f"{_LOCAL_DIR}: {root} cannot be used: {err.strerror}") from None
-        self._folders.append(found)
-        return found
+        self._folders.append(folder)
+        return folder
 
     def clear(self) -> None:
         """Remove the folders: Spark has ended."""

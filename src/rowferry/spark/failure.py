@@ -69,6 +69,6 @@ def _grouped(lines: Sequence[str]) -> Iterator[str]:
 
 def _thrown(lines: Sequence[str]) -> str:
     """Return the last cause of Java's exception that has words, or its name; "": there is none."""
-    found = [match for line in lines if (match := _JAVA.fullmatch(line))]
-    told = [match for match in found if match[2]] or found
-    return f"{told[-1][1]}{told[-1][2] or ''}" if told else ""
+    causes = [match for line in lines if (match := _JAVA.fullmatch(line))]
+    worded = [match for match in causes if match[2]] or causes
+    return f"{worded[-1][1]}{worded[-1][2] or ''}" if worded else ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -23,13 +23,16 @@ from pyspark.sql import DataFrame, SparkSession
 from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.flow.assemble import Flow, assemble
+from rowferry.flow.parking import refusal_receipts
 from rowferry.flow.sink.contract import Packet
 from rowferry.registry import SINKS
 from rowferry.spark.failure import as_error
+from rowferry.spark.finished_parts import PartListener, PartReporter
 from rowferry.spark.lanes import PACKET_DDL, DeliverTask, PackTask, packets_of
+from rowferry.spark.packet_spool import clear
 from rowferry.spark.receipts import RECEIPT_DDL, read_receipts, receipt_batch
 from rowferry.spark.session import close_session
-from rowferry.spark.spool import clear
+from rowferry.spark.shipping import has_key, packed, unpacked
 from rowferry.spark.versions import by_number, scratch_folder
 from rowferry.spec.changefeed import ChangefeedSpec
 
@@ -37,7 +40,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 @lru_cache(maxsize=8)
 def _flow_of(spec: str) -> Flow:
     """Return a worker process's stages for a spec; connections in them live from task to task."""
-    return assemble(ChangefeedSpec.from_json(json.loads(spec)))
+    return assemble(unpacked(spec))
 
 
 @lru_cache(maxsize=16384)
@@ -54,10 +57,15 @@ class SegmentTask:
         spec: ChangefeedSpec,
         plan: Plan,
         tables: Mapping[TableSlice, TableSchema],
+        with_key: bool = False,
+        reporter: PartReporter | None = None,
     ) -> None:
-        self._spec = json.dumps(spec.to_json())
+        """Make a task; `with_key`: the processes that run it have our key."""
+        self._reporter = reporter
+        self._spec = packed(spec, with_key)
         self._planned_at_ms = plan.planned_at_ms
         self._micro_batch, self._epoch = plan.micro_batch, plan.epoch
+        self._quarantine = plan.quarantine
         targets: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         for output in plan.outputs:
             targets.setdefault(output.segment, []).append((output.slice, output.target))
@@ -77,7 +85,8 @@ class SegmentTask:
             for ordinal in batch.column(0).to_numpy():
                 with _flow_of(self._spec).hiding.in_errors():
                     receipts = list(self.run(int(ordinal)))
-                yield receipt_batch(receipts)
+                self.tell(int(ordinal), receipts)
+                yield receipt_batch([*receipts, *self.counted()])
 
     def run(self, ordinal: int) -> Iterator[Receipt]:
         """Run one segment in this process."""
@@ -85,20 +94,36 @@ class SegmentTask:
         if not flow.sink.TRAITS.needs_shuffle:
             return flow.run_segment(*self._work(ordinal))
         receipts: list[Receipt] = []
-        self.deliver(packets_of(flow.pack_segment(*self._work(ordinal)), receipts))
+        packed_items = flow.pack_segment(*self._work(ordinal), self._quarantine)
+        self.deliver(packets_of(packed_items, receipts))
         return iter(receipts)
 
     def pack(self, ordinal: int) -> Iterator[Packet | Receipt]:
         """Run one segment in this process as far as its packets."""
         flow = _flow_of(self._spec)
         with flow.hiding.in_errors():
-            yield from flow.pack_segment(*self._work(ordinal))
+            yield from flow.pack_segment(*self._work(ordinal), self._quarantine)
+
+    def tell(self, ordinal: int, receipts: Sequence[Receipt]) -> None:
+        """Tell the driver that a segment is done, as far as this task goes."""
+        if self._reporter is not None:
+            self._reporter.add(
+                ordinal, sum(r.rows for r in receipts), sum(r.bytes for r in receipts)
+            )
+
+    def counted(self) -> list[Receipt]:
+        """Return what happened in this process since the last call, if anything did."""
+        flow = _flow_of(self._spec)
+        counts = flow.take_counts()
+        receipts = [Receipt.of_counts(counts)] if counts else []
+        return receipts + refusal_receipts(flow.take_refused())
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Send packets from this process, as those of this plan and whoever carries it out."""
         number, epoch, flow = self._micro_batch, self._epoch, _flow_of(self._spec)
         with flow.hiding.in_errors():  # what a task fails with is written to Spark's log
-            flow.deliver(replace(packet, micro_batch=number, epoch=epoch) for packet in packets)
+            mine = (replace(packet, micro_batch=number, epoch=epoch) for packet in packets)
+            flow.deliver(mine, self._quarantine)
 
     def _work(
         self, ordinal: int
@@ -118,9 +143,12 @@ class SparkRunner:
     def __init__(self, session: SparkSession, pool: str = "") -> None:
         """Use a session alone, or (`pool`) as one of several with a fair share of it each."""
         self._session, self._pool = session, pool
+        self._with_key = has_key(session.sparkContext.getConf())
         # Where all tasks run on this machine, packets need not go through Java.
         local = (session.sparkContext.master or "").startswith("local")
         self._spool = tempfile.mkdtemp("-packets", dir=scratch_folder(session)) if local else None
+        self.on_part: Callable[[int, int, int], None] | None = None
+        self._parts: PartListener | None = None
 
     @property
     def slots(self) -> int:
@@ -144,23 +172,36 @@ class SparkRunner:
         count = len(plan.stretch.segments)
         if not count:
             return []
-        task = SegmentTask(spec, plan, tables)
+        reporter = self._part_reporter(count)
+        task = SegmentTask(spec, plan, tables, self._with_key, reporter)
         if self._pool:  # of this thread: Spark keeps it apart from the others'
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         shuffle = count > 1 and SINKS.load(spec.sink.scheme).TRAITS.needs_shuffle
         try:
-            parts = min(count, tasks or count)
-            segments = self._session.range(0, count, 1, numPartitions=parts)
+            parts, first = min(count, tasks or count), plan.stretch.segments[0].ordinal
+            segments = self._session.range(first, first + count, 1, numPartitions=parts)
             if shuffle:
-                told = self._by_lane(task, segments, tasks or self.slots)
+                frame = self._by_lane(task, segments, tasks or self.slots)
             else:
-                told = segments.mapInArrow(task.__call__, RECEIPT_DDL)
-            rows = told.collect()
+                frame = segments.mapInArrow(task.__call__, RECEIPT_DDL)
+            rows = frame.collect()
         except Exception as err:
             raise as_error(err) from err
         finally:
             clear(self._spool)
         return list(read_receipts([r.asDict() for r in rows]))
+
+    def _part_reporter(self, count: int) -> PartReporter | None:
+        """Return where tasks tell that they are done; a single one tells it by its end."""
+        if self.on_part is None or count < 2:
+            return None
+        if self._parts is None:
+            self._parts = PartListener(self._session.sparkContext, self._part_done)
+        return self._parts.next_job()
+
+    def _part_done(self, ordinal: int, rows: int, size: int) -> None:
+        if self.on_part is not None:
+            self.on_part(ordinal, rows, size)
 
     def _by_lane(self, task: SegmentTask, segments: DataFrame, lanes: int) -> DataFrame:
         packets = segments.mapInArrow(PackTask(task, lanes, self._spool).__call__, PACKET_DDL)
@@ -169,6 +210,8 @@ class SparkRunner:
 
     def close(self) -> None:
         """Stop Spark and its Java process, unless others use the session, too."""
+        if self._parts is not None:
+            self._parts.close()
         if not self._pool:
             close_session(self._session)
         elif self._spool is not None:
@@ -178,12 +221,20 @@ class SparkRunner:
 class InProcessRunner:
     """Runs plans in this process, one segment after the other: for tests."""
 
+    on_part: Callable[[int, int, int], None] | None = None
+
     def run(
         self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
     ) -> list[Receipt]:
         """Run all segments of a plan and return their receipts."""
         task = SegmentTask(spec, plan, tables)
-        return [r for s in plan.stretch.segments for r in task.run(s.ordinal)]
+        receipts: list[Receipt] = []
+        for segment in plan.stretch.segments:
+            mine = list(task.run(segment.ordinal))
+            if self.on_part is not None:
+                self.on_part(segment.ordinal, sum(r.rows for r in mine), sum(r.bytes for r in mine))
+            receipts += [*mine, *task.counted()]
+        return receipts
 
     def close(self) -> None:
         """Nothing to let go."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 from zlib import crc32
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 from rowferry.change.plan import Receipt, Topic
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.packing import from_bytes, to_bytes
+from rowferry.spark.packet_spool import PacketSpool, fetch, spooling
 from rowferry.spark.receipts import RECEIPT, read_receipts, receipt_batch
-from rowferry.spark.spool import PacketSpool, fetch, spooling
 
 _PACKET = pa.schema(
     [
@@ -35,8 +35,14 @@ class LaneWork(Protocol):
     def pack(self, ordinal: int) -> Iterator[Packet | Receipt]:
         """Run one segment as far as its packets; receipts come last."""
 
+    def tell(self, ordinal: int, receipts: Sequence[Receipt]) -> None:
+        """Tell the driver that the packets of a segment are there."""
+
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Send packets; on return they are durable."""
+
+    def counted(self) -> list[Receipt]:
+        """Return what happened in this process, as receipts that have no output."""
 
 
 class PackTask:
@@ -50,19 +56,25 @@ class PackTask:
         """Run the segments whose ordinals come in; yield their packets, then their receipts."""
         for batch in batches:
             for ordinal in batch.column(0).to_numpy():
+                receipts: list[Receipt] = []
                 with spooling(self._spool) as spool:
-                    for found in self._task.pack(int(ordinal)):
-                        yield self._row(found, spool)
+                    for item in self._task.pack(int(ordinal)):
+                        if isinstance(item, Receipt):
+                            receipts.append(item)
+                        yield self._row(item, spool)
+                for counts in self._task.counted():
+                    yield self._row(counts, spool)
+                self._task.tell(int(ordinal), receipts)
 
-    def _row(self, found: Packet | Receipt, spool: PacketSpool) -> pa.RecordBatch:
-        if isinstance(found, Receipt):
-            payload = receipt_batch([found]).serialize()
-            row = (0, found.segment, _RECEIPTS_LAST, "", 0)
+    def _row(self, item: Packet | Receipt, spool: PacketSpool) -> pa.RecordBatch:
+        if isinstance(item, Receipt):
+            payload = receipt_batch([item]).serialize()
+            row = (0, item.segment, _RECEIPTS_LAST, "", 0)
         else:
-            lane = (crc32(found.topic.name.encode()) + found.partition) % self._lanes
-            payload = spool.put(to_bytes(found.messages))
-            where = (json.dumps(found.topic.to_json()), found.partition)
-            row = (lane, found.segment, found.number, *where)
+            lane = (crc32(item.topic.name.encode()) + item.partition) % self._lanes
+            payload = spool.put(to_bytes(item.messages))
+            where = (json.dumps(item.topic.to_json()), item.partition)
+            row = (lane, item.segment, item.number, *where)
         columns = [pa.array([one], kind) for one, kind in zip(row, _PACKET.types[:5], strict=True)]
         bounds = pa.array([0, payload.size], pa.int32()).buffers()[1]
         columns.append(pa.Array.from_buffers(pa.binary(), 1, [None, bounds, payload]))
@@ -78,10 +90,10 @@ class DeliverTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send the packets that come in, in their order; yield the receipts among them."""
         receipts: list[Receipt] = []
-        self._task.deliver(packets_of(self._found(batches), receipts))
-        yield receipt_batch(receipts)
+        self._task.deliver(packets_of(self._items(batches), receipts))
+        yield receipt_batch([*receipts, *self._task.counted()])
 
-    def _found(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Packet | Receipt]:
+    def _items(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Packet | Receipt]:
         for batch in batches:
             for at in range(batch.num_rows):
                 _, segment, number, topic, partition = (
@@ -95,9 +107,9 @@ class DeliverTask:
                     yield Packet(segment, number, where, partition, from_bytes(fetch(payload)))
 
 
-def packets_of(found: Iterator[Packet | Receipt], receipts: list[Receipt]) -> Iterator[Packet]:
+def packets_of(items: Iterator[Packet | Receipt], receipts: list[Receipt]) -> Iterator[Packet]:
     """Yield the packets; receipts go to the list."""
-    for one in found:
+    for one in items:
         if isinstance(one, Receipt):
             receipts.append(one)
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -28,8 +28,10 @@ from rowferry.downstream.rebuild.images import Remaining, shares
 from rowferry.downstream.rebuild.stored_feed import open_storage
 from rowferry.downstream.rebuild.table import TablePlan, plan_tables, rebuild_within
 from rowferry.errors import BadOption
+from rowferry.secrets.environment import sources_of_environment
 from rowferry.spark.failure import as_error
 from rowferry.spark.session import close_session, open_session
+from rowferry.spark.shipping import has_key, shipped
 from rowferry.spark.table_columns import OWN, as_batches, change_schema
 from rowferry.spark.versions import by_number, spark_schema
 
@@ -59,7 +61,7 @@ def read_table(
 
     Args:
         spark: the session; workers must have this package.
-        uri: the sink's URI, as the changefeed has it.
+        uri: the sink's URI, as the changefeed has it; its secrets may be references.
         table: `database.table`, as the files name it.
         as_of: a commit-ts; None: the checkpoint, or all that is visible where rows do not tell.
         config: the changefeed's configuration file.
@@ -72,7 +74,8 @@ def read_table(
         SinkDamaged: schema, index, metadata or data files are not as they must be.
     """
     name = TableId(*table.split(".", 1)) if isinstance(table, str) else table
-    (plan,) = plan_tables(open_storage(uri, config), [name], as_of, key)
+    feed = open_storage(uri, config, secrets=sources_of_environment())
+    (plan,) = plan_tables(feed, [name], as_of, key)
     return table_frame(spark, plan, native_times)
 
 
@@ -99,10 +102,22 @@ def worked_frame(
     readers = max(1, min(files, 4 * cores))
     parts = min(_MOST_SHARES, max(cores, 2 * files))
     numbers = spark.range(0, readers, 1, numPartitions=readers)
-    frames = numbers.mapInArrow(_ReadTask(plan, readers, parts).__call__, _FRAME_DDL)
+    plan = _with_values(plan, spark)
+    read = shipped(_ReadTask(plan, readers, parts), spark)
+    frames = numbers.mapInArrow(read, _FRAME_DDL)
     together = by_number(frames, min(parts, 2 * cores), "share")
-    merge = _MergeTask(plan, work)
-    return together.sortWithinPartitions("share").mapInArrow(merge.__call__, schema)
+    merge = shipped(_MergeTask(plan, work), spark)
+    return together.sortWithinPartitions("share").mapInArrow(merge, schema)
+
+
+def _with_values(plan: TablePlan, spark: SparkSession) -> TablePlan:
+    """Return a plan for tasks: with the values of its references, where nobody can read them.
+
+    Else tasks look for the values themselves.
+    """
+    if not has_key(spark.sparkContext.getConf()):
+        return plan
+    return replace(plan, spec=sources_of_environment().fixed_sink(plan.spec))
 
 
 def _row_schema(plan: TablePlan, native_times: bool) -> pa.Schema:
@@ -238,13 +253,13 @@ class _SmallTask:
         if rows is None:
             return _NOT_SMALL, b""
         parts = list(_in_spark_types(plan, rows, self._native_times))
-        found = pa.Table.from_batches(parts, _row_schema(plan, self._native_times))
+        table = pa.Table.from_batches(parts, _row_schema(plan, self._native_times))
         if self._folders:
-            _write_parquet(found, self._folders[place])
-            return found.num_rows, b""
-        names = plan.key or found.column_names
-        order = pc.sort_indices(found, [(n, "ascending") for n in names], null_placement="at_start")
-        return found.num_rows, _to_bytes(found.take(order[: self._most]))
+            _write_parquet(table, self._folders[place])
+            return table.num_rows, b""
+        names = plan.key or table.column_names
+        order = pc.sort_indices(table, [(n, "ascending") for n in names], null_placement="at_start")
+        return table.num_rows, _to_bytes(table.take(order[: self._most]))
 
 
 def _write_parquet(table: pa.Table, folder: Path) -> None:
@@ -324,13 +339,14 @@ class TableJob:
         self, plans: Sequence[TablePlan], folders: Sequence[Path], most: int, native_times: bool
     ) -> list[tuple[int, bytes]]:
         parts = min(len(plans), 4 * self._spark.sparkContext.defaultParallelism)
-        task = _SmallTask(plans, folders, most, native_times)
+        whole = [_with_values(plan, self._spark) for plan in plans]
+        task = shipped(_SmallTask(whole, folders, most, native_times), self._spark)
         numbers = self._spark.range(0, len(plans), 1, numPartitions=parts)
         try:
-            found = numbers.mapInArrow(task.__call__, _ANSWER_DDL).collect()
+            answers = numbers.mapInArrow(task, _ANSWER_DDL).collect()
         except Exception as err:
             raise as_error(err) from err
-        by_place = {row["place"]: (row["count"], bytes(row["frame"])) for row in found}
+        by_place = {row["place"]: (row["count"], bytes(row["frame"])) for row in answers}
         return [by_place[place] for place in range(len(plans))]
 
     def _shown(self, plan: TablePlan, most: int, native_times: bool) -> Rebuilt:

@@ -16,7 +16,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from rowferry.errors import EngineError
-from rowferry.spark import doors
+from rowferry.spark import doors, shipping
+from rowferry.spark.master import STANDALONE, master_away, refuse_absent_master
 from rowferry.spark.versions import (
     JAVA_GONE,
     JAVA_RAISED,
@@ -44,6 +45,7 @@ appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
 
+_STOPPED: Final = "stopped SparkContext"
 _room: Final = doors.Room()  # a process has one session at a time
 
 
@@ -62,9 +64,11 @@ def open_session(
         NoJava: the Java virtual machine did not start.
         WrongSpark: this version of Spark is not known.
         BadOption: the master wants a secret that was not given.
-        EngineError: Spark does not take the settings, or does not reach the master.
+        SparkMasterAway: no master of a Spark cluster answers.
+        EngineError: Spark does not take the settings.
     """
     check_release()
+    refuse_absent_master(master)  # Spark itself would try for more than a minute
     # Workers must run the same virtual environment, or they die at once.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -97,6 +101,7 @@ def open_session(
         "spark.log.level": "WARN",
     }
     every = {**ours, **settings, **entry, **_room.settings(master, settings)}
+    every |= shipping.key_setting(has_java())
     conf = SparkConf(loadDefaults=False).setAppName(name).setMaster(master)
     for key, value in every.items():
         if value and not doors.is_hidden(key):
@@ -110,11 +115,17 @@ def open_session(
         try:
             with _interrupts_left_alone():
                 context = SparkContext.getOrCreate(conf)
+            shipping.keep_apart(context)
             return SparkSession(context)  # which takes seconds, in which Ctrl-C may come
         except JAVA_RAISED as err:
             why = str(getattr(err, "java_exception", err)).partition("\n")[0]
             end_java()
             _room.clear()
+            if master.startswith(STANDALONE) and _STOPPED in why:
+                # It was there a moment ago: Spark has given it up, and says only what followed.
+                raise master_away(
+                    master, f"it did not take us in; see {log_dir / 'spark.log'}"
+                ) from None
             raise EngineError(
                 f"Spark did not start on {master}: {why}; check --spark-master and --spark-conf; "
                 f"details are in {log_dir / 'spark.log'}"

@@ -1,4 +1,4 @@
-"""One Spark session for all changefeeds of a server, and what is too small for a Spark job.
+"""One Spark session for all changefeeds of a process, and what is too small for a Spark job.
 
 A Spark job costs 0.1 to 0.2 s whatever it does, and a slot. Measured on two busy cores, from the
 log of MySQL to canal-json files: 10 to 1,000 rows take 3 ms of one core in the driver alone,
@@ -17,20 +17,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, Protocol
-
-from pyspark.sql import SparkSession
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rowferry.change.plan import Plan, Receipt, Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import Flow, assemble
+from rowferry.flow.parking import refusal_receipts
 from rowferry.spark.cores import allowed, spread
-from rowferry.spark.job import SparkRunner
 from rowferry.spark.lanes import packets_of
-from rowferry.spark.session import close_session
-from rowferry.spark.versions import java_process
 from rowferry.spec.changefeed import ChangefeedSpec
+
+if TYPE_CHECKING:  # imported when needed: many a run ends before it needs Spark
+    from pyspark.sql import SparkSession
+
+    from rowferry.spark.job import SparkRunner
 
 TINY_BYTES: Final = 512 << 10
 WARY_BYTES: Final = 4 << 20  # after an error: a target that may hang again should keep no slot
@@ -38,7 +40,9 @@ _FEW_SEGMENTS: Final = 8
 
 
 class Runs(Protocol):
-    """Runs plans."""
+    """Runs plans; `on_part` is called for each segment that is done: ordinal, rows, bytes."""
+
+    on_part: Callable[[int, int, int], None] | None
 
     def run(
         self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
@@ -54,6 +58,7 @@ class DriverRunner:
 
     def __init__(self) -> None:
         self._flows: dict[int, Flow] = {}
+        self.on_part: Callable[[int, int, int], None] | None = None
 
     def run(
         self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
@@ -62,7 +67,13 @@ class DriverRunner:
         if plan.spec_version not in self._flows:
             self._flows = {plan.spec_version: assemble(spec)}
         flow = self._flows[plan.spec_version]
-        return [r for s in plan.stretch.segments for r in _run_segment(flow, s, plan, tables)]
+        receipts: list[Receipt] = []
+        for segment in plan.stretch.segments:
+            mine = list(_run_segment(flow, segment, plan, tables))
+            if self.on_part is not None:
+                self.on_part(segment.ordinal, sum(r.rows for r in mine), sum(r.bytes for r in mine))
+            receipts += mine
+        return receipts
 
     def close(self) -> None:
         """Let connections go."""
@@ -77,13 +88,16 @@ def _run_segment(
     if not flow.sink.TRAITS.needs_shuffle:
         return flow.run_segment(*work)
     receipts: list[Receipt] = []
-    packets = packets_of(flow.pack_segment(*work), receipts)
-    flow.deliver(replace(p, micro_batch=plan.micro_batch, epoch=plan.epoch) for p in packets)
-    return iter(receipts)
+    packets = packets_of(flow.pack_segment(*work, plan.quarantine), receipts)
+    sent = (replace(p, micro_batch=plan.micro_batch, epoch=plan.epoch) for p in packets)
+    flow.deliver(sent, plan.quarantine)
+    return iter([*receipts, *refusal_receipts(flow.take_refused())])
 
 
 class RunsTasks(Protocol):
     """Runs plans as tasks in slots; see `SparkRunner`."""
+
+    on_part: Callable[[int, int, int], None] | None
 
     @property
     def slots(self) -> int:
@@ -105,17 +119,20 @@ class RunsTasks(Protocol):
 class Seats:
     """Who may have how many slots: a target that hangs must not keep everybody else waiting.
 
-    A changefeed never has all of them. Those whose last try failed come one after the other, with
-    one slot each, however many targets have gone away.
+    A changefeed never has all of them, unless it is `alone`. Those whose last try failed come one
+    after the other, with one slot each, however many targets have gone away.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool = False) -> None:
+        self._alone = alone
         self._of_the_failed = threading.Lock()
 
     @contextmanager
     def taken(self, slots: int, proven: bool) -> Iterator[int]:
         """Wait for a turn; the block may run so many tasks at once."""
-        if proven:
+        if self._alone:
+            yield slots
+        elif proven:
             yield max(1, slots - 1)
         else:
             with self._of_the_failed:
@@ -126,12 +143,35 @@ class EitherRunner:
     """Runs plans of one changefeed: tiny ones here, others as Spark jobs."""
 
     def __init__(
-        self, here: Runs, spark: Callable[[], RunsTasks], seats: Seats | None = None
+        self,
+        here: Runs,
+        spark: Callable[[], RunsTasks],
+        seats: Seats | None = None,
+        is_there: Callable[[bool], bool] = lambda needed: True,
     ) -> None:
+        """Make a runner; until Spark `is_there`, what is not tiny is carried out here as well.
+
+        It is asked before each segment, and told whether there is more than one: then Spark is
+        needed.
+        """
         self._here, self._open_spark = here, spark
         self._seats = seats or Seats()
+        self._is_there = is_there
         self._spark: RunsTasks | None = None
         self._proven = True  # the last try did not fail
+        self._on_part: Callable[[int, int, int], None] | None = None
+
+    @property
+    def on_part(self) -> Callable[[int, int, int], None] | None:
+        """Who is told of each segment that is done."""
+        return self._on_part
+
+    @on_part.setter
+    def on_part(self, tell: Callable[[int, int, int], None] | None) -> None:
+        self._on_part = tell
+        self._here.on_part = tell
+        if self._spark is not None:
+            self._spark.on_part = tell
 
     def run(
         self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
@@ -140,16 +180,33 @@ class EitherRunner:
         proven, self._proven = self._proven, False
         try:
             if is_small(plan, TINY_BYTES if proven else WARY_BYTES):
-                found = self._here.run(spec, plan, tables)
+                receipts = self._here.run(spec, plan, tables)
             else:
-                spark = self._spark = self._spark or self._open_spark()
-                with self._seats.taken(spark.slots, proven) as tasks:
-                    found = spark.run(spec, plan, tables, tasks)
+                receipts = self._run_large(spec, plan, tables, proven)
         except BaseException:
             self._close_spark()  # the session may be another one the next time
             raise
         self._proven = True
-        return found
+        return receipts
+
+    def _run_large(
+        self,
+        spec: ChangefeedSpec,
+        plan: Plan,
+        tables: Mapping[TableSlice, TableSchema],
+        proven: bool,
+    ) -> list[Receipt]:
+        """Run segments here while Spark starts, one after the other, and the rest as tasks."""
+        receipts: list[Receipt] = []
+        for place, segment in enumerate(plan.stretch.segments):
+            if self._is_there(len(plan.stretch.segments) > 1):
+                rest = _with_segments(plan, plan.stretch.segments[place:])
+                spark = self._spark = self._spark or self._open_spark()
+                spark.on_part = self._on_part
+                with self._seats.taken(spark.slots, proven) as tasks:
+                    return receipts + spark.run(spec, rest, tables, tasks)
+            receipts += self._here.run(spec, _with_segments(plan, (segment,)), tables)
+        return receipts
 
     def close(self) -> None:
         """Let go of both ways."""
@@ -162,6 +219,10 @@ class EitherRunner:
             self._spark = None
 
 
+def _with_segments(plan: Plan, segments: tuple[Segment, ...]) -> Plan:
+    return plan.with_(stretch=replace(plan.stretch, segments=segments))
+
+
 def is_small(plan: Plan, limit: int) -> bool:
     """Return whether all that a plan reads is known to be little."""
     segments = plan.stretch.segments
@@ -170,25 +231,40 @@ def is_small(plan: Plan, limit: int) -> bool:
 
 
 class SharedSpark:
-    """The session of a server, opened in the background and opened again if Java died."""
+    """A session that is opened in the background, and opened again if Java died."""
 
-    def __init__(self, open_session: Callable[[], SparkSession]) -> None:
+    def __init__(self, open_session: Callable[[], SparkSession], alone: bool = False) -> None:
+        """Open nothing yet; `alone`: one changefeed has all of it."""
         self._open = open_session
         self._processors = allowed()
-        self._seats = Seats()
+        self._seats = Seats(alone)
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._opener: threading.Thread | None = None
+        self._is_over = threading.Event()  # the first try to open it has come to an end
+        self._closing = False
 
     def start(self, on_error: Callable[[RowferryError], None]) -> None:
-        """Open the session in a thread of its own; `on_error` is called there if that fails."""
+        """Open the session in a thread of its own; `on_error` is called there if that fails.
+
+        On repeat: nothing.
+        """
 
         def open_now() -> None:
             try:
                 self.session()
-            except RowferryError as err:
+            except Exception as err:
+                if self._closing:  # Java was ended under its hands
+                    return
+                if not isinstance(err, RowferryError):
+                    raise
                 on_error(err)
+            finally:
+                self._is_over.set()
 
-        threading.Thread(target=open_now, name="spark", daemon=True).start()
+        if self._opener is None:
+            self._opener = threading.Thread(target=open_now, name="spark", daemon=True)
+            self._opener.start()
 
     def session(self) -> SparkSession:
         """Return the session; waits while it is being opened.
@@ -196,6 +272,8 @@ class SharedSpark:
         Raises:
             NoJava: Java did not start.
         """
+        from rowferry.spark.session import close_session
+
         with self._lock:
             if self._session is not None and not _is_alive(self._session):
                 close_session(self._session)
@@ -205,18 +283,59 @@ class SharedSpark:
                 self._session = self._open()
             return self._session
 
-    def runner(self, changefeed: str) -> EitherRunner:
-        """Return who runs the plans of one changefeed, with a fair share of the session."""
-        return EitherRunner(
-            DriverRunner(), lambda: SparkRunner(self.session(), changefeed), self._seats
-        )
+    def runner(
+        self, changefeed: str, meanwhile: Callable[[RowferryError], None] | None = None
+    ) -> EitherRunner:
+        """Return who runs the plans of one changefeed, with a fair share of the session.
+
+        With `meanwhile` it does not wait for Spark, but starts it when that is needed, and works by
+        itself until it is there; `meanwhile` is called as `on_error` of `start`.
+        """
+
+        def is_there(needed: bool) -> bool:
+            if meanwhile is not None and needed:
+                self.start(meanwhile)
+            return meanwhile is None or self._is_over.is_set()
+
+        def open_spark() -> RunsTasks:
+            return self.tasks(changefeed)
+
+        return EitherRunner(DriverRunner(), open_spark, self._seats, is_there)
+
+    def tasks(self, changefeed: str) -> SparkRunner:
+        """Return who runs all plans of one changefeed as tasks; waits until Spark is there."""
+        from rowferry.spark.job import SparkRunner
+
+        return SparkRunner(self.session(), changefeed)
 
     def close(self) -> None:
-        """Stop Spark."""
+        """Stop Spark, also while it starts."""
+        self._closing = True
+        if self._opener is None and self._session is None:
+            return
+        from rowferry.spark.session import close_session
+        from rowferry.spark.versions import end_java
+
+        while self._opener is not None and self._opener.is_alive():
+            end_java()  # as soon as there is one
+            self._opener.join(0.05)
         with self._lock:
             if self._session is not None:
                 close_session(self._session)
                 self._session = None
+
+
+def spark_for_one(
+    name: str, log_dir: Path, master: str, settings: Mapping[str, str]
+) -> SharedSpark:
+    """Return a session for a process with one changefeed; it is not opened yet."""
+
+    def open_now() -> SparkSession:
+        from rowferry.spark.session import open_session
+
+        return open_session(name, log_dir, master, settings)
+
+    return SharedSpark(open_now, alone=True)
 
 
 def with_a_spare(master: str) -> str:
@@ -224,13 +343,15 @@ def with_a_spare(master: str) -> str:
 
     One that is elsewhere has its own settings, and stays as it is.
     """
-    found = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
-    if found is None:
+    match = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    if match is None:
         return master
-    cores = os.cpu_count() or 1 if found[1] == "*" else int(found[1] or 1)
+    cores = os.cpu_count() or 1 if match[1] == "*" else int(match[1] or 1)
     return f"local[{cores + 1}]"
 
 
 def _is_alive(session: SparkSession) -> bool:
+    from rowferry.spark.versions import java_process
+
     java = java_process(session)
     return java is not None and java.poll() is None

@@ -12,12 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rowferry.change.chunk import Op, Rows
+from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import Column, TableSchema
 from rowferry.change.typed_columns import COMMIT_TS, OP, OP_NAMES, SEQ, column_type, typed
 from rowferry.errors import SourceUnsupported, TableAltered
 
+COMMIT_TIME: Final = "_commit_time"
 BEFORE: Final = "_before"
-OWN: Final = (OP, COMMIT_TS, SEQ, BEFORE)
+OWN: Final = (OP, COMMIT_TS, COMMIT_TIME, SEQ, BEFORE)
+_MOMENT: Final = pa.timestamp("us", "UTC")
 PIECE_BYTES: Final = 1 << 20  # small batches cross to Java faster than large ones
 
 
@@ -39,6 +42,7 @@ def change_schema(table: TableSchema, native_times: bool) -> pa.Schema:
             *columns,
             pa.field(OP, pa.string(), nullable=False),
             pa.field(COMMIT_TS, pa.int64(), nullable=False),
+            pa.field(COMMIT_TIME, _MOMENT, nullable=False),
             pa.field(SEQ, pa.int64(), nullable=False),
             pa.field(BEFORE, pa.struct(columns)),
         ]
@@ -72,9 +76,11 @@ def as_batches(rows: Rows, wanted: pa.Schema, native_times: bool) -> Iterator[pa
         if deletes.any():
             gone = pa.array(deletes)
             after = [pc.if_else(gone, b, a) for b, a in zip(images, after, strict=True)]
+    commit_ts = rows.batch.column("commit_ts").cast(pa.int64())
     ours = {
         OP: OP_NAMES.take(rows.batch.column("op")),
-        COMMIT_TS: rows.batch.column("commit_ts").cast(pa.int64()),
+        COMMIT_TS: commit_ts,
+        COMMIT_TIME: _moments(commit_ts),
         SEQ: rows.batch.column("seq"),
         BEFORE: before,
     }
@@ -85,20 +91,25 @@ def as_batches(rows: Rows, wanted: pa.Schema, native_times: bool) -> Iterator[pa
         yield batch.slice(start, count)
 
 
+def _moments(commit_ts: pa.Array) -> pa.Array:
+    """Return when transactions were committed: the milliseconds in their commit-ts."""
+    return pc.shift_right(commit_ts, PHYSICAL_SHIFT).cast(pa.timestamp("ms", "UTC")).cast(_MOMENT)
+
+
 def _images(
     image: pa.StructArray, table: TableSchema, fields: list[pa.Field], native_times: bool
 ) -> list[pa.Array]:
     """Return an image's columns by the wanted fields; a NULL image is NULL in all of them."""
     held = dict(zip((f.name.lower() for f in image.type), image.flatten(), strict=True))
-    found = []
+    columns = []
     for field in fields:
         column, values = table.by_name.get(field.name.lower()), held.get(field.name.lower())
         if column is None or values is None:
-            found.append(pa.nulls(len(image), field.type))
+            columns.append(pa.nulls(len(image), field.type))
             continue
         own = typed(values, column, table, native_times)
-        found.append(_fitted(own, field.type, column, table))
-    return found
+        columns.append(_fitted(own, field.type, column, table))
+    return columns
 
 
 def _fitted(values: pa.Array, wanted: pa.DataType, column: Column, table: TableSchema) -> pa.Array:

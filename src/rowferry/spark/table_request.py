@@ -12,9 +12,9 @@ from rowferry.errors import BadOption, NoSuchTable, OptionsConflict, UnknownOpti
 from rowferry.flow.assemble import decisions_of, sink_traits
 from rowferry.flow.capture.contract import Source
 from rowferry.flow.decide.decisions import Decisions
-from rowferry.flow.decide.table_filter import is_system_database
 from rowferry.flow.sink.blackhole import NOWHERE
 from rowferry.registry import SOURCES
+from rowferry.secrets.environment import sources_of_environment
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import (
@@ -33,7 +33,7 @@ SOURCE: Final = Option(
     text(),
     "",
     "The source's URI, as `rowferry run --source` takes it: `mysql://…`, `mariadb://…`, "
-    "`range://…`. Needed.",
+    "`range://…`; its password may be a reference. Needed.",
     secret=True,
 )
 TABLE: Final = Option(
@@ -74,7 +74,8 @@ class TableRequest:
     """One table of one source, and how it is wanted.
 
     Attributes:
-        spec: the source with its options, and a filter that keeps this table alone.
+        spec: the source with its options, and a filter that keeps this table alone; where a secret
+            is elsewhere, it holds the reference.
         starts_now: rows that are there already are not wanted.
         native_times: dates and times as Spark's types.
         stretch_bytes: about how much one micro-batch takes.
@@ -87,8 +88,12 @@ class TableRequest:
     stretch_bytes: int
 
     def source(self) -> Source:
-        """Return the source; opens nothing."""
-        return SOURCES.load(self.spec.source.scheme)(self.spec)
+        """Return the source; opens nothing.
+
+        Raises:
+            SecretMissing: what a reference names cannot be had here.
+        """
+        return source_of(self.spec)
 
     def decision(self) -> Decisions:
         """Return the policy that captures the one table, also without a key."""
@@ -101,15 +106,24 @@ class TableRequest:
             NoSuchTable: there is none of that name.
             RowferryError: the source cannot be read; the words say what to do.
         """
-        if is_system_database(self.table.database):
+        if self.source().DIALECT.is_system_database(self.table.database):
             raise NoSuchTable(f"table = {self.table}: system databases are not captured")
-        for found in self.source().probe(self.decision()):
-            if found.id == self.table:
-                return found
+        for table in self.source().probe(self.decision()):
+            if table.id == self.table:
+                return table
         raise NoSuchTable(
             f"table = {self.table}: {self.spec.source} has no such table; correct the name (upper "
             "and lower case count), or create it first"
         )
+
+
+def source_of(spec: ChangefeedSpec) -> Source:
+    """Return the source of settings, with the secrets that they refer to.
+
+    Raises:
+        SecretMissing: one cannot be had in this process.
+    """
+    return SOURCES.load(spec.source.scheme)(sources_of_environment().resolved(spec))
 
 
 def read_request(options: Mapping[str, str], feed: str) -> TableRequest:
@@ -154,14 +168,14 @@ def read_request(options: Mapping[str, str], feed: str) -> TableRequest:
 
 
 def _table_id(written: str) -> TableId:
-    found = _NAME.fullmatch(written.strip())
-    if found is None:
+    match = _NAME.fullmatch(written.strip())
+    if match is None:
         raise BadOption(
             f"table = {written!r} is not database.table; a name with a point or a backquote in it "
             "stands in backquotes: `my.database`.`my table`"
         )
-    parts = (found[1] or found[2], found[3] or found[4])
-    quoted = (found[1], found[3])
+    parts = (match[1] or match[2], match[3] or match[4])
+    quoted = (match[1], match[3])
     return TableId(*(p.replace("``", "`") if q else p for p, q in zip(parts, quoted, strict=True)))
 
 

@@ -1,7 +1,9 @@
 """One table's changes, planned stretch by stretch for Spark, which keeps the offsets.
 
-An offset holds everything: the source's state behind a stretch, and the stretch's own segments.
-So a batch that Spark runs again, in another process, reads exactly what was planned the first time.
+An offset holds the source's state behind a stretch, and where the stretch's own segments lie. So a
+batch that Spark runs again, in another process, reads exactly what was planned the first time.
+Spark writes offsets into checkpoints, logs and reports of progress, where nobody expects rows: an
+offset holds places in the log, never the log's bytes.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.json_form import JsonForm
 from rowferry.change.plan import Again, Segment, Stretch
 from rowferry.change.position import RangeProgress, physical_ms
 from rowferry.change.table import TableSchema
@@ -24,7 +27,8 @@ from rowferry.spark.table_request import TableRequest
 
 LOG = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 32 << 20
-CARRY_BYTES: Final = 100 << 10  # of a stretch's own bytes, so that offsets stay small
+CARRY_BYTES: Final = 100 << 10  # of a stretch's own bytes: tasks get few along, and fetch many
+_KEPT_STRETCHES: Final = 2  # whose bytes are kept here: the one that runs, and one behind it
 IDLE_S: Final = 60.0  # an offset that stands still would fall behind what the source keeps
 
 _EMPTYING: Final = frozenset(
@@ -40,14 +44,14 @@ Form = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Offset:
+class Offset(JsonForm):
     """A place between two stretches, and the stretch before it.
 
     Attributes:
         feed: the name under which the source knows this query; empty: it has none yet.
         after: the digest of the offset that the stretch begins at.
         position, ranges, versions: what a planner needs to go on; empty: from the beginning.
-        segments: the stretch.
+        segments: the stretch, without bytes of the log; offsets from before 0.1.0 may have them.
         stop: why the query that reads the stretch must not go on behind it; empty: it may.
     """
 
@@ -61,32 +65,12 @@ class Offset:
 
     def to_json(self) -> Form:
         """Return the JSON form; `from_json` reads it back."""
-        if self.position is None:
-            return {}
-        return {
-            "feed": self.feed,
-            "after": self.after,
-            "position": self.position,
-            "ranges": [r.to_json() for r in self.ranges],
-            "versions": [v.to_json() for v in self.versions],
-            "segments": [s.to_json() for s in self.segments],
-            "stop": self.stop,
-        }
+        return {} if self.position is None else super().to_json()
 
     @classmethod
-    def from_json(cls, form: Form) -> Offset:
+    def from_json(cls, form: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote."""
-        if not form:
-            return cls()
-        return cls(
-            feed=form["feed"],
-            after=form["after"],
-            position=form["position"],
-            ranges=tuple(RangeProgress.from_json(r) for r in form["ranges"]),
-            versions=tuple(TableSchema.from_json(v) for v in form["versions"]),
-            segments=tuple(Segment.from_json(s) for s in form["segments"]),
-            stop=form["stop"],
-        )
+        return super().from_json(form) if form else cls()
 
     def tables_of(self, segment: Segment) -> list[TableSchema]:
         """Return the definitions of a segment's slices, in their order."""
@@ -133,6 +117,8 @@ class Stretches:
         self._position: Form | None = None
         self._answer: tuple[str, Form] | None = None  # digest of a start, and what followed
         self._answered_at = 0.0
+        # By the digest of their end: a stretch's segments with the bytes that the planner has read.
+        self._read_ahead: dict[str, tuple[Segment, ...]] = {}
         self._stopped_at = ""  # digest of an offset behind which this query must not go on
         self._admitted: set[tuple[int, int]] = set()
         self._bounded = False
@@ -170,6 +156,7 @@ class Stretches:
             return start
         end = self._offset(here, segments, stop).to_json()
         self._at, self._answer, self._answered_at = digest(end), (here, end), time.monotonic()
+        self._keep(segments)
         if stop:
             self._stopped_at = self._at
         return end
@@ -188,7 +175,8 @@ class Stretches:
         if behind.stop:
             self._stopped_at = digest(end)
         self._admit(version for s in behind.segments for version in behind.tables_of(s))
-        return [(s, behind.tables_of(s)) for s in behind.segments]
+        segments = self._read_ahead.get(digest(end), behind.segments)
+        return [(s, behind.tables_of(s)) for s in segments]
 
     def close(self) -> None:
         """Let connections go; the next use opens them again."""
@@ -217,20 +205,20 @@ class Stretches:
         if not self._bounded:
             self._target_ms = None
         assert self._planner is not None
-        found: list[Segment] = []
+        segments: list[Segment] = []
         try:
             while True:
                 stretch = self._planner.plan(self._appetite)
-                found += self._take(stretch)
+                segments += self._take(stretch)
                 stop = self._why_stop(stretch)
                 self._caught_up = self._is_caught_up(stretch)
-                enough = bool(found) and not everything
+                enough = bool(segments) and not everything
                 if stop or enough or self._caught_up or not (self._bounded or everything):
                     break
         except BaseException:
             self.close()  # it has moved on past what nobody will record
             raise
-        return [replace(s, ordinal=place) for place, s in enumerate(found)], stop
+        return [replace(s, ordinal=place) for place, s in enumerate(segments)], stop
 
     def _take(self, stretch: Stretch) -> list[Segment]:
         """Note what a stretch says of the source's state; return the segments that are wanted."""
@@ -275,10 +263,15 @@ class Stretches:
         idle = time.monotonic() - self._answered_at > IDLE_S
         return idle and not self._bounded
 
-    def _offset(self, after: str, segments: list[Segment], stop: str) -> Offset:
+    def _keep(self, segments: list[Segment]) -> None:
+        """Keep the bytes of the stretch that was just planned, if few: its tasks fetch nothing."""
         size = sum(len(s.payload) for s in segments)
-        if size > CARRY_BYTES:
-            segments = [replace(s, payload=b"") for s in segments]
+        if 0 < size <= CARRY_BYTES:
+            self._read_ahead[self._at] = tuple(segments)
+        while len(self._read_ahead) > _KEPT_STRETCHES:
+            del self._read_ahead[next(iter(self._read_ahead))]
+
+    def _offset(self, after: str, segments: list[Segment], stop: str) -> Offset:
         used = {(x.table_id, x.version) for s in segments for x in s.slices}
         # The one in force at the position, and one that was met already in what was read ahead.
         newest = sorted(self._versions, key=lambda key: key[1])[-2:]
@@ -289,7 +282,7 @@ class Stretches:
             position=self._position,
             ranges=tuple(self._ranges.values()),
             versions=tuple(versions),
-            segments=tuple(segments),
+            segments=tuple(replace(s, payload=b"") for s in segments),
             stop=stop,
         )
 

@@ -14,13 +14,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from rowferry.downstream.verify.comparison import A, Comparison
+from rowferry.downstream.verify.lake import LakeTable
 from rowferry.downstream.verify.ranges import Ranges
-from rowferry.downstream.verify.side import DatabaseTable, SideTable
+from rowferry.downstream.verify.side import DatabaseTable, SideTable, StoredTable
 from rowferry.downstream.verify.work import Differences, Sums, compare, joined, measure, pick
 from rowferry.mysql.key_ranges import Chunk
 from rowferry.spark.failure import as_error
 from rowferry.spark.rebuild_table import ShareWork, worked_frame
 from rowferry.spark.session import close_session, open_session
+from rowferry.spark.shipping import shipped
 from rowferry.spark.versions import by_number
 
 _SUMS: Final = pa.schema([("side", pa.int32()), ("frame", pa.binary())])
@@ -29,8 +31,8 @@ _FRAME: Final = pa.schema([("number", pa.int32()), ("side", pa.int32()), ("frame
 _FRAME_DDL: Final = "number int, side int, frame binary"
 _RANGES: Final = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("chunks", pa.string())])
 _RANGES_DDL: Final = "a bigint, b bigint, chunks string"
-_FOUND: Final = pa.schema([(name, pa.binary()) for name in ("a", "b", "old", "new")])
-_FOUND_DDL: Final = "a binary, b binary, old binary, new binary"
+_DIFFERENCES: Final = pa.schema([(name, pa.binary()) for name in ("a", "b", "old", "new")])
+_DIFFERENCES_DDL: Final = "a binary, b binary, old binary, new binary"
 
 Shares = Iterator[pa.Table]
 
@@ -51,9 +53,10 @@ class SparkVerifyRunner:
         count = len(ranges.tables[A].chunks)
         parts = min(count, 4 * self._cores)
         numbers = self._spark.range(0, count, 1, numPartitions=parts)
-        rows = _collected(numbers.mapInArrow(_RangeTask(ranges).__call__, _RANGES_DDL))
-        found = [Chunk.from_json(form) for row in rows for form in json.loads(row["chunks"])]
-        return (sum(row["a"] for row in rows), sum(row["b"] for row in rows)), found
+        task = shipped(_RangeTask(ranges), self._spark)
+        rows = _collected(numbers.mapInArrow(task, _RANGES_DDL))
+        chunks = [Chunk.from_json(form) for row in rows for form in json.loads(row["chunks"])]
+        return (sum(row["a"] for row in rows), sum(row["b"] for row in rows)), chunks
 
     def sums(
         self, comparison: Comparison, tables: tuple[SideTable, SideTable], buckets: int
@@ -67,10 +70,10 @@ class SparkVerifyRunner:
             self._worked(comparison, side, table, _SumWork(comparison, side, buckets), _SUMS_DDL)
             for side, table in enumerate(tables)
         )
-        found = Sums.empty(buckets), Sums.empty(buckets)
+        totals = Sums.empty(buckets), Sums.empty(buckets)
         for row in _collected(a.union(b)):
-            found[row["side"]].merge(Sums.from_bytes(bytes(row["frame"])))
-        return found
+            totals[row["side"]].merge(Sums.from_bytes(bytes(row["frame"])))
+        return totals
 
     def differences(
         self,
@@ -89,9 +92,10 @@ class SparkVerifyRunner:
         )
         parts = min(int(groups.max()) + 1, 4 * self._cores)
         in_order = by_number(a.union(b), parts, "number").sortWithinPartitions("number", "side")
-        found = in_order.mapInArrow(_CompareTask(comparison).__call__, _FOUND_DDL)
+        task = shipped(_CompareTask(comparison), self._spark)
+        frames = in_order.mapInArrow(task, _DIFFERENCES_DDL)
         try:
-            for row in found.toLocalIterator(prefetchPartitions=True):
+            for row in frames.toLocalIterator(prefetchPartitions=True):
                 yield Differences.from_bytes([bytes(frame) for frame in row])
         except Exception as err:
             raise as_error(err) from err
@@ -104,13 +108,13 @@ class SparkVerifyRunner:
         work: ShareWork,
         ddl: str,
     ) -> DataFrame:
-        if not isinstance(table, DatabaseTable):
+        if isinstance(table, StoredTable):
             return worked_frame(self._spark, table.plan, work, ddl)
-        count = len(table.chunks)
+        count = table.pieces
         parts = max(1, min(count, 4 * self._cores))
         numbers = self._spark.range(0, count, 1, numPartitions=parts)
-        task = _ReadTask(table, comparison.wanted(side), work)
-        return numbers.mapInArrow(task.__call__, ddl)
+        task = shipped(_ReadTask(table, comparison.wanted(side), work), self._spark)
+        return numbers.mapInArrow(task, ddl)
 
 
 class _RangeTask:
@@ -121,17 +125,19 @@ class _RangeTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            (a, b), found = self._ranges.differing(batch.column(0).to_pylist())
-            told = pa.array([json.dumps([c.to_json() for c in found])])
-            yield pa.RecordBatch.from_arrays([pa.array([a]), pa.array([b]), told], schema=_RANGES)
+            (a, b), chunks = self._ranges.differing(batch.column(0).to_pylist())
+            chunk_texts = pa.array([json.dumps([c.to_json() for c in chunks])])
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([a]), pa.array([b]), chunk_texts], schema=_RANGES
+            )
 
 
 class _ReadTask:
-    """What a task runs on some key ranges of a server's table."""
+    """What a task runs on some key ranges of a server's table, or files of a lake's."""
 
     def __init__(
         self,
-        table: DatabaseTable,
+        table: DatabaseTable | LakeTable,
         wanted: tuple[str, ...],
         work: ShareWork,
     ) -> None:
@@ -152,8 +158,8 @@ class _SumWork:
         self._comparison, self._side, self._buckets = comparison, side, buckets
 
     def __call__(self, shares: Shares) -> Iterator[pa.RecordBatch]:
-        found = measure(self._comparison, self._side, self._buckets, shares)
-        columns = [pa.array([self._side], pa.int32()), pa.array([found.to_bytes()], pa.binary())]
+        sums = measure(self._comparison, self._side, self._buckets, shares)
+        columns = [pa.array([self._side], pa.int32()), pa.array([sums.to_bytes()], pa.binary())]
         yield pa.RecordBatch.from_arrays(columns, schema=_SUMS)
 
 
@@ -194,10 +200,10 @@ class _CompareTask:
         if not any(frames):
             return
         a, b = (joined(self._comparison, side, some) for side, some in enumerate(frames))
-        found = compare(self._comparison, a, b)
-        if len(found):
-            columns = [pa.array([frame], pa.binary()) for frame in found.to_bytes()]
-            yield pa.RecordBatch.from_arrays(columns, schema=_FOUND)
+        differences = compare(self._comparison, a, b)
+        if len(differences):
+            columns = [pa.array([frame], pa.binary()) for frame in differences.to_bytes()]
+            yield pa.RecordBatch.from_arrays(columns, schema=_DIFFERENCES)
 
 
 def _collected(frame: DataFrame) -> list[Any]:

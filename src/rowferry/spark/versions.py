@@ -6,9 +6,11 @@ version of Spark is met here and nowhere else.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +19,16 @@ import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.accumulators import Accumulator, _accumulatorRegistry
+from pyspark.errors import AnalysisException, PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from rowferry.errors import NoJava, WrongSpark
+from rowferry.errors import NoJava, RowferryError, WrongSpark
 from rowferry.spark.doors import private_file
 
 OLDEST: Final = (4, 0)
@@ -113,6 +117,11 @@ def scratch_folder(session: SparkSession) -> str:
     return str(session.sparkContext._temp_dir)
 
 
+def forget_accumulator(one: Accumulator[Any]) -> None:
+    """Let PySpark forget an accumulator: it keeps every one for ever."""
+    _accumulatorRegistry.pop(one.aid, None)
+
+
 def serve_workers() -> None:
     """Fork workers as Spark's own daemon does, until Spark ends."""
     from pyspark import daemon  # only a daemon's process may load it
@@ -149,12 +158,12 @@ def by_number(frame: DataFrame, parts: int, column: str) -> DataFrame:
 @lru_cache(maxsize=64)
 def _hashed_to(parts: int) -> tuple[int, ...]:
     """Return for each partition an integer that Spark's hash brings there."""
-    found: dict[int, int] = {}
+    by_partition: dict[int, int] = {}
     number = 0
-    while len(found) < parts:
-        found.setdefault(spark_hash(number) % parts, number)
+    while len(by_partition) < parts:
+        by_partition.setdefault(spark_hash(number) % parts, number)
         number += 1
-    return tuple(found[part] for part in range(parts))
+    return tuple(by_partition[part] for part in range(parts))
 
 
 def spark_hash(number: int) -> int:
@@ -170,6 +179,32 @@ def _turned(word: int, bits: int) -> int:
     """Turn a word of 32 bits to the left."""
     word &= _WORD
     return ((word << bits) | (word >> (32 - bits))) & _WORD
+
+
+# --- data sources --------------------------------------------------------------------------------
+
+
+def make_known(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make a data source known to a session, unless Spark has found its module by itself."""
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as err:
+        if err.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+@contextmanager
+def words_alone() -> Iterator[None]:
+    """Let an error of ours reach Spark's user as its one line, without Python's traceback.
+
+    For code that runs in a worker of Spark, which ends with the error: Spark asks this variable
+    of the process when it writes down why.
+    """
+    try:
+        yield
+    except RowferryError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 # --- streams -------------------------------------------------------------------------------------

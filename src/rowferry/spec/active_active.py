@@ -16,10 +16,10 @@ def _interval() -> OptionShape[timedelta]:
     any_duration = duration()
 
     def parse(value: Any) -> timedelta:
-        found = any_duration.parse(value)
-        if found <= timedelta(0):
+        interval = any_duration.parse(value)
+        if interval <= timedelta(0):
             raise ValueError("the active-active-progress-interval must be larger than 0")
-        return found
+        return interval
 
     return OptionShape("a duration above 0, such as 30m", parse)
 
@@ -101,15 +101,15 @@ def check_active_active(spec: ChangefeedSpec, sink: SinkTraits) -> None:
     Raises:
         OptionsConflict: the mode is on, and something that it needs is missing or in its way.
     """
-    found = read_active_active(spec)
-    if not found.enabled:
+    mode = read_active_active(spec)
+    if not mode.enabled:
         return
     if not sink.keeps_newest:
         raise OptionsConflict(
             "enable-active-active works with a MySQL or TiDB sink only, not with "
             f"{spec.sink.scheme}://; use such a sink, or leave it out"
         )
-    if not found.bdr_mode:
+    if not mode.bdr_mode:
         raise OptionsConflict(
             "enable-active-active with mysql-class downstream requires bdr-mode to be true: "
             "without it each cluster would get its own writes back; set bdr-mode = true"

@@ -15,9 +15,10 @@ from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_
 from rowferry.spec.check import check_config, check_parameters
 from rowferry.spec.config_file import inline_rule_files, read_config
 from rowferry.spec.dispatch_rules import DISPATCHERS, idle_rule_notices
-from rowferry.spec.feed_options import own_tables
+from rowferry.spec.feed_options import RAW_CHANGES, own_tables, raw_changes_table
 from rowferry.spec.legacy import modernise, protocol_notice
 from rowferry.spec.option import OptionTable
+from rowferry.spec.quarantine import check_quarantine
 from rowferry.spec.sink_traits import SinkLookup, SinkTraits, check_atomicity, check_protocol
 from rowferry.spec.sync_point import check_sync_point
 from rowferry.spec.uri import Uri
@@ -70,8 +71,8 @@ def build_spec(
     spec = replace(spec, changefeed_id=check_changefeed_id(name))
     traits = sinks(target.scheme)
     _check_names(spec, traits)
-    found = tuple(tables(spec) if callable(tables) else tables)
-    notices += _check(spec, traits, found, file)
+    option_tables = tuple(tables(spec) if callable(tables) else tables)
+    notices += _check(spec, traits, option_tables, file)
     check_target_ts(target_ts, spec.start_ts)
     return replace(spec, config=inline_rule_files(spec.config)), notices
 
@@ -94,16 +95,16 @@ def check_target_ts(target_ts: int, reached: int) -> None:
 
 def _modern(config: str | Path | Mapping[str, Any] | None, notices: list[str]) -> dict[str, Any]:
     raw = config if isinstance(config, Mapping) else {} if config is None else read_config(config)
-    content, told = modernise(raw)
-    notices += told
+    content, deprecations = modernise(raw)
+    notices += deprecations
     return content
 
 
 def _check_names(spec: ChangefeedSpec, sink: SinkTraits) -> None:
     """Check what the sink decides alone, before any option table is looked up."""
     for key, check in (("protocol", check_protocol), ("transaction-atomicity", check_atomicity)):
-        found = spec.written(spec.sink, "sink", key)
-        check(sink, spec.sink.scheme, "" if found is None else str(found))
+        value = spec.written(spec.sink, "sink", key)
+        check(sink, spec.sink.scheme, "" if value is None else str(value))
 
 
 def _check(
@@ -114,6 +115,9 @@ def _check(
     of_sink = [t for t in (*own_tables(sink), *tables) if t not in of_source]
     _in_file(file, lambda: check_active_active(spec, sink))
     _in_file(file, lambda: check_sync_point(spec, sink))
+    raw = raw_changes_table(sink)
+    is_raw = raw is not None and bool(spec.options(raw)[RAW_CHANGES])
+    _in_file(file, lambda: check_quarantine(spec, sink, is_raw))
     notices = _in_file(file, lambda: check_config(spec.config, [*of_source, *of_sink], readers))
     if not sink.has_topics:
         notices += idle_rule_notices(spec.section("sink").get(DISPATCHERS.key, ()))
@@ -123,8 +127,8 @@ def _check(
     )
     notices += _overridden(spec.source, spec, of_source) + _overridden(spec.sink, spec, of_sink)
     for text in (spec.sink.parameter("protocol"), spec.section("sink").get("protocol", "")):
-        if told := protocol_notice(text):
-            notices.append(told)
+        if notice := protocol_notice(text):
+            notices.append(notice)
     return list(dict.fromkeys(notices))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, overload
 
+from rowferry.change.json_form import FormRules, JsonForm
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import Options, OptionTable, Section, read_options
 from rowferry.spec.uri import Uri
@@ -17,18 +18,27 @@ NO_PLACE: Final = "none://none/"
 
 
 @dataclass(frozen=True)
-class ChangefeedSpec:
+class ChangefeedSpec(JsonForm):
     """What to read, where to write, and how.
 
     `config` is the configuration file's content with TiCDC's key names, as nested mappings. Stages
     ask for their own section with `options(TABLE)`: the file's, overridden by URI parameters.
     """
 
+    FORM = FormRules(
+        brief=True,
+        ways={
+            "source": (Uri.reveal, lambda text: Uri.parse(text, "source")),
+            "sink": (Uri.reveal, lambda text: Uri.parse(text, "sink")),
+        },
+    )
+
     changefeed_id: str
     source: Uri
     sink: Uri
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # it may hold secrets
     target_ts: int = 0  # it ends when everything up to here was delivered; 0: never
+    managed_by: str = ""  # the owner of the file that declares it; empty: no file does
 
     @property
     def protocol(self) -> str:
@@ -73,24 +83,3 @@ class ChangefeedSpec:
             if key in known and known[key].uri:
                 raw[key] = value
         return read_options(table, raw) if isinstance(table, OptionTable) else table.read(raw)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, secrets included (it goes to the meta database and to tasks)."""
-        return {
-            "changefeed_id": self.changefeed_id,
-            "source": self.source.reveal(),
-            "sink": self.sink.reveal(),
-            "config": dict(self.config),
-            **({"target_ts": self.target_ts} if self.target_ts else {}),
-        }
-
-    @classmethod
-    def from_json(cls, form: Mapping[str, Any]) -> ChangefeedSpec:
-        """Read what `to_json` wrote."""
-        return cls(
-            changefeed_id=form["changefeed_id"],
-            source=Uri.parse(form["source"], "source"),
-            sink=Uri.parse(form["sink"], "sink"),
-            config=form["config"],
-            target_ts=form.get("target_ts", 0),
-        )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from rowferry.errors import BadConfigFile, BadFilterRule
+from rowferry.errors import BadConfigFile, BadFilterRule, BadOption
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -31,16 +31,46 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise BadConfigFile(f"{path}: cannot be read: {err.strerror or err}") from None
     except UnicodeDecodeError as err:
         raise BadConfigFile(f"{path}: not UTF-8 text (at byte {err.start})") from None
+    return _content(text, parse, str(path))
+
+
+def parse_config(text: str, kind: str, name: str) -> dict[str, Any]:
+    """Return a text's content, as `read_config` does; `kind` is `toml`, `yaml` or `json`.
+
+    Raises:
+        BadConfigFile: as `read_config` does; `name` says in it where the text comes from.
+    """
+    parse = _PARSERS.get(f".{kind.lower()}")
+    if parse is None:
+        known = ", ".join(sorted(ending[1:] for ending in _PARSERS))
+        raise BadConfigFile(f"{name}: unknown type {kind!r}; use one of {known}")
+    return _content(text, parse, name)
+
+
+def _content(text: str, parse: Callable[[str], Any], name: str) -> dict[str, Any]:
     try:
-        found = parse(text)
-        if found is None:
+        document = parse(text)
+        if document is None:
             return {}
-        plain = _plain(found, str(path), "")
+        plain = _plain(document, name, "")
     except (ValueError, yaml.YAMLError, RecursionError) as err:
-        raise BadConfigFile(f"{path}: {_reason(err)}") from None
+        raise BadConfigFile(f"{name}: {_reason(err)}") from None
     if not isinstance(plain, dict):
-        raise BadConfigFile(f"{path}: must hold keys with values, not {type(found).__name__}")
+        raise BadConfigFile(f"{name}: must hold keys with values, not {type(document).__name__}")
     return plain
+
+
+def write_config(content: Mapping[str, Any], kind: str, option: str) -> str:
+    """Return a content as text that `parse_config` reads back; keys keep their order.
+
+    Raises:
+        BadOption: no such kind is written; `option` says where it was asked for.
+    """
+    write = _WRITERS.get(f".{kind.lower()}")
+    if write is None:
+        known = " | ".join(sorted(ending[1:] for ending in _WRITERS))
+        raise BadOption(f"{option} {kind!r}: allowed: {known}")
+    return write(content)
 
 
 def inline_rule_files(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,12 +130,12 @@ def read_rule_file(name: str) -> list[str]:
 
 
 def _json(text: str) -> Any:
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [k for k, _ in found]
+    def pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [k for k, _ in members]
         twice = next((k for k in keys if keys.count(k) > 1), None)
         if twice is not None:
             raise ValueError(f"the key {twice!r} is given twice")
-        return dict(found)
+        return dict(members)
 
     return json.loads(text, object_pairs_hook=pairs) if text.strip() else None
 
@@ -137,6 +167,22 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
+def _as_json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _as_yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(
+        content, sort_keys=False, allow_unicode=True, default_flow_style=False, width=1000
+    )
+
+
+_WRITERS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
+    ".json": _as_json,
+    ".yaml": _as_yaml,
+}
+
+
 def _reason(err: Exception) -> str:
     if isinstance(err, yaml.MarkedYAMLError) and err.problem_mark is not None:
         mark = err.problem_mark
@@ -149,7 +195,7 @@ def _reason(err: Exception) -> str:
 def _plain(value: Any, file: str, path: str) -> Any:
     """Return the value without nulls; refuse what the meta database could not store as JSON."""
     if isinstance(value, dict):
-        found: dict[str, Any] = {}
+        plain: dict[str, Any] = {}
         for key, inner in value.items():
             # YAML reads the unquoted key `null` of [sink.csv] as nothing.
             name = "null" if key is None else key
@@ -158,8 +204,8 @@ def _plain(value: Any, file: str, path: str) -> Any:
                     f"{file}: the key {key!r} under {path or 'the top'} is not text"
                 )
             if inner is not None:
-                found[name] = _plain(inner, file, f"{path}.{name}" if path else name)
-        return found
+                plain[name] = _plain(inner, file, f"{path}.{name}" if path else name)
+        return plain
     if isinstance(value, list):
         return [_plain(inner, file, f"{path}[{i}]") for i, inner in enumerate(value)]
     if isinstance(value, str | bool | int | float):

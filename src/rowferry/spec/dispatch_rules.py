@@ -6,21 +6,13 @@ the rest. This module reads the list's shape only; what the texts mean is each s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rowferry.errors import BadDispatchRule, UnknownOption
+from rowferry.errors import BadDispatchRule
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import (
-    Option,
-    OptionShape,
-    OptionTable,
-    expression,
-    text,
-    texts,
-    unknown_words,
-)
+from rowferry.spec.matched_rules import matched_rules
+from rowferry.spec.option import Option, OptionTable, expression
 
 _PATH: Final = "sink.dispatchers"
 
@@ -54,44 +46,12 @@ class DispatchRule:
         return f"{_PATH}[{self.place}]"
 
 
-_KEYS: Final[dict[str, Callable[[Any], Any]]] = {
-    "matcher": texts().parse,
-    "partition": expression().parse,
-    "index": text().parse,
-    "columns": texts().parse,
-    "topic": text().parse,
-    "target-schema": text().parse,
-    "target-table": text().parse,
-}
 _FOR_TOPICS: Final = ("partition", "index", "columns", "topic")
-
-
-def _read_rules(value: Any) -> tuple[DispatchRule, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(r, Mapping) for r in value):
-        raise ValueError("expected a list of rules")
-    return tuple(_read_rule(place, rule) for place, rule in enumerate(value))
-
-
-def _read_rule(place: int, rule: Mapping[str, Any]) -> DispatchRule:
-    given: dict[str, Any] = {}
-    for key, value in rule.items():
-        path = f"{_PATH}[{place}].{key}"
-        if key not in _KEYS:
-            raise UnknownOption(unknown_words(path, _KEYS))
-        try:
-            given[key.replace("-", "_")] = _KEYS[key](value)
-        except ValueError as err:
-            raise BadDispatchRule(f"{path} = {value!r}: {err}") from None
-    if not given.get("matcher"):
-        raise BadDispatchRule(
-            f"{_PATH}[{place}] is for no table: give it a matcher, such as matcher = ['db.*']"
-        )
-    return DispatchRule(place, **given)
 
 
 DISPATCHERS: Final = Option(
     "dispatchers",
-    OptionShape(f"a list of rules, each with the keys {', '.join(_KEYS)}", _read_rules),
+    matched_rules(_PATH, DispatchRule, BadDispatchRule, partition=expression()),
     (),
     "Where rows go: the first rule whose `matcher` fits a table gives its topic and its partition "
     "expression; the first of those with a target gives the name that is written. Tables that no "

@@ -9,62 +9,91 @@ from rowferry.spec.active_active import ActiveActive
 from rowferry.spec.dispatch_rules import DISPATCH_RULES
 from rowferry.spec.filter_rules import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
 from rowferry.spec.legacy import parse_protocol
-from rowferry.spec.option import Option, OptionShape, OptionTable, duration, flag, texts, whole
+from rowferry.spec.option import (
+    Option,
+    OptionShape,
+    OptionTable,
+    Section,
+    duration,
+    flag,
+    option,
+    texts,
+    whole,
+)
+from rowferry.spec.quarantine import QuarantineOptions
 from rowferry.spec.sink_traits import SinkTraits
 from rowferry.spec.sync_point import SyncPointSettings
 
-CASE_SENSITIVE: Final = Option(
-    "case-sensitive",
-    flag(),
-    False,
-    "Whether table names in filter rules, event filters and dispatch rules are compared with their "
-    "case.",
-)
-FORCE_REPLICATE: Final = Option(
-    "force-replicate",
-    flag(),
-    False,
-    "Also capture tables that have neither a primary key nor a unique key of NOT NULL columns.",
-)
-IGNORE_INELIGIBLE: Final = Option(
-    "ignore-ineligible-table",
-    flag(),
-    False,
-    "Create the changefeed although some tables have no usable key; those are left out. "
-    "When false, such tables refuse the creation by name. Tables without a key that are created "
-    "later are left out in both cases.",
-)
-ERROR_STUCK: Final = Option(
-    "changefeed-error-stuck-duration",
-    duration(timedelta(seconds=1)),
-    timedelta(minutes=30),
-    "How long a failing changefeed is retried before it is given up.",
-)
-TOP: Final = OptionTable("", (CASE_SENSITIVE, FORCE_REPLICATE, IGNORE_INELIGIBLE, ERROR_STUCK))
 
-RULES: Final = Option(
-    "rules",
-    texts(),
-    ("*.*",),
-    "Which tables are captured, in TiDB's table filter syntax; the last rule that matches decides. "
-    "System databases never are. An empty list means all tables.",
-)
-FILTER: Final = OptionTable("filter", (RULES, EVENT_FILTERS, IGNORE_TXN_START_TS))
+def _sample(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value not in ("true", "masked", "false"):
+        raise ValueError("expected true, masked or false")
+    return str(value)
 
 
-SYNCED_CHECK: Final = Option(
-    "synced-check-interval",
-    whole(1),
-    300,
-    "A changefeed counts as synced when no row came for this many seconds.",
-)
-SYNCED_CHECKPOINT: Final = Option(
-    "checkpoint-interval",
-    whole(1),
-    15,
-    "A changefeed counts as synced when its checkpoint is less than this many seconds old.",
-)
-SYNCED_STATUS: Final = OptionTable("synced-status", (SYNCED_CHECK, SYNCED_CHECKPOINT))
+class FeedOptions(Section, section=""):
+    """Options of the top level."""
+
+    case_sensitive = option(
+        flag(),
+        False,
+        "Whether table names in filter rules, event filters and dispatch rules are compared with "
+        "their case.",
+    )
+    force_replicate = option(
+        flag(),
+        False,
+        "Also capture tables that have neither a primary key nor a unique key of NOT NULL columns.",
+    )
+    ignore_ineligible_table = option(
+        flag(),
+        False,
+        "Create the changefeed although some tables have no usable key; those are left out. When "
+        "false, such tables refuse the creation by name. Tables without a key that are created "
+        "later are left out in both cases.",
+    )
+    changefeed_error_stuck_duration = option(
+        duration(timedelta(seconds=1)),
+        timedelta(minutes=30),
+        "How long a failing changefeed is retried before it is given up.",
+    )
+    sample_changes = option(
+        OptionShape(
+            "true, masked or false", _sample, kind="choice", choices=("true", "masked", "false")
+        ),
+        "masked",
+        "What the server that runs the changefeed keeps in memory of its last 20 changes, to be "
+        "looked at: `masked`: table, kind and commit-ts; `true`: for operators and admins also "
+        "values, as the sink gets them; `false`: nothing.",
+    )
+
+
+class FilterOptions(Section, section="filter"):
+    """Which tables and changes are captured."""
+
+    rules = option(
+        texts(),
+        ("*.*",),
+        "Which tables are captured, in TiDB's table filter syntax; the last rule that matches "
+        "decides. System databases never are. An empty list means all tables.",
+    )
+    event_filters = EVENT_FILTERS
+    ignore_txn_start_ts = IGNORE_TXN_START_TS
+
+
+class SyncedOptions(Section, section="synced-status"):
+    """When a changefeed counts as synced."""
+
+    synced_check_interval = option(
+        whole(1), 300, "A changefeed counts as synced when no row came for this many seconds."
+    )
+    checkpoint_interval = option(
+        whole(1),
+        15,
+        "A changefeed counts as synced when its checkpoint is less than this many seconds old.",
+    )
 
 
 def _protocol(value: Any) -> str:
@@ -100,11 +129,12 @@ def own_tables(sink: SinkTraits) -> tuple[OptionTable, ...]:
     """Return the tables of this module that apply with such a sink."""
     raw = raw_changes_table(sink)
     return (
-        TOP,
+        FeedOptions.TABLE,
         ActiveActive.TABLE,
         SyncPointSettings.TABLE,
-        FILTER,
-        SYNCED_STATUS,
+        QuarantineOptions.TABLE,
+        FilterOptions.TABLE,
+        SyncedOptions.TABLE,
         SINK,
         DISPATCH_RULES,
         COLUMN_RULES,

@@ -5,14 +5,12 @@ This module reads their shape only; what the texts mean is the business of whoev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from rowferry.errors import BadColumnSelector, BadEventFilter, BadInput, UnknownOption
-from rowferry.spec.option import Option, OptionShape, OptionTable, text, texts, unknown_words
-
-R = TypeVar("R")
+from rowferry.errors import BadColumnSelector, BadEventFilter
+from rowferry.spec.matched_rules import matched_rules
+from rowferry.spec.option import Option, OptionShape, OptionTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,56 +50,9 @@ class ColumnRule:
         return f"sink.column-selectors[{self.place}].{key}"
 
 
-def _rules(
-    path: str,
-    keys: Mapping[str, Callable[[Any], Any]],
-    make: Callable[..., R],
-    error: type[BadInput],
-) -> OptionShape[tuple[R, ...]]:
-    """Return the shape of a list of rules, each of which needs a matcher."""
-
-    def read(place: int, rule: Mapping[str, Any]) -> R:
-        given: dict[str, Any] = {}
-        for key, value in rule.items():
-            full = f"{path}[{place}].{key}"
-            if key not in keys:
-                raise UnknownOption(unknown_words(full, keys))
-            try:
-                given[key.replace("-", "_")] = keys[key](value)
-            except ValueError as err:
-                raise error(f"{full} = {value!r}: {err}") from None
-        if not given.get("matcher"):
-            raise error(
-                f"{path}[{place}] is for no table: give it a matcher, such as matcher = ['db.*']"
-            )
-        return make(place, **given)
-
-    def parse(value: Any) -> tuple[R, ...]:
-        if not isinstance(value, list | tuple) or not all(isinstance(r, Mapping) for r in value):
-            raise ValueError("expected a list of rules")
-        return tuple(read(place, rule) for place, rule in enumerate(value))
-
-    return OptionShape(f"a list of rules, each with the keys {', '.join(keys)}", parse)
-
-
-_LIST, _TEXT = texts().parse, text().parse
 EVENT_FILTERS: Final[Option[tuple[EventRule, ...]]] = Option(
     "event-filters",
-    _rules(
-        "filter.event-filters",
-        {
-            "matcher": _LIST,
-            "ignore-event": _LIST,
-            "ignore-sql": _LIST,
-            "ignore-insert-value-expr": _TEXT,
-            "ignore-update-new-value-expr": _TEXT,
-            "ignore-update-old-value-expr": _TEXT,
-            "ignore-delete-value-expr": _TEXT,
-            "ignore-update-only-columns": _LIST,
-        },
-        EventRule,
-        BadEventFilter,
-    ),
+    matched_rules("filter.event-filters", EventRule, BadEventFilter),
     (),
     "Changes that are left out although their tables are captured: by kind of event, by the text "
     "of a DDL, by what a row holds, or by which columns an update changes. All rules whose "
@@ -124,12 +75,7 @@ IGNORE_TXN_START_TS: Final[Option[tuple[int, ...]]] = Option(
 )
 COLUMN_SELECTORS: Final[Option[tuple[ColumnRule, ...]]] = Option(
     "column-selectors",
-    _rules(
-        "sink.column-selectors",
-        {"matcher": _LIST, "columns": _LIST},
-        ColumnRule,
-        BadColumnSelector,
-    ),
+    matched_rules("sink.column-selectors", ColumnRule, BadColumnSelector),
     (),
     "Which columns are written: the first rule whose `matcher` fits a table counts. `columns` are "
     "patterns as in table filters (`*`, `?`, `!` to leave out), in any case; the last that fits "

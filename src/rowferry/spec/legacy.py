@@ -7,20 +7,25 @@ from typing import Any, Final
 
 from rowferry.errors import BadDispatchRule, BadOption, OptionsConflict
 from rowferry.spec.option import expression, unknown_words
-from rowferry.spec.ticdc_keys import PROTOCOL_ALIASES, PROTOCOLS, RESERVED_PROTOCOLS
+from rowferry.spec.ticdc_keys import (
+    PROTOCOL_ALIASES,
+    PROTOCOLS,
+    PROTOCOLS_ELSEWHERE,
+    RESERVED_PROTOCOLS,
+)
 
 
 def parse_protocol(text: str) -> str:
     """Return a protocol's name of today, from any case and old spelling; empty stays empty.
 
     Raises:
-        BadOption: no such protocol; the text lists the known ones.
+        BadOption: no such protocol; the text lists those that can be used.
     """
     name = text.strip().lower()
     if other := RESERVED_PROTOCOLS.get(name):
         raise BadOption(f"protocol {name!r} is reserved and cannot be used; use {other!r}")
     name = PROTOCOL_ALIASES.get(name, name)
-    if name and name not in PROTOCOLS:
+    if name and name not in (*PROTOCOLS, *PROTOCOLS_ELSEWHERE):
         words = unknown_words(text, [*PROTOCOLS, *PROTOCOL_ALIASES])
         raise BadOption(
             words.replace(f"unknown option {text!r}", f"unknown {text!r} message protocol for sink")
@@ -53,13 +58,13 @@ def modernise(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     sink = config.get("sink")
     if not isinstance(sink, Mapping):
         return dict(config), []  # of another type: whoever reads it will say so
-    found = dict(sink)
+    modern = dict(sink)
     notices: list[str] = []
     if isinstance(rules := sink.get("dispatchers"), list | tuple):
-        found["dispatchers"], notices = _modern_rules(rules)
+        modern["dispatchers"], notices = _modern_rules(rules)
     if isinstance(mysql := sink.get("mysql-config"), Mapping):
-        found["mysql-config"] = _modern_mysql(mysql)
-    return {**config, "sink": found}, notices
+        modern["mysql-config"] = _modern_mysql(mysql)
+    return {**config, "sink": modern}, notices
 
 
 def _modern_mysql(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def linear(pattern: bytes) -> Linear:
     """Return a pattern over bytes, each of which counts as a character by itself."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
-    found: Linear = re2.compile(pattern, options)
-    return found
+    compiled: Linear = re2.compile(pattern, options)
+    return compiled
 
 
 def replaced(text: str, pattern: Linear, replace: Callable[[Found], bytes]) -> str:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 # What an option's text names outside of the changefeed: a file or an environment variable of the
 # machine that runs it, a profile of AWS's own files there, an address that is talked to, a storage.
 NamedKind: TypeAlias = Literal["", "path", "env", "profile", "url", "storage"]
+ShapeKind: TypeAlias = Literal["text", "flag", "number", "choice", "texts", "other", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,15 @@ class OptionShape(Generic[T]):
 
     `parse` raises ValueError with words that complete "option k: ...". `written` reads the value as
     the user wrote it, where `parse` moves it to the nearest bound (clamps): a difference is told.
+    `kind` is what a form offers for it (`none`: there is nothing to choose), `choices` the words
+    that it takes.
     """
 
     words: str
     parse: Callable[[Any], T]
     written: Callable[[Any], T] | None = None
+    kind: ShapeKind = "other"
+    choices: tuple[str, ...] = ()
 
     def clamps(self, value: Any) -> bool:
         """Return whether a value that `parse` takes is moved to the nearest bound."""
@@ -94,10 +99,16 @@ def option(
 
 @dataclass(frozen=True, slots=True)
 class OptionTable:
-    """The options of one section of the configuration."""
+    """The options of one section of the configuration.
+
+    Attributes:
+        web_port: whoever has these options talks HTTP to the hosts of the sink URI, by this port
+            where a host names none; a server allows only some hosts. 0: it does not.
+    """
 
     section: str
     options: tuple[Option[Any], ...]
+    web_port: int = 0
 
     def names(self) -> list[str]:
         """Return the keys, sorted."""
@@ -139,10 +150,10 @@ class Section(Options):
 
     TABLE: ClassVar[OptionTable]
 
-    def __init_subclass__(cls, section: str) -> None:
+    def __init_subclass__(cls, section: str, web_port: int = 0) -> None:
         parts = [vars(part) for part in reversed(cls.__mro__)]
         declared = {n: o for part in parts for n, o in part.items() if isinstance(o, Option)}
-        cls.TABLE = OptionTable(section, tuple(declared.values()))
+        cls.TABLE = OptionTable(section, tuple(declared.values()), web_port)
 
     @classmethod
     def path(cls, option: Option[Any]) -> str:
@@ -153,6 +164,14 @@ class Section(Options):
     def read(cls, raw: Mapping[str, Any]) -> Self:
         """Check values and fill in defaults, as `read_options` does."""
         return cls(cls.TABLE, read_values(cls.TABLE, raw))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Its values alone: what parses them is code, which every process has.
+        return _section_of, (type(self), self._values)
+
+
+def _section_of(kind: type[Section], values: Mapping[str, Any]) -> Section:
+    return kind(kind.TABLE, values)
 
 
 def read_options(table: OptionTable, raw: Mapping[str, Any]) -> Options:
@@ -224,7 +243,7 @@ def text() -> OptionShape[str]:
             raise ValueError(f"expected text, got {_kind(value)}")
         return value
 
-    return OptionShape("text", parse)
+    return OptionShape("text", parse, kind="text")
 
 
 def matching(pattern: str, words: str) -> OptionShape[str]:
@@ -232,24 +251,24 @@ def matching(pattern: str, words: str) -> OptionShape[str]:
     whole_text = re.compile(pattern, re.ASCII)
 
     def parse(value: Any) -> str:
-        found = text().parse(value)
-        if found and not whole_text.fullmatch(found):
+        value_text = text().parse(value)
+        if value_text and not whole_text.fullmatch(value_text):
             raise ValueError("has characters that it may not have")
-        return found
+        return value_text
 
-    return OptionShape(words, parse)
+    return OptionShape(words, parse, kind="text")
 
 
 def web_address() -> OptionShape[str]:
     """The address of a web service, or none."""
 
     def parse(value: Any) -> str:
-        found = text().parse(value)
-        if found and not is_web_address(found):
+        address = text().parse(value)
+        if address and not is_web_address(address):
             raise ValueError("no address of a web service")
-        return found
+        return address
 
-    return OptionShape(f"the whole address, {WEB_FORM}", parse)
+    return OptionShape(f"the whole address, {WEB_FORM}", parse, kind="text")
 
 
 def expression() -> OptionShape[str]:
@@ -261,7 +280,7 @@ def expression() -> OptionShape[str]:
             raise ValueError(f"expected {words}, got {_kind(value)}")
         return str(value)
 
-    return OptionShape(words, parse)
+    return OptionShape(words, parse, kind="text")
 
 
 _YES, _NO = ("true", "t", "1"), ("false", "f", "0")
@@ -277,7 +296,7 @@ def flag() -> OptionShape[bool]:
             return value.lower() in _YES
         raise ValueError(f"expected true or false, got {_kind(value)}")
 
-    return OptionShape("true or false", parse)
+    return OptionShape("true or false", parse, kind="flag")
 
 
 def whole(
@@ -295,7 +314,7 @@ def whole(
             raise ValueError(f"expected a whole number, got {_kind(value)}")
         return value
 
-    return _bounded("a whole number", written, least, most, clamp, str)
+    return _bounded("a whole number", written, least, most, clamp, str, "number")
 
 
 _SIZE = re.compile(r"(-?[0-9]+)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
@@ -309,11 +328,11 @@ def size(
 
     def written(value: Any) -> int:
         if isinstance(value, str):
-            found = _SIZE.fullmatch(value.strip())
-            if not found:
+            match = _SIZE.fullmatch(value.strip())
+            if not match:
                 raise ValueError("not a number of bytes")
-            letter = (found[2] or "").upper().rstrip("B").rstrip("I")
-            return int(found[1]) << (10 * _POWER[letter])
+            letter = (match[2] or "").upper().rstrip("B").rstrip("I")
+            return int(match[1]) << (10 * _POWER[letter])
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"expected a number of bytes, got {_kind(value)}")
         return value
@@ -347,9 +366,9 @@ def parse_duration(text: str) -> timedelta:
     if re.fullmatch(r"[0-9.]+", rest):
         raise ValueError(f"a duration needs its unit: {rest}s, {rest}ms or {rest}m?")
     total, here = Fraction(0), 0
-    while found := _DURATION_PART.match(rest, here):
-        total += Fraction(found[1].rstrip(".")) * _NANOS[found[2]]
-        here = found.end()
+    while match := _DURATION_PART.match(rest, here):
+        total += Fraction(match[1].rstrip(".")) * _NANOS[match[2]]
+        here = match.end()
     if here != len(rest) or not rest:
         raise ValueError("not a duration")
     try:
@@ -394,22 +413,23 @@ def _bounded(
     most: Any,
     clamp: bool,
     show: Callable[[Any], str],
+    kind: ShapeKind = "text",
 ) -> OptionShape[Any]:
     """Return the shape of an ordered value with optional bounds."""
 
     def parse(value: Any) -> Any:
-        found = written(value)
-        low = least is not None and found < least
-        high = most is not None and found > most
+        number = written(value)
+        low = least is not None and number < least
+        high = most is not None and number > most
         if (low or high) and not clamp:
             raise ValueError("out of range")
-        return least if low else most if high else found
+        return least if low else most if high else number
 
     words = what
     if least is not None or most is not None:
         words += f" from {'…' if least is None else show(least)}"
         words += f" to {'…' if most is None else show(most)}"
-    return OptionShape(words, parse, written if clamp else None)
+    return OptionShape(words, parse, written if clamp else None, kind)
 
 
 def one_of(*allowed: str) -> OptionShape[str]:
@@ -422,7 +442,7 @@ def one_of(*allowed: str) -> OptionShape[str]:
             raise ValueError("not one of the allowed words")
         return value.lower()
 
-    return OptionShape(" | ".join(allowed), parse)
+    return OptionShape(" | ".join(allowed), parse, kind="choice", choices=allowed)
 
 
 def texts() -> OptionShape[tuple[str, ...]]:
@@ -433,4 +453,4 @@ def texts() -> OptionShape[tuple[str, ...]]:
             raise ValueError(f"expected a list of texts, got {_kind(value)}")
         return tuple(value)
 
-    return OptionShape("a list of texts", parse)
+    return OptionShape("a list of texts", parse, kind="texts")

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from rowferry.errors import BadOption, NotAllowed
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import NamedKind, Option, OptionTable
-from rowferry.spec.uri import Uri, web_host
+from rowferry.spec.sealing import refuse_locked
+from rowferry.spec.secret_reference import references_of
+from rowferry.spec.uri import FOREIGN, Uri, web_host
 
 # Parameters of a storage that is named inside an option; those of sinks say it in their tables.
 _STORAGE: Final[dict[str, NamedKind]] = {
@@ -37,6 +40,7 @@ class Reach:
         hosts: who may be talked to over HTTP: `host`, `host:port`, `*.domain`, `10.0.0.0/8`, `*`.
         env: environment variables that options may name.
         files: files, and directories of files, that options may name.
+        vault: paths of the secret store, `MOUNT/PATH`, that references may name, or lie below.
         limited: False: everything is allowed.
     """
 
@@ -44,6 +48,7 @@ class Reach:
     hosts: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    vault: tuple[str, ...] = ()
     limited: bool = True
 
     def __post_init__(self) -> None:
@@ -59,11 +64,26 @@ class Reach:
 
         Raises:
             NotAllowed: the text names the option, and how an operator would allow it.
+            SecretsLocked: its secrets are encrypted, and the key is not here.
         """
+        refuse_locked(spec)
         if not self.limited:
             return
+        tables = tuple(tables)
+        for reference, what in references_of(spec, tables):
+            match reference.kind:
+                case "env":
+                    self._check_variable(reference.name, what)
+                case "file":
+                    self._check_file(reference.name, what)
+                case "vault":
+                    self._check_stored(reference.name, what)
         self._check_place(spec.sink, "the sink URI")
         for table in tables:
+            for host in spec.sink.address.split(",") if table.web_port else ():
+                named = urlsplit(f"//{host}").port is not None
+                port = "" if named else f":{table.web_port}"
+                self._check_address(f"//{host}{port}", "the sink URI")
             uri = spec.source if table.section.split(".")[0] == "source" else spec.sink
             values = spec.options(table, uri)
             for option in table.options:
@@ -97,15 +117,16 @@ class Reach:
 
     def _check_place(self, uri: Uri, what: str) -> None:
         """Check where a sink, or what a sink leaves for readers, is written to."""
-        if uri.is_file:
-            place = uri.absolute(os.getcwd(), what).path
+        if uri.is_local:
+            place = replace(uri, scheme="file").absolute(os.getcwd(), what).path
             if not any(_is_below(place, root) for root in self.roots):
                 raise NotAllowed(
                     f"{what}: this server does not write to {place}; an operator allows a "
                     "directory by --allow-root"
                 )
-        elif uri.is_web:
-            self._check_address(f"{uri.scheme}://{uri.address}", what)
+        elif (web := uri.scheme.rpartition("+")[2]) in FOREIGN:  # also a queue's, asked over HTTP
+            for one in uri.address.split(","):
+                self._check_address(f"{web}://{one}", what)
 
     def _check_address(self, address: str, what: str) -> None:
         host, port = web_host(address)
@@ -125,6 +146,13 @@ class Reach:
 
     def _check_profile(self, what: str) -> None:
         self._check_file(os.environ.get(_AWS_FILE) or "~/.aws/credentials", what)
+
+    def _check_stored(self, path: str, what: str) -> None:
+        if not any(f"{path}/".startswith(prefix.strip("/") + "/") for prefix in self.vault):
+            raise NotAllowed(
+                f"{what}: this server does not let changefeeds name {path} of the secret store; an "
+                "operator allows it by --allow-vault"
+            )
 
     def _check_variable(self, name: str, what: str) -> None:
         if name not in self.env:

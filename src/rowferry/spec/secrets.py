@@ -40,12 +40,12 @@ def secrets_of_config(config: Mapping[str, Any], tables: Iterable[OptionTable]) 
 def secrets_of(spec: ChangefeedSpec, tables: Iterable[OptionTable]) -> frozenset[str]:
     """Return the secret values of a whole changefeed."""
     tables = tuple(tables)
-    found = {
+    secrets = {
         *secrets_of_uri(spec.source, tables),
         *secrets_of_uri(spec.sink, tables),
         *secrets_of_config(spec.config, tables),
     }
-    return frozenset(found - {"", HIDDEN})
+    return frozenset(secrets - {"", HIDDEN})
 
 
 def _of_section(
@@ -154,16 +154,16 @@ NOTHING_HIDDEN: Final = Hiding(())
 
 
 def _bounded(form: str) -> str:
-    found = re.escape(form)
-    return found if len(form) >= _ANYWHERE else rf"(?<!\w){found}(?!\w)"
+    escaped = re.escape(form)
+    return escaped if len(form) >= _ANYWHERE else rf"(?<!\w){escaped}(?!\w)"
 
 
 def _forms(secret: str) -> set[str]:
     quoted = quote(secret, safe="")
-    found = {secret, quoted, quote(secret), quote_plus(secret), json.dumps(secret)[1:-1]}
-    found.add(json.dumps(secret, ensure_ascii=False)[1:-1])
-    found.add(re.sub(r"%[0-9A-F]{2}", lambda m: m[0].lower(), quoted))
-    return found | _in_base64(secret)
+    forms = {secret, quoted, quote(secret), quote_plus(secret), json.dumps(secret)[1:-1]}
+    forms.add(json.dumps(secret, ensure_ascii=False)[1:-1])
+    forms.add(re.sub(r"%[0-9A-F]{2}", lambda m: m[0].lower(), quoted))
+    return forms | _in_base64(secret)
 
 
 def _in_base64(text: str) -> set[str]:

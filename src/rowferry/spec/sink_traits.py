@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 
 from rowferry.errors import BadOption, OptionsConflict
 from rowferry.spec.legacy import parse_protocol
-from rowferry.spec.ticdc_keys import PROTOCOLS
+from rowferry.spec.ticdc_keys import PROTOCOLS, PROTOCOLS_ELSEWHERE
+from rowferry.spec.uri_form import EVERY_PART, UriForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ class SinkTraits:
         keeps_sync_points: it can note which of its moments holds the same as one of the source.
         place_keys: how subscriptions name a place of this kind; None: they do not.
         vector_call_schemes: URI schemes whose server makes a VECTOR by a call, not of its text.
+        keeps_rows: what it was given is somewhere afterwards; else there is nothing to look in.
+        names_refused_rows: it can tell which row its target refuses, and go on with others.
+        refuses_no_row: why not, as the end of a sentence, where it cannot.
+        form: how people fill in its URI.
     """
 
     takes_files: bool
@@ -69,6 +74,10 @@ class SinkTraits:
     keeps_sync_points: bool = False
     place_keys: PlaceKeys | None = None
     vector_call_schemes: tuple[str, ...] = ()
+    keeps_rows: bool = True
+    names_refused_rows: bool = False
+    refuses_no_row: str = "cannot tell which row its target refuses"
+    form: UriForm = EVERY_PART
 
 
 # Returns the traits of the sink with this URI scheme; an unknown one raises BadUri.
@@ -79,12 +88,17 @@ def check_protocol(sink: SinkTraits, scheme: str, text: str) -> str:
     """Return today's name of the protocol that a sink of this scheme was given ("" for none).
 
     Raises:
-        BadOption: no such protocol, or none given where one is needed.
+        BadOption: no such protocol here, or none given where one is needed.
         OptionsConflict: the sink takes no protocol.
     """
     if text and sink.protocol == "none":
         raise OptionsConflict(f"protocol {text} is incompatible with {scheme} scheme; leave it out")
     name = parse_protocol(text)
+    if name in PROTOCOLS_ELSEWHERE:
+        raise BadOption(
+            f"protocol {name!r} is known to TiCDC and cannot be used here; use one of "
+            f"{', '.join(PROTOCOLS)}"
+        )
     if not name and sink.protocol == "needed":
         raise BadOption(
             f"unknown '' message protocol for sink: a {scheme} sink needs a protocol (?protocol=… "

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from rowferry.spec.option import OptionShape, duration, flag, one_of, whole
 
-# Every protocol that TiCDC's users write, and ours; which of them are here says the registry.
+# Every protocol that users may write, and those that TiCDC's users may write there, not here.
 PROTOCOLS: Final = tuple(
-    "avro canal canal-json craft csv debezium debezium-avro json maxwell open-protocol "
-    "parquet simple".split()
+    "avro canal canal-json csv debezium json open-protocol parquet simple".split()
 )
+PROTOCOLS_ELSEWHERE: Final = tuple("craft debezium-avro maxwell".split())
 PROTOCOL_ALIASES: Final = {"default": "open-protocol", "flat-avro": "avro"}
 RESERVED_PROTOCOLS: Final = {"rich-avro": "avro"}
 SPARK: Final = "Spark divides the work"
@@ -82,7 +82,7 @@ def _of_others(section: str, *pairs: tuple[str, str]) -> list[BroughtKey]:
 
 
 _CODEC_KEYS: Final = (
-    ("enable-tidb-extension", "canal-json or avro"),
+    ("enable-tidb-extension", "canal-json, avro or debezium"),
     ("max-batch-size", "open-protocol"),
     ("avro-enable-watermark", "avro"),
     ("avro-decimal-handling-mode", "avro"),
@@ -140,7 +140,7 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     _acts("sink.date-separator", "day", "storage"),
     _acts("sink.enable-partition-separator", True, "storage"),
     _acts("sink.file-index-digit", 20, "storage"),
-    _acts("sink.schema-registry", "", "avro", "debezium-avro"),
+    _acts("sink.schema-registry", "", "avro"),
     _acts("sink.only-output-updated-columns", False, "canal-json", "open-protocol"),
     _acts("sink.delete-only-output-handle-key-columns", False, "canal-json", "open-protocol"),
     _acts("sink.content-compatible", False, "canal-json"),
@@ -153,7 +153,7 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
         "sink",
         "send-bootstrap-interval-in-sec send-bootstrap-in-msg-count "
         "send-bootstrap-to-all-partition send-all-bootstrap-at-start",
-        "there is no protocol with bootstrap messages yet",
+        "it concerns the protocol simple only",
     ),
     # [sink.…]
     _elsewhere("sink.csv", "csv"),

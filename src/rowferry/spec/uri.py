@@ -18,20 +18,21 @@ _PORT = re.compile(r":(\d+)(?:,|$)")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 WEB_FORM = "http://host:port/path or https://host:port/path"
 _NOT_IN_URLS = frozenset(' "<>\\^`{|}')
+SAMPLE_WEB_ADDRESS = "http://host"  # of nobody
 FOREIGN = ("http", "https")  # of their parameters only the receiver knows which are secret
 
 
-def is_web_address(found: str) -> bool:
+def is_web_address(address: str) -> bool:
     """Return whether a text is http:// or https:// with a host, and nothing that no URL may have.
 
     Programs read what is no URL differently: where one sees a host, another sees a login.
     """
     try:
-        parts = urlsplit(found)
+        parts = urlsplit(address)
         known = parts.port is None or parts.port > 0  # asking for one out of range raises
     except ValueError:
         return False
-    plain = found.isascii() and found.isprintable() and not set(found) & _NOT_IN_URLS
+    plain = address.isascii() and address.isprintable() and not set(address) & _NOT_IN_URLS
     return known and plain and parts.scheme in FOREIGN and bool(parts.hostname)
 
 
@@ -58,7 +59,7 @@ def host_port(host: str, port: int) -> str:
 
 def without_passwords(text: str) -> str:
     """Return a text in which every URL's password is `***`, also one with a slash in it."""
-    return replaced(text, _LOGIN, lambda found: found[0] if found[2] else found[1] + b"***@")
+    return replaced(text, _LOGIN, lambda match: match[0] if match[2] else match[1] + b"***@")
 
 
 def _hidden(key: str, value: str) -> str:
@@ -127,8 +128,13 @@ class Uri:
 
     @property
     def is_file(self) -> bool:
-        """Whether it names a place of this machine."""
-        return self.scheme == "file"
+        """Whether it names a place of this machine, in whatever form things are kept there."""
+        return self.scheme.rpartition("+")[2] == "file"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it names a directory of this machine, whatever is kept there: `x+file` too."""
+        return self.scheme.rpartition("+")[2] == "file"
 
     @property
     def is_web(self) -> bool:
@@ -149,7 +155,7 @@ class Uri:
         return replace(self, parameters=tuple(pairs))
 
     def absolute(self, folder: str, what: str) -> Uri:
-        """Return a `file` URI with a whole, normal path; any other URI as it is.
+        """Return a `file` URI, also `x+file`, with a whole, normal path; any other URI as it is.
 
         `file:///out` and `file://localhost/out` mean `/out`; `file://out` and `file://./out` mean
         `out` inside `folder`, which must be absolute.

@@ -12,11 +12,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from rowferry.change.json_form import FormRules, JsonForm
 from rowferry.errors import RowferryError, Verdict
 
 _PROC = Path("/proc")
@@ -24,7 +24,7 @@ _DEAD_STATES = ("Z", "X")  # killed and not yet reaped: it will never write agai
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(JsonForm):
     """One process that may hold leases.
 
     Attributes:
@@ -32,25 +32,30 @@ class Holder:
         realm: boot and pid namespace; pids can be compared only inside one realm. Empty: unknown.
         started: the process's start time in the kernel's ticks, so that a reused pid is noticed.
         instance: unique to this process, whatever its pid.
+        address: where a server answers, which is its name everywhere; empty: no server.
     """
+
+    FORM = FormRules(unstored=("address",))
 
     host: str
     pid: int
     realm: str
     started: int
     instance: str
+    address: str = field(default="", compare=False)
 
     @classmethod
-    def here(cls) -> Holder:
+    def here(cls, address: str = "") -> Holder:
         """Return this process as a holder; each call gives a new instance."""
         pid = os.getpid()
-        found = _process(pid)
+        process = _process(pid)
         return cls(
             host=socket.gethostname(),
             pid=pid,
             realm=_realm(),
-            started=found[1] if found else 0,
+            started=process[1] if process else 0,
             instance=uuid.uuid4().hex,
+            address=address,
         )
 
     def is_dead(self, seen_by: Holder) -> bool:
@@ -60,20 +65,11 @@ class Holder:
         """
         if not self.realm or (self.host, self.realm) != (seen_by.host, seen_by.realm):
             return False
-        found = _process(self.pid)
-        return found is None or found[0] in _DEAD_STATES or found[1] != self.started
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; `from_json` reads it back."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Holder:
-        """Read what `to_json` wrote."""
-        return cls(**form)
+        process = _process(self.pid)
+        return process is None or process[0] in _DEAD_STATES or process[1] != self.started
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.pid}"
+        return self.address or f"{self.host}:{self.pid}"
 
 
 def _process(pid: int) -> tuple[str, int] | None:
@@ -160,10 +156,5 @@ class Heartbeat:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

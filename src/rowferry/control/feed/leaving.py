@@ -7,15 +7,16 @@ import logging
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.contract import Leaving
+from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.changefeed import ChangefeedSpec
 
 LOG = logging.getLogger(__name__)
 
 
-def leave_sink(spec: ChangefeedSpec) -> None:
+def leave_sink(spec: ChangefeedSpec, secrets: SecretSources = NO_STORE) -> None:
     """Take away what others wait by; never raises, since a sink that is gone must not hold it."""
     try:
-        sink = assemble(spec).sink
+        sink = assemble(secrets.resolved(spec)).sink
         if isinstance(sink, Leaving):
             try:
                 sink.leave()

@@ -7,15 +7,37 @@ next step of the next process continues from what was recorded.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
+from rowferry.change.chunk import SchemaChange
+from rowferry.change.event_counts import PARKED, summed
 from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice, Volume
-from rowferry.change.table import TableSchema
+from rowferry.change.quarantine import PlanQuarantine, refusals_in
+from rowferry.change.resnapshot import Resnapshot, ResnapshotOutcome
+from rowferry.change.sampled_change import SampledChange
+from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim
+from rowferry.control.feed.quarantining import Quarantining
+from rowferry.control.feed.table_volumes import TableVolume, table_volumes
+from rowferry.control.feed.under_way import (
+    RereadPace,
+    SnapshotPace,
+    StepProgress,
+    TellsParts,
+    UnderWay,
+)
 from rowferry.control.store.contract import Hold, MetaStore
+from rowferry.errors import (
+    ResnapshotRefused,
+    RowferryError,
+    RowsRefused,
+    SnapshotGone,
+    SnapshotOutdated,
+)
 from rowferry.flow.assemble import Flow, tables_of
 from rowferry.flow.capture.contract import (
     Appetite,
@@ -24,12 +46,16 @@ from rowferry.flow.capture.contract import (
     KnowsRetention,
     Planner,
     PlannerPosition,
+    Rereading,
+    ShowsPosition,
     SnapshotShare,
 )
+from rowferry.flow.parking import diverted, refused
 from rowferry.flow.sink.contract import Owner, Remembering
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 
+LOG = logging.getLogger(__name__)
 STRETCH_BYTES = 512 << 20
 
 
@@ -56,6 +82,10 @@ class StepResult:
         finished: nothing will follow.
         captured: what tasks read.
         decided: what was left of that when filters and row policy had decided.
+        position: the source's own state that was published; None: it has not moved.
+        tables: what was sent of each table that had rows.
+        counts: what happened in the stages; see `change.event_counts`.
+        sample: a few of the changes that were delivered, in their order.
         seconds: how long carrying out the plan took.
         retention_ms: for how long the source keeps what was not read yet; None: not known.
         resolved: what the source has told up to now, though it may not be delivered yet.
@@ -72,6 +102,10 @@ class StepResult:
     captured: Volume = Volume()
     decided: Volume = Volume()
     schema_changes: int = 0
+    position: Mapping[str, Any] | None = None
+    tables: Mapping[TableId, TableVolume] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    sample: tuple[SampledChange, ...] = ()
     seconds: float = 0.0
     watermark: int = 0
     resolved: int = 0
@@ -105,11 +139,21 @@ class Loop:
         stretch_bytes: int = STRETCH_BYTES,
         spec_version: int | None = None,
         hold: Callable[[], Hold | None] = lambda: None,
+        resolved: Callable[[ChangefeedSpec], ChangefeedSpec] = lambda spec: spec,
+        tell_progress: Callable[[StepProgress], None] | None = None,
+        resnapshots: Callable[[], tuple[Resnapshot, ...]] = tuple,
     ) -> None:
         """Make a loop; `spec_version` is the flow's, without it the newest that is stored.
 
-        `hold` is asked before each step whether to stand still.
+        `hold` is asked before each step whether to stand still; `resolved` puts secrets in the
+        place of references, for tasks. `tell_progress` is called while the tasks of a step run, in
+        any thread. `resnapshots` is asked before each step what is to be read again.
         """
+        self._resnapshots = resnapshots
+        self._quarantine = Quarantining(store, claim, flow)
+        self._ended: set[str] = set()  # resnapshots whose end was noted: `resnapshots` may be older
+        self._reread_pace = RereadPace(flow.sink.flush_interval_s)
+        self._resolved = resolved
         self._id = changefeed
         self._flow = flow
         self._store = store
@@ -123,6 +167,8 @@ class Loop:
             until_ts=until_ts,
             whole_transactions=flow.sink.whole_transactions,
             fewer_slices=flow.sink.TRAITS.takes_files,
+            hides_rows=flow.decide.hides_rows,
+            hides_key=flow.decide.hides_key,
         )
         self._planner: Planner | None = None
         self._hears = False  # whether it is a `HasNews` one: asked once, it costs
@@ -133,8 +179,13 @@ class Loop:
         self._published = 0  # number of the last published micro-batch
         self._flow_version = spec_version
         self._hold = hold
-        self._told = ("", "")  # the last hold that was obeyed, and what was said about it
+        self._last_notice = ("", "")  # the last hold that was obeyed, and what was said about it
         self._spec_version = 0
+        self._under_way = UnderWay(flow.capture.traits().snapshot_unit, tell_progress)
+        self._pace = SnapshotPace(stretch_bytes)
+        if isinstance(runner, TellsParts):
+            runner.on_part = self._under_way.part
+        self._counts: dict[str, int] = {}  # what happened in tasks, of the step under way
         self.watermark = 0
 
     def step(self, publish_idle: bool = True) -> StepResult:
@@ -149,6 +200,11 @@ class Loop:
         try:
             with self._flow.hiding.in_errors():
                 return self._next(publish_idle)
+        except (ResnapshotRefused, SnapshotGone, SnapshotOutdated) as err:
+            self._close_planner()
+            if self._gives_up_part(err):
+                return StepResult(published=False, watermark=self.watermark)
+            raise
         except BaseException:
             # What was planned may not be recorded, and what was published may not be known here
             # (only the answer was lost): the next step asks the meta database.
@@ -178,9 +234,21 @@ class Loop:
             standing = planner.standing(hold.place)
             if standing is not PlannerPosition.BEFORE:
                 return self._stand(hold, standing)
-        if not publish_idle and self._hears and not cast(HasNews, planner).has_news():
+        parked = self._quarantine.look()
+        if parked and (again := self._send_again()) is not None:
+            return again
+        self._quarantine.refuse_full()
+        asked = self._resnapshots()
+        wanted = tuple(one for one in asked if one.is_open and one.id not in self._ended)
+        hears = self._hears and not wanted
+        if not publish_idle and hears and not cast(HasNews, planner).has_news():
             return StepResult(published=False, caught_up=True, watermark=self.watermark)
-        appetite = self._appetite
+        appetite = replace(
+            self._appetite,
+            snapshot_bytes=self._pace.next_bytes,
+            resnapshots=wanted,
+            reread_bytes=self._reread_pace.next_bytes,
+        )
         if hold is not None:
             appetite = replace(appetite, until_place=hold.place)
         stretch = planner.plan(appetite)
@@ -188,6 +256,7 @@ class Loop:
         self._fresh_versions += met
         self._versions.update({(v.table_id, v.version): v for v in met})
         if self._is_idle(stretch, publish_idle):
+            self._note_ended(planner, wanted)
             return StepResult(
                 published=False,
                 caught_up=stretch.caught_up,
@@ -197,19 +266,65 @@ class Loop:
                 warnings=planner.warnings(),
             )
         try:
-            plan = self._make_plan(stretch)
+            plan = self._make_plan(stretch, self._quarantine.of_plan(self._versions))
             self._store.record(self._claim, plan, tuple(self._fresh_versions))
         except Exception:
             self._close_planner()  # it has moved on past a stretch that nobody recorded
             raise
         self._fresh_versions.clear()
+        done = self._carry_out(plan, replayed=False)
+        self._note_ended(planner, wanted)
+        return done
+
+    def _send_again(self) -> StepResult | None:
+        """Send parked rows again that somebody asked for; None: nobody did."""
+        plan = self._quarantine.again(self._versions, self._make_plan)
+        if plan is None:
+            return None
+        self._store.record(self._claim, plan, tuple(self._fresh_versions))
+        self._fresh_versions.clear()
         return self._carry_out(plan, replayed=False)
+
+    def _gives_up_part(self, why: RowferryError) -> bool:
+        """Discard the pending plan if it only reads rows again; returns whether it did.
+
+        What it was to read was altered a moment ago, and will be read as the log tells it; or its
+        rows cannot be chosen as asked, and that resnapshot ends. The feed itself goes on.
+        """
+        pending = self._store.pending(self._id)
+        segments = pending.stretch.segments if pending else ()
+        if not segments or not all(s.reread for s in segments):
+            return False
+        if isinstance(why, ResnapshotRefused):
+            first = segments[0]
+            words, which = why.words, str(first.read["resnapshot"])
+            refused = Resnapshot(
+                which, first.slices[0].table, outcome=ResnapshotOutcome.FAILED, words=words
+            )
+            self._store.end_resnapshot(self._claim, refused)
+            self._ended.add(which)
+        self.replan(str(why))
+        return True
+
+    def _note_ended(self, planner: Planner, wanted: Sequence[Resnapshot]) -> None:
+        """Note which resnapshots ended: all that was planned of them has been published."""
+        if not wanted or not isinstance(planner, Rereading):
+            return
+        ids = {one.id for one in wanted}
+        for one in planner.ended_resnapshots():
+            if one.id in ids:
+                self._store.end_resnapshot(self._claim, one)
+                self._ended.add(one.id)
+                LOG.info(
+                    "changefeed %s: resnapshot %s: %s, %d rows %s",
+                    *(self._id, one.id, one.outcome.value, one.rows, one.words),
+                )
 
     def _stand(self, hold: Hold, standing: PlannerPosition) -> StepResult:
         """Do nothing, and say so where the hold is stored; everything planned was published."""
-        if self._told != (hold.id, standing.value):
+        if self._last_notice != (hold.id, standing.value):
             self._store.stand(self._claim, hold.id, standing.value)
-            self._told = (hold.id, standing.value)
+            self._last_notice = (hold.id, standing.value)
         return StepResult(published=False, watermark=self.watermark, resolved=self.watermark)
 
     def replan(self, why: str) -> None:
@@ -261,6 +376,10 @@ class Loop:
             self._flow.decide, state.position, state.ranges, state.versions
         )
         self._hears = isinstance(self._planner, HasNews)
+        if isinstance(self._flow.capture, ShowsPosition):
+            shown = self._flow.capture.shown_position(state.position).items()
+            words = ", ".join(f"{name} {text}" for name, text in shown if text)
+            LOG.info("changefeed %s: reads on from %s", self._id, words or "the beginning")
         return self._planner
 
     def _close_planner(self) -> None:
@@ -281,13 +400,15 @@ class Loop:
         end = self._appetite.until_ts
         return not publish_idle and (end is None or stretch.watermark < end)
 
-    def _make_plan(self, stretch: Stretch) -> Plan:
+    def _make_plan(self, stretch: Stretch, quarantine: PlanQuarantine | None) -> Plan:
         bare = Plan(
             micro_batch=self._published + 1,
             spec_version=self._spec_version,
             planned_at_ms=self._now_ms(),
             stretch=stretch,
+            quarantine=quarantine,
         )
+        self._check_masks(stretch)
         seen = self._seen(bare)
         outputs, sink_state = self._flow.sink.allocate(
             seen.stretch, self._seen_tables(tables_of(bare, self._versions))
@@ -300,12 +421,22 @@ class Loop:
             self._versions = {(v.table_id, v.version): v for v in state.versions}
         began = time.monotonic()
         tables = tables_of(plan, self._versions)
+        after = self._planner.snapshot_shares() if self._planner else None
+        self._under_way.begin(plan.micro_batch, plan.stretch.segments, after)
         receipts: Sequence[Receipt] = ()
         if not (replayed and self._has_rows_of(plan)):
-            receipts = self._run(plan, tables)
-        self._flow.sink.publish(self._seen(plan), receipts, self._seen_tables(tables))
+            plan, receipts = self._run(plan, tables)
+        seen = self._seen(plan)
+        self._flow.sink.publish(seen, receipts, self._seen_tables(tables))
         position = self._flow.capture.settle(plan.stretch, receipts)
         self._store.publish(self._claim, plan, position)
+        if plan.quarantine is not None or plan.stretch.schema_changes:
+            self._quarantine.forget()
+        for change in seen.stretch.schema_changes:
+            LOG.info(
+                "changefeed %s: schema change at %d, %s: %s",
+                *(self._id, change.commit_ts, change.table, change.query or change.kind.name),
+            )
         if position != plan.stretch.position:
             self._close_planner()  # it must start from what was just published
         self._published = plan.micro_batch
@@ -313,7 +444,12 @@ class Loop:
             self.watermark = max(self.watermark, plan.stretch.watermark)
         if plan.stretch.schema_changes:
             self._forget_versions({c.dropped_table_id for c in plan.stretch.schema_changes})
-        return self._step(plan, receipts, replayed, time.monotonic() - began)
+        took = time.monotonic() - began
+        if any(s.beside for s in plan.stretch.segments):
+            self._reread_pace.took(plan.stretch.segments, took)
+        else:
+            self._pace.took(plan.stretch.segments, took)
+        return self._step(plan, receipts, replayed, took)
 
     def _forget_versions(self, dropped: Collection[int]) -> None:
         """Let go of versions that rows after the watermark cannot have; the store does the same."""
@@ -334,25 +470,81 @@ class Loop:
 
     def _seen(self, plan: Plan) -> Plan:
         """Return the plan with its schema changes as readers of the sink see them."""
-        changes = tuple(self._flow.decide.change_seen_as(c) for c in plan.stretch.schema_changes)
+        changes = tuple(
+            self._flow.decide.change_seen_as(c, self._before(c))
+            for c in plan.stretch.schema_changes
+        )
         return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
+
+    def _before(self, change: SchemaChange) -> TableSchema | None:
+        """Return the version that a table had before a schema change, where it is known."""
+        if change.schema is None:
+            return None
+        return self._version_before(change.schema) or self._version_before(
+            change.schema, change.previous
+        )
+
+    def _version_before(
+        self, table: TableSchema, name: TableId | None = None
+    ) -> TableSchema | None:
+        """Return the last version before one: of the same id, or of a name that it had."""
+        older = [
+            v
+            for v in self._versions.values()
+            if v.version < table.version
+            and (v.table_id == table.table_id if name is None else v.id == name)
+        ]
+        return max(older, key=lambda v: v.version, default=None)
+
+    def _check_masks(self, stretch: Stretch) -> None:
+        """Refuse table versions in which something that was masked no longer is."""
+        names = {
+            (c.schema.table_id, c.schema.version): c.previous
+            for c in stretch.schema_changes
+            if c.schema is not None
+        }
+        for version in self._fresh_versions:
+            previous = names.get((version.table_id, version.version))
+            for name in (None, version.id, previous):
+                old = self._version_before(version, name)
+                if old is not None:
+                    self._flow.decide.follow(old, version)
 
     def _seen_tables(
         self, tables: Mapping[TableSlice, TableSchema]
     ) -> dict[TableSlice, TableSchema]:
         return {one: self._flow.decide.seen_as(table) for one, table in tables.items()}
 
-    def _run(self, plan: Plan, tables: Mapping[TableSlice, TableSchema]) -> Sequence[Receipt]:
+    def _run(
+        self, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+    ) -> tuple[Plan, Sequence[Receipt]]:
+        """Run a plan; returns it as it was carried out in the end, with the rows that it parks."""
         if not plan.stretch.segments:
-            return ()
+            return plan, ()
         version = plan.spec_version
         if version not in self._specs:
-            self._specs = {version: self._store.spec(self._id, version)}
+            self._specs = {version: self._resolved(self._store.spec(self._id, version))}
         spec = self._specs[version]
-        moment("run job")
-        receipts = self._runner.run(spec, plan.with_(epoch=self._claim.epoch), tables)
-        moment("job done")
-        return receipts
+        while True:
+            moment("run job")
+            whole = self._quarantine.filled(plan).with_(epoch=self._claim.epoch)
+            try:
+                receipts = self._runner.run(spec, whole, tables)
+                fresh = refused(receipts)
+            except RowsRefused as err:
+                receipts, fresh = [], refusals_in(err)
+            moment("job done")
+            self._counts = summed([self._counts, *(r.counts for r in receipts)])
+            if not fresh:
+                break
+            plan = self._quarantine.with_refused(plan, fresh)
+            for one in fresh:
+                LOG.warning("changefeed %s: in quarantine: %s", self._id, one.cause)
+            self._store.record_again(self._claim, plan)
+        parked = diverted(receipts)
+        self._quarantine.park(plan, parked)
+        self._counts = summed([self._counts, {PARKED: len(parked)} if parked else None])
+        return plan, [r for r in receipts if r.is_of_output]
 
     def _step(
         self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float
@@ -372,11 +564,20 @@ class Loop:
             seconds=seconds,
             watermark=self.watermark,
             resolved=self.watermark,
+            position=plan.stretch.position,
+            tables=table_volumes(plan, receipts),
+            sample=tuple(SampledChange.from_json(f) for r in receipts for f in r.sample or ()),
+            counts=self._taken_counts(),
             lag_ms=self._planner.lag_ms() if self._planner else None,
             retention_ms=_kept_for(self._planner),
-            snapshots=self._planner.snapshot_shares() if self._planner else (),
+            snapshots=self._under_way.end(),
             warnings=self._planner.warnings() if self._planner else (),
         )
+
+    def _taken_counts(self) -> dict[str, int]:
+        """Return what happened in tasks and on the driver since the last step."""
+        counts, self._counts = summed([self._counts, self._flow.take_counts()]), {}
+        return counts
 
 
 def _sum(volumes: Iterable[Volume]) -> Volume:

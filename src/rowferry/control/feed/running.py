@@ -9,34 +9,47 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from rowferry.change.position import physical_ms
+from rowferry.control.feed.diary import FeedDiary, tell_start
+from rowferry.control.feed.feed_news import FeedReporter
 from rowferry.control.feed.lease import Claim
 from rowferry.control.feed.leaving import leave_sink
 from rowferry.control.feed.log_scope import current_changefeed
 from rowferry.control.feed.loop import STRETCH_BYTES, Loop, SegmentRunner, StepResult
+from rowferry.control.feed.recent_changes import RecentChanges
 from rowferry.control.feed.supervise import META_WAIT_S, OF_A_SERVER, Patience, Supervisor, Until
+from rowferry.control.feed.under_way import StepProgress, in_focus
 from rowferry.control.fleet import measures
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.store.contract import FeedRecord, Hold, MetaStore, Sample
+from rowferry.control.store.contract import FeedNews, FeedRecord, Hold, MetaStore, Sample
 from rowferry.errors import (
     Fenced,
     IllegalMove,
     NoSuchChangefeed,
     RowferryError,
+    SecretMissing,
+    SecretsLocked,
     TaskFailed,
     Verdict,
 )
 from rowferry.flow.assemble import Flow, assemble, option_tables
+from rowferry.flow.capture.contract import SnapshotShare
 from rowferry.flow.sink.contract import Owner
-from rowferry.spec.feed_options import ERROR_STUCK, TOP
+from rowferry.secrets.sources import NO_STORE, SecretSources
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.feed_options import FeedOptions
 from rowferry.spec.reach import ANYWHERE, Reach
 
 LOG = logging.getLogger(__name__)
 IDLE_PUBLISH_S: Final = 1.0
+_NOT_RENEWED: Final = (
+    "the lease was not renewed in time: the meta database did not answer, or this process hung"
+)
+_HAS_FAILED: Final = "it has failed"
 
 
 class HeldLease:
@@ -54,6 +67,7 @@ class HeldLease:
         self._changed = threading.Condition()
         self._until = asked_at + claim.ttl_s
         self._gone = False
+        self.why_lost = ""
 
     def renewed(self, asked_at: float) -> None:
         """Note a renewal; it counts from before it was asked for."""
@@ -61,10 +75,11 @@ class HeldLease:
             self._until = asked_at + self.claim.ttl_s
             self._changed.notify_all()
 
-    def lose(self) -> None:
+    def lose(self, why: str = "") -> None:
         """Note that another owner was seen, or that nobody waits for a renewal."""
         with self._changed:
             self._gone = True
+            self.why_lost = self.why_lost or why
             self._changed.notify_all()
 
     @property
@@ -84,6 +99,7 @@ class HeldLease:
             while not self._gone and (now := self._clock()) >= self._until:
                 if now >= end:
                     self._gone = True
+                    self.why_lost = self.why_lost or _NOT_RENEWED
                 else:
                     self._changed.wait(end - now)
             return self._gone
@@ -98,6 +114,7 @@ class Conditions:
     patience: Patience = OF_A_SERVER
     rest_s: Callable[[], float] = lambda: 0.0
     reach: Reach = ANYWHERE
+    secrets: SecretSources = NO_STORE
 
 
 class Running:
@@ -113,12 +130,18 @@ class Running:
         self.id, self.claim, self.lease = feed.id, lease.claim, lease
         self.spec_version = feed.spec_version
         self.hold = feed.hold
+        self.resnapshots = feed.resnapshots
         self._store, self._conditions = store, conditions
+        self._feed = feed
         self._leaving = threading.Event()
+        self._why_left = ""
+        self._reporter = FeedReporter(store, lease.claim)
         self._removing = False
+        self._runs_with: tuple[ChangefeedSpec, ChangefeedSpec] | None = None  # stored, and whole
         self._border = threading.Event()  # the supervisor should come back
         self._shows_error = feed.state is FeedState.WARNING
         self._meter = _Meter(feed.watermark)
+        self.recent_changes = RecentChanges()
         self._thread = threading.Thread(target=self._run, name=f"feed-{feed.id}", daemon=True)
 
     # --- from other threads ----------------------------------------------------------------------
@@ -127,16 +150,17 @@ class Running:
         """Begin."""
         self._thread.start()
 
-    def leave(self, remove: bool = False) -> None:
+    def leave(self, remove: bool = False, why: str = "") -> None:
         """Stop at the next border and release the lease; with `remove`, delete all that is stored.
 
-        On repeat: nothing changes.
+        `why` is kept in the history. On repeat: nothing changes.
         """
         self._removing |= remove
+        self._why_left = self._why_left or why
         self._leaving.set()
         self._border.set()
         if self.lease.has_run_out:
-            self.lease.lose()  # there is nothing to wait for
+            self.lease.lose(_NOT_RENEWED)  # there is nothing to wait for
 
     @property
     def is_leaving(self) -> bool:
@@ -162,6 +186,11 @@ class Running:
         return self._meter.has_begun
 
     @property
+    def is_due(self) -> bool:
+        """Whether a sample should not wait: snapshots are watched from second to second."""
+        return self._meter.is_due
+
+    @property
     def watermark(self) -> int:
         """What was delivered, as far as this run knows; 0: not known yet."""
         return self._meter.watermark
@@ -170,7 +199,8 @@ class Running:
 
     def _run(self) -> None:
         current_changefeed.set(self.id)
-        LOG.info("changefeed %s: claimed with epoch %d", self.id, self.claim.epoch)
+        self._diary = FeedDiary(self.id)
+        tell_start(self._feed.spec, self.claim, self._feed)
         try:
             while not (self._leaving.is_set() or self.lease.is_set()) and self._turn():
                 pass
@@ -185,14 +215,17 @@ class Running:
         try:
             return self._with_flow()
         except (Fenced, NoSuchChangefeed) as err:
-            LOG.info("changefeed %s: not ours any more: %s", self.id, err)
-            self.lease.lose()
+            LOG.warning("changefeed %s: not ours any more: %s", self.id, err)
+            self.lease.lose(err.words)
             return False
         except RowferryError as err:
             LOG.warning("changefeed %s: %s", self.id, err)
             if err.verdict is Verdict.STOP:
                 self._move(Verb.GIVE_UP, err)
+                self._why_left = _HAS_FAILED
                 return False
+            if isinstance(err, SecretsLocked | SecretMissing):  # what is missing may come
+                self._move(Verb.FAULT, err)
         except Exception as err:  # ours to mend, and no reason to stop the others
             LOG.exception("changefeed %s: unforeseen", self.id)
             self._move(Verb.FAULT, TaskFailed(f"unforeseen {type(err).__name__}: {err}"))
@@ -203,7 +236,10 @@ class Running:
         state = self._store.state(self.id)
         self.spec_version = state.spec_version
         self._conditions.reach.check(state.spec, option_tables(state.spec))
-        flow = assemble(state.spec)
+        whole = self._conditions.secrets.resolved(state.spec)
+        self._runs_with = (state.spec, whole)
+        flow = assemble(whole)
+        self.recent_changes.begin(flow.sample)
         flow.decide.claim_names(state.versions)
         until = Until(commit_ts=state.spec.target_ts or None)
         runner = self._conditions.runner(self.id)
@@ -218,6 +254,9 @@ class Running:
             stretch_bytes=self._conditions.stretch_bytes,
             spec_version=state.spec_version,
             hold=self._held,
+            resolved=self._conditions.secrets.resolved,
+            tell_progress=self._tell_progress,
+            resnapshots=lambda: self.resnapshots,
         )
         steps = ProvenSteps(loop, flow, Owner(self.id, self.claim.epoch))
         supervisor = Supervisor(
@@ -226,7 +265,9 @@ class Running:
             tell_step=self._tell_step,
             tell_fault=self._tell_fault,
             flush_interval_s=flow.sink.flush_interval_s,
-            give_up_after_s=state.spec.options(TOP)[ERROR_STUCK].total_seconds(),
+            give_up_after_s=state.spec.options(
+                FeedOptions
+            ).changefeed_error_stuck_duration.total_seconds(),
             patience=self._conditions.patience,
             idle_publish_s=IDLE_PUBLISH_S,
             recovering=self._shows_error,
@@ -239,6 +280,7 @@ class Running:
             if isinstance(err, Fenced):
                 raise
             LOG.error("changefeed %s has failed: %s", self.id, err)
+            self._why_left = _HAS_FAILED
             return False
         finally:
             loop.close()
@@ -246,6 +288,7 @@ class Running:
         if supervisor.finished or (until.commit_ts and loop.watermark >= until.commit_ts):
             self._move(Verb.REACH_TARGET, None)
             LOG.info("changefeed %s has finished", self.id)
+            self._why_left = "it has finished"
             return False
         return True
 
@@ -257,17 +300,49 @@ class Running:
     def _end(self) -> None:
         """Give the changefeed back, or remove it; without the meta database, the lease runs out."""
         if self.lease.has_run_out:
+            self._tell_loss()
             return
         try:
+            self._report()
             if self._removing:
-                leave_sink(self._store.state(self.id).spec)
+                leave_sink(self._store.state(self.id).spec, self._conditions.secrets)
                 self._store.remove(self.claim)
                 LOG.info("changefeed %s was removed", self.id)
             else:
-                self._store.release(self.claim)
+                self._store.release(self.claim, self._why_left)
                 LOG.info("changefeed %s was released", self.id)
         except RowferryError as err:
             LOG.warning("changefeed %s was not released: %s", self.id, err)
+
+    def _tell_loss(self) -> None:
+        """Write into the history why this process does not have it any more, if that can be."""
+        why = self.lease.why_lost or _NOT_RENEWED
+        details = {"by": str(self.claim.holder), "epoch": self.claim.epoch, "why": why}
+        LOG.warning("changefeed %s was lost: %s", self.id, why)
+        try:
+            if self._store.feed(self.id) is not None:
+                self._store.note(self.id, "lost", details)
+        except RowferryError as err:
+            LOG.warning("changefeed %s: the history does not have this: %s", self.id, err)
+
+    def news(self) -> FeedNews | None:
+        """Return what is to be told of it and is not stored yet; also called from other threads.
+
+        Raises:
+            RowferryError: that cannot be told now.
+        """
+        return self._reporter.news()
+
+    def stored(self, news: FeedNews) -> None:
+        """Note that this is stored."""
+        self._reporter.stored(news)
+
+    def _report(self) -> None:
+        """Store what is to be told of it."""
+        news = self.news()
+        if news is not None:
+            self._store.write_news({self.claim: news})
+            self.stored(news)
 
     def _move(self, verb: Verb, error: Exception | None) -> None:
         """Note a change of state; failing to note it must not hide what is being noted."""
@@ -279,16 +354,37 @@ class Running:
         except RowferryError as err:
             LOG.warning("changefeed %s: state not stored (%s): %s", self.id, verb, err)
 
+    def _tell_progress(self, progress: StepProgress) -> None:
+        self._meter.add_progress(progress)
+        measures.note_snapshots(self.id, progress.snapshots)
+
     def _tell_step(self, step: StepResult) -> None:
         self._meter.add(step)
         measures.note_step(self.id, step)
-        measures.note_retention(self.id, step.retention_ms)
-        for words in step.warnings:
-            LOG.warning("changefeed %s: %s", self.id, words)
+        if step.position is not None:
+            measures.note_position(self.id, self._feed.spec.source.scheme, step.position)
+        self._reporter.add(step, time.time())
+        self.recent_changes.add(step.sample)
+        self._diary.step(step)
 
     def _tell_fault(self, error: RowferryError, wait_s: float) -> None:
         measures.note_error(self.id, error.code)
-        LOG.warning("changefeed %s: next try in %.0f s: %s", self.id, wait_s, error)
+        self._diary.fault(error, wait_s)
+        self._look_for_new_secrets()
+
+    def _look_for_new_secrets(self) -> None:
+        """Begin anew where a secret is another now: it may be why the last try failed."""
+        if self._runs_with is None:
+            return
+        spec, whole = self._runs_with
+        if not self._conditions.secrets.refers(spec):
+            return
+        try:
+            if self._conditions.secrets.resolved(spec) != whole:
+                LOG.info("changefeed %s: a secret was changed; it is used from now on", self.id)
+                self._border.set()
+        except RowferryError as err:
+            LOG.warning("changefeed %s: %s", self.id, err)
 
 
 class ProvenSteps:
@@ -318,12 +414,18 @@ class ProvenSteps:
 
 
 class _Meter:
-    """Adds up what steps did until the next sample; used by two threads."""
+    """Adds up what steps did until the next sample; used by several threads."""
 
     def __init__(self, watermark: int) -> None:
         self._lock = threading.Lock()
         self._sums = Sample(0.0, None, watermark, 0, 0, 0, 0.0)
+        self._counted = (0, 0, 0)  # of the micro-batch under way: its number, rows and bytes
+        self._moved = False  # a snapshot has, since the last sample
         self.has_begun = watermark > 0
+
+    @property
+    def is_due(self) -> bool:
+        return self._moved
 
     @property
     def watermark(self) -> int:
@@ -332,26 +434,57 @@ class _Meter:
     def add(self, step: StepResult) -> None:
         """Take in a step."""
         worked = bool(step.rows or step.schema_changes)
-        shares = tuple((str(s.table), s.done_parts, s.all_parts) for s in step.snapshots)
         with self._lock:
-            old = self._sums
             self.has_begun |= step.published
+            if step.published:
+                self._count(step.micro_batch, step.rows, step.bytes)
+                self._show(step.snapshots, self._sums.unit)
+            old = self._sums
             self._sums = replace(
                 old,
                 watermark=max(step.watermark, old.watermark),
-                rows=old.rows + step.rows,
-                bytes=old.bytes + step.bytes,
                 micro_batches=old.micro_batches + worked,
                 seconds=old.seconds + step.seconds,
                 retention_ms=step.retention_ms if step.published else old.retention_ms,
-                snapshots=shares if step.published else old.snapshots,
             )
+
+    def add_progress(self, progress: StepProgress) -> None:
+        """Take in how far the step under way is: rows count when they are done."""
+        with self._lock:
+            if progress.snapshots:
+                self.has_begun = True
+            self._count(progress.micro_batch, progress.rows, progress.bytes)
+            self._show(progress.snapshots, progress.unit)
+
+    def _count(self, micro_batch: int, rows: int, size: int) -> None:
+        """Add what a micro-batch has done beyond what was counted; a repeat counts once."""
+        number, had_rows, had_bytes = self._counted
+        if number != micro_batch:
+            had_rows = had_bytes = 0
+        self._counted = (micro_batch, max(rows, had_rows), max(size, had_bytes))
+        self._sums = replace(
+            self._sums,
+            rows=self._sums.rows + max(0, rows - had_rows),
+            bytes=self._sums.bytes + max(0, size - had_bytes),
+        )
+
+    def _show(self, shares: Sequence[SnapshotShare], unit: str) -> None:
+        ended = bool(self._sums.snapshots) and not shares
+        self._moved |= bool(shares) or ended
+        done = sum(s.done >= s.total for s in shares)
+        self._sums = replace(
+            self._sums,
+            snapshots=tuple((str(s.table), s.done, s.total) for s in in_focus(shares)),
+            totals=(done, len(shares), sum(s.done for s in shares), sum(s.total for s in shares)),
+            unit=unit if shares else "",
+        )
 
     def sample(self, now: float) -> Sample:
         """Return the sums since the last sample."""
         with self._lock:
             done = self._sums
             self._sums = replace(done, rows=0, bytes=0, micro_batches=0, seconds=0.0)
+            self._moved = False
         lag = round(now * 1000) - physical_ms(done.watermark) if done.watermark else None
         return replace(done, at=now, lag_ms=None if lag is None else max(0, lag))
 

@@ -9,17 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rowferry.control.feed.diary import FeedDiary, tell_start
 from rowferry.control.feed.lease import Claim, Heartbeat, Holder
 from rowferry.control.feed.leaving import leave_sink
-from rowferry.control.feed.loop import STRETCH_BYTES, Loop, StepResult
+from rowferry.control.feed.loop import STRETCH_BYTES, Loop, SegmentRunner, StepResult
 from rowferry.control.feed.supervise import Supervisor, Until
+from rowferry.control.feed.under_way import StepProgress
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.prepare import PreparedFeed, check_alterable, prepare, stored_spec
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, RowferryError
+from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import ERROR_STUCK, TOP
+from rowferry.spec.feed_options import FeedOptions
+from rowferry.spec.sealing import SecretKeys
 
 __all__ = ["PreparedFeed", "RunListener", "RunSettings", "prepare", "run", "stored_spec"]
 
@@ -29,11 +33,12 @@ LEASE_S = 10.0
 
 @dataclass(slots=True)
 class RunListener:
-    """Where a run reports to; every call comes from the run's own thread."""
+    """Where a run reports to; calls come from the run's own thread."""
 
     on_step: Callable[[StepResult], None] = lambda step: None
     on_fault: Callable[[RowferryError, float], None] = lambda error, wait_s: None
     on_phase: Callable[[str], None] = lambda words: None
+    on_progress: Callable[[StepProgress], None] = lambda progress: None  # from any thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,10 @@ class RunSettings:
     work_dir: Path
     spark_master: str = "local[*]"
     spark_settings: Mapping[str, str] = field(default_factory=dict)
+    spark_only: bool = False  # this process carries nothing out itself
     stretch_bytes: int = STRETCH_BYTES
+    keys: SecretKeys | None = None
+    secrets: SecretSources = NO_STORE
 
 
 def run(
@@ -63,7 +71,7 @@ def run(
         SpecChanged: the stored changefeed was made with settings that cannot be changed.
         RowferryError: what ended the run; the changefeed's state says so too.
     """
-    store = open_store(settings.meta_url)
+    store = open_store(settings.meta_url, keys=settings.keys)
     try:
         spec = prepared.spec
         feed = store.feed(spec.changefeed_id) or store.create_changefeed(
@@ -71,6 +79,7 @@ def run(
         )
         check_alterable(feed.spec, spec, prepared.flow)
         claim = store.claim(spec.changefeed_id, Holder.here(), time.time(), LEASE_S)
+        tell_start(spec, claim, feed)
         try:
             _bring_up_to_date(store, feed, spec)
             with Heartbeat(store.renew, claim) as heartbeat:
@@ -78,8 +87,12 @@ def run(
                 _run_claimed(
                     prepared, settings, until, stop, listener, store, claim, heartbeat, again
                 )
+        except BaseException as err:
+            LOG.error("changefeed %s has ended: %s", claim.changefeed, err or type(err).__name__)
+            raise
         finally:
             store.release(claim)
+        LOG.info("changefeed %s was released", claim.changefeed)
     finally:
         store.close()
 
@@ -106,17 +119,28 @@ def _run_claimed(
     recovering: bool,
 ) -> None:
     # Imported here: a wrong word on the command line should not wait for Spark's libraries.
-    from rowferry.spark.job import SparkRunner
-    from rowferry.spark.session import open_session
+    from rowferry.spark.shared import spark_for_one
 
-    listener.on_phase("starting Spark")
-    session = open_session(
+    if stop.is_set():
+        return
+    spark = spark_for_one(
         f"rowferry {claim.changefeed}",
         settings.work_dir / "logs",
         settings.spark_master,
         settings.spark_settings,
     )
-    runner = SparkRunner(session)
+    spark_faults: list[RowferryError] = []
+
+    def tell_spark_fault(error: RowferryError) -> None:
+        spark_faults.append(error)
+        stop.set()
+
+    runner: SegmentRunner
+    if settings.spark_only:
+        listener.on_phase("starting Spark")
+        runner = spark.tasks(claim.changefeed)
+    else:
+        runner = spark.runner(claim.changefeed, meanwhile=tell_spark_fault)
     loop = Loop(
         claim.changefeed,
         prepared.flow,
@@ -126,14 +150,22 @@ def _run_claimed(
         now_ms=lambda: time.time_ns() // 1_000_000,
         until_ts=until.commit_ts,
         stretch_bytes=settings.stretch_bytes,
+        resolved=settings.secrets.resolved,
+        tell_progress=listener.on_progress,
     )
     cancel = _CancelWatch(store, claim.changefeed, stop)
 
+    diary = FeedDiary(claim.changefeed)
+
     def tell_step(step: StepResult) -> None:
+        diary.step(step)
         listener.on_step(step)
         cancel.look()
+        if step.caught_up and not until.reached(step):
+            spark.start(tell_spark_fault)  # what comes next may be more than this process's work
 
     def tell_fault(error: RowferryError, wait_s: float) -> None:
+        diary.fault(error, wait_s)
         listener.on_fault(error, wait_s)
         cancel.look()
 
@@ -143,17 +175,21 @@ def _run_claimed(
         tell_step=tell_step,
         tell_fault=tell_fault,
         flush_interval_s=prepared.flow.sink.flush_interval_s,
-        give_up_after_s=prepared.spec.options(TOP)[ERROR_STUCK].total_seconds(),
+        give_up_after_s=prepared.spec.options(
+            FeedOptions
+        ).changefeed_error_stuck_duration.total_seconds(),
         recovering=recovering,
     )
     listener.on_phase("running")
     try:
         supervisor.run(until, stop, heartbeat.lost)
+        if spark_faults:
+            raise spark_faults[0]
         if heartbeat.lost.is_set():
             why = heartbeat.error
             raise why if isinstance(why, RowferryError) else Fenced(f"the lease was lost: {why}")
         if cancel.asked:
-            leave_sink(prepared.spec)
+            leave_sink(prepared.spec, settings.secrets)
             store.remove(claim)
             listener.on_phase("removed")
         elif supervisor.finished or _at_end(until, loop):
@@ -162,6 +198,7 @@ def _run_claimed(
         listener.on_phase("stopping")
         loop.close()
         runner.close()
+        spark.close()
 
 
 def _at_end(until: Until, loop: Loop) -> bool:

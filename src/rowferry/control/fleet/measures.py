@@ -1,17 +1,26 @@
 """What Prometheus reads from a server: one collector for each thing worth watching.
 
-A changefeed's values are here while this server runs it, and vanish when it stops doing so: the
-server that takes it over shows them from then on.
+How each changefeed stands is shown by every server (`FEEDS`). What its owner does is counted by the
+owner: counters stay where they were counted until the changefeed is removed, gauges of its work
+end with it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from rowferry.change.position import physical_ms
+from rowferry.change import event_counts
 from rowferry.control.feed.loop import StepResult
+from rowferry.control.feed.under_way import in_focus
+from rowferry.control.fleet.feed_gauges import FeedGauges
+from rowferry.control.fleet.position_gauges import PositionGauges
+from rowferry.control.fleet.table_gauges import TableGauges
+from rowferry.control.store.contract import FeedRecord
+from rowferry.flow.capture.contract import SnapshotShare
+from rowferry.registry import SOURCES
 
 REGISTRY: Final = CollectorRegistry()
 _FEED: Final = ("changefeed",)
@@ -27,14 +36,14 @@ def _counter(name: str, words: str, labels: tuple[str, ...] = _FEED) -> Counter:
 
 OWNED: Final = _gauge("owned_changefeeds", "Changefeeds that this server runs.", ())
 META_UP: Final = _gauge("meta_up", "Whether the meta database answered the last time.", ())
-LAG: Final = _gauge("checkpoint_lag_seconds", "How far the checkpoint is behind the clock.")
-CHECKPOINT: Final = _gauge("checkpoint_ts", "Everything up to this commit-ts was delivered.")
+FEEDS: Final = FeedGauges()
+TABLES: Final = TableGauges()
+POSITIONS: Final = PositionGauges()
 RESOLVED: Final = _gauge("resolved_ts", "Everything up to this commit-ts was read or is known.")
-RETENTION: Final = _gauge(
-    "retention_left_seconds", "How long the source keeps what was not read yet."
-)
 SNAPSHOT: Final = _gauge(
-    "snapshot_parts", "Parts of snapshots under way.", ("changefeed", "table", "of")
+    "snapshot_parts",
+    "Snapshots under way: rows, or parts of ranges.",
+    ("changefeed", "table", "of"),
 )
 ROWS: Final = _counter(
     "rows",
@@ -47,6 +56,24 @@ BYTES: Final = _counter(
     ("changefeed", "stage"),
 )
 DDLS: Final = _counter("schema_changes", "Schema changes that were sent.")
+SINK_CALLS: Final = _counter(
+    "sink_calls", "Calls to the target, by what was asked of it.", ("changefeed", "call")
+)
+SINK_RETRIES: Final = _counter("sink_retries", "Calls to the target that were tried again.")
+SINK_BYTES: Final = _counter("sink_bytes", "Bytes that went out to the target.")
+DROPPED: Final = _counter(
+    "dropped_rows",
+    "Rows that soft delete and active-active leave out, by reason.",
+    ("changefeed", "reason"),
+)
+CONFLICTS: Final = _counter(
+    "conflicts",
+    "Rows that met another one at an active-active target, by whether ours won.",
+    ("changefeed", "outcome"),
+)
+PARKED: Final = _counter(
+    "parked_rows", "Rows that were parked: the sink refused them, or they wait behind such."
+)
 ERRORS: Final = _counter("errors", "Errors, by code.", ("changefeed", "code"))
 MICRO_BATCH: Final = Histogram(
     "rowferry_micro_batch_seconds",
@@ -55,22 +82,34 @@ MICRO_BATCH: Final = Histogram(
     registry=REGISTRY,
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
-_ALL: Final = (
-    *(LAG, CHECKPOINT, RESOLVED, RETENTION, SNAPSHOT),
+_OF_OWNER: Final = (RESOLVED, SNAPSHOT)
+_COUNTED: Final = (
     *(ROWS, BYTES, DDLS, ERRORS, MICRO_BATCH),
+    *(SINK_CALLS, SINK_RETRIES, SINK_BYTES, DROPPED, CONFLICTS, PARKED),
 )
+_BY_COUNT: Final = {
+    event_counts.CALLS: SINK_CALLS,
+    event_counts.RETRIES: SINK_RETRIES,
+    event_counts.SENT_BYTES: SINK_BYTES,
+    event_counts.DROPPED: DROPPED,
+    event_counts.CONFLICTS: CONFLICTS,
+    event_counts.PARKED: PARKED,
+}
+REGISTRY.register(FEEDS)
+REGISTRY.register(TABLES)
+REGISTRY.register(POSITIONS)
+_known: set[str] = set()  # changefeeds with counts
 
 
 def note_step(changefeed: str, step: StepResult) -> None:
     """Take in what a step did."""
-    CHECKPOINT.labels(changefeed).set(step.watermark)
+    _known.add(changefeed)
     RESOLVED.labels(changefeed).set(max(step.resolved, step.watermark))
     if not step.published:
         return
-    SNAPSHOT.remove_by_labels({"changefeed": changefeed})
-    for share in step.snapshots:
-        SNAPSHOT.labels(changefeed, str(share.table), "done").set(share.done_parts)
-        SNAPSHOT.labels(changefeed, str(share.table), "all").set(share.all_parts)
+    note_snapshots(changefeed, step.snapshots)
+    TABLES.add(changefeed, step.tables, step.watermark)
+    note_counts(changefeed, step.counts)
     if step.captured.rows or step.rows or step.schema_changes:
         BYTES.labels(changefeed, "read").inc(step.source_bytes)
         for stage, rows, size in (
@@ -84,24 +123,52 @@ def note_step(changefeed: str, step: StepResult) -> None:
         MICRO_BATCH.labels(changefeed).observe(step.seconds)
 
 
+def note_snapshots(changefeed: str, shares: Sequence[SnapshotShare]) -> None:
+    """Show how far snapshots are; of very many tables, the sum."""
+    SNAPSHOT.remove_by_labels({"changefeed": changefeed})
+    for share in in_focus(shares):
+        SNAPSHOT.labels(changefeed, str(share.table), "done").set(share.done)
+        SNAPSHOT.labels(changefeed, str(share.table), "all").set(share.total)
+
+
+def note_position(changefeed: str, scheme: str, position: Mapping[str, Any]) -> None:
+    """Show where in its source's log a changefeed is; described when somebody asks."""
+    POSITIONS.note(changefeed, SOURCES.load(scheme), position)
+
+
 def note_error(changefeed: str, code: str) -> None:
     """Count an error."""
+    _known.add(changefeed)
     ERRORS.labels(changefeed, code).inc()
 
 
-def note_lag(changefeed: str, watermark: int, now_s: float) -> None:
-    """Show how far a changefeed is behind; not known before its first checkpoint."""
-    if watermark:
-        LAG.labels(changefeed).set(max(0.0, now_s - physical_ms(watermark) / 1000))
+def note_counts(changefeed: str, counts: Mapping[str, int]) -> None:
+    """Add what happened in the stages; see `change.event_counts`."""
+    for name, count in counts.items():
+        of, _, kind = name.partition(".")
+        labels = (changefeed, kind) if kind else (changefeed,)
+        _BY_COUNT[of].labels(*labels).inc(count)
 
 
-def note_retention(changefeed: str, left_ms: int | None) -> None:
-    """Show how long the source keeps what is needed, where that is known."""
-    if left_ms is not None:
-        RETENTION.labels(changefeed).set(left_ms / 1000)
+def look(feeds: Sequence[FeedRecord]) -> None:
+    """Show how all changefeeds stand; of those that were removed, nothing more."""
+    FEEDS.look(feeds)
+    for changefeed in _known.difference(feed.id for feed in feeds):
+        forget(changefeed)
+
+
+def stop(changefeed: str) -> None:
+    """Show no more what only the owner of a changefeed knows: this server is not it any more."""
+    TABLES.stop(changefeed)
+    POSITIONS.forget(changefeed)
+    for gauge in _OF_OWNER:
+        gauge.remove_by_labels({"changefeed": changefeed})
 
 
 def forget(changefeed: str) -> None:
     """Show nothing more of a changefeed."""
-    for collector in _ALL:
+    _known.discard(changefeed)
+    TABLES.forget(changefeed)
+    POSITIONS.forget(changefeed)
+    for collector in (*_OF_OWNER, *_COUNTED):
         collector.remove_by_labels({"changefeed": changefeed})

@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rowferry.change.sampled_change import SampledChange
 from rowferry.control.feed.lease import Holder
+from rowferry.control.feed.recent_lines import RecentLines
 from rowferry.control.feed.running import Conditions, HeldLease, Running, wants_to_run
 from rowferry.control.fleet import measures
 from rowferry.control.fleet.assignment import to_claim, to_hand_over
@@ -26,12 +28,15 @@ from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore
 from rowferry.errors import IllegalMove, LeaseHeld, NoSuchChangefeed, RowferryError
 from rowferry.spark import cores
+from rowferry.spec.uri import without_passwords
 
 LOG = logging.getLogger(__name__)
 LEASE_S: Final = 6.0  # who is killed on another machine is replaced within this and a second
 RENEW_S: Final = 1.4
 EVERY_S: Final = 1.0
 SAMPLE_EVERY_S: Final = 5.0
+FINE_S: Final = 3600.0  # samples that are younger are kept one by one
+FOLD_EVERY_S: Final = 300.0
 REST_S: Final = 0.02  # for each changefeed here: together they make 50 micro-batches a second
 MOST_REST_S: Final = 1.0
 FORGOTTEN_S: Final = 3600.0  # a server that was not seen for so long is not listed any more
@@ -58,8 +63,10 @@ class Member:
         address: str,
         conditions: Conditions,
         pace: FleetPace | None = None,
+        hide: Callable[[str], str] = without_passwords,
     ) -> None:
-        self.holder = Holder.here()
+        """Make a member; `hide` takes secrets out of log lines that others may read."""
+        self.holder = Holder.here(address)
         self.address = address
         self._store, self._pace = store, pace or FleetPace()
         self._conditions = replace(conditions, rest_s=self._rest_s)
@@ -70,13 +77,19 @@ class Member:
         self._lock = threading.Lock()  # held while saying that this server is there, or is not
         self._retired = False
         self._ended = threading.Event()
-        self._sampled_at = time.monotonic()
+        self._sampled_at = self._folded_at = time.monotonic()
+        self._lines = RecentLines(address, hide)
         self._meta_up = True
 
     @property
     def changefeeds(self) -> tuple[str, ...]:
         """The ids of the changefeeds that run here."""
         return tuple(sorted(self._running))
+
+    def last_changes(self, changefeed: str) -> tuple[SampledChange, ...] | None:
+        """Return the last changes of a changefeed, newest first; None: it does not run here."""
+        one = self._running.get(changefeed)
+        return None if one is None or one.lease.is_gone else one.recent_changes.newest_first()
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -85,6 +98,7 @@ class Member:
         self._guarded(self._announce)  # before others are looked at
         keeper = threading.Thread(target=self._keep_leases, name="leases", daemon=True)
         keeper.start()
+        logging.getLogger().addHandler(self._lines)
         try:
             while not stop.is_set():
                 began = time.monotonic()
@@ -92,6 +106,8 @@ class Member:
                 stop.wait(max(0.0, self._pace.every_s - (time.monotonic() - began)))
             self._drain()
         finally:
+            logging.getLogger().removeHandler(self._lines)
+            self._guarded(self._store_lines)
             self._ended.set()
             keeper.join()
 
@@ -100,7 +116,7 @@ class Member:
         LOG.info("draining %d changefeeds", len(self._running))
         self._guarded(self._retire)
         for one in self._running.values():
-            one.leave()
+            one.leave(why="the server was told to stop")
         while self._running:
             self._reap()
             time.sleep(0.02)
@@ -129,6 +145,7 @@ class Member:
         self._reap()
         now = time.time()
         feeds = {feed.id: feed for feed in self._store.feeds()}
+        measures.look(tuple(feeds.values()))
         alive = self._alive(now)
         self._watch(feeds)
         self._balance(feeds, alive, now)
@@ -156,7 +173,7 @@ class Member:
 
     def _reap(self) -> None:
         for name in [name for name, one in self._running.items() if one.ended]:
-            measures.forget(name)
+            measures.stop(name)
             del self._running[name]
         measures.OWNED.set(len(self._running))
 
@@ -167,27 +184,28 @@ class Member:
         lost = set(self._store.renew_all([one.claim for one in held], time.time()))
         for one in held:
             if one.claim in lost and not one.ended:
-                one.lease.lose()
+                one.lease.lose("another claim is in force, or it was removed")
                 one.leave()
             else:
                 one.lease.renewed(asked_at)
 
     def _alive(self, now: float) -> Sequence[FleetServer]:
-        found = self._store.servers(now - self._pace.lease_s)
-        return [s for s in found if not s.holder.is_dead(seen_by=self.holder)]
+        servers = self._store.servers(now - self._pace.lease_s)
+        return [s for s in servers if not s.holder.is_dead(seen_by=self.holder)]
 
     def _watch(self, feeds: Mapping[str, FeedRecord]) -> None:
         """Let changefeeds that run here follow what operators asked for."""
         for name, one in self._running.items():
             feed = feeds.get(name)
             one.hold = feed.hold if feed is not None else None
+            one.resnapshots = feed.resnapshots if feed is not None else ()
             if feed is None or feed.epoch != one.claim.epoch:
-                one.lease.lose()
+                one.lease.lose(_taken(feed))
                 one.leave()
             elif feed.cancel:
                 one.leave(remove=True)
             elif not wants_to_run(feed):
-                one.leave()
+                one.leave(why=f"it is {feed.state}")
             elif feed.spec_version > one.spec_version:
                 one.reload()
 
@@ -214,7 +232,7 @@ class Member:
             if chosen is not None:
                 LOG.info("handing changefeed %s over to a server that has fewer", chosen)
                 self._handed_over[chosen] = clock
-                self._running[chosen].leave()
+                self._running[chosen].leave(why="another server has fewer changefeeds")
 
     def _holder_of(self, feed: FeedRecord, now: float) -> str:
         """Return the server that has a changefeed; empty: nobody who lives."""
@@ -245,13 +263,47 @@ class Member:
         one.start()
 
     def _tell(self, now: float) -> None:
-        """Show how far everything is, and store it now and then."""
-        for name, one in self._running.items():
-            measures.note_lag(name, one.watermark, now)
+        """Store how far everything is, now and then."""
         if time.monotonic() - self._sampled_at >= self._pace.sample_every_s:
             self._sampled_at = time.monotonic()
             samples = {n: one.sample(now) for n, one in self._running.items() if one.has_begun}
             self._store.write_samples(samples)
+            self._store_news()
+            self._store_lines()
+            self._fold(now)
             for server in self._store.servers():
                 if now - server.seen_at > FORGOTTEN_S:
                     self._store.retire(server.holder)
+        elif due := {n: one for n, one in self._running.items() if one.is_due}:
+            self._store.write_samples({n: one.sample(now) for n, one in due.items()})
+
+    def _store_news(self) -> None:
+        """Store what is to be told of all changefeeds, at once."""
+        news = [(one, one.news()) for one in self._running.values()]
+        untold = [(one, some) for one, some in news if some is not None]
+        self._store.write_news({one.claim: some for one, some in untold})
+        for one, some in untold:
+            one.stored(some)
+
+    def _store_lines(self) -> None:
+        """Store the log lines that wait, for every server to show."""
+        lines = self._lines.take()
+        try:
+            self._store.add_log_lines(lines)
+        except RowferryError:
+            self._lines.put_back(lines)
+            raise
+
+    def _fold(self, now: float) -> None:
+        """Let samples of long ago become fewer: a day of them stays."""
+        if self._running and time.monotonic() - self._folded_at >= FOLD_EVERY_S:
+            self._folded_at = time.monotonic()
+            self._store.fold_samples(sorted(self._running), now - FINE_S)
+
+
+def _taken(feed: FeedRecord | None) -> str:
+    """Return who has a changefeed now that was ours."""
+    if feed is None:
+        return "it was removed"
+    owner = f" by {feed.lease.owner}" if feed.lease else ""
+    return f"it was taken over{owner}: epoch {feed.epoch} is in force"

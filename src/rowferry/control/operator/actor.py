@@ -44,10 +44,10 @@ class Role(IntEnum):
         Raises:
             BadOption: there is none; `where` names the setting.
         """
-        found = {str(role): role for role in cls}.get(word.strip().lower())
-        if found is None:
+        known = {str(role): role for role in cls}.get(word.strip().lower())
+        if known is None:
             raise BadOption(f"{where}: the role must be one of {', '.join(map(str, cls))}")
-        return found
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,20 @@ def foresees(method: Method[S, P, R]) -> Method[S, P, R]:
     return _marked(call, Role.ADMIN)
 
 
+def acts_unseen(role: Role, what: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
+    """Let only those of a role call a method that changes nothing, so that nothing is kept."""
+
+    def decorated(method: Method[S, P, R]) -> Method[S, P, R]:
+        @functools.wraps(method)
+        def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            require(role, what)
+            return method(self, *args, **kwargs)
+
+        return _marked(call, role)
+
+    return decorated
+
+
 def acts(role: Role) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
     """Let only those of a role call a method, and keep who called it and how it ended.
 
@@ -131,16 +145,16 @@ def acts(role: Role) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
                 return method(self, *args, **kwargs)
             require(role, verb)
             try:
-                found = method(self, *args, **kwargs)
+                outcome = method(self, *args, **kwargs)
             except RowferryError as err:
                 _keep(self.store, actor, verb, _named(args, None), f"[{err.code}]")
                 raise
             except Exception:
                 _keep(self.store, actor, verb, _named(args, None), "failed inside")
                 raise
-            if not getattr(found, "dry_run", False):
-                _keep(self.store, actor, verb, _named(args, found), "done")
-            return found
+            if not getattr(outcome, "dry_run", False):
+                _keep(self.store, actor, verb, _named(args, outcome), "done")
+            return outcome
 
         return _marked(call, role)
 
@@ -149,8 +163,8 @@ def acts(role: Role) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
 
 def role_of(method: Callable[..., Any]) -> Role:
     """Return the role that a verb needs."""
-    found: Role = method.__dict__["needs"]
-    return found
+    role: Role = method.__dict__["needs"]
+    return role
 
 
 def _marked(method: F, role: Role) -> F:
@@ -158,9 +172,9 @@ def _marked(method: F, role: Role) -> F:
     return method
 
 
-def _named(args: tuple[Any, ...], found: Any) -> str:
+def _named(args: tuple[Any, ...], outcome: Any) -> str:
     """Return the changefeed that a call is about; empty: none that is known."""
-    made = getattr(found, "feed", None)
+    made = getattr(outcome, "feed", None)
     if made is not None and not isinstance(args[0], str):
         return str(made.id)
     return args[0] if args and isinstance(args[0], str) else ""

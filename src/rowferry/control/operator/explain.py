@@ -12,7 +12,7 @@ from rowferry.flow.dispatch.by_topic import ByTopic
 from rowferry.flow.sink.storage.paths import database_directory, escape
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
-from rowferry.spec.feed_options import CASE_SENSITIVE, TOP
+from rowferry.spec.feed_options import FeedOptions
 from rowferry.spec.uri import Uri
 
 
@@ -50,7 +50,7 @@ def rules(prepared: PreparedFeed) -> tuple[str, ...]:
 
 def _lines(prepared: PreparedFeed, table: TableSchema) -> Iterator[str]:
     spec, name = prepared.spec, table.id
-    cased = spec.options(TOP)[CASE_SENSITIVE]
+    cased = spec.options(FeedOptions).case_sensitive
     rule = deciding_rule(filter_rules(spec), *name, cased)
     if table not in prepared.tables:
         yield f"{name}: matched by filter rule {rule!r}, left out because it has no usable key"
@@ -69,7 +69,7 @@ def _dispatch_lines(spec: ChangefeedSpec, name: TableId, cased: bool) -> Iterato
     """Tell the first dispatch rule that fits."""
     for rule in dispatch_rules(spec):
         if TableFilter(rule.matcher, cased).matches_table(*name):
-            said = {"topic": rule.topic, "partition": rule.partition}
-            words = ", ".join(f"{key} = {value}" for key, value in said.items() if value)
+            settings = {"topic": rule.topic, "partition": rule.partition}
+            words = ", ".join(f"{key} = {value}" for key, value in settings.items() if value)
             yield f"{name}: dispatched by {rule.path}" + (f" ({words})" if words else "")
             return

@@ -14,10 +14,10 @@ from rowferry.change.position import physical_ms
 from rowferry.control.operator.operation_forms import Held
 from rowferry.control.store.contract import FeedRecord, FleetServer, Hold, MetaStore
 from rowferry.errors import BadInput, IllegalMove, NotSupported
-from rowferry.flow.assemble import assemble
+from rowferry.flow.capture.contract import KnowsPlaces
+from rowferry.registry import SOURCES
 
 LONGEST_S: Final = 3600
-_PLACE: Final = {"server": str, "file": str, "offset": int, "gtid": str}
 
 
 def ask(
@@ -32,8 +32,6 @@ def ask(
     """Ask a changefeed to stand still, at a place of its source's log or at the next border."""
     if not 1 <= seconds <= LONGEST_S:
         raise BadInput(f"seconds {seconds}: allowed: 1 to {LONGEST_S}")
-    if place is not None and {k: type(v) for k, v in place.items()} != _PLACE:
-        raise BadInput(f"position: needs exactly {', '.join(_PLACE)}; offset is a number")
     if not feed.state.runs:
         raise IllegalMove(f"changefeed {feed.id} is {feed.state}: only one that runs can be held")
     if feed.lease is not None and owner is None:
@@ -42,11 +40,14 @@ def ask(
             f"changefeed {feed.id} is run by process {holder.pid} on {holder.host}, which is no "
             "server; run it by `rowferry server`"
         )
-    if not assemble(feed.spec).capture.traits().has_places:
+    source = SOURCES.load(feed.spec.source.scheme)(feed.spec)
+    if not isinstance(source, KnowsPlaces):
         raise NotSupported(
-            f"changefeed {feed.id} reads {feed.spec.source.scheme}://; only those that read MySQL "
-            "or MariaDB can be held"
+            f"changefeed {feed.id} reads {feed.spec.source.scheme}://, a source that cannot stand "
+            "still at a place of its log"
         )
+    if place is not None:
+        source.check_place(place)
     form = None if place is None else dict(place)
     store.hold(feed.id, Hold(uuid.uuid4().hex, now + seconds, form), instead_of)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rowferry.control import lifecycle
 from rowferry.control.lifecycle import Verb
 from rowferry.control.operator import start_place as beginning
@@ -12,14 +14,17 @@ from rowferry.control.operator.table_rules import refuse_rule_files
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import IllegalMove
 from rowferry.flow.assemble import option_tables, sink_traits
+from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.build import build_spec, check_target_ts
 from rowferry.spec.reach import Reach
 
 
-def altered(feed: FeedRecord, changed: ChangedSettings, reach: Reach) -> PreparedFeed:
+def altered(
+    feed: FeedRecord, changed: ChangedSettings, reach: Reach, secrets: SecretSources = NO_STORE
+) -> PreparedFeed:
     """Return a changefeed with new settings; its sink is open, and nothing was written.
 
-    `reach` is what it may name.
+    `reach` is what it may name, `secrets` where the values of references come from.
 
     Raises:
         NotAllowed: it names something else.
@@ -49,9 +54,11 @@ def altered(feed: FeedRecord, changed: ChangedSettings, reach: Reach) -> Prepare
         target_ts=target,
         sinks=sink_traits,
     )
+    owner = old.managed_by if changed.managed_by is None else changed.managed_by
+    spec = replace(spec, managed_by=owner)
     reach.check(spec, option_tables(spec))
     refuse_moved_secrets(old, spec, changed)
-    prepared = examine(spec, old, notices)
+    prepared = examine(spec, old, notices, secrets=secrets)
     try:
         check_added_rules(old, prepared)
     except BaseException:

@@ -7,8 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rowferry.change.position import RangeProgress
+from rowferry.change.resnapshot import Resnapshot
+from rowferry.change.sampled_change import SampledChange, SampleMode
 from rowferry.change.table import TableId
-from rowferry.control.store.contract import FeedRecord, FleetServer, Hold, Note, Sample, Subscribing
+from rowferry.control.store.contract import (
+    FeedRecord,
+    FleetServer,
+    Hold,
+    Note,
+    PastSchemaChange,
+    Sample,
+    Subscribing,
+    TableCount,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,8 @@ class Wanted:
         target_ts: end when everything up to this commit-ts was delivered; None: never.
         subscribing: the subscription that it is made for.
         cluster_id: the source's, where that has none of its own.
+        managed_by: the owner of the file that declares it; empty: no file does.
+        paused: it stands still until it is resumed: no server begins it.
     """
 
     source_uri: str
@@ -33,6 +46,8 @@ class Wanted:
     target_ts: int | None = None
     subscribing: Subscribing | None = None
     cluster_id: int = 0
+    managed_by: str = ""
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,7 @@ class ChangedSettings:
     sink_uri: str | None = None
     config: Mapping[str, Any] | None = None
     target_ts: int | None = None
+    managed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,21 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True)
+class ResnapshotProgress:
+    """A resnapshot, and how far it is.
+
+    Attributes:
+        state: waiting, running, done, cancelled or failed.
+        total: rows, estimated by the source; 0: not known yet.
+    """
+
+    asked: Resnapshot
+    state: str
+    rows: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A changefeed with all that is known about where it stands.
 
@@ -79,6 +110,12 @@ class Seen:
         history: what happened to it, newest first.
         server: who runs it, as it last announced itself; None: nobody, or unknown.
         cure: what to do about `feed.error`; empty without one.
+        log_place: where in the source's log it is, as the source words it; empty: not known.
+        kept_ms: how long the source still keeps the log there; None: for ever, or not known.
+        counts: what was delivered of each table.
+        schema_changes: that were delivered, newest first.
+        rereads: its source can give a table again beside its log.
+        resnapshots: those that are open, and the last that ended, oldest first.
     """
 
     feed: FeedRecord
@@ -88,6 +125,40 @@ class Seen:
     history: tuple[Note, ...]
     server: FleetServer | None
     cure: str
+    log_place: Mapping[str, str] = field(default_factory=dict)
+    kept_ms: int | None = None
+    counts: tuple[TableCount, ...] = ()
+    schema_changes: tuple[PastSchemaChange, ...] = ()
+    rereads: bool = False
+    resnapshots: tuple[ResnapshotProgress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastChanges:
+    """The last changes of a changefeed that its owner has delivered.
+
+    Attributes:
+        mode: what is kept of them, by the changefeed's settings.
+        owner: the address of the server that runs it; empty: nobody, or no server.
+        here: whether that is the server that was asked: no other knows them.
+        changes: newest first.
+    """
+
+    mode: SampleMode
+    owner: str
+    here: bool
+    changes: tuple[SampledChange, ...]
+
+
+def sample_words(last: LastChanges, changefeed: str) -> str:
+    """Return how many changes these are or, where there are none, why."""
+    if last.mode is SampleMode.OFF:
+        return f"{changefeed} keeps none of its changes: sample-changes = false"
+    if not last.here and last.owner:
+        return f"only the server that runs {changefeed} knows them: ask {last.owner}"
+    if not last.here:
+        return f"nobody runs {changefeed}"
+    return f"the last {len(last.changes)} changes, newest first"
 
 
 @dataclass(frozen=True, slots=True)

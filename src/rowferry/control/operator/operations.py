@@ -14,6 +14,9 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from rowferry.change.position import physical_ms
+from rowferry.change.quarantine import ParkedRow
+from rowferry.change.resnapshot import Resnapshot
+from rowferry.change.sampled_change import SampledChange, SampleMode
 from rowferry.change.table import TableId
 from rowferry.control import lifecycle
 from rowferry.control.feed.lease import Claim, Holder
@@ -22,13 +25,34 @@ from rowferry.control.feed.loop import discard
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator import explain
 from rowferry.control.operator import hold as holding
+from rowferry.control.operator import quarantine as parking
+from rowferry.control.operator import resnapshots as again
 from rowferry.control.operator import start_place as beginning
-from rowferry.control.operator.actor import Role, acts, foresees, looks
+from rowferry.control.operator import traces as tracing
+from rowferry.control.operator.actor import (
+    Role,
+    acts,
+    acts_unseen,
+    current_actor,
+    foresees,
+    looks,
+)
+from rowferry.control.operator.endpoint_checks import (
+    Endpoint,
+    Listed,
+    Side,
+    check_endpoint,
+    list_source,
+)
+from rowferry.control.operator.form_facts import form_facts
+from rowferry.control.operator.health import Health
 from rowferry.control.operator.new_settings import altered
 from rowferry.control.operator.operation_forms import (
     ChangedSettings,
     Created,
     Held,
+    LastChanges,
+    ResnapshotProgress,
     Seen,
     Synced,
     Wanted,
@@ -41,20 +65,34 @@ from rowferry.control.operator.table_rules import (
     with_tables,
     without_tables,
 )
-from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore, Subscribing
+from rowferry.control.operator.trace_forms import Trace, TraceRequest
+from rowferry.control.store.contract import (
+    FeedRecord,
+    FleetServer,
+    LogLine,
+    MetaStore,
+    Sample,
+    Subscribing,
+)
 from rowferry.control.store.publishing import nothing_delivered
-from rowferry.errors import BadInput, ChangefeedExists, IllegalMove, NoSuchChangefeed, cure_of
+from rowferry.control.store.watching import by_stretch
+from rowferry.errors import (
+    BadInput,
+    BadResnapshot,
+    BadTrace,
+    ChangefeedExists,
+    IllegalMove,
+    NoSuchChangefeed,
+    cure_of,
+)
 from rowferry.flow.assemble import Flow, option_tables, sink_traits
+from rowferry.flow.capture.contract import ShowsPosition
 from rowferry.flow.sink.contract import Owner
+from rowferry.registry import SOURCES
+from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import (
-    CASE_SENSITIVE,
-    SYNCED_CHECK,
-    SYNCED_CHECKPOINT,
-    SYNCED_STATUS,
-    TOP,
-)
+from rowferry.spec.feed_options import FeedOptions, SyncedOptions
 from rowferry.spec.reach import ANYWHERE, Reach
 
 __all__ = ["ChangedSettings", "Created", "Held", "Operations", "Seen", "Synced", "Wanted"]
@@ -62,6 +100,10 @@ __all__ = ["ChangedSettings", "Created", "Held", "Operations", "Seen", "Synced",
 ALIVE_S: Final = 10.0  # a server that was silent for longer is gone
 LEASE_S: Final = 30.0
 PATIENCE_S: Final = 5.0  # how long an operator waits for an owner to come to its border
+_DAY_S: Final = 86_400.0
+_MOST_LINES: Final = 500
+_TRACES: Final = 2  # at once on one server: each reads as much as it can
+_SYNCED_S: Final = 3600.0  # how far back the last row is looked for
 LISTED: Final = (
     FeedState.NORMAL,
     FeedState.STOPPED,
@@ -91,12 +133,21 @@ class Operations:
         store: MetaStore,
         now: Callable[[], float] = time.time,
         reach: Reach = ANYWHERE,
+        secrets: SecretSources = NO_STORE,
+        here: Callable[[str], tuple[SampledChange, ...] | None] = lambda changefeed: None,
     ) -> None:
-        """Work on a meta database; `reach` is what changefeeds may name."""
+        """Work on a meta database; `reach` is what changefeeds may name.
+
+        `secrets` is where the values of references come from; `here` returns the last changes of a
+        changefeed that this process runs, and None of any other.
+        """
+        self._here = here
         self.store = store
+        self._secrets = secrets
         self._reach = reach
         self._now = now
         self._locks: dict[str, threading.Lock] = {}
+        self._traces = threading.BoundedSemaphore(_TRACES)
 
     # --- create, list, see -----------------------------------------------------------------------
 
@@ -124,14 +175,14 @@ class Operations:
             raise ChangefeedExists(
                 f"changefeed {spec.changefeed_id} exists already; use another id"
             )
-        with _closing(examine(spec, None, notices)) as prepared:
-            spec = prepared.spec
+        with _closing(examine(spec, None, notices, secrets=self._secrets)) as prepared:
+            spec = replace(prepared.spec, managed_by=wanted.managed_by)
             if dry_run:
                 feed = _only_foreseen(spec, self._now())
             else:
                 cluster_id = prepared.flow.capture.cluster_id() or wanted.cluster_id
                 subscribing = _with_table_id(wanted.subscribing, prepared)
-                feed = self.store.create_changefeed(spec, cluster_id, subscribing)
+                feed = self.store.create_changefeed(spec, cluster_id, subscribing, wanted.paused)
             return _described(prepared, feed, dry_run)
 
     @looks
@@ -156,14 +207,60 @@ class Operations:
             history=self.store.history(changefeed),
             server=self._server_of(feed),
             cure=cure_of(feed.error_code) if feed.error_code else "",
+            log_place=self._log_place(feed),
+            kept_ms=None
+            if feed.kept_until is None
+            else round(1000 * (feed.kept_until - self._now())),
+            counts=self.store.table_counts(changefeed),
+            schema_changes=self.store.schema_changes(changefeed),
+            rereads=again.offers_rereads(feed),
+            resnapshots=again.look(self.store, feed),
         )
+
+    def _log_place(self, feed: FeedRecord) -> Mapping[str, str]:
+        """Return where a changefeed is in its source's log, in the source's own words."""
+        source = SOURCES.load(feed.spec.source.scheme)
+        if not isinstance(source, ShowsPosition):
+            return {}
+        return source.shown_position(self.store.position(feed.id))
+
+    @looks
+    def day(self, changefeed: str) -> tuple[Sample, ...]:
+        """Return what it did in the last day: one sample for each five minutes."""
+        self._feed(changefeed)
+        return by_stretch(self.store.samples(changefeed, self._now() - _DAY_S))
+
+    @acts_unseen(Role.OPERATOR, "the log of a changefeed")
+    def log(self, changefeed: str, limit: int = 200) -> tuple[LogLine, ...]:
+        """Return the last lines that servers logged about it, newest first."""
+        self._feed(changefeed)
+        if not 0 < limit <= _MOST_LINES:
+            raise BadInput(f"limit: expected 1 to {_MOST_LINES} lines")
+        return self.store.log_lines(changefeed, limit)
+
+    @looks
+    def last_changes(self, changefeed: str) -> LastChanges:
+        """Return the last changes that were delivered; values only for operators and admins.
+
+        They are in the memory of the server that runs the changefeed, and nowhere else.
+        """
+        feed = self._feed(changefeed)
+        mode = SampleMode(feed.spec.options(FeedOptions).sample_changes)
+        server = self._server_of(feed)
+        known = self._here(changefeed)
+        changes = known if known is not None and mode is not SampleMode.OFF else ()
+        actor = current_actor.get()
+        if mode is SampleMode.MASKED or (actor is not None and actor.role < Role.OPERATOR):
+            changes = tuple(one.masked() for one in changes)
+        owner = server.address if server is not None else ""
+        return LastChanges(mode, owner, known is not None, changes)
 
     def _server_of(self, feed: FeedRecord) -> FleetServer | None:
         if feed.lease is None:
             return None
-        mine, found = feed.lease.holder, self.store.servers()
-        same = [s for s in found if s.holder.instance == mine.instance]
-        same += [s for s in found if (s.holder.host, s.holder.pid) == (mine.host, mine.pid)]
+        mine, servers = feed.lease.holder, self.store.servers()
+        same = [s for s in servers if s.holder.instance == mine.instance]
+        same += [s for s in servers if (s.holder.host, s.holder.pid) == (mine.host, mine.pid)]
         return same[0] if same else None
 
     # --- the lifecycle ---------------------------------------------------------------------------
@@ -216,7 +313,7 @@ class Operations:
             self.store.request_cancel(changefeed)
             left = self._when(changefeed, lambda now: now is None or not self._held(now))
             if left is not None and not (self._held(left) and left.state.runs):
-                leave_sink(left.spec)
+                leave_sink(left.spec, self._secrets)
                 self.store.remove(changefeed)
         except NoSuchChangefeed:
             pass  # its owner was faster
@@ -238,7 +335,7 @@ class Operations:
         """
         with self._altering(changefeed):
             feed = self._feed(changefeed)
-            with _closing(altered(feed, changed, self._reach)) as prepared:
+            with _closing(altered(feed, changed, self._reach, self._secrets)) as prepared:
                 spec, old = prepared.spec, feed.spec
                 if (spec.sink, spec.section("sink")) != (old.sink, old.section("sink")):
                     self._discard_pending(feed, prepared.flow, "the sink was changed")
@@ -246,10 +343,40 @@ class Operations:
                 return self.store.update_spec(changefeed, spec, feed.spec_version)
 
     @foresees
-    def foresee_update(self, changefeed: str, changed: ChangedSettings) -> Created:
-        """Return what `update` would do; raises as that does. Nothing is changed."""
+    def check_endpoint(
+        self, side: Side, uri: str, config: Mapping[str, Any], changefeed: str = ""
+    ) -> tuple[Health, ...]:
+        """Return what is found out about a source or a sink on its own. Nothing is changed.
+
+        With `changefeed`, `***` stands for the secrets that are stored of it.
+        """
+        return check_endpoint(self._end(side, uri, config, changefeed), self._reach, self._secrets)
+
+    @foresees
+    def list_source(
+        self, uri: str, config: Mapping[str, Any], database: str = "", changefeed: str = ""
+    ) -> Listed:
+        """Return databases of a source or, of a named one, its tables; a bounded number."""
+        end = self._end("source", uri, config, changefeed)
+        return list_source(end, database, self._reach, self._secrets)
+
+    def _end(self, side: Side, uri: str, config: Mapping[str, Any], changefeed: str) -> Endpoint:
+        stored = self._feed(changefeed).spec if changefeed else None
+        return Endpoint(side, uri, config, stored)
+
+    @looks
+    def form_facts(self) -> dict[str, Any]:
+        """Return what a form for changefeeds is made of."""
+        return form_facts(self._reach)
+
+    @foresees
+    def foresee_update(
+        self, changefeed: str, changed: ChangedSettings, as_if: FeedState | None = None
+    ) -> Created:
+        """Return what `update` would do, in the state `as_if`; raises as that does."""
         feed = self._feed(changefeed)
-        with _closing(altered(feed, changed, self._reach)) as prepared:
+        feed = feed if as_if is None else replace(feed, state=as_if)
+        with _closing(altered(feed, changed, self._reach, self._secrets)) as prepared:
             return _described(prepared, replace(feed, spec=prepared.spec), dry_run=True)
 
     @acts(Role.ADMIN)
@@ -282,14 +409,14 @@ class Operations:
             if not _wants_to_run(feed.state):
                 lifecycle.move(feed.state, Verb.UPDATE)
             old = feed.spec
-            rules = change(filter_rules(old), patterns, old.options(TOP)[CASE_SENSITIVE])
+            rules = change(filter_rules(old), patterns, old.options(FeedOptions).case_sensitive)
             if rules == filter_rules(old):
                 return feed
             spec = with_rules(old, rules)
-            check_rules(old, spec)
-            found = self.store.update_spec(changefeed, spec, feed.spec_version)
+            check_rules(old, spec, self._secrets)
+            updated = self.store.update_spec(changefeed, spec, feed.spec_version)
             self.store.note(changefeed, what, {"tables": list(patterns), "rules": list(rules)})
-            return found
+            return updated
 
     # --- progress --------------------------------------------------------------------------------
 
@@ -322,7 +449,7 @@ class Operations:
                 )
             spec, words = beginning.moved(feed.spec, commit_ts, position)
             self._reach.check(spec, option_tables(spec))
-            with _closing(examine(spec, spec, anew=True)) as prepared:
+            with _closing(examine(spec, spec, anew=True, secrets=self._secrets)) as prepared:
                 self._discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
             return self.store.reset(changefeed, spec, words, snapshot)
 
@@ -354,14 +481,14 @@ class Operations:
     def synced(self, changefeed: str) -> Synced:
         """Return whether it has caught up and stays so."""
         feed = self._feed(changefeed)
-        options = feed.spec.options(SYNCED_STATUS)
+        options = feed.spec.options(SyncedOptions)
         now = round(self._now() * 1000)
-        samples = self.store.samples(changefeed)
+        samples = self.store.samples(changefeed, self._now() - _SYNCED_S)
         checkpoint = physical_ms(feed.watermark)
         resolved = max([checkpoint, *(physical_ms(s.watermark) for s in samples)])
         last = max((round(s.at * 1000) for s in samples if s.rows), default=0)
-        quiet = now - last > options[SYNCED_CHECK] * 1000
-        near = options[SYNCED_CHECKPOINT] * 1000
+        quiet = now - last > options.synced_check_interval * 1000
+        near = options.checkpoint_interval * 1000
         synced = quiet and now - checkpoint < near
         words = NOT_SYNCED
         if synced:
@@ -407,13 +534,117 @@ class Operations:
         self.store.end_hold(changefeed, hold)
         return self.held(changefeed)
 
+    # --- one table again -------------------------------------------------------------------------
+
+    @acts(Role.OPERATOR)
+    def resnapshot(
+        self, changefeed: str, table: str, keys: str = "", where: str = ""
+    ) -> Resnapshot:
+        """Let rows of a captured table be read and delivered again, beside the stream.
+
+        `keys` is FIRST..LAST, both included; `where` an expression as in event filters. Several
+        wait for each other; a paused changefeed begins when it is resumed.
+
+        Raises:
+            NoSuchTable: it is not captured.
+            BadResnapshot: the source, the table, the range or the expression does not allow it.
+            IllegalMove: it has finished, or too many wait.
+        """
+        feed = self._feed(changefeed)
+        return again.ask(self.store, feed, self._server_of(feed), table, keys, where, self._now())
+
+    @looks
+    def resnapshots(self, changefeed: str) -> tuple[ResnapshotProgress, ...]:
+        """Return the resnapshots that are open, and the last that ended, oldest first."""
+        return again.look(self.store, self._feed(changefeed))
+
+    @acts(Role.OPERATOR)
+    def cancel_resnapshot(self, changefeed: str, which: str) -> tuple[ResnapshotProgress, ...]:
+        """End an open resnapshot where it is; what was delivered stays. Not open: nothing changes.
+
+        Raises:
+            BadResnapshot: there is none of this id.
+        """
+        feed = self._feed(changefeed)
+        if not any(one.id == which for one in feed.resnapshots):
+            raise BadResnapshot(
+                f"changefeed {changefeed} has no resnapshot {which!r}; they are listed by: "
+                f"rowferry changefeed resnapshot -c {changefeed}"
+            )
+        self.store.cancel_resnapshot(changefeed, which)
+        return self.resnapshots(changefeed)
+
+    # --- one row ---------------------------------------------------------------------------------
+
+    @looks
+    def trace(self, changefeed: str, request: TraceRequest) -> Trace:
+        """Return every change of one row that was delivered, and where it went; no values.
+
+        Raises:
+            NoSuchTable: the table is not captured.
+            BadTrace: the key or a limit cannot be, or the sink keeps nothing to look in.
+            SinkError: the output cannot be read.
+        """
+        return tracing.without_values(self._trace(changefeed, request))
+
+    @acts(Role.OPERATOR)
+    def trace_values(self, changefeed: str, request: TraceRequest) -> Trace:
+        """Return what `trace` does, with the row before and after each change, as delivered."""
+        return self._trace(changefeed, request)
+
+    def _trace(self, changefeed: str, request: TraceRequest) -> Trace:
+        feed = self._feed(changefeed)
+        if not self._traces.acquire(timeout=PATIENCE_S):
+            raise BadTrace("other traces are under way on this server; ask again in a moment")
+        try:
+            return tracing.trace(self.store, feed, request, self._secrets)
+        finally:
+            self._traces.release()
+
+    # --- quarantine ------------------------------------------------------------------------------
+
+    @looks
+    def quarantined(self, changefeed: str) -> tuple[ParkedRow, ...]:
+        """Return the rows that its sink refused, and those that wait behind them, oldest first."""
+        return self.store.parked(self._feed(changefeed).id)
+
+    @acts_unseen(Role.OPERATOR, "the values of a parked row")
+    def quarantined_row(self, changefeed: str, row: str) -> parking.ParkedValues:
+        """Return one of them with its values.
+
+        Raises:
+            BadQuarantine: there is none of this id.
+        """
+        return parking.show(self.store, self._feed(changefeed).id, row)
+
+    @acts(Role.OPERATOR)
+    def retry_quarantined(self, changefeed: str, choice: parking.Choice) -> int:
+        """Let parked rows be sent again, with all that waits behind them; returns how many.
+
+        A paused changefeed sends them when it is resumed. What is refused again stays.
+
+        Raises:
+            BadQuarantine: there are none, or their table was altered so that they do not fit.
+            IllegalMove: it has finished.
+        """
+        return parking.retry(self.store, self._feed(changefeed), choice)
+
+    @acts(Role.OPERATOR)
+    def drop_quarantined(self, changefeed: str, choice: parking.Choice) -> int:
+        """Forget parked rows for good; returns how many.
+
+        Raises:
+            BadQuarantine: there are none.
+        """
+        return parking.drop(self.store, self._feed(changefeed).id, choice)
+
     # --- servers ---------------------------------------------------------------------------------
 
     @looks
     def servers(self) -> tuple[FleetServer, ...]:
         """Return the servers that are alive, by address; the first of them is called the owner."""
-        found = self.store.servers(self._now() - ALIVE_S)
-        return tuple(sorted(found, key=lambda s: (s.address, s.holder.instance)))
+        alive = self.store.servers(self._now() - ALIVE_S)
+        return tuple(sorted(alive, key=lambda s: (s.address, s.holder.instance)))
 
     # --- pieces ----------------------------------------------------------------------------------
 

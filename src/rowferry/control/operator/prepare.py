@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +11,13 @@ from typing import Any
 from uuid import uuid4
 
 from rowferry.change.table import TableId, TableSchema
+from rowferry.control.operator.near_misses import hint, nothing_matches
 from rowferry.control.operator.table_rules import filter_rules, with_rules
 from rowferry.control.store.connection import has_database
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import (
+    BadTransform,
+    NoSuchTable,
     OddAnswer,
     OptionsConflict,
     RowferryError,
@@ -26,9 +29,12 @@ from rowferry.flow.assemble import Flow, assemble, decisions_of, option_tables, 
 from rowferry.flow.capture.contract import ChecksStart, Marking, Stamping
 from rowferry.flow.sink.contract import HasAdvice, MarkReading, Owner
 from rowferry.registry import SINKS, SOURCES
+from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.active_active import ActiveActive, read_active_active
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.sealing import SecretKeys
+from rowferry.spec.transform_rules import TransformOptions
 from rowferry.spec.uri import Uri
 
 LOG = logging.getLogger(__name__)
@@ -42,6 +48,7 @@ class PreparedFeed:
     Attributes:
         tables: those that are captured.
         ineligible: those that match the filter and have no usable key.
+        unmatched: of a new changefeed whose filter fits no table: which it may have meant.
     """
 
     spec: ChangefeedSpec
@@ -49,6 +56,7 @@ class PreparedFeed:
     tables: tuple[TableSchema, ...]
     notices: tuple[str, ...]
     ineligible: tuple[TableSchema, ...] = ()
+    unmatched: str = ""
 
 
 def prepare(
@@ -58,11 +66,13 @@ def prepare(
     changefeed_id: str | None = None,
     stored: Callable[[str], ChangefeedSpec | None] = lambda changefeed: None,
     target_ts: int = 0,
+    secrets: SecretSources = NO_STORE,
 ) -> PreparedFeed:
     """Check what the user asked for, and ask source and sink whether it can be done.
 
     `stored` returns the settings of a changefeed that was created before. It goes on whatever
-    tables have come and gone since: only a new one is refused because of its tables.
+    tables have come and gone since: only a new one is refused because of its tables. `secrets` is
+    where the values of references come from; the settings that are returned keep the references.
 
     Raises:
         RowferryError: one line that says what is wrong. Nothing was written.
@@ -76,7 +86,10 @@ def prepare(
         target_ts=target_ts,
         sinks=sink_traits,
     )
-    return examine(spec, stored(spec.changefeed_id), notices)
+    before = stored(spec.changefeed_id)
+    if before is not None:
+        spec = replace(spec, managed_by=before.managed_by)
+    return examine(spec, before, notices, secrets=secrets)
 
 
 def examine(
@@ -84,15 +97,16 @@ def examine(
     before: ChangefeedSpec | None,
     notices: Iterable[str] = (),
     anew: bool = False,
+    secrets: SecretSources = NO_STORE,
 ) -> PreparedFeed:
     """Ask source and sink whether a changefeed with checked settings can run.
 
     `before` are the settings with which it was stored, None: it is new. `anew`: it begins where
     they say, as a new one does. Raises as `prepare` does.
     """
-    flow = assemble(spec)
+    flow = assemble(secrets.resolved(spec))
     with flow.hiding.in_errors():
-        return _examined(spec, flow, before, notices, anew)
+        return _examined(spec, flow, before, notices, anew, secrets)
 
 
 def _examined(
@@ -101,8 +115,9 @@ def _examined(
     before: ChangefeedSpec | None,
     notices: Iterable[str],
     anew: bool,
+    secrets: SecretSources,
 ) -> PreparedFeed:
-    told = list(notices)
+    remarks = list(notices)
     if not flow.capture.traits().has_closed_timestamps and flow.sink.whole_transactions:
         raise OptionsConflict(
             "transaction-atomicity = table or global needs a source with closed timestamps: "
@@ -114,8 +129,9 @@ def _examined(
         tables = flow.capture.probe(flow.decide)
         if (anew or before is None) and isinstance(flow.capture, ChecksStart):
             flow.capture.check_beginning()
-        told += flow.capture.notices
-        spec, flow = _with_cluster_id(spec, before, flow)
+        remarks += flow.capture.notices
+        spec, flow = _with_cluster_id(spec, before, flow, secrets)
+        spec = _with_salt_check(spec, before, flow)
     if flow.sink.separates_partitions and flow.capture.unnumbered:
         names = ", ".join(str(n) for n in flow.capture.unnumbered)
         raise OptionsConflict(
@@ -125,7 +141,7 @@ def _examined(
     _check_whole_rows(spec, flow)
     if before is None:
         _check_old_rows(spec, flow)
-        told += flow.decide.check_tables(tables)
+        remarks += _checked_tables(spec, flow, tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
     flow.decide.claim_names(captured)
     seen = [flow.decide.seen_as(t) for t in captured]
@@ -136,14 +152,25 @@ def _examined(
             _check_stamps(flow, captured)
             for part in (flow.sink, flow.format):
                 if isinstance(part, HasAdvice):
-                    told += part.advice(seen)
+                    remarks += part.advice(seen)
         flow.format.probe()
         flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
+    unmatched = ""
     if not captured:
-        told.append("no table matches the filter yet; new ones are picked up when created")
+        unmatched = nothing_matches(spec) if before is None and not tables else ""
+        remarks.append(unmatched or "no table matches the filter yet")
+        remarks[-1] += "; new ones are picked up when created"
     taken = {t.id for t in captured}
     keyless = tuple(t for t in tables if t.id not in taken and flow.decide.keeps_table(t.id))
-    return PreparedFeed(spec, flow, captured, tuple(told), keyless)
+    return PreparedFeed(spec, flow, captured, tuple(remarks), keyless, unmatched)
+
+
+def _checked_tables(spec: ChangefeedSpec, flow: Flow, tables: Sequence[TableSchema]) -> list[str]:
+    """Judge the tables of a new changefeed; a name that is missing is told with those like it."""
+    try:
+        return flow.decide.check_tables(tables)
+    except NoSuchTable as err:
+        raise NoSuchTable(f"{err.words}{hint(spec, filter_rules(spec))}") from None
 
 
 @contextmanager
@@ -221,26 +248,49 @@ def _check_whole_rows(spec: ChangefeedSpec, flow: Flow) -> None:
 
 
 def _with_cluster_id(
-    spec: ChangefeedSpec, before: ChangefeedSpec | None, flow: Flow
+    spec: ChangefeedSpec, before: ChangefeedSpec | None, flow: Flow, secrets: SecretSources
 ) -> tuple[ChangefeedSpec, Flow]:
     """Settle under which name the source's cluster is known downstream, once and for all."""
     mode = read_active_active(spec)
     if not mode.enabled or mode.cluster_id:
         return spec, flow
     stored = read_active_active(before).cluster_id if before else ""
-    found = stored or flow.capture.identity
-    spec = replace(spec, config={**spec.config, ActiveActive.cluster_id.key: found})
-    named = assemble(spec)
+    cluster_id = stored or flow.capture.identity
+    spec = replace(spec, config={**spec.config, ActiveActive.cluster_id.key: cluster_id})
+    named = assemble(secrets.resolved(spec))
     return spec, replace(flow, sink=named.sink, dispatch=named.dispatch)
 
 
-def check_rules(old: ChangefeedSpec, new: ChangefeedSpec) -> None:
+def _with_salt_check(
+    spec: ChangefeedSpec, before: ChangefeedSpec | None, flow: Flow
+) -> ChangefeedSpec:
+    """Settle by what a changed salt is noticed.
+
+    Raises:
+        BadTransform: it is another one than the changefeed was created with.
+    """
+    check = flow.decide.salt_check()
+    stored = before.options(TransformOptions).salt_check if before else ""
+    if stored and check and stored != check:
+        raise BadTransform(
+            f"transform.salt is not the one with which changefeed {spec.changefeed_id!r} was "
+            "created: hashes would not be those that readers have; give it back its value"
+        )
+    if not check:
+        return spec
+    section = {**spec.section("transform"), TransformOptions.salt_check.key: check}
+    return replace(spec, config={**spec.config, "transform": section})
+
+
+def check_rules(
+    old: ChangefeedSpec, new: ChangefeedSpec, secrets: SecretSources = NO_STORE
+) -> None:
     """Ask the source whether a changefeed can go on with other filter rules; the sink is let be.
 
     Raises:
         BadInput: as `check_added_rules` does, or a captured table cannot go to the sink.
     """
-    flow = assemble(new)
+    flow = assemble(secrets.resolved(new))
     with _asking(OddAnswer, "source", new.source):
         tables = flow.capture.probe(flow.decide)
     captured = tuple(t for t in tables if flow.decide.captures(t))
@@ -263,7 +313,9 @@ def check_added_rules(old: ChangefeedSpec, prepared: PreparedFeed) -> None:
         decisions_of(with_rules(prepared.spec, added)).check_tables(tables)
 
 
-def stored_spec(meta_url: str, changefeed: str) -> ChangefeedSpec | None:
+def stored_spec(
+    meta_url: str, changefeed: str, keys: SecretKeys | None = None
+) -> ChangefeedSpec | None:
     """Return the settings of a changefeed; None: it, or its meta database, was never made.
 
     Raises:
@@ -272,7 +324,7 @@ def stored_spec(meta_url: str, changefeed: str) -> ChangefeedSpec | None:
     """
     if not has_database(meta_url):
         return None
-    store = open_store(meta_url)
+    store = open_store(meta_url, keys=keys)
     try:
         feed = store.feed(changefeed)
         return feed.spec if feed else None
@@ -314,6 +366,11 @@ def _check_options(old: ChangefeedSpec, new: ChangefeedSpec, cure: str) -> None:
         was, now = old.options(table, uri_old), new.options(table, uri_new)
         for option in table.options:
             if not option.alterable and was[option] != now[option]:
+                if option.secret:
+                    raise SpecChanged(
+                        f"{table.path(option.key)} of changefeed {old.changefeed_id!r} cannot be "
+                        f"changed; {cure}"
+                    )
                 raise SpecChanged(
                     f"{table.path(option.key)} of changefeed {old.changefeed_id!r} is "
                     f"{was[option]!r} and cannot be changed to {now[option]!r}; {cure}"

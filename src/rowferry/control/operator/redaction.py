@@ -8,9 +8,8 @@ from typing import Any
 
 from rowferry.control.operator.operation_forms import ChangedSettings
 from rowferry.errors import BadInput, BadUri, SecretsNeeded
-from rowferry.flow.assemble import option_tables, sink_traits
+from rowferry.flow.assemble import secret_tables
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import own_tables
 from rowferry.spec.option import OptionTable
 from rowferry.spec.secrets import HIDDEN, secrets_of_config, secrets_of_uri
 from rowferry.spec.uri import Uri, is_secret_parameter, without_passwords
@@ -29,7 +28,7 @@ def redacted_config(spec: ChangefeedSpec) -> dict[str, Any]:
 def _tables(spec: ChangefeedSpec) -> tuple[OptionTable, ...]:
     """Return the option tables of a spec; those of stages that cannot be found are left out."""
     try:
-        return (*own_tables(sink_traits(spec.sink.scheme)), *option_tables(spec))
+        return secret_tables(spec)
     except BadInput:
         return ()
 
@@ -37,12 +36,12 @@ def _tables(spec: ChangefeedSpec) -> tuple[OptionTable, ...]:
 def _shown(
     content: Mapping[str, Any], section: str, declared: Mapping[str, bool]
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     for key, value in content.items():
         path = f"{section}.{key}" if section else str(key)
         secret = declared.get(path, is_secret_parameter(str(key)))
-        found[key] = HIDDEN if secret and value not in ("", None) else _value(value, path, declared)
-    return found
+        shown[key] = HIDDEN if secret and value not in ("", None) else _value(value, path, declared)
+    return shown
 
 
 def _value(value: Any, path: str, declared: Mapping[str, bool]) -> Any:
@@ -65,15 +64,15 @@ def _text(value: str) -> str:
 
 def restored(config: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration in which `***` stands for what is stored under the same key."""
-    found: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
     for key, value in config.items():
         before = stored.get(key)
         if isinstance(value, Mapping):
             value = restored(value, before if isinstance(before, Mapping) else {})
         elif before is not None and (value == HIDDEN or value == _value(before, "", {})):
             value = before
-        found[key] = value
-    return found
+        whole[key] = value
+    return whole
 
 
 def restored_uri(text: str | None, stored: Uri) -> str:
@@ -114,12 +113,14 @@ def refuse_moved_secrets(
         if not moved:
             continue
         given = changed.source_uri if side == "source" else changed.sink_uri
-        told = set(_secrets(side, given and Uri.parse(given, side), changed.config or {}, tables))
+        given_secrets = set(
+            _secrets(side, given and Uri.parse(given, side), changed.config or {}, tables)
+        )
         was, now = (
             set(_secrets(side, spec.source if side == "source" else spec.sink, spec.config, tables))
             for spec in (old, new)
         )
-        if (was & now) - told:
+        if (was & now) - given_secrets:
             raise SecretsNeeded(
                 f"{moved[0][0]} is another: write all secrets of the {side} out in the same "
                 f"request instead of {HIDDEN}"
@@ -137,7 +138,7 @@ def _is_of(table: OptionTable, side: str) -> bool:
 def _places(spec: ChangefeedSpec, side: str, tables: Iterable[OptionTable]) -> set[tuple[str, ...]]:
     """Return whom the secrets of a side are sent to, each with its name for people."""
     uri = spec.source if side == "source" else spec.sink
-    found: set[tuple[str, ...]] = {(f"the {side} URI's address", *_login_of(uri))}
+    places: set[tuple[str, ...]] = {(f"the {side} URI's address", *_login_of(uri))}
     for table in tables:
         if not _is_of(table, side):
             continue
@@ -146,8 +147,8 @@ def _places(spec: ChangefeedSpec, side: str, tables: Iterable[OptionTable]) -> s
             if option.names in ("url", "storage") and (value := str(values[option] or "")):
                 place = Uri.parse(value, option.key)
                 endpoint = place.parameter("endpoint")
-                found.add((option.key, place.scheme, place.address, endpoint))
-    return found
+                places.add((option.key, place.scheme, place.address, endpoint))
+    return places
 
 
 def _secrets(

@@ -55,6 +55,22 @@ def with_old_start(source: str, old: ChangefeedSpec) -> str:
     return uri.reveal()
 
 
+def with_start_of(spec: ChangefeedSpec, old: ChangefeedSpec) -> ChangefeedSpec:
+    """Return settings that begin where the stored ones do, whatever they say themselves.
+
+    The stored ones may begin elsewhere than they once did: a reset has moved them.
+    """
+    moved_spec = _without(spec, *_STARTS)
+    for key in _STARTS:
+        if written := old.source.parameter(key):
+            moved_spec = replace(moved_spec, source=moved_spec.source.with_parameter(key, written))
+    kept = {k: v for k, v in old.section("source").items() if k in _STARTS}
+    if kept:
+        section = {**moved_spec.section("source"), **kept}
+        moved_spec = replace(moved_spec, config={**moved_spec.config, "source": section})
+    return moved_spec
+
+
 def moved(
     spec: ChangefeedSpec, commit_ts: int | None, position: str | None
 ) -> tuple[ChangefeedSpec, str]:
@@ -77,16 +93,16 @@ def moved(
             raise BadOption("the position is empty; write FILE:OFFSET, or GTIDs")
         key = _GTID if _GTIDS.fullmatch(place) else _POSITION
         return _begun(spec, key, place), f"position {place}"
-    found = _without(spec, *_STARTS)
-    if _written(found, _SNAPSHOT).lower() == "never":
-        found = _without(found, _SNAPSHOT)
-    return found, "a new snapshot"
+    restarted = _without(spec, *_STARTS)
+    if _written(restarted, _SNAPSHOT).lower() == "never":
+        restarted = _without(restarted, _SNAPSHOT)
+    return restarted, "a new snapshot"
 
 
 def _begun(spec: ChangefeedSpec, key: str, value: str) -> ChangefeedSpec:
     _require(spec.source, key)
-    found = _without(spec, *_STARTS)
-    return replace(found, source=found.source.with_parameter(key, value))
+    plain = _without(spec, *_STARTS)
+    return replace(plain, source=plain.source.with_parameter(key, value))
 
 
 def _require(source: Uri, key: str) -> None:
@@ -99,8 +115,8 @@ def _require(source: Uri, key: str) -> None:
 
 
 def _written(spec: ChangefeedSpec, key: str) -> str:
-    found = spec.written(spec.source, "source", key)
-    return "" if found is None else str(found)
+    value = spec.written(spec.source, "source", key)
+    return "" if value is None else str(value)
 
 
 def _without(spec: ChangefeedSpec, *keys: str) -> ChangefeedSpec:

@@ -5,6 +5,7 @@ Nothing in an answer holds a secret: URIs and settings are shown redacted.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -14,27 +15,46 @@ from typing import Any, Final, assert_never
 
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.operation_forms import LastChanges, sample_words
 from rowferry.control.operator.operations import ChangedSettings, Created, Operations, Seen, Wanted
+from rowferry.control.operator.quarantine import Choice
+from rowferry.control.operator.quarantine import forms as parked_forms
 from rowferry.control.operator.redaction import redacted_config
+from rowferry.control.operator.resnapshots import forms
+from rowferry.control.operator.snapshot_progress import (
+    newest_sample,
+    phase,
+    snapshot_sum,
+    text_bar,
+)
 from rowferry.control.operator.statement_syntax import (
     AddTables,
+    CancelResnapshot,
     CreateChangefeed,
     Drop,
     DropTables,
+    ParkedRows,
     Pause,
     Reset,
+    ResnapshotTable,
     Resume,
     SetOptions,
     Setting,
     ShowChangefeed,
     ShowChangefeeds,
+    ShowOfChangefeed,
+    ShowResnapshots,
+    TraceRow,
     parse,
 )
+from rowferry.control.operator.trace_statement import traced
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import BadStatement, NoSuchChangefeed
 
 _LISTED: Final = ("id", "state", "checkpoint_ts", "checkpoint_time", "lag_ms", "owner")
 _PLANNED: Final = ("what", "name", "details")
+_PARKED: Final = ("row", "table", "key", "op", "commit_ts", "state", "cause")
+_RESNAPSHOTS: Final = ("id", "table", "where", "state", "rows", "total", "message")
 _PROGRESS: Final = ("table", "range", "stage", "position", "snapshot")
 
 
@@ -72,6 +92,18 @@ def execute(operations: Operations, text: str) -> StatementAnswer:
         case Reset():
             feed = operations.reset(asked.name, asked.commit_ts, asked.position, asked.snapshot)
             return _done(feed, "begins anew when it is resumed")
+        case ResnapshotTable():
+            wish = operations.resnapshot(asked.name, asked.table, asked.keys, asked.where)
+            return _resnapshots(operations, asked.name, f"resnapshot {wish.id} was asked for")
+        case CancelResnapshot():
+            operations.cancel_resnapshot(asked.name, asked.which)
+            return _resnapshots(operations, asked.name, f"resnapshot {asked.which} has ended")
+        case ShowResnapshots():
+            return _resnapshots(operations, asked.name, "")
+        case TraceRow():
+            return StatementAnswer(*traced(operations, asked))
+        case ParkedRows():
+            return _parked(operations, asked)
         case Pause():
             return _done(operations.pause(asked.name), "paused")
         case Resume():
@@ -83,7 +115,29 @@ def execute(operations: Operations, text: str) -> StatementAnswer:
         case ShowChangefeed():
             seen = operations.see(asked.name)
             return _progress(seen) if asked.progress else _details(seen)
+        case ShowOfChangefeed():
+            return _show_of(operations, asked)
     assert_never(asked)
+
+
+def _resnapshots(operations: Operations, name: str, message: str) -> StatementAnswer:
+    known = forms(operations.resnapshots(name))
+    rows = tuple(tuple(one[key] for key in _RESNAPSHOTS) for one in known)
+    return StatementAnswer(_RESNAPSHOTS, rows, message or f"{len(rows)} resnapshots")
+
+
+def _parked(operations: Operations, asked: ParkedRows) -> StatementAnswer:
+    choice = Choice(table=asked.table, key=asked.key, every=not asked.table)
+    message = ""
+    match asked.verb:
+        case "retry":
+            count = operations.retry_quarantined(asked.name, choice)
+            message = f"{count} rows will be sent again"
+        case "drop":
+            message = f"{operations.drop_quarantined(asked.name, choice)} rows were dropped"
+    known = parked_forms(operations.quarantined(asked.name))
+    rows = tuple(tuple(one[key] for key in _PARKED) for one in known)
+    return StatementAnswer(_PARKED, rows, message or f"{len(rows)} parked rows")
 
 
 # --- what is asked for ---------------------------------------------------------------------------
@@ -169,9 +223,9 @@ def _merged(config: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str,
         if path in inside:
             both = f"{'.'.join(path)} and {'.'.join(inside[path])}"
             raise BadStatement(f"{both} overlap: keep one of them")
-    found = deepcopy(dict(config))
+    merged = deepcopy(dict(config))
     for path, value in settings:
-        here = found
+        here = merged
         for part in path[:-1]:
             here = here.setdefault(part, {})
             if not isinstance(here, dict):
@@ -180,7 +234,7 @@ def _merged(config: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str,
             here.pop(path[-1], None)
         else:
             here[path[-1]] = value
-    return found
+    return merged
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -231,6 +285,8 @@ def _details(seen: Seen) -> StatementAnswer:
         ("sink_uri", str(feed.spec.sink)),
         ("target_ts", feed.spec.target_ts or None),
         ("tables", ", ".join(str(table) for table in seen.tables)),
+        *((f"position.{name}", value) for name, value in seen.log_place.items()),
+        ("log_kept_ms", seen.kept_ms),
         ("error", _error(feed)),
         ("cure", seen.cure or None),
     ]
@@ -239,7 +295,9 @@ def _details(seen: Seen) -> StatementAnswer:
 
 
 def _progress(seen: Seen) -> StatementAnswer:
-    under_way = {t: f"{done}/{all_}" for t, done, all_ in _snapshots(seen)}
+    under_way = {
+        t: f"{text_bar(done, all_)} ({done:,}/{all_:,})" for t, done, all_ in _snapshots(seen)
+    }
     rows: list[tuple[Any, ...]] = []
     shown: set[str] = set()
     for one in seen.ranges:
@@ -247,16 +305,63 @@ def _progress(seen: Seen) -> StatementAnswer:
         shown.add(table)
         stage = one.stage.name.lower()
         rows.append((table, one.range_id, stage, _position(one), under_way.get(table)))
+    others = [*under_way, *(str(table) for table in seen.tables)]  # a first snapshot's are planned
     rows += [
-        (str(table), None, None, None, under_way.get(str(table)))
-        for table in seen.tables
-        if str(table) not in shown
+        (table, None, "snapshot" if table in under_way else None, None, under_way.get(table))
+        for table in dict.fromkeys(others)
+        if table not in shown
     ]
     return StatementAnswer(_PROGRESS, tuple(rows), _words(seen))
 
 
+def _show_of(operations: Operations, asked: ShowOfChangefeed) -> StatementAnswer:
+    """Return the tables, the schema changes, the log lines or the last changes of a changefeed."""
+    name = asked.name
+    if asked.what == "log":
+        lines = operations.log(name)
+        rows = tuple((_time(e.at * 1000), e.level, e.server, e.words) for e in lines)
+        return StatementAnswer(("time", "level", "server", "message"), rows, f"log of {name}")
+    if asked.what == "sample":
+        return _sample(operations.last_changes(name), name)
+    seen = operations.see(name)
+    if asked.what == "tables":
+        counts = {count.table: count for count in seen.counts}
+        tables = []
+        for table in seen.tables:
+            count = counts.get(table)
+            last = _time(physical_ms(count.last_ts)) if count and count.last_ts else None
+            sums = (count.rows, count.bytes) if count else (0, 0)
+            tables.append((str(table), *sums, last))
+        return StatementAnswer(
+            ("table", "rows", "bytes", "last_change"), tuple(tables), f"{len(tables)} tables"
+        )
+    changes = tuple(
+        (_time(physical_ms(c.commit_ts)), c.commit_ts, str(c.table), c.kind, c.query)
+        for c in seen.schema_changes
+    )
+    columns = ("time", "commit_ts", "table", "kind", "statement")
+    return StatementAnswer(columns, changes, f"{len(changes)} schema changes")
+
+
+def _sample(last: LastChanges, name: str) -> StatementAnswer:
+    columns = ("time", "commit_ts", "table", "op", "key", "before", "after")
+    rows = tuple(
+        (
+            *(_time(physical_ms(one.commit_ts)), one.commit_ts, str(one.table), one.op),
+            *(_one_line(image) for image in (one.key, one.before, one.after)),
+        )
+        for one in last.changes
+    )
+    return StatementAnswer(columns, rows, sample_words(last, name))
+
+
+def _one_line(image: Mapping[str, Any] | None) -> str | None:
+    return None if image is None else json.dumps(image, ensure_ascii=False)
+
+
 def _snapshots(seen: Seen) -> tuple[tuple[str, int, int], ...]:
-    return seen.samples[-1].snapshots if seen.samples else ()
+    newest = newest_sample(seen.samples, time.time())
+    return newest.snapshots if newest else ()
 
 
 def _position(one: RangeProgress) -> str:
@@ -272,7 +377,14 @@ def _position(one: RangeProgress) -> str:
 
 def _words(seen: Seen) -> str:
     feed = seen.feed
-    words = [f"changefeed {feed.id} is {feed.state}"]
+    words, now = [f"changefeed {feed.id} is {feed.state}"], time.time()
+    if doing := phase(feed, seen.samples, now):
+        words[0] += f" ({doing})"
+    if (snapshot := snapshot_sum(seen.samples, now)) is not None:
+        bar = text_bar(snapshot.done, snapshot.total)
+        words.append(f"snapshot {bar}, {snapshot.done:,} of {snapshot.total:,} {snapshot.unit}")
+        if snapshot.left_ms is not None:
+            words.append(f"about {snapshot.left_ms / 1000:,.0f} s left")
     if feed.watermark:
         words.append(f"checkpoint {feed.watermark} ({_time(physical_ms(feed.watermark))})")
         words.append(f"lag {(_lag_ms(feed) or 0) / 1000:.1f} s")
@@ -294,14 +406,13 @@ def _rows_per_s(seen: Seen) -> float:
 def _where(feed: FeedRecord) -> tuple[Any, ...]:
     """Return the cells of `_LISTED`."""
     held = feed.lease is not None and feed.lease.expires_at > time.time()
-    holder = feed.lease.holder if feed.lease and held else None
     return (
         feed.id,
         str(feed.state),
         feed.watermark or None,
         _time(physical_ms(feed.watermark)) if feed.watermark else None,
         _lag_ms(feed),
-        f"{holder.host}:{holder.pid}" if holder else None,
+        feed.lease.owner if feed.lease and held else None,
     )
 
 
@@ -321,11 +432,11 @@ def _time(ms: float) -> str:
 
 
 def _flat(config: Mapping[str, Any], lead: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for key, value in config.items():
         path = f"{lead}{key}"
-        found += _flat(value, f"{path}.") if isinstance(value, Mapping) else [(path, value)]
-    return found
+        pairs += _flat(value, f"{path}.") if isinstance(value, Mapping) else [(path, value)]
+    return pairs
 
 
 def _value(value: Any) -> Any:

@@ -4,8 +4,14 @@
     EXPLAIN CREATE CHANGEFEED …
     ALTER CHANGEFEED x SET (key = value, …) | ADD TABLE … | DROP TABLE …
     ALTER CHANGEFEED x RESET TO SNAPSHOT | TS n | POSITION '…'
+    ALTER CHANGEFEED x RESNAPSHOT TABLE a.b [KEYS 'first..last'] [WHERE 'expression']
+    ALTER CHANGEFEED x CANCEL RESNAPSHOT 'id'                      SHOW CHANGEFEED x RESNAPSHOTS
+    ALTER CHANGEFEED x RETRY | DROP QUARANTINE [TABLE a.b [KEY 'key']]
+    SHOW CHANGEFEED x QUARANTINE
     PAUSE CHANGEFEED x        RESUME CHANGEFEED x [FROM TS n]      DROP CHANGEFEED [IF EXISTS] x
     SHOW [ALL] CHANGEFEEDS    SHOW CHANGEFEED x                    SHOW CHANGEFEED x PROGRESS
+    SHOW CHANGEFEED x TABLES  SHOW CHANGEFEED x SCHEMA CHANGES     SHOW CHANGEFEED x LOG
+    SHOW CHANGEFEED x SAMPLE
 
 Words count in any case. 'Text' is taken as it stands ('' is one quote); "text" is a JSON string
 with its escapes. A value is a text, a number, TRUE, FALSE, NULL (or DEFAULT), a bare word such as
@@ -79,6 +85,58 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
+class ResnapshotTable:
+    """Rows of a table to be read again."""
+
+    name: str
+    table: str
+    keys: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResnapshot:
+    """One that is to end where it is."""
+
+    name: str
+    which: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowResnapshots:
+    """List them."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One row whose changes are looked for; `key` has the columns of its key with their values."""
+
+    name: str
+    table: str
+    key: tuple[tuple[str, str], ...]
+    since: str = ""
+    until: str = ""
+    limit: int | None = None
+    log: bool = False
+    values: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedRows:
+    """Parked rows to be listed (no verb), sent again (`retry`) or forgotten (`drop`).
+
+    Without a table all are meant, without a key all of the table.
+    """
+
+    name: str
+    verb: str = ""
+    table: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Stop one."""
 
@@ -116,12 +174,26 @@ class ShowChangefeed:
     progress: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ShowOfChangefeed:
+    """List what belongs to one: its `tables`, `schema changes`, `log` or a `sample` of changes."""
+
+    name: str
+    what: str
+
+
 Statement: TypeAlias = (
-    CreateChangefeed
+    ShowOfChangefeed
+    | CreateChangefeed
     | SetOptions
     | AddTables
     | DropTables
     | Reset
+    | ResnapshotTable
+    | CancelResnapshot
+    | ShowResnapshots
+    | TraceRow
+    | ParkedRows
     | Pause
     | Resume
     | Drop
@@ -161,13 +233,14 @@ class _Parser:
             "RESUME": self._resume,
             "DROP": self._drop,
             "SHOW": self._show,
+            "TRACE": self._trace,
         }
-        found = verbs[self._word(*verbs)]()
+        statement = verbs[self._word(*verbs)]()
         self._symbol_if(";")
         if self._now.kind is not TokenKind.END:
             more = "" if self._before.text != ";" else "; one statement is carried out at a time"
             self._refuse(f"expected the end, found {self._now.shown}{more}")
-        return found
+        return statement
 
     def _create(self) -> CreateChangefeed:
         self._word("CHANGEFEED")
@@ -191,13 +264,20 @@ class _Parser:
 
     def _alter(self) -> Statement:
         name = self._changefeed()
-        match self._word("SET", "ADD", "DROP", "RESET"):
+        match self._word("SET", "ADD", "DROP", "RESET", "RESNAPSHOT", "CANCEL", "RETRY"):
             case "SET":
                 return SetOptions(name, self._settings())
             case "ADD":
                 return AddTables(name, self._patterns())
-            case "DROP":
+            case "DROP" if not self._is_word("QUARANTINE"):
                 return DropTables(name, self._patterns())
+            case ("DROP" | "RETRY") as verb:
+                return self._parked(name, verb.lower())
+            case "RESNAPSHOT":
+                return self._resnapshot(name)
+            case "CANCEL":
+                self._word("RESNAPSHOT")
+                return CancelResnapshot(name, self._string("its id in quotes"))
         self._word("TO")
         match self._word("SNAPSHOT", "TS", "POSITION"):
             case "SNAPSHOT":
@@ -205,6 +285,45 @@ class _Parser:
             case "TS":
                 return Reset(name, commit_ts=self._commit_ts())
         return Reset(name, position=self._string("FILE:OFFSET or GTIDs in quotes"))
+
+    def _resnapshot(self, name: str) -> ResnapshotTable:
+        self._word("TABLE")
+        table = self._pattern()
+        keys = self._string("FIRST..LAST in quotes") if self._word_if("KEYS") else ""
+        where = self._string("an expression in quotes") if self._word_if("WHERE") else ""
+        return ResnapshotTable(name, table, keys, where)
+
+    def _trace(self) -> TraceRow:
+        name = self._changefeed()
+        self._word("TABLE")
+        table = self._pattern()
+        self._word("KEY")
+        key = tuple((".".join(path), self._key_text(value)) for path, value in self._settings())
+        since = self._moment() if self._word_if("SINCE") else ""
+        until = self._moment() if self._word_if("UNTIL") else ""
+        limit = self._commit_ts("how many") if self._word_if("LIMIT") else None
+        log = values = False
+        if self._word_if("WITH"):
+            log = self._word("LOG", "VALUES") == "LOG"
+            values = not log or (self._symbol_if(",") and self._word("VALUES") == "VALUES")
+        return TraceRow(name, table, key, since, until, limit, log, values)
+
+    def _key_text(self, value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            self._refuse("expected a number, or a text in quotes", self._before)
+        return str(value)
+
+    def _moment(self) -> str:
+        """Read a commit-ts, or a time in quotes."""
+        if self._now.kind is TokenKind.TEXT:
+            return self._string("a time in quotes")
+        return str(self._commit_ts("a commit-ts, or a time in quotes"))
+
+    def _parked(self, name: str, verb: str) -> ParkedRows:
+        self._word("QUARANTINE")
+        table = self._pattern() if self._word_if("TABLE") else ""
+        key = self._string("a key in quotes") if table and self._word_if("KEY") else ""
+        return ParkedRows(name, verb, table, key)
 
     def _resume(self) -> Resume:
         name = self._changefeed()
@@ -228,7 +347,20 @@ class _Parser:
                 return ShowChangefeeds(every=True)
             case "CHANGEFEEDS":
                 return ShowChangefeeds()
-        return ShowChangefeed(self._name(), progress=self._word_if("PROGRESS"))
+        name = self._name()
+        for what in ("TABLES", "LOG"):
+            if self._word_if(what):
+                return ShowOfChangefeed(name, what.lower())
+        if self._word_if("SCHEMA"):
+            self._word("CHANGES")
+            return ShowOfChangefeed(name, "schema changes")
+        if self._word_if("SAMPLE"):
+            return ShowOfChangefeed(name, "sample")
+        if self._word_if("RESNAPSHOTS"):
+            return ShowResnapshots(name)
+        if self._word_if("QUARANTINE"):
+            return ParkedRows(name)
+        return ShowChangefeed(name, progress=self._word_if("PROGRESS"))
 
     # --- parts of statements ---------------------------------------------------------------------
 
@@ -246,10 +378,10 @@ class _Parser:
     def _patterns(self) -> tuple[str, ...]:
         """Read `TABLE a.b, c.*, !c.d, '/regex/.*'`: table filter rules, those in quotes as is."""
         self._word("TABLE", "TABLES")
-        found = [self._pattern()]
+        patterns = [self._pattern()]
         while self._symbol_if(","):
-            found.append(self._pattern())
-        return tuple(found)
+            patterns.append(self._pattern())
+        return tuple(patterns)
 
     def _pattern(self) -> str:
         first = self._now
@@ -273,20 +405,20 @@ class _Parser:
 
     def _settings(self) -> tuple[Setting, ...]:
         self._symbol("(")
-        found: dict[tuple[str, ...], Any] = {}
+        settings: dict[tuple[str, ...], Any] = {}
         while True:
             place = self._now
             path = self._key()
             if len(path) > _DEEPEST:
                 self._refuse(f"a key has more than {_DEEPEST} parts", place)
-            if path in found:
+            if path in settings:
                 self._refuse(f"{'.'.join(path)} is given twice", place)
             self._symbol("=")
-            found[path] = self._value(0)
+            settings[path] = self._value(0)
             if not self._symbol_if(","):
                 break
         self._symbol(")", "or a comma")
-        return tuple(found.items())
+        return tuple(settings.items())
 
     def _key(self) -> tuple[str, ...]:
         """Read `sink.csv.delimiter`, the whole in quotes or not."""
@@ -339,14 +471,14 @@ class _Parser:
         return dict(pairs)
 
     def _items(self, end: str, item: Callable[[], Any]) -> list[Any]:
-        found: list[Any] = []
+        items: list[Any] = []
         if self._symbol_if(end):
-            return found
+            return items
         while True:
-            found.append(item())
+            items.append(item())
             if not self._symbol_if(","):
                 self._symbol(end, "or a comma")
-                return found
+                return items
 
     def _string(self, what: str) -> str:
         token = self._now
@@ -360,10 +492,10 @@ class _Parser:
         except ValueError:
             self._refuse("a text in double quotes has an escape that JSON does not know", token)
 
-    def _commit_ts(self) -> int:
+    def _commit_ts(self, what: str = "a commit-ts") -> int:
         token = self._now
         if token.kind is not TokenKind.NUMBER or not token.text.isdecimal() or not int(token.text):
-            self._expected("a commit-ts, a positive whole number")
+            self._expected(f"{what}, a positive whole number")
         self._at += 1
         return int(token.text)
 

@@ -59,13 +59,13 @@ _TOKEN: Final = re.compile(
 
 def tokens(text: str) -> Iterator[StatementToken]:
     """Yield the tokens of a text; what follows quotes without an end is part of them."""
-    for found in _TOKEN.finditer(text):
-        kind = found.lastgroup or ""
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or ""
         if kind == "UNFINISHED":
-            yield StatementToken(TokenKind.UNFINISHED, found[0], found.start(), len(text))
+            yield StatementToken(TokenKind.UNFINISHED, match[0], match.start(), len(text))
             break
         if kind != "space":
-            yield StatementToken(TokenKind[kind], found[0], found.start(), found.end())
+            yield StatementToken(TokenKind[kind], match[0], match.start(), match.end())
     yield StatementToken(TokenKind.END, "", len(text), len(text))
 
 

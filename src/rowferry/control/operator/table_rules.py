@@ -9,7 +9,7 @@ from typing import Any, Final
 from rowferry.errors import BadFilterRule, OptionsConflict
 from rowferry.flow.decide.table_filter import TableFilter, named_by
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import FILTER, RULES
+from rowferry.spec.feed_options import FilterOptions
 
 EVERYTHING: Final = "*.*"
 _RULE_KEYS: Final = ("rules", "matcher", "columns")
@@ -17,8 +17,8 @@ _RULE_KEYS: Final = ("rules", "matcher", "columns")
 
 def filter_rules(spec: ChangefeedSpec) -> tuple[str, ...]:
     """Return the filter rules in force."""
-    written = spec.options(FILTER)[RULES]
-    return written or RULES.default
+    written = spec.options(FilterOptions).rules
+    return written or FilterOptions.rules.default
 
 
 def with_tables(
@@ -31,12 +31,12 @@ def with_tables(
     Raises:
         BadFilterRule: a pattern that is not `DATABASE.TABLE`.
     """
-    found = list(rules) or [EVERYTHING]
+    kept = list(rules) or [EVERYTHING]
     for pattern in _plain(patterns, case_sensitive):
-        found = [rule for rule in found if rule.strip() != f"!{pattern}"]
-        if not _takes_all(found, pattern, case_sensitive):
-            found.append(pattern)
-    return tuple(found)
+        kept = [rule for rule in kept if rule.strip() != f"!{pattern}"]
+        if not _takes_all(kept, pattern, case_sensitive):
+            kept.append(pattern)
+    return tuple(kept)
 
 
 def without_tables(
@@ -51,16 +51,16 @@ def without_tables(
         BadFilterRule: a pattern that is not `DATABASE.TABLE`.
         OptionsConflict: no rule would be left that captures anything.
     """
-    found = list(rules) or [EVERYTHING]
+    kept = list(rules) or [EVERYTHING]
     for pattern in _plain(patterns, case_sensitive):
-        found = [rule for rule in found if rule.strip() != pattern]
-        if _may_take(found, pattern, case_sensitive):
-            found.append(f"!{pattern}")
-    if not any(_brings(rule) for rule in found):
+        kept = [rule for rule in kept if rule.strip() != pattern]
+        if _may_take(kept, pattern, case_sensitive):
+            kept.append(f"!{pattern}")
+    if not any(_brings(rule) for rule in kept):
         raise OptionsConflict(
             "without these tables nothing would be captured; pause or remove the changefeed instead"
         )
-    return tuple(found)
+    return tuple(kept)
 
 
 def deciding_rule(
@@ -76,8 +76,8 @@ def deciding_rule(
 
 def with_rules(spec: ChangefeedSpec, rules: Sequence[str]) -> ChangefeedSpec:
     """Return settings with these filter rules."""
-    section = {**spec.section(FILTER.section), RULES.key: list(rules)}
-    return replace(spec, config={**spec.config, FILTER.section: section})
+    section = {**spec.section(FilterOptions.TABLE.section), FilterOptions.rules.key: list(rules)}
+    return replace(spec, config={**spec.config, FilterOptions.TABLE.section: section})
 
 
 def refuse_rule_files(config: Mapping[str, Any]) -> None:
@@ -96,16 +96,16 @@ def refuse_rule_files(config: Mapping[str, Any]) -> None:
 
 def _plain(patterns: Iterable[str], case_sensitive: bool) -> list[str]:
     """Return the patterns, each without spaces around it, once, and able to stand in a rule."""
-    found = list(dict.fromkeys(pattern.strip() for pattern in patterns))
-    if not found:
+    plain = list(dict.fromkeys(pattern.strip() for pattern in patterns))
+    if not plain:
         raise BadFilterRule("no table is named; write DATABASE.TABLE, with * for any name")
-    for pattern in found:
+    for pattern in plain:
         if pattern[:1] in ("!", "@", "#"):
             raise BadFilterRule(
                 f"{pattern!r} is not a table; write DATABASE.TABLE, with * for any name"
             )
         named_by(pattern, case_sensitive)
-    return found
+    return plain
 
 
 def _brings(rule: str) -> bool:

@@ -1,7 +1,7 @@
 """The whole meta database as one file, and back, also into another kind of database.
 
 The file is JSON lines, gzipped: a first line that says what it is, one for each row, and a last one
-with their number. It holds the settings with their passwords.
+with their number. Secrets in it are as the database has them: encrypted, or as they are.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from rowferry.control.store.connection import Database, has_database
 from rowferry.control.store.rows import to_ms, to_text
 from rowferry.control.store.tables import REVISIONS, VERSION_TABLE, MetaTable
 from rowferry.errors import BadInput, MetaDamaged, MetaUnavailable
+from rowferry.spec.sealing import key_ids
 
 FORMAT = 1
 EPOCH_STEP = 1_000_000  # above what can have been claimed since the backup
 # What servers say of themselves is of no use later.
-_LEFT_OUT = ("servers", "samples")
+_LEFT_OUT = ("servers", "samples", "log_lines")
 _AT_ONCE = 200  # rows in one statement
 
 
@@ -36,12 +37,14 @@ class Backup:
     Attributes:
         schema: the schema version of the database that it is of.
         at: when it was made, in seconds since 1970.
+        keys: the ids of the keys with which secrets in it are encrypted.
     """
 
     schema: str
     at: float
     changefeeds: int
     rows: int
+    keys: tuple[str, ...] = ()
 
 
 def back_up(url: str, file: Path, now: float) -> Backup:
@@ -66,7 +69,7 @@ def back_up(url: str, file: Path, now: float) -> Backup:
         try:
             with open(number, "wb") as raw:
                 with gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as packed:
-                    found = _write(database, packed, schema, now)
+                    backup = _write(database, packed, schema, now)
                 raw.flush()
                 os.fsync(raw.fileno())
         except OSError as err:
@@ -75,13 +78,14 @@ def back_up(url: str, file: Path, now: float) -> Backup:
         except BaseException:
             file.unlink(missing_ok=True)
             raise
-    return found
+    return backup
 
 
 def _write(database: Database, packed: gzip.GzipFile, schema: str, now: float) -> Backup:
     first = {"rowferry_meta_backup": FORMAT, "schema": schema, "at": to_ms(now)}
     packed.write(to_text(first).encode() + b"\n")
     counts: dict[str, int] = {}
+    keys: set[str] = set()
     with database.reading("back up") as session:
         connection = session.connection()
         # As the database has them, which may be older than this version's.
@@ -90,10 +94,13 @@ def _write(database: Database, packed: gzip.GzipFile, schema: str, now: float) -
             for row in connection.execute(select(table).order_by(*table.primary_key)):
                 form = {"table": table.name, "row": dict(row._mapping)}
                 packed.write(to_text(form).encode() + b"\n")
+                keys |= key_ids(str(row._mapping.get("spec", "")))
                 counts[table.name] = counts.get(table.name, 0) + 1
     total = sum(counts.values())
     packed.write(to_text({"rows": total}).encode() + b"\n")
-    return Backup(schema, to_ms(now) / 1000, counts.get("changefeeds", 0), total)
+    return Backup(
+        schema, to_ms(now) / 1000, counts.get("changefeeds", 0), total, tuple(sorted(keys))
+    )
 
 
 def restore(url: str, file: Path, now: float) -> Backup:
@@ -106,12 +113,12 @@ def restore(url: str, file: Path, now: float) -> Backup:
         BadInput: the file cannot be read, is not a whole backup, or one of a newer Rowferry; or
             the database is not empty.
     """
-    found = _examined(file)
+    backup = _examined(file)
     with closing(Database(url, migrate=False)) as database:
         empty = f"meta database {database.name} is not empty; restore into a new one"
-        if database.version() not in (None, found.schema):
+        if database.version() not in (None, backup.schema):
             raise BadInput(empty)
-        database.migrate(found.schema)
+        database.migrate(backup.schema)
         with database.writing("restore") as session:
             connection = session.connection()
             tables = _reflected(connection)
@@ -120,13 +127,14 @@ def restore(url: str, file: Path, now: float) -> Backup:
                     raise BadInput(empty)
             _fill(connection, tables, file, now)
         database.migrate()
-    return found
+    return backup
 
 
 def _examined(file: Path) -> Backup:
     """Read a whole file without storing anything, so that a damaged one is refused early."""
     first: dict[str, Any] = {}
     feeds = rows = 0
+    keys: set[str] = set()
     complete = False
     known = {table.name for table in MetaTable.metadata.sorted_tables}
     for form in _lines(file):
@@ -142,11 +150,12 @@ def _examined(file: Path) -> Backup:
             if form.get("table") not in known or not isinstance(form.get("row"), dict):
                 raise BadInput(f"{file}: row {rows + 1} is of no table that is known")
             rows += 1
+            keys |= key_ids(str(form["row"].get("spec", "")))
             feeds += form["table"] == "changefeeds"
             complete = False
     if not complete:
         raise BadInput(f"{file} is not complete: it ends after {rows} rows; use another backup")
-    return Backup(first["schema"], first["at"] / 1000, feeds, rows)
+    return Backup(first["schema"], first["at"] / 1000, feeds, rows, tuple(sorted(keys)))
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -214,8 +223,8 @@ def _reflected(connection: Connection) -> MetaData:
     """Return the tables as the database has them."""
     known = {table.name for table in MetaTable.metadata.sorted_tables}
     names = known.intersection(inspect(connection).get_table_names())
-    found = MetaData()
-    found.reflect(connection, only=sorted(names.difference(_LEFT_OUT)))
+    metadata = MetaData()
+    metadata.reflect(connection, only=sorted(names.difference(_LEFT_OUT)))
     if not names:
         raise MetaDamaged(f"the meta database has no tables but {VERSION_TABLE}")
-    return found
+    return metadata

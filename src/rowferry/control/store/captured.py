@@ -47,22 +47,22 @@ def captured_by(plan: Plan, met: Iterable[tuple[TableId, int]]) -> CapturedDiffe
 
     `met` are the tables whose versions were recorded with the plan.
     """
-    found = CapturedDifference()
+    difference = CapturedDifference()
     for table, table_id in met:
-        found.add(table, table_id)
+        difference.add(table, table_id)
     for segment in plan.stretch.segments:
         for part in segment.slices:
-            found.add(part.table, part.table_id)
+            difference.add(part.table, part.table_id)
     for change in plan.stretch.schema_changes:
         if change.kind is DdlKind.DROP_DATABASE:
-            found.drop_database(change.table.database)
+            difference.drop_database(change.table.database)
             continue
         if change.previous is not None and change.previous != change.table:
-            found.drop(change.previous)
+            difference.drop(change.previous)
         if change.schema is None:
-            found.drop(change.table)
+            difference.drop(change.table)
         else:
-            found.add(change.table, change.schema.table_id)
+            difference.add(change.table, change.schema.table_id)
     for progress in plan.stretch.ranges:
-        found.add(TableId(progress.database, progress.table), progress.table_id)
-    return found
+        difference.add(TableId(progress.database, progress.table), progress.table_id)
+    return difference

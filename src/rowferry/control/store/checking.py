@@ -24,6 +24,7 @@ from rowferry.control.store.rows import (
     to_spec,
     to_state,
 )
+from rowferry.control.store.settings import StoredSettings
 from rowferry.control.store.tables import (
     REVISIONS,
     FeedRow,
@@ -36,8 +37,9 @@ from rowferry.control.store.tables import (
     SubscribeRow,
     TableVersionRow,
 )
-from rowferry.errors import BadInput, MetaDamaged
+from rowferry.errors import BadInput, MetaDamaged, RowferryError
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.sealing import SecretKeys, key_ids, refuse_locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,10 @@ class Look:
     findings: tuple[str, ...]
 
 
-def check(url: str) -> tuple[Look, ...]:
+def check(url: str, keys: SecretKeys | None = None) -> tuple[Look, ...]:
     """Look at every row, as all of them are at one moment; nothing is changed or migrated.
+
+    With `keys`, also whether the secrets of all settings can be opened.
 
     Raises:
         BadInput: there is no meta database at this URL.
@@ -74,15 +78,16 @@ def check(url: str) -> tuple[Look, ...]:
             for what, look in _LOOKS.items():
                 findings: list[str] = []
                 rows = 0
-                for found in look(session, feeds):
+                for faults in look(session, feeds):
                     rows += 1
-                    findings += found
+                    findings += faults
                 looks.append(Look(what, rows, tuple(findings)))
+            looks.append(_secrets(session, keys))
     return tuple(looks)
 
 
 Feeds = dict[str, FeedRow]
-Found = Iterator[list[str]]  # for each row what is wrong with it
+RowFaults = Iterator[list[str]]  # for each row what is wrong with it
 
 
 def _fault(reader: Callable[..., object], *values: object) -> list[str]:
@@ -104,64 +109,77 @@ def _misnamed(feed: FeedRow | None, row: SubscribeRow | Row[Any], what: str) -> 
     return [f"{what} of changefeed {feed.id} has another name: {row.subscribe_name!r}"]
 
 
-def _changefeeds(session: Session, feeds: Feeds) -> Found:
+def _changefeeds(session: Session, feeds: Feeds) -> RowFaults:
     stored = session.execute(select(SpecRow.changefeed, SpecRow.version))
     specs = {(changefeed, version) for changefeed, version in stored}
     for row in feeds.values():
-        found = [
+        faults = [
             *_fault(to_spec, row),
             *_fault(to_state, row),
             *_fault(read_object, row.position, f"position of changefeed {row.id}"),
             *_fault(read_object, row.sink_state or "{}", f"sink state of changefeed {row.id}"),
         ]
         if (row.id, row.spec_version) not in specs:
-            found.append(f"changefeed {row.id}: its spec version {row.spec_version} is missing")
-        yield found
+            faults.append(f"changefeed {row.id}: its spec version {row.spec_version} is missing")
+        yield faults
 
 
-def _specs(session: Session, feeds: Feeds) -> Found:
+def _specs(session: Session, feeds: Feeds) -> RowFaults:
     for row in session.scalars(select(SpecRow)):
         what = f"settings {row.version} of changefeed {row.changefeed}"
         yield _fault(read, row.spec, ChangefeedSpec.from_json, what)
 
 
-def _leases(session: Session, feeds: Feeds) -> Found:
+def _secrets(session: Session, keys: SecretKeys | None) -> Look:
+    """Look whether encrypted secrets can be opened; without any key that is not asked."""
+    rows = session.execute(select(SpecRow.changefeed, SpecRow.version, SpecRow.spec)).all()
+    encrypted = [row for row in rows if key_ids(row.spec)]
+    findings = []
+    for name, version, text in encrypted if keys else ():
+        try:
+            refuse_locked(StoredSettings(keys).read(text, f"settings of changefeed {name}"))
+        except RowferryError as err:
+            findings.append(f"settings {version}: {err.words}")
+    return Look("encrypted settings", len(encrypted), tuple(findings))
+
+
+def _leases(session: Session, feeds: Feeds) -> RowFaults:
     leases = {row.changefeed: row for row in session.scalars(select(LeaseRow))}
     for name in feeds.keys() - leases.keys():
         yield [f"changefeed {name} has no lease row"]
     for name, row in leases.items():
-        found = _fault(to_lease, row)
+        faults = _fault(to_lease, row)
         feed = feeds.get(name)
         if feed and feed.epoch != row.epoch:
-            found.append(f"changefeed {name} is at epoch {feed.epoch}, its lease at {row.epoch}")
-        yield found
+            faults.append(f"changefeed {name} is at epoch {feed.epoch}, its lease at {row.epoch}")
+        yield faults
 
 
-def _pending(session: Session, feeds: Feeds) -> Found:
+def _pending(session: Session, feeds: Feeds) -> RowFaults:
     for row in session.scalars(select(PendingRow)):
         what = f"pending plan of changefeed {row.changefeed}"
-        found = _orphan(feeds, row.changefeed, "a pending plan")
+        faults = _orphan(feeds, row.changefeed, "a pending plan")
         try:
             plan = read(row.plan, Plan.from_json, what)
         except MetaDamaged as err:
-            yield [*found, err.words]
+            yield [*faults, err.words]
             continue
         if (plan.micro_batch, plan_text(plan)[1]) != (row.micro_batch, row.digest):
-            found.append(f"the {what} is not the one that was recorded")
+            faults.append(f"the {what} is not the one that was recorded")
         feed = feeds.get(row.changefeed)
         if feed and row.micro_batch != feed.micro_batch + 1:
-            found.append(f"the {what} is number {row.micro_batch}, not {feed.micro_batch + 1}")
+            faults.append(f"the {what} is number {row.micro_batch}, not {feed.micro_batch + 1}")
         if feed and row.epoch > feed.epoch:
-            found.append(f"the {what} has epoch {row.epoch}, above {feed.epoch} in force")
-        yield found
+            faults.append(f"the {what} has epoch {row.epoch}, above {feed.epoch} in force")
+        yield faults
 
 
-def _versions(session: Session, feeds: Feeds) -> Found:
+def _versions(session: Session, feeds: Feeds) -> RowFaults:
     row = TableVersionRow
-    for found in session.execute(
+    for stored in session.execute(
         select(row.changefeed, row.db_name, row.table_name, row.version, row.definition)
     ):
-        changefeed, database, table, version, definition = found
+        changefeed, database, table, version, definition = stored
         what = f"version {version} of table {database}.{table} of changefeed {changefeed}"
         yield [
             *_orphan(feeds, changefeed, "a table version"),
@@ -169,21 +187,21 @@ def _versions(session: Session, feeds: Feeds) -> Found:
         ]
 
 
-def _subscribe(session: Session, feeds: Feeds) -> Found:
+def _subscribe(session: Session, feeds: Feeds) -> RowFaults:
     for row in session.scalars(select(SubscribeRow)):
         owner = row.changefeed or row.subscribe_name
-        found = _orphan(feeds, owner, f"subscribe {row.db_name}.{row.table_name}")
+        faults = _orphan(feeds, owner, f"subscribe {row.db_name}.{row.table_name}")
         feed = feeds.get(owner)
-        found += _misnamed(feed, row, f"subscribe {row.db_name}.{row.table_name}")
+        faults += _misnamed(feed, row, f"subscribe {row.db_name}.{row.table_name}")
         if feed and row.cluster_id != feed.cluster_id:
-            found.append(
+            faults.append(
                 f"subscribe {row.db_name}.{row.table_name} is of cluster {row.cluster_id}, its "
                 f"changefeed {feed.id} of {feed.cluster_id}"
             )
-        yield found
+        yield faults
 
 
-def _progress(session: Session, feeds: Feeds) -> Found:
+def _progress(session: Session, feeds: Feeds) -> RowFaults:
     for row in session.execute(select(MetaTable.metadata.tables[ProgressRow.__tablename__])):
         owner = row.changefeed or row.subscribe_name
         yield [
@@ -193,12 +211,12 @@ def _progress(session: Session, feeds: Feeds) -> Found:
         ]
 
 
-def _history(session: Session, feeds: Feeds) -> Found:
+def _history(session: Session, feeds: Feeds) -> RowFaults:
     for row in session.scalars(select(HistoryRow)):
         yield _fault(to_note, row)
 
 
-_LOOKS: dict[str, Callable[[Session, Feeds], Found]] = {
+_LOOKS: dict[str, Callable[[Session, Feeds], RowFaults]] = {
     "changefeeds": _changefeeds,
     "settings": _specs,
     "leases and epochs": _leases,

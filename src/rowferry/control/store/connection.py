@@ -92,6 +92,11 @@ class Database:
                 if self._version(connection) != revision:
                     _upgrade(connection, revision)
 
+    def forget_deleted(self) -> None:
+        """Take from the file what was stored before and is not any more, where we can."""
+        with self._our_errors("tidy up the store"):
+            self._kind.forget_deleted(self.engine)
+
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
@@ -128,13 +133,13 @@ class Database:
                     f"{min(tables)!r}); name another one"
                 )
             return None
-        found: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
-        if found is not None and found not in REVISIONS:
+        version: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
+        if version is not None and version not in REVISIONS:
             raise MetaDamaged(
-                f"meta database {self.name} has schema version {found}, this version of Rowferry "
+                f"meta database {self.name} has schema version {version}, this version of Rowferry "
                 f"knows {REVISIONS[-1]}; use the newer Rowferry that made it"
             )
-        return found
+        return version
 
 
 def has_database(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> bool:

@@ -9,12 +9,15 @@ since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
+from rowferry.change.published import PublishedBatch
+from rowferry.change.quarantine import DivertedRow, ParkedKey, ParkedRow, RowPlace
+from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import FeedState, Verb
@@ -23,11 +26,17 @@ from rowferry.spec.changefeed import ChangefeedSpec
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who has a changefeed now. It may have run out; see `expires_at`."""
+    """Who has a changefeed now. It may have run out; see `expires_at`.
+
+    Attributes:
+        owner: the holder's name, the same wherever it is shown: a server's address, else host and
+            process.
+    """
 
     holder: Holder
     claimed_at: float
     expires_at: float
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,11 @@ class FeedRecord:
         lease: the present holder; None: nobody runs it.
         hold: the last hold, which may be over; None: none, or it was ended.
         subscriber: for whose subscription to one table it was made; empty: for none.
+        moved_at: when the watermark moved last; None: it has not, or nobody noted it.
+        kept_until: until when the source keeps the log at the present position, as its last owner
+            measured it; None: for ever, or nobody knows.
+        resnapshots: tables that are read again, oldest first; of those that ended, the last ones.
+        parked: how many rows its sink has refused, or wait behind such.
     """
 
     id: str
@@ -77,6 +91,10 @@ class FeedRecord:
     lease: Lease | None
     hold: Hold | None = None
     subscriber: str = ""
+    moved_at: float | None = None
+    kept_until: float | None = None
+    resnapshots: tuple[Resnapshot, ...] = ()
+    parked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +178,9 @@ class Sample:
         lag_ms: how far the watermark is behind the source's clock; None: not known.
         seconds: time spent carrying out plans.
         retention_ms: how long the source keeps what was not read yet; None: not known.
-        snapshots: of each table whose snapshot is under way: name, parts done, all parts.
+        snapshots: of tables whose snapshot is under way, not more than some: name, done, all.
+        totals: of all of them: tables done, all tables, done, all.
+        unit: what they are counted in, `rows` or `parts`; empty: no snapshot is under way.
     """
 
     at: float
@@ -172,6 +192,56 @@ class Sample:
     seconds: float
     retention_ms: int | None = None
     snapshots: tuple[tuple[str, int, int], ...] = ()
+    totals: tuple[int, int, int, int] = (0, 0, 0, 0)
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCount:
+    """What was delivered of one table since the changefeed captures it, as its owners counted.
+
+    Attributes:
+        last_ts: commit-ts of the last change; 0: there was none.
+    """
+
+    table: TableId
+    rows: int
+    bytes: int
+    last_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastSchemaChange:
+    """A schema change that was delivered."""
+
+    at: float
+    commit_ts: int
+    table: TableId
+    kind: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a server logged about a changefeed; it holds no secrets."""
+
+    at: float
+    level: str
+    server: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeedNews:
+    """What an owner tells now and then, for those who watch.
+
+    Attributes:
+        tables: whole counts (not differences) of the tables that had rows since the last time.
+        kept_until: see `FeedRecord`; None: it stays as it is.
+    """
+
+    tables: tuple[TableCount, ...] = ()
+    kept_until: float | None = None
 
 
 class MetaStore(Protocol):
@@ -180,12 +250,17 @@ class MetaStore(Protocol):
     # --- changefeeds: what the operator asks for -------------------------------------------------
 
     def create_changefeed(
-        self, spec: ChangefeedSpec, cluster_id: int = 0, subscribing: Subscribing | None = None
+        self,
+        spec: ChangefeedSpec,
+        cluster_id: int = 0,
+        subscribing: Subscribing | None = None,
+        paused: bool = False,
     ) -> FeedRecord:
         """Store a new changefeed. `cluster_id` is the source's, where it has one.
 
         With `subscribing`, the table's row of `subscribe` is stored with it, and stays as long as
-        the changefeed does, whatever becomes of the table.
+        the changefeed does, whatever becomes of the table. With `paused` it is stopped from its
+        beginning: no server takes it before it is resumed.
 
         Raises:
             ChangefeedExists: the id is taken, also as a subscriber's name; or the subscriber has
@@ -268,6 +343,44 @@ class MetaStore(Protocol):
     def stand(self, claim: Claim, hold: str, stands: str) -> None:
         """Note where the owner stands. Where that hold is not in force, nothing changes."""
 
+    def ask_resnapshot(self, changefeed: str, wanted: Resnapshot) -> None:
+        """Ask the owner to read rows of a table again. On repeat with the same id: nothing changes.
+
+        Raises:
+            IllegalMove: too many are open already.
+        """
+
+    def cancel_resnapshot(self, changefeed: str, which: str) -> bool:
+        """End an open one as cancelled; returns whether it was open."""
+
+    def end_resnapshot(self, claim: Claim, ended: Resnapshot) -> None:
+        """Note how one ended, by its id. Where it is not open any more, nothing changes."""
+
+    # --- quarantine ------------------------------------------------------------------------------
+
+    def park(self, claim: Claim, plan: Plan, rows: Sequence[DivertedRow]) -> None:
+        """Store the rows that a pending plan parks, in their order, instead of earlier ones of it.
+
+        They stay when it is published and go when it is discarded. On repeat: nothing changes.
+        """
+
+    def parked(
+        self, changefeed: str, places: Collection[RowPlace] | None = None
+    ) -> tuple[ParkedRow, ...]:
+        """Return the parked rows in the order in which they were parked.
+
+        Without `places`: all of them, without images; else those that are there, with them.
+
+        Raises:
+            SecretsLocked: an image is encrypted with a key that is not here.
+        """
+
+    def want_parked(self, changefeed: str, keys: Collection[ParkedKey]) -> int:
+        """Ask the owner to send all rows of these keys again; returns how many there are."""
+
+    def drop_parked(self, changefeed: str, places: Collection[RowPlace]) -> int:
+        """Forget parked rows for good; the history names them. Returns how many there were."""
+
     # --- leases ----------------------------------------------------------------------------------
 
     def claim(self, changefeed: str, holder: Holder, now: float, ttl_s: float) -> Claim:
@@ -289,13 +402,19 @@ class MetaStore(Protocol):
         A released claim, or one of a changefeed that was removed, is not in force.
         """
 
-    def release(self, claim: Claim) -> None:
-        """Give the lease back. A claim that was already lost is released without a word."""
+    def release(self, claim: Claim, why: str = "") -> None:
+        """Give the lease back. A claim that was already lost is released without a word.
+
+        With `why`, the history says so.
+        """
 
     # --- the loop --------------------------------------------------------------------------------
 
     def state(self, changefeed: str) -> StoredState:
         """Return what was published last; a pending plan is not part of it."""
+
+    def position(self, changefeed: str) -> dict[str, Any]:
+        """Return the source's own state, as `state` does, without all the rest of it."""
 
     def ranges(self, changefeed: str) -> tuple[RangeProgress, ...]:
         """Return how far each range is, as `state` does, without all the rest of it."""
@@ -308,6 +427,15 @@ class MetaStore(Protocol):
         Raises:
             PlanRefused: another plan is pending, the number is not next, the spec version is not
                 stored, or a table version is stored already with another definition.
+        """
+
+    def record_again(self, claim: Claim, plan: Plan) -> None:
+        """Store the pending plan anew: its first run has found rows that it must park.
+
+        On repeat: nothing changes.
+
+        Raises:
+            PlanRefused: no plan of this number is pending.
         """
 
     def pending(self, changefeed: str) -> Plan | None:
@@ -353,11 +481,47 @@ class MetaStore(Protocol):
     def retire(self, holder: Holder) -> None:
         """Say that this server has left. On repeat: nothing changes."""
 
-    def write_samples(self, samples: Mapping[str, Sample], keep_s: float = 3600.0) -> None:
+    def write_samples(self, samples: Mapping[str, Sample], keep_s: float = 86_400.0) -> None:
         """Store one sample for each changefeed named, and drop those that are older than that."""
+
+    def fold_samples(self, changefeeds: Sequence[str], before: float) -> None:
+        """Make one sample of all of each five minutes that have passed before a moment.
+
+        It has their sums and the greatest lag, so that a day takes few rows. On repeat: nothing.
+        """
 
     def samples(self, changefeed: str, since: float = 0.0) -> tuple[Sample, ...]:
         """Return the samples taken at or after `since`, oldest first."""
+
+    def open_table_counts(self, claim: Claim) -> tuple[TableCount, ...]:
+        """Return the counts from which a new owner goes on; of tables that left, none is kept."""
+
+    def table_counts(self, changefeed: str) -> tuple[TableCount, ...]:
+        """Return what was delivered of each table, by name."""
+
+    def write_news(self, news: Mapping[Claim, FeedNews]) -> None:
+        """Store what owners have to tell; of a claim that is not in force, nothing.
+
+        On repeat: nothing changes.
+        """
+
+    def published_batches(self, changefeed: str) -> tuple[PublishedBatch, ...]:
+        """Return the last micro-batches that had rows to read, oldest first; a bounded number.
+
+        Of older ones, one stands for several. What was published before a reset stays.
+        """
+
+    def schema_changes(self, changefeed: str, limit: int = 100) -> tuple[PastSchemaChange, ...]:
+        """Return the latest schema changes that were delivered, newest first."""
+
+    def add_log_lines(self, lines: Mapping[str, Sequence[LogLine]]) -> None:
+        """Keep log lines about changefeeds, oldest first; the oldest go when there are many.
+
+        Of a changefeed that is not stored, nothing is kept. On repeat: they come twice.
+        """
+
+    def log_lines(self, changefeed: str, limit: int = 200) -> tuple[LogLine, ...]:
+        """Return the latest lines that servers logged about a changefeed, newest first."""
 
     def close(self) -> None:
         """Let connections go."""

@@ -23,7 +23,7 @@ _YIELDED = (1020, 1213, 1614, "40001", "40P01")
 # PostgreSQL's classes of what may pass with time: connection, transaction state (read-only after a
 # failover), rollback, resources, locks, the operator, the system.
 _PASSING = ("08", "25", "40", "53", "55", "57", "58")
-# No such database, wrong user or password, no rights, no TLS.
+# No such database, wrong user or password, no rights, no TLS, a sql_mode that is not taken (2951).
 _REFUSED = (
     1044,
     1045,
@@ -33,6 +33,7 @@ _REFUSED = (
     1251,
     1698,
     2026,
+    2951,
     3159,
     "28000",
     "28P01",
@@ -58,16 +59,16 @@ def in_our_words(err: SQLAlchemyError, where: str) -> StateError:
         return MetaUnavailable(f"{where}: all connections are busy")
     if not isinstance(err, DBAPIError):
         return MetaDamaged(f"{where}: {_one_line(err)}")
-    said = _words(err.orig)
+    words = _words(err.orig)
     if isinstance(err, IntegrityError):
-        return Fenced(f"{where}: another process wrote the same rows: {said}")
+        return Fenced(f"{where}: another process wrote the same rows: {words}")
     if isinstance(err.orig, sqlite3.Error):
         return sqlite_words(err.orig, where)
     code = _code(err)
     passing = isinstance(code, str) and code.startswith(_PASSING)
     if isinstance(err, OperationalError | InterfaceError) or err.connection_invalidated or passing:
-        return MetaUnavailable(f"{where}: {said}")
-    return MetaDamaged(f"{where}: {said}")
+        return MetaUnavailable(f"{where}: {words}")
+    return MetaDamaged(f"{where}: {words}")
 
 
 def was_undone(err: BaseException | None) -> bool:
@@ -84,8 +85,10 @@ def is_refusal(err: BaseException | None) -> bool:
     """Return whether a server does not let us in: no retry will help."""
     if not isinstance(err, DBAPIError) or isinstance(err.orig, sqlite3.Error):
         return False
-    code, said = _code(err), str(err.orig)
-    return code in _REFUSED or (code in _NO_CODE and any(words in said for words in _REFUSED_WORDS))
+    code, message = _code(err), str(err.orig)
+    return code in _REFUSED or (
+        code in _NO_CODE and any(words in message for words in _REFUSED_WORDS)
+    )
 
 
 def is_busy(err: BaseException) -> bool:
@@ -121,5 +124,5 @@ def _words(orig: Any) -> str:
     return _one_line(orig)
 
 
-def _one_line(said: object) -> str:
-    return " ".join(str(said).split())
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())

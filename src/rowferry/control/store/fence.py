@@ -30,8 +30,9 @@ from rowferry.errors import Fenced, LeaseHeld, NoSuchChangefeed
 # Kept of each changefeed: twice what is shown of it. A claim, an error or a change adds one.
 HISTORY_LINES = 200
 _FEEDS = MetaTable.metadata.tables["changefeeds"]
+_MOVED = "epoch micro_batch published spec_version cluster_id watermark moved_at".split()
 _STANDING = (
-    select(*(_FEEDS.c[n] for n in "epoch micro_batch published spec_version cluster_id".split()))
+    select(*(_FEEDS.c[name] for name in _MOVED))
     .where(_FEEDS.c.id == bindparam("feed"))
     .with_for_update()
 )
@@ -99,21 +100,37 @@ def take(session: Session, changefeed: str, holder: Holder, now: float, ttl_s: f
     lease = to_lease(row)
     if lease is not None and _stands(lease, holder, now):
         since = datetime.fromtimestamp(lease.claimed_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        server = "" if lease.owner == str(lease.holder) else f" ({lease.owner})"
         raise LeaseHeld(
             f"changefeed {changefeed} is running on host {lease.holder.host}, pid "
-            f"{lease.holder.pid}, since {since}; stop it there first"
+            f"{lease.holder.pid}{server}, since {since}; stop it there first"
         )
+    why = _why_free(lease, row.epoch, holder, now)
     row.epoch += 1
     feed.epoch = row.epoch
     row.holder = to_text(holder.to_json())
+    row.owner = str(holder)
     row.claimed_at = to_ms(now)
     row.expires_at = to_ms(now + ttl_s)
     _show_owner(session, changefeed, str(holder))
-    before = str(lease.holder) if lease else ""
-    note(
-        session, changefeed, now, "claimed", {"by": str(holder), "epoch": row.epoch, "from": before}
-    )
+    before = lease.owner if lease else ""
+    details = {"by": str(holder), "epoch": row.epoch, "from": before, "why": why}
+    note(session, changefeed, now, "claimed", details)
     return Claim(changefeed, holder, row.epoch, ttl_s)
+
+
+def _why_free(lease: Lease | None, epoch: int, holder: Holder, now: float) -> str:
+    """Return why a lease can be taken."""
+    if lease is None:
+        return "nobody had it" if epoch else "it is new"
+    if lease.holder.instance == holder.instance:
+        return "this process had it already"
+    if lease.holder.is_dead(seen_by=holder):
+        return f"the process of {lease.owner} has ended"
+    return (
+        f"the lease of {lease.owner} ran out {now - lease.expires_at:.0f} s ago: it was killed, "
+        "hangs, or does not reach the meta database"
+    )
 
 
 def _stands(lease: Lease, holder: Holder, now: float) -> bool:
@@ -141,12 +158,12 @@ def extend_all(session: Session, claims: Sequence[Claim], now: float) -> tuple[C
     comes between is seen the next time, and its epoch fences this one anyway.
     """
     row = LeaseRow
-    found = session.execute(
+    rows = session.execute(
         select(row.changefeed, row.epoch).where(
             row.changefeed.in_([c.changefeed for c in claims]), row.holder.is_not(None)
         )
     )
-    in_force = {(changefeed, epoch) for changefeed, epoch in found}
+    in_force = {(changefeed, epoch) for changefeed, epoch in rows}
     lost = tuple(c for c in claims if (c.changefeed, c.epoch) not in in_force)
     kept = sorted((c.ttl_s, c.changefeed, c.epoch) for c in claims if c not in lost)
     for ttl_s, same in groupby(kept, key=lambda key: key[0]):
@@ -163,7 +180,7 @@ def give_back(session: Session, claim: Claim) -> None:
     """End the lease; the claim's epoch stays in force until the next one."""
     locked(session, claim)
     row = session.get_one(LeaseRow, claim.changefeed)
-    row.holder = None
+    row.holder = row.owner = None
     row.expires_at = 0
     _show_owner(session, claim.changefeed, "")
 
@@ -172,7 +189,7 @@ def end_lease(session: Session, changefeed: str) -> int:
     """Take the lease from whoever has it; returns the epoch that fences every claim so far."""
     row = session.get_one(LeaseRow, changefeed)
     row.epoch += 1
-    row.holder = None
+    row.holder = row.owner = None
     row.expires_at = 0
     _show_owner(session, changefeed, "")
     return row.epoch

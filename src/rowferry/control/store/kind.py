@@ -52,8 +52,8 @@ class DatabaseKind(ABC):
 
     def parameter(self, name: str) -> str:
         """Return a parameter of the URL; empty where it has none."""
-        found = self.url.query.get(name, "")
-        return found if isinstance(found, str) else found[-1]
+        value = self.url.query.get(name, "")
+        return value if isinstance(value, str) else value[-1]
 
     @abstractmethod
     def engine(self) -> Engine:
@@ -70,6 +70,9 @@ class DatabaseKind(ABC):
     @abstractmethod
     def alone(self, connection: Connection) -> AbstractContextManager[None]:
         """Keep other processes from making tables until the block ends."""
+
+    def forget_deleted(self, engine: Engine) -> None:  # noqa: B027 - most have nothing to do
+        """Overwrite what was deleted, where the database is a file of ours; others do it alone."""
 
     def file_is_missing(self) -> bool:
         """Return whether the database is a file that does not exist."""
@@ -90,9 +93,9 @@ def kind_of(url: str, timeout_s: float) -> DatabaseKind:
     if make is None:
         shown = parsed.render_as_string(hide_password=True)
         raise BadUri(f"meta database {shown}: write {FORMS}")
-    found = make(parsed, timeout_s)
-    found.check()
-    return found
+    kind = make(parsed, timeout_s)
+    kind.check()
+    return kind
 
 
 # Imported where needed: each brings a client library.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,15 +10,14 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 
 from rowferry.control.store.kind import DatabaseKind
 from rowferry.errors import BadUri, MetaUnavailable
-from rowferry.mysql.guarded_client import GuardedClient
+from rowferry.mysql.connection import Connection as ServerConnection
+from rowferry.mysql.connection import SessionSettings, open_connection
+from rowferry.mysql.login import Login, tls_context
 
 SSL_MODES = ("disabled", "preferred", "required", "verify-ca", "verify-identity")
+_FLAG = ("true", "false")
+_CLEAR_OVER = ("verified-tls", "tls")
 IDLE_S = 60  # the server ends a connection that is silent for so long, with its locks
-
-
-def _connect(dialect: Any, record: Any, arguments: Any, named: Any) -> GuardedClient:
-    """Connect by our own client, which keeps the password from whoever asks for it."""
-    return GuardedClient(*arguments, **named)
 
 
 class MysqlKind(DatabaseKind):
@@ -28,26 +26,35 @@ class MysqlKind(DatabaseKind):
     Writers read what is committed, and lock the rows that they decide by; readers see one state.
     """
 
-    parameters = ("ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "get-server-public-key")
+    parameters = (
+        "ssl-mode",
+        "ssl-ca",
+        "ssl-cert",
+        "ssl-key",
+        "get-server-public-key",
+        "server-public-key-path",
+        "clear-password-over",
+    )
 
     def engine(self) -> Engine:
         """Return the source of connections."""
-        wait_s = max(1, round(self.timeout_s))
-        arguments: dict[str, Any] = {
-            "charset": "utf8mb4",
-            "connect_timeout": wait_s,
-            "read_timeout": 2 * wait_s,
-            "write_timeout": 2 * wait_s,
-            "init_command": (
-                f"SET SESSION innodb_lock_wait_timeout = {wait_s}, lock_wait_timeout = {wait_s}, "
-                f"wait_timeout = {IDLE_S}, sql_mode = 'STRICT_ALL_TABLES'"
-            ),
-            "takes_public_key": self._takes_public_key(),
-            **self._tls(),
-        }
+        wait_s, login = max(1, round(self.timeout_s)), self.login()
+        tls_context(login)  # files that cannot be used are told before anybody waits for a server
+        settings = SessionSettings(
+            f"SESSION innodb_lock_wait_timeout = {wait_s}, lock_wait_timeout = {wait_s}, "
+            f"wait_timeout = {IDLE_S}, sql_mode = 'STRICT_ALL_TABLES'",
+            plain_backslashes=False,
+            database=self.url.database,
+            autocommit=False,
+            typed=True,
+            counts_matches=True,
+        )
+
+        def connect(*_: Any) -> ServerConnection[Any]:
+            return open_connection(login, settings)
+
         engine = create_engine(
             self.url.set(drivername="mysql+pymysql", query={}),
-            connect_args=arguments,
             isolation_level="READ COMMITTED",
             pool_size=4,
             max_overflow=6,
@@ -56,41 +63,41 @@ class MysqlKind(DatabaseKind):
             pool_use_lifo=True,
             hide_parameters=True,
         )
-        event.listen(engine, "do_connect", _connect)
+        event.listen(engine, "do_connect", connect)
         return engine
 
-    def _takes_public_key(self) -> bool:
-        given = self.parameter("get-server-public-key") or "false"
-        if given not in ("true", "false"):
-            raise BadUri(
-                f"meta database {self.name}: get-server-public-key={given}: allowed: true, false"
-            )
-        return given == "true"
+    def login(self) -> Login:
+        """Return how to connect.
 
-    def _tls(self) -> dict[str, Any]:
-        mode = self.parameter("ssl-mode") or "preferred"
-        if mode not in SSL_MODES:
-            allowed = ", ".join(SSL_MODES)
-            raise BadUri(f"meta database {self.name}: ssl-mode={mode}: allowed: {allowed}")
+        Raises:
+            BadUri: a parameter of the URL has a value that cannot be used.
+        """
+        mode = self._one_of("ssl-mode", SSL_MODES, "preferred")
         ca, cert, key = (self.parameter(f"ssl-{name}") for name in ("ca", "cert", "key"))
-        if mode == "disabled":
-            return {"ssl_disabled": True}
-        if mode == "preferred" and not (ca or cert or key):
-            return {}  # the client uses TLS without checks where the server offers it
-        try:
-            context = ssl.create_default_context(cafile=ca or None)
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # servers' own are not strict
-            context.check_hostname = mode == "verify-identity"
-            if mode not in ("verify-ca", "verify-identity"):
-                context.verify_mode = ssl.CERT_NONE
-            if cert:
-                context.load_cert_chain(cert, key or None)
-        except (OSError, ssl.SSLError) as err:
-            raise BadUri(
-                f"meta database {self.name}: TLS files cannot be used ({err}); check ssl-ca, "
-                "ssl-cert and ssl-key"
-            ) from None
-        return {"ssl": context}
+        wait_s = max(1, round(self.timeout_s))
+        return Login(
+            host=self.url.host or "localhost",
+            port=self.url.port or 3306,
+            user=self.url.username or "",
+            password=self.url.password or "",
+            ssl_mode=mode,
+            ssl_ca=ca,
+            ssl_cert=cert,
+            ssl_key=key,
+            connect_timeout_s=wait_s,
+            read_timeout_s=2 * wait_s,
+            takes_public_key=self._one_of("get-server-public-key", _FLAG, "false") == "true",
+            public_key_path=self.parameter("server-public-key-path"),
+            clear_password_over=self._one_of("clear-password-over", _CLEAR_OVER, "tls"),
+            whose=f"meta database {self.name}",
+        )
+
+    def _one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        given = self.parameter(name) or default
+        if given not in allowed:
+            words = ", ".join(allowed)
+            raise BadUri(f"meta database {self.name}: {name}={given}: allowed: {words}")
+        return given
 
     def begin(self, connection: Connection, writes: bool) -> None:
         """Begin a transaction."""

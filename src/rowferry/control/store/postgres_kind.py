@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,10 +83,15 @@ class PostgresKind(DatabaseKind):
         yield
 
 
-class _Impatient(psycopg.Connection[Any]):
-    """A connection that ends itself when the server does not answer.
+MOST_ANSWER = 256 << 20  # bytes of one answer; the library holds all of it
+# Where TCP_INFO has the bytes that a connection has received: a u64.
+_RECEIVED = slice(128, 136)
 
-    The server's own limits do not help against a server that hangs.
+
+class _Impatient(psycopg.Connection[Any]):
+    """A connection that ends itself when the server does not answer, or without end.
+
+    The server's own limits do not help against a server that hangs, or is not the real one.
     """
 
     answer_s = 60.0
@@ -95,11 +102,16 @@ class _Impatient(psycopg.Connection[Any]):
 
     def _in_time(self, gen: PQGen[RV]) -> PQGen[RV]:
         """Hand on what a generator asks for and gets, until it is too late."""
-        deadline = time.monotonic() + self.answer_s
+        deadline, most = time.monotonic() + self.answer_s, self._received() + MOST_ANSWER
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
+                if self._received() > most:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(
+                        f"the server's answer is longer than {MOST_ANSWER} bytes"
+                    )
                 if not ready and time.monotonic() > deadline:
                     self.pgconn.finish()
                     raise psycopg.OperationalError(
@@ -107,5 +119,19 @@ class _Impatient(psycopg.Connection[Any]):
                     )
                 wanted = gen.send(ready)
         except StopIteration as end:
-            found: RV = end.value
-            return found
+            result: RV = end.value
+            return result
+
+    def _received(self) -> int:
+        """Return how many bytes have come so far; 0 where the system does not count them."""
+        try:
+            seen = socket.socket(fileno=self.pgconn.socket)
+        except (OSError, psycopg.Error):
+            return 0
+        try:
+            info = seen.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        except OSError:  # a socket of this machine alone
+            return 0
+        finally:
+            seen.detach()  # it stays the library's
+        return int.from_bytes(info[_RECEIVED], sys.byteorder)

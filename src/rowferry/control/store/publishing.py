@@ -28,6 +28,7 @@ from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim
+from rowferry.control.store import published, quarantine
 from rowferry.control.store.captured import CapturedDifference, captured_by
 from rowferry.control.store.fence import standing
 from rowferry.control.store.rows import (
@@ -49,6 +50,7 @@ from rowferry.control.store.tables import (
     SubscribeRow,
     TableVersionRow,
 )
+from rowferry.control.store.watching import add_schema_changes
 from rowferry.errors import PlanRefused
 
 T = TypeVar("T")
@@ -75,6 +77,7 @@ _MOVE = (
         watermark=case((_FEEDS.c.watermark < _WATERMARK, _WATERMARK), else_=_FEEDS.c.watermark),
         micro_batch=bindparam("new_micro_batch"),
         published=bindparam("new_published"),
+        moved_at=bindparam("new_moved_at", type_=BigInteger),
     )
 )
 _STAND = update(_FEEDS).where(_FEEDS.c.id == _FEED).values(position=bindparam("new_position"))
@@ -126,8 +129,26 @@ def record_plan(
     connection.execute(_ADD_PENDING, row)
 
 
+def record_again(session: Session, claim: Claim, plan: Plan) -> None:
+    """Store the pending plan with what its first run has found out."""
+    connection = session.connection()
+    standing(connection, claim)
+    text, digest = plan_text(plan)
+    pending = _pending_key(connection, claim.changefeed)
+    if pending is None or pending[0] != plan.micro_batch:
+        raise PlanRefused(
+            f"changefeed {claim.changefeed}: micro-batch {plan.micro_batch} is not pending"
+        )
+    mine = _PENDING.c.changefeed == claim.changefeed
+    connection.execute(update(_PENDING).where(mine).values(plan=text, digest=digest))
+
+
 def publish_plan(
-    session: Session, claim: Claim, plan: Plan, position: dict[str, Any] | None = None
+    session: Session,
+    claim: Claim,
+    plan: Plan,
+    position: dict[str, Any] | None,
+    now: float,
 ) -> None:
     """Move everything to the plan's end, unless this plan was the last one published."""
     connection = session.connection()
@@ -137,27 +158,33 @@ def publish_plan(
     if pending is None and (feed.micro_batch, feed.published) == (plan.micro_batch, digest):
         return
     if pending != (plan.micro_batch, digest):
-        found = f"micro-batch {pending[0]} is pending" if pending else "nothing is pending"
+        pending_words = f"micro-batch {pending[0]} is pending" if pending else "nothing is pending"
         what = " with other content" if pending and pending[0] == plan.micro_batch else ""
         raise PlanRefused(
             f"changefeed {claim.changefeed}: micro-batch {plan.micro_batch} is not the recorded "
-            f"one: {found}{what}, {feed.micro_batch} was published last"
+            f"one: {pending_words}{what}, {feed.micro_batch} was published last"
         )
     _move_tables(session, claim, plan, feed.cluster_id)
+    mark = plan.stretch.watermark or 0
     moved = {
         "feed": claim.changefeed,
         "new_position": to_text(plan.stretch.position if position is None else position),
-        "new_watermark": plan.stretch.watermark or 0,
+        "new_watermark": mark,
         "new_micro_batch": plan.micro_batch,
         "new_published": digest,
+        "new_moved_at": to_ms(now) if mark > feed.watermark else feed.moved_at,
     }
     if plan.sink_state is None:
         connection.execute(_MOVE, moved)
     else:
         connection.execute(_MOVE_WITH_SINK, {**moved, "new_sink": to_text(plan.sink_state)})
     connection.execute(_END_PENDING, {"feed": claim.changefeed})
+    published.add(connection, claim.changefeed, plan, now)
+    if plan.quarantine is not None or plan.stretch.schema_changes:
+        quarantine.publish(session, claim.changefeed, plan, now)
     if plan.stretch.schema_changes:
         _forget_versions(session, claim.changefeed, plan)
+        add_schema_changes(session, claim.changefeed, plan.stretch.schema_changes, now)
 
 
 def discard_plan(
@@ -174,6 +201,7 @@ def discard_plan(
             f"changefeed {claim.changefeed}: micro-batch {pending[0]} is pending, not {micro_batch}"
         )
     connection.execute(_END_PENDING, {"feed": claim.changefeed})
+    quarantine.discard(session, claim.changefeed, micro_batch)
     if position is not None:
         moved = {"feed": claim.changefeed, "new_position": to_text(position)}
         connection.execute(_STAND, moved)
@@ -196,9 +224,11 @@ def forget_progress(session: Session, feed: FeedRow, snapshot: bool) -> None:
         feed.sink_state = to_text(nothing_delivered(state))
     _delete_subscriptions(session, feed, SubscribeRow.changefeed == feed.id)
     session.execute(delete(_PROGRESS).where(ProgressRow.changefeed == feed.id))
+    quarantine.forget_all(session, feed.id)
     for table in (PendingRow, TableVersionRow):
         session.execute(delete(table).where(table.changefeed == feed.id), execution_options=_BLIND)
     feed.position, feed.watermark, feed.published = "{}", 0, ""
+    feed.moved_at = feed.kept_until = None
 
 
 def _pending_key(connection: Connection, changefeed: str) -> tuple[int, str] | None:
@@ -221,8 +251,8 @@ def _add_versions(
     key = tuple_(row.table_id, row.db_name, row.table_name, row.version)
     wanted = select(row.table_id, row.db_name, row.table_name, row.version, row.definition)
     for some in _chunks(list(rows)):
-        found = session.execute(wanted.where(row.changefeed == changefeed, key.in_(some)))
-        for table_id, database, table, version, definition in found:
+        stored = session.execute(wanted.where(row.changefeed == changefeed, key.in_(some)))
+        for table_id, database, table, version, definition in stored:
             if rows.pop((table_id, database, table, version)) != definition:
                 raise PlanRefused(
                     f"changefeed {changefeed}: version {version} of table {database}.{table} is "
@@ -258,14 +288,14 @@ def versions_to_go_on(session: Session, feed: FeedRow) -> tuple[TableSchema, ...
     subscribed = select(table.table_id, table.db_name, table.table_name).where(
         table.changefeed == feed.id
     )
-    captured = {_identity(*found) for found in session.execute(subscribed)}
+    captured = {_identity(*row) for row in session.execute(subscribed)}
     what = f"table versions of changefeed {feed.id}"
-    found = [
+    versions = [
         read(definition, TableSchema.from_json, what)
         for table_id, database, name, recorded, definition in session.execute(wanted)
         if recorded > feed.micro_batch or _identity(table_id, database, name) in captured
     ]
-    return tuple(sorted(found, key=lambda v: (v.id, v.version, v.table_id)))
+    return tuple(sorted(versions, key=lambda v: (v.id, v.version, v.table_id)))
 
 
 def _overtaken(watermark: int) -> ColumnElement[bool]:
@@ -301,8 +331,8 @@ def _forget_versions(session: Session, changefeed: str, plan: Plan) -> None:
             row.changefeed == changefeed, _touched(some), or_(_overtaken(watermark), ~captured)
         )
         # Read first: MySQL does not delete from a table that the same statement looks at.
-        for found in _chunks([tuple(one) for one in session.execute(old)]):
-            gone = delete(row).where(row.changefeed == changefeed, tuple_(*key).in_(found))
+        for old_keys in _chunks([tuple(one) for one in session.execute(old)]):
+            gone = delete(row).where(row.changefeed == changefeed, tuple_(*key).in_(old_keys))
             session.execute(gone, execution_options=_BLIND)
 
 
@@ -329,9 +359,9 @@ def _identity(table_id: int, database: str, table: str) -> int | TableId:
 def progress_of(session: Session, feed: FeedRow) -> tuple[RangeProgress, ...]:
     """Return the progress of every range, by table and start key."""
     wanted = select(_PROGRESS).where(_progress_of(feed))
-    found = [to_progress(row) for row in session.execute(wanted)]
-    found.sort(key=lambda r: (r.database, r.table, r.physical_id, r.start_key, r.range_id))
-    return tuple(found)
+    ranges = [to_progress(row) for row in session.execute(wanted)]
+    ranges.sort(key=lambda r: (r.database, r.table, r.physical_id, r.start_key, r.range_id))
+    return tuple(ranges)
 
 
 def _move_progress(

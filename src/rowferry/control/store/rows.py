@@ -12,6 +12,7 @@ from sqlalchemy import Row
 
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress, Stage
+from rowferry.change.resnapshot import Resnapshot
 from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.store.contract import FeedRecord, FleetServer, Hold, Lease, Note, Sample
@@ -62,7 +63,7 @@ def plan_text(plan: Plan) -> tuple[str, str]:
 
 
 def to_spec(row: FeedRow | Row[Any]) -> ChangefeedSpec:
-    """Return the settings in force of a changefeed."""
+    """Return the settings in force of a changefeed as they are stored, with encrypted secrets."""
     return _spec(row.spec, row.id)
 
 
@@ -75,7 +76,9 @@ def to_lease(row: LeaseRow | Row[Any] | None) -> Lease | None:
     """Return the lease, or None when nobody holds it."""
     if row is None or row.holder is None:
         return None
-    return Lease(_holder(row.holder, row.changefeed), row.claimed_at / 1000, row.expires_at / 1000)
+    holder = _holder(row.holder, row.changefeed)
+    times = row.claimed_at / 1000, row.expires_at / 1000
+    return Lease(holder, *times, owner=row.owner or str(holder))
 
 
 @lru_cache(maxsize=1024)
@@ -91,12 +94,18 @@ def to_state(row: FeedRow | Row[Any]) -> FeedState:
         raise MetaDamaged(f"changefeed {row.id} is in an unknown state {row.state!r}") from None
 
 
-def to_feed(row: FeedRow | Row[Any], lease: LeaseRow | Row[Any] | None, cancel: bool) -> FeedRecord:
+def to_feed(
+    row: FeedRow | Row[Any],
+    lease: LeaseRow | Row[Any] | None,
+    cancel: bool,
+    spec: ChangefeedSpec,
+    parked: int = 0,
+) -> FeedRecord:
     """Return a changefeed as lists show it."""
     return FeedRecord(
         id=row.id,
         state=to_state(row),
-        spec=to_spec(row),
+        spec=spec,
         spec_version=row.spec_version,
         created_at=row.created_at / 1000,
         epoch=row.epoch,
@@ -108,6 +117,10 @@ def to_feed(row: FeedRow | Row[Any], lease: LeaseRow | Row[Any] | None, cancel: 
         lease=to_lease(lease),
         hold=to_hold(row),
         subscriber=row.subscriber or "",
+        moved_at=None if row.moved_at is None else row.moved_at / 1000,
+        kept_until=None if row.kept_until is None else row.kept_until / 1000,
+        resnapshots=resnapshots_of(row),
+        parked=parked,
     )
 
 
@@ -116,6 +129,17 @@ def to_hold(row: FeedRow | Row[Any]) -> Hold | None:
     if row.hold is None:
         return None
     return read(row.hold, lambda form: Hold(**form), f"hold of changefeed {row.id}")
+
+
+def resnapshots_of(row: FeedRow | Row[Any]) -> tuple[Resnapshot, ...]:
+    """Return what the row of a changefeed has of them, oldest first."""
+    if not row.resnapshots:
+        return ()
+    return read(
+        row.resnapshots,
+        lambda forms: tuple(Resnapshot.from_json(form) for form in forms),
+        f"resnapshots of changefeed {row.id}",
+    )
 
 
 # Columns of `progress` that have another name than the field of RangeProgress.
@@ -178,6 +202,8 @@ def to_sample(row: SampleRow) -> Sample:
 
     def build(form: dict[str, Any]) -> Sample:
         snapshots = tuple((name, done, all_) for name, done, all_ in form.pop("snapshots"))
-        return Sample(at=row.at / 1000, snapshots=snapshots, **form)
+        tables_done, tables, done, all_ = form.pop("totals", (0, 0, 0, 0))
+        totals = (tables_done, tables, done, all_)
+        return Sample(at=row.at / 1000, snapshots=snapshots, totals=totals, **form)
 
     return read(row.sample, build, f"samples of changefeed {row.changefeed}")

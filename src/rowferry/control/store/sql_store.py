@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, insert, select, tuple_, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
+from rowferry.change.published import PublishedBatch
+from rowferry.change.quarantine import DivertedRow, ParkedKey, ParkedRow, RowPlace
+from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableSchema
 from rowferry.control import lifecycle
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.store import fence, holding, publishing
+from rowferry.control.store import (
+    fence,
+    holding,
+    published,
+    publishing,
+    quarantine,
+    resnapshots,
+    watching,
+)
 from rowferry.control.store.connection import BUSY_TIMEOUT_S, Database, undone_again
 from rowferry.control.store.contract import (
+    FeedNews,
     FeedRecord,
     FleetServer,
     Hold,
+    LogLine,
     MetaStore,
     Note,
+    PastSchemaChange,
     Sample,
     StoredState,
     Subscribed,
     Subscribing,
+    TableCount,
 )
 from rowferry.control.store.rows import (
-    from_sample,
     read,
     read_object,
     to_feed,
@@ -37,10 +51,10 @@ from rowferry.control.store.rows import (
     to_note,
     to_sample,
     to_server,
-    to_spec,
     to_state,
     to_text,
 )
+from rowferry.control.store.settings import StoredSettings
 from rowferry.control.store.tables import (
     FeedRow,
     HistoryRow,
@@ -65,6 +79,7 @@ from rowferry.errors import (
 )
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.sealing import SecretKeys
 
 # Asked for by every server once a second: plain rows, without what nobody looks at.
 _FEEDS, _LEASES, _TABLES = (
@@ -80,37 +95,49 @@ def open_store(
     *,
     clock: Callable[[], float] = time.time,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
+    keys: SecretKeys | None = None,
 ) -> MetaStore:
     """Open the meta database, making or upgrading its tables where needed.
 
     The URL is `sqlite:///path`, `mysql://…`, `mariadb://…` or `postgresql://…`. Several processes
     may open a new one at the same time. `busy_timeout_s` bounds every wait for a lock or for a
-    connection, twice that the wait for an answer.
+    connection, twice that the wait for an answer. With `keys`, secrets of settings are encrypted.
 
     Raises:
         BadUri: the URL is not one of a database that can be used, or its server refuses us.
         MetaUnavailable: it cannot be reached, written or locked now.
         MetaDamaged: it is not a meta database, or one of a newer version.
     """
-    return SqlStore(Database(url, busy_timeout_s), clock)
+    return SqlStore(Database(url, busy_timeout_s), clock, keys)
 
 
 class SqlStore:
     """See `MetaStore` for what each method promises."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Callable[[], float] = time.time,
+        keys: SecretKeys | None = None,
+    ) -> None:
         self.database = database
         self._clock = clock
+        self._settings = StoredSettings(keys)
+        self._keys = keys
 
     # --- changefeeds -----------------------------------------------------------------------------
 
     @undone_again
     def create_changefeed(
-        self, spec: ChangefeedSpec, cluster_id: int = 0, subscribing: Subscribing | None = None
+        self,
+        spec: ChangefeedSpec,
+        cluster_id: int = 0,
+        subscribing: Subscribing | None = None,
+        paused: bool = False,
     ) -> FeedRecord:
         """Store a new changefeed."""
         moment("store changefeed")
-        now, text = self._clock(), to_text(spec.to_json())
+        now, text = self._clock(), self._settings.text(spec)
         changefeed = spec.changefeed_id
         with self.database.writing(f"create changefeed {changefeed}") as session:
             if session.get(FeedRow, changefeed) is not None:
@@ -122,7 +149,7 @@ class SqlStore:
                 session.add(lease)
             row = FeedRow(
                 id=changefeed,
-                state=lifecycle.INITIAL,
+                state=FeedState.STOPPED if paused else lifecycle.INITIAL,
                 spec=text,
                 spec_version=1,
                 cluster_id=cluster_id,
@@ -143,15 +170,15 @@ class SqlStore:
                 tables = {subscribing.table: subscribing.table_id}
                 publishing.subscribe(session, row, tables, owner="")
             session.add(SpecRow(changefeed=changefeed, version=1, spec=text, stored_at=to_ms(now)))
-            fence.note(session, changefeed, now, "created", {})
-            return to_feed(row, lease, cancel=False)
+            fence.note(session, changefeed, now, "created", {"paused": True} if paused else {})
+            return to_feed(row, lease, False, self._settings.of(row))
 
     def feed(self, changefeed: str) -> FeedRecord | None:
         """Return one changefeed, or None."""
         moment("look at changefeed")
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
-            return None if row is None else _feed(session, row)
+            return None if row is None else self._feed(session, row)
 
     def subscribed(self, name: str) -> tuple[Subscribed, ...]:
         """Return the rows of one `subscribe_name`."""
@@ -172,8 +199,15 @@ class SqlStore:
             rows = connection.execute(_ALL_FEEDS).all()
             leases = {lease.changefeed: lease for lease in connection.execute(_ALL_LEASES)}
             cancelled = set(connection.scalars(_CANCELLED_BY_HAND))
+            parked = quarantine.counts(session)
         return tuple(
-            to_feed(row, leases.get(row.id), row.cancel == 1 or row.id in cancelled)
+            to_feed(
+                row,
+                leases.get(row.id),
+                row.cancel == 1 or row.id in cancelled,
+                self._settings.of(row),
+                parked.get(row.id, 0),
+            )
             for row in sorted(rows, key=lambda row: row.id)
         )
 
@@ -185,7 +219,7 @@ class SqlStore:
         moment("store settings")
         with self.database.writing(f"update changefeed {changefeed}") as session:
             row = fence.locked(session, changefeed)
-            same = row.spec == to_text(spec.to_json())
+            same = self._settings.equal(row, spec)
             if since is not None and row.spec_version != since and not same:
                 raise SpecChanged(
                     f"the settings of changefeed {changefeed} were changed by somebody else just "
@@ -194,16 +228,15 @@ class SqlStore:
             if self._take_spec(session, row, spec):
                 details = {"spec_version": row.spec_version}
                 fence.note(session, changefeed, self._clock(), "updated", details)
-            return _feed(session, row)
+            return self._feed(session, row)
 
     def _take_spec(self, session: Session, row: FeedRow, spec: ChangefeedSpec) -> bool:
         """Store settings if they differ from those in force; returns whether they did."""
         if spec.changefeed_id != row.id:
             raise BadInput(f"the id of changefeed {row.id} cannot be changed")
-        text = to_text(spec.to_json())
-        if row.spec == text:
+        if self._settings.equal(row, spec):
             return False
-        row.spec = text
+        row.spec = text = self._settings.text(spec)
         row.spec_version += 1
         version, now = row.spec_version, to_ms(self._clock())
         session.add(SpecRow(changefeed=row.id, version=version, spec=text, stored_at=now))
@@ -219,7 +252,7 @@ class SqlStore:
                     f"there is no spec version {version} of changefeed {changefeed!r}"
                 )
             what = f"settings of changefeed {changefeed}"
-            return read(row.spec, ChangefeedSpec.from_json, what)
+            return self._settings.read(row.spec, what)
 
     @undone_again
     def remove(self, who: str | Claim) -> None:
@@ -228,8 +261,11 @@ class SqlStore:
         now = self._clock()
         with self.database.writing(f"remove changefeed {_id(who)}") as session:
             changefeed = fence.locked(session, who).id
-            for table in (SpecRow, TableVersionRow, PendingRow, HistoryRow, SampleRow):
+            quarantine.forget_all(session, changefeed)
+            for table in (SpecRow, TableVersionRow, PendingRow, HistoryRow):
                 session.execute(delete(table).where(table.changefeed == changefeed))
+            watching.forget_changefeed(session, changefeed)
+            published.forget(session, changefeed)
             for named in (SubscribeRow, ProgressRow):
                 session.execute(delete(named).where(named.changefeed == changefeed))
             session.execute(delete(FeedRow).where(FeedRow.id == changefeed))
@@ -277,7 +313,7 @@ class SqlStore:
             publishing.forget_progress(session, row, snapshot)
             row.epoch = fence.end_lease(session, changefeed)
             fence.note(session, changefeed, self._clock(), "reset", details)
-            return _feed(session, row)
+            return self._feed(session, row)
 
     @undone_again
     def request_cancel(self, changefeed: str) -> None:
@@ -316,6 +352,62 @@ class SqlStore:
         with self.database.writing(f"hold changefeed {claim.changefeed}") as session:
             holding.stand(session, claim, hold, stands)
 
+    @undone_again
+    def ask_resnapshot(self, changefeed: str, wanted: Resnapshot) -> None:
+        """Ask the owner to read rows of a table again."""
+        moment("ask for resnapshot")
+        with self.database.writing(f"resnapshot {wanted.table} of {changefeed}") as session:
+            resnapshots.ask(session, changefeed, wanted, self._clock())
+
+    @undone_again
+    def cancel_resnapshot(self, changefeed: str, which: str) -> bool:
+        """End an open resnapshot as cancelled."""
+        moment("cancel resnapshot")
+        with self.database.writing(f"cancel a resnapshot of {changefeed}") as session:
+            return resnapshots.end(session, changefeed, resnapshots.cancelled(which), self._clock())
+
+    @undone_again
+    def end_resnapshot(self, claim: Claim, ended: Resnapshot) -> None:
+        """Note how a resnapshot ended."""
+        moment("note end of resnapshot")
+        with self.database.writing(f"end a resnapshot of {claim.changefeed}") as session:
+            resnapshots.end(session, claim, ended, self._clock())
+
+    # --- quarantine ------------------------------------------------------------------------------
+
+    @undone_again
+    def park(self, claim: Claim, plan: Plan, rows: Sequence[DivertedRow]) -> None:
+        """Store the rows that a pending plan parks."""
+        moment("park rows")
+        refused = plan.quarantine.refused if plan.quarantine else ()
+        with self.database.writing(f"park rows of {claim.changefeed}") as session:
+            quarantine.park(
+                *(session, claim, plan.micro_batch, rows, refused, self._keys, self._clock())
+            )
+        moment("rows parked")
+
+    def parked(
+        self, changefeed: str, places: Collection[RowPlace] | None = None
+    ) -> tuple[ParkedRow, ...]:
+        """Return parked rows, with their images where places are named."""
+        moment("read parked rows")
+        with self.database.reading(f"read the parked rows of {changefeed}") as session:
+            return quarantine.rows_of(session, changefeed, places, self._keys)
+
+    @undone_again
+    def want_parked(self, changefeed: str, keys: Collection[ParkedKey]) -> int:
+        """Ask the owner to send rows again."""
+        moment("ask for parked rows")
+        with self.database.writing(f"retry parked rows of {changefeed}") as session:
+            return quarantine.want(session, changefeed, keys, self._clock())
+
+    @undone_again
+    def drop_parked(self, changefeed: str, places: Collection[RowPlace]) -> int:
+        """Forget parked rows for good."""
+        moment("drop parked rows")
+        with self.database.writing(f"drop parked rows of {changefeed}") as session:
+            return quarantine.drop(session, changefeed, places, self._clock())
+
     # --- leases ----------------------------------------------------------------------------------
 
     @undone_again
@@ -323,9 +415,9 @@ class SqlStore:
         """Take the changefeed with a new epoch."""
         moment("claim")
         with self.database.writing(f"claim changefeed {changefeed}") as session:
-            found = fence.take(session, changefeed, holder, now, ttl_s)
+            claim = fence.take(session, changefeed, holder, now, ttl_s)
         moment("claimed")
-        return found
+        return claim
 
     @undone_again
     def renew(self, claim: Claim, now: float) -> None:
@@ -344,12 +436,15 @@ class SqlStore:
             return fence.extend_all(session, claims, now)
 
     @undone_again
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: Claim, why: str = "") -> None:
         """Give the lease back."""
         moment("release")
         try:
             with self.database.writing(f"release changefeed {claim.changefeed}") as session:
                 fence.give_back(session, claim)
+                if why:
+                    details = {"by": str(claim.holder), "epoch": claim.epoch, "why": why}
+                    fence.note(session, claim.changefeed, self._clock(), "released", details)
             moment("released")
         except Fenced:
             return  # someone else has it: there is nothing of ours to give back
@@ -373,11 +468,20 @@ class SqlStore:
                 sink_state=None
                 if sink_state is None
                 else read_object(sink_state, f"sink state of changefeed {changefeed}"),
-                spec=to_spec(row),
+                spec=self._settings.of(row),
                 spec_version=row.spec_version,
                 epoch=row.epoch,
                 continues=bool(row.published),
             )
+
+    def position(self, changefeed: str) -> dict[str, Any]:
+        """Return the source's own state."""
+        moment("read position")
+        with self.database.reading(f"read the position of {changefeed}") as session:
+            text = session.scalar(select(FeedRow.position).where(FeedRow.id == changefeed))
+            if text is None:
+                raise fence.no_such(changefeed)
+            return read_object(text, f"position of changefeed {changefeed}")
 
     def ranges(self, changefeed: str) -> tuple[RangeProgress, ...]:
         """Return how far each range is."""
@@ -396,6 +500,14 @@ class SqlStore:
             publishing.record_plan(session, claim, plan, versions, self._clock())
         moment("plan recorded")
 
+    @undone_again
+    def record_again(self, claim: Claim, plan: Plan) -> None:
+        """Store the pending plan with the rows that it parks."""
+        moment("record plan again")
+        with self.database.writing(f"record a plan of {claim.changefeed} again") as session:
+            publishing.record_again(session, claim, plan)
+        moment("plan recorded again")
+
     def pending(self, changefeed: str) -> Plan | None:
         """Return the pending plan."""
         moment("read pending plan")
@@ -410,7 +522,7 @@ class SqlStore:
         """Make the pending plan's end the changefeed's state."""
         moment("publish progress")
         with self.database.writing(f"publish a plan of {claim.changefeed}") as session:
-            publishing.publish_plan(session, claim, plan, position)
+            publishing.publish_plan(session, claim, plan, position, self._clock())
         moment("progress published")
 
     @undone_again
@@ -461,8 +573,8 @@ class SqlStore:
         moment("list servers")
         with self.database.reading("list servers") as session:
             rows = session.scalars(select(ServerRow).where(ServerRow.seen_at >= to_ms(since)))
-            found = [to_server(row) for row in rows]
-            return tuple(sorted(found, key=lambda s: (s.holder.host, s.holder.pid)))
+            servers = [to_server(row) for row in rows]
+            return tuple(sorted(servers, key=lambda s: (s.holder.host, s.holder.pid)))
 
     @undone_again
     def retire(self, holder: Holder) -> None:
@@ -471,24 +583,23 @@ class SqlStore:
         with self.database.writing("retire a server") as session:
             session.execute(delete(ServerRow).where(ServerRow.instance == holder.instance))
 
-    # --- samples ---------------------------------------------------------------------------------
+    # --- for those who watch ---------------------------------------------------------------------
 
     @undone_again
-    def write_samples(self, samples: Mapping[str, Sample], keep_s: float = 3600.0) -> None:
+    def write_samples(self, samples: Mapping[str, Sample], keep_s: float = 86_400.0) -> None:
         """Store a sample for each changefeed, and drop old ones."""
         moment("write samples")
         if not samples:
             return
-        oldest = to_ms(max(sample.at for sample in samples.values()) - keep_s)
         with self.database.writing("write samples") as session:
-            session.execute(delete(SampleRow).where(SampleRow.at < oldest))
-            stored = session.scalars(select(FeedRow.id).where(FeedRow.id.in_(samples)))
-            rows = [from_sample(name, samples[name]) for name in sorted(stored)]
-            if rows:
-                key = tuple_(SampleRow.changefeed, SampleRow.at)
-                again = key.in_([(row["changefeed"], row["at"]) for row in rows])
-                session.execute(delete(SampleRow).where(again))
-                session.execute(insert(SampleRow), rows)
+            watching.write_samples(session, samples, keep_s)
+
+    @undone_again
+    def fold_samples(self, changefeeds: Sequence[str], before: float) -> None:
+        """Make one sample of all of each five minutes before a moment."""
+        moment("fold samples")
+        with self.database.writing("fold samples") as session:
+            watching.fold_samples(session, changefeeds, before)
 
     def samples(self, changefeed: str, since: float = 0.0) -> tuple[Sample, ...]:
         """Return the samples taken at or after `since`, oldest first."""
@@ -498,17 +609,68 @@ class SqlStore:
             late = mine.where(SampleRow.at >= to_ms(since)).order_by(SampleRow.at)
             return tuple(to_sample(row) for row in session.scalars(late))
 
+    @undone_again
+    def open_table_counts(self, claim: Claim) -> tuple[TableCount, ...]:
+        """Return the counts from which a new owner goes on."""
+        moment("open table counts")
+        with self.database.writing(f"read the counts of {claim.changefeed}") as session:
+            fence.locked(session, claim)
+            return watching.open_table_counts(session, claim.changefeed)
+
+    def table_counts(self, changefeed: str) -> tuple[TableCount, ...]:
+        """Return what was delivered of each table."""
+        moment("read table counts")
+        with self.database.reading(f"read the counts of {changefeed}") as session:
+            return watching.table_counts(session, changefeed)
+
+    @undone_again
+    def write_news(self, news: Mapping[Claim, FeedNews]) -> None:
+        """Store what owners have to tell."""
+        moment("write news")
+        if not news:
+            return
+        with self.database.writing("write news") as session:
+            watching.write_news(session, news)
+
+    def published_batches(self, changefeed: str) -> tuple[PublishedBatch, ...]:
+        """Return the last micro-batches that had rows to read."""
+        moment("read published batches")
+        with self.database.reading(f"read micro-batches of {changefeed}") as session:
+            return published.batches_of(session, changefeed)
+
+    def schema_changes(self, changefeed: str, limit: int = 100) -> tuple[PastSchemaChange, ...]:
+        """Return the latest schema changes, newest first."""
+        moment("read schema changes")
+        with self.database.reading(f"read the schema changes of {changefeed}") as session:
+            return watching.schema_changes(session, changefeed, limit)
+
+    @undone_again
+    def add_log_lines(self, lines: Mapping[str, Sequence[LogLine]]) -> None:
+        """Keep log lines about changefeeds."""
+        moment("write log lines")
+        if not lines:
+            return
+        with self.database.writing("write log lines") as session:
+            watching.add_log_lines(session, lines)
+
+    def log_lines(self, changefeed: str, limit: int = 200) -> tuple[LogLine, ...]:
+        """Return the latest lines of the log, newest first."""
+        moment("read log lines")
+        with self.database.reading(f"read the log of {changefeed}") as session:
+            return watching.log_lines(session, changefeed, limit)
+
     def close(self) -> None:
         """Let connections go."""
         self.database.close()
 
+    def _feed(self, session: Session, row: FeedRow) -> FeedRecord:
+        lease = session.get(LeaseRow, row.id)
+        parked = quarantine.counts(session, row.id).get(row.id, 0)
+        return to_feed(row, lease, _cancelled(session, row), self._settings.of(row), parked)
+
 
 def _id(who: str | Claim) -> str:
     return who if isinstance(who, str) else who.changefeed
-
-
-def _feed(session: Session, row: FeedRow) -> FeedRecord:
-    return to_feed(row, session.get(LeaseRow, row.id), _cancelled(session, row))
 
 
 def _check_subscriber(

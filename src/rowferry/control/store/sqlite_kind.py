@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -17,6 +18,7 @@ from rowferry.control.store.faults import is_busy, sqlite_words
 from rowferry.control.store.kind import DatabaseKind
 from rowferry.errors import BadUri, MetaUnavailable
 
+_making = threading.Lock()
 _turns: dict[str, threading.Lock] = {}  # of each file that this process writes
 
 
@@ -77,20 +79,44 @@ class SqliteKind(DatabaseKind):
         """Do nothing: the transaction has the write lock."""
         return nullcontext()
 
+    def forget_deleted(self, engine: Engine) -> None:
+        """Write the file anew, and empty its log."""
+        engine.dispose()  # nothing of ours may be open
+        with closing(sqlite3.connect(self._path, timeout=self.timeout_s)) as connection:
+            try:
+                connection.execute("VACUUM")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.Error as err:
+                raise sqlite_words(err, f"cannot tidy up meta database {self.name}") from err
+
     def file_is_missing(self) -> bool:
         """Return whether there is no such file."""
         return not self._path.exists()
 
 
 def _make_file(path: Path, name: str) -> None:
-    """Make the file and its directory; only we may read it, because settings hold passwords."""
+    """Make the file and its directory; only we may read it, because settings hold passwords.
+
+    A file that is there is not opened: to close it again would end all locks that SQLite has on it
+    for this process, and the next process that closes it would take away the log that is in use.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        with _making:  # nobody else of this process may have it open before it is closed here
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        if path.is_dir():
+            raise _unwritable(name, os.strerror(errno.EISDIR)) from None
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise _unwritable(name, os.strerror(errno.EACCES)) from None
     except OSError as err:
-        raise MetaUnavailable(
-            f"meta database {name} cannot be written: {err.strerror}; name a file that can be"
-        ) from err
+        raise _unwritable(name, err.strerror or str(err)) from err
+
+
+def _unwritable(name: str, why: str) -> MetaUnavailable:
+    return MetaUnavailable(
+        f"meta database {name} cannot be written: {why}; name a file that can be"
+    )
 
 
 def _use_wal(path: Path, name: str, timeout_s: float) -> None:

@@ -18,6 +18,10 @@ REVISIONS = (
     "0002",
     "0003",
     "0004",
+    "0005",
+    "0006",
+    "0007",
+    "0008",
 )  # every schema version that this code can open, oldest first
 
 
@@ -63,6 +67,9 @@ class FeedRow(MetaTable):
     error: Mapped[str] = mapped_column(LONG)
     hold: Mapped[str | None] = mapped_column(LONG)
     subscriber: Mapped[str | None] = mapped_column(SUBSCRIBER)  # whose one table it captures
+    moved_at: Mapped[int | None] = mapped_column(BigInteger)  # when the watermark last moved
+    kept_until: Mapped[int | None] = mapped_column(BigInteger)  # how long the source keeps its log
+    resnapshots: Mapped[str | None] = mapped_column(LONG)  # the open ones, and the last that ended
 
 
 class SpecRow(MetaTable):
@@ -149,6 +156,7 @@ class LeaseRow(MetaTable):
     holder: Mapped[str | None] = mapped_column(Text)
     claimed_at: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[int] = mapped_column(BigInteger)
+    owner: Mapped[str | None] = mapped_column(Text)  # the holder's name, as it is shown
 
 
 class PendingRow(MetaTable):
@@ -162,6 +170,30 @@ class PendingRow(MetaTable):
     digest: Mapped[str] = mapped_column(String(64))
     plan: Mapped[str] = mapped_column(LONG)
     recorded_at: Mapped[int] = mapped_column(BigInteger)
+
+
+class ParkedRowRow(MetaTable):
+    """A row change that a target refused, or that waits behind one; see `change.quarantine`."""
+
+    __tablename__ = "parked_rows"
+
+    changefeed: Mapped[str] = mapped_column(FEED, ForeignKey("changefeeds.id"), primary_key=True)
+    micro_batch: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    ordinal: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    table_id: Mapped[int] = mapped_column(BigInteger)
+    db_name: Mapped[str] = mapped_column(NAME)
+    table_name: Mapped[str] = mapped_column(NAME)
+    version: Mapped[int] = mapped_column(BigInteger)
+    physical_id: Mapped[int | None] = mapped_column(BigInteger)
+    row_key: Mapped[str] = mapped_column(LONG)
+    op: Mapped[int] = mapped_column(Integer)
+    commit_ts: Mapped[int] = mapped_column(BigInteger)
+    shape: Mapped[str] = mapped_column(String(64))
+    cause: Mapped[str] = mapped_column(LONG)
+    size: Mapped[int] = mapped_column(BigInteger)
+    parked_at: Mapped[int] = mapped_column(BigInteger)
+    wanted: Mapped[int] = mapped_column(Integer)
+    image: Mapped[str] = mapped_column(LONG)
 
 
 class HistoryRow(MetaTable):
@@ -197,3 +229,58 @@ class SampleRow(MetaTable):
     changefeed: Mapped[str] = mapped_column(FEED, primary_key=True)
     at: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     sample: Mapped[str] = mapped_column(LONG)
+
+
+class TableCountRow(MetaTable):
+    """What was delivered of one table since the changefeed captures it."""
+
+    __tablename__ = "table_counts"
+
+    changefeed: Mapped[str] = mapped_column(FEED, primary_key=True)
+    db_name: Mapped[str] = mapped_column(NAME, primary_key=True)
+    table_name: Mapped[str] = mapped_column(NAME, primary_key=True)
+    rows: Mapped[int] = mapped_column(BigInteger)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    last_ts: Mapped[int] = mapped_column(BigInteger)  # commit-ts of the last change; 0: not known
+
+
+class SchemaChangeRow(MetaTable):
+    """A schema change that was delivered."""
+
+    __tablename__ = "schema_changes"
+    __table_args__ = (Index("schema_changes_by_changefeed", "changefeed", "id"),)
+
+    id: Mapped[int] = mapped_column(COUNTER, primary_key=True)
+    changefeed: Mapped[str] = mapped_column(FEED)
+    at: Mapped[int] = mapped_column(BigInteger)
+    commit_ts: Mapped[int] = mapped_column(BigInteger)
+    db_name: Mapped[str] = mapped_column(NAME)
+    table_name: Mapped[str] = mapped_column(NAME)
+    kind: Mapped[str] = mapped_column(String(32))
+    query: Mapped[str] = mapped_column(LONG)
+
+
+class LogLineRow(MetaTable):
+    """A line that a server logged about a changefeed, without secrets."""
+
+    __tablename__ = "log_lines"
+    __table_args__ = (Index("log_lines_by_changefeed", "changefeed", "id"),)
+
+    id: Mapped[int] = mapped_column(COUNTER, primary_key=True)
+    changefeed: Mapped[str] = mapped_column(FEED)
+    at: Mapped[int] = mapped_column(BigInteger)
+    level: Mapped[str] = mapped_column(String(16))
+    server: Mapped[str] = mapped_column(Text)
+    line: Mapped[str] = mapped_column(LONG)
+
+
+class PublishedBatchRow(MetaTable):
+    """A published micro-batch (`single` is 1), or several older ones that follow each other."""
+
+    __tablename__ = "published_batches"
+
+    changefeed: Mapped[str] = mapped_column(FEED, primary_key=True)
+    micro_batch: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    single: Mapped[int] = mapped_column(Integer)
+    at: Mapped[int] = mapped_column(BigInteger)
+    batch: Mapped[str] = mapped_column(LONG)

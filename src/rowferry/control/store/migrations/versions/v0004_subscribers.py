@@ -46,5 +46,5 @@ def upgrade() -> None:
 
 def _by_range() -> tuple[str, ...]:
     """Return the columns by which a range is found now; none: a run was cut off between two."""
-    found = sa.inspect(op.get_bind()).get_unique_constraints("progress")
-    return next((tuple(c["column_names"]) for c in found if c["name"] == _BY_RANGE), ())
+    constraints = sa.inspect(op.get_bind()).get_unique_constraints("progress")
+    return next((tuple(c["column_names"]) for c in constraints if c["name"] == _BY_RANGE), ())
