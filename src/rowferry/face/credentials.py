@@ -71,9 +71,9 @@ class KnownLogins:
 
     def user(self, name: str, password: str) -> Role | None:
         """Return the role of a user; None: name or password is wrong, which takes as long."""
-        found = self.users.get(name)
-        right = is_right(password, found.hashed if found else _NOBODY)
-        return found.role if found and right else None
+        user = self.users.get(name)
+        right = is_right(password, user.hashed if user else _NOBODY)
+        return user.role if user and right else None
 
     def token(self, word: str) -> Token | None:
         """Return the token that a word is, unless it has ended."""
@@ -144,7 +144,7 @@ def _lines(path: Path | None) -> list[tuple[str, str]]:
 
 
 def _users(path: Path | None) -> dict[str, User]:
-    found: dict[str, User] = {}
+    users: dict[str, User] = {}
     for where, line in _lines(path):
         name, _, rest = line.partition(":")
         role, _, kept = rest.partition(":")
@@ -153,16 +153,16 @@ def _users(path: Path | None) -> dict[str, User]:
                 f"{where}: write it as name:role:scrypt$…; `rowferry access user` makes such a "
                 "line, passwords do not stand in the file"
             )
-        if name in found:
+        if name in users:
             raise BadOption(f"{where}: this user is there already")
         try:
             _parts(kept)
         except ValueError:
             raise BadOption(f"{where}: what is kept of the password is damaged") from None
-        found[name] = User(Role.read(role, where), kept)
-    if path and not found:
+        users[name] = User(Role.read(role, where), kept)
+    if path and not users:
         raise BadOption(f"{path}: names no user; `rowferry access user` adds one")
-    return found
+    return users
 
 
 def _tokens(path: Path | None) -> tuple[Token, ...]:
@@ -217,12 +217,15 @@ def _parts(kept: str) -> tuple[tuple[int, int, int], bytes, bytes]:
     if kind != "scrypt" or cost[0] * cost[1] * 128 * cost[2] >= _MOST_MEMORY or min(cost) < 1:
         raise ValueError(kind)
     try:
-        found = (base64.b64decode(salt, validate=True), base64.b64decode(made, validate=True))
+        salt_and_hash = (
+            base64.b64decode(salt, validate=True),
+            base64.b64decode(made, validate=True),
+        )
     except binascii.Error as err:
         raise ValueError(str(err)) from None
-    if len(found[0]) < 8 or len(found[1]) != 32:
+    if len(salt_and_hash[0]) < 8 or len(salt_and_hash[1]) != 32:
         raise ValueError("too short")
-    return cost, *found
+    return cost, *salt_and_hash
 
 
 def _written(data: bytes) -> str:

@@ -89,10 +89,10 @@ class Gate:
         """Return who was admitted with the same words a moment ago; None: ask `admit`."""
         if self.is_open:
             return Actor(ANYBODY, Role.ADMIN, origin, face)
-        found = self._remembered.get(self._key(authorization))
-        if found is None:
+        login = self._remembered.get(self._key(authorization))
+        if login is None:
             return None
-        name, role, until, known = found
+        name, role, until, known = login
         if known is not self._now() or time.time() >= until:
             return None
         return Actor(name, role, origin, face)
@@ -115,12 +115,12 @@ class Gate:
         if wait_s := self._delays.wait_s(origin):
             raise LoginDelayed(f"too many logins failed: wait {wait_s:.0f} s before the next one")
         known = self._now()
-        found = _found(known, self._issuer, kind.lower(), word.strip())
-        if found is None:
+        login = _login_of(known, self._issuer, kind.lower(), word.strip())
+        if login is None:
             self._delays.failed(origin)
             LOG.warning("a login failed, from %s by %s", shown(origin), face)
             raise AccessDenied("the server does not know this login, or it has ended")
-        name, role, until = found
+        name, role, until = login
         with self._lock:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
@@ -136,7 +136,7 @@ class Gate:
         return hashlib.blake2b(words, key=self._salt).digest()
 
 
-def _found(
+def _login_of(
     known: KnownLogins, issuer: TokenIssuer | None, kind: str, word: str
 ) -> tuple[str, Role, float] | None:
     """Return name and role of whoever brings this, and until when it counts."""
@@ -144,8 +144,8 @@ def _found(
     if kind == "bearer":
         if token := known.token(word):
             return token.name, token.role, min(until, token.ends_at or until)
-        told = issuer.who(word) if issuer else None
-        return told and (told[0], told[1], min(until, told[2]))
+        holder = issuer.who(word) if issuer else None
+        return holder and (holder[0], holder[1], min(until, holder[2]))
     if kind == "basic" and known.users:
         name, colon, password = _decoded(word).partition(":")
         role = known.user(name, password) if colon else None

@@ -38,17 +38,17 @@ def redacted_whole(text: str) -> str:
     return replaced(replaced(without_passwords(text), _PARAMETER, _parameter), _ENTRY, _entry)
 
 
-def _parameter(found: Found) -> bytes:
-    if not is_secret_parameter(found[1].decode("utf-8", "replace")):
-        return found[0]
-    return found[0][: -len(found[2])] + b"***"
+def _parameter(match: Found) -> bytes:
+    if not is_secret_parameter(match[1].decode("utf-8", "replace")):
+        return match[0]
+    return match[0][: -len(match[2])] + b"***"
 
 
-def _entry(found: Found) -> bytes:
-    if not is_secret_parameter((found[1] or found[2]).decode("utf-8", "replace")):
-        return found[0]
-    quote = found[3][:1]
-    return found[0][: -len(found[3])] + quote + b"***" + quote
+def _entry(match: Found) -> bytes:
+    if not is_secret_parameter((match[1] or match[2]).decode("utf-8", "replace")):
+        return match[0]
+    quote = match[3][:1]
+    return match[0][: -len(match[3])] + quote + b"***" + quote
 
 
 class PlainFormatter(logging.Formatter):
@@ -91,8 +91,8 @@ def _code(record: logging.LogRecord) -> str:
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, RowferryError):
         return error.code
-    found = from_text(record.getMessage())
-    return found.code if found else ""
+    named_error = from_text(record.getMessage())
+    return named_error.code if named_error else ""
 
 
 def log_json(stream: IO[str] | None = None, level: int = logging.INFO) -> None:

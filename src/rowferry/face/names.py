@@ -46,37 +46,37 @@ class ServerNames:
             if not name or _host(name) != name.lower():
                 raise BadOption(f"--server-name {name!r}: write a name without a port")
             own.add(name.lower())
-        found = []
+        networks = []
         for text in proxies:
             try:
-                found.append(ipaddress.ip_network(text))
+                networks.append(ipaddress.ip_network(text))
             except ValueError:
                 raise BadOption(
                     f"--trusted-proxy {text!r}: write an address or a network, such as 10.0.0.0/24"
                 ) from None
-        return cls(frozenset(own - {""}), tuple(found))
+        return cls(frozenset(own - {""}), tuple(networks))
 
     def asked_as(self, headers: Mapping[str, str], peer: str) -> str:
         """Return the name and port under which a request asks, as its sender wrote them."""
-        return self._told(headers, "x-forwarded-host", peer) or headers.get("host", "")
+        return self._forwarded(headers, "x-forwarded-host", peer) or headers.get("host", "")
 
     def asker(self, headers: Mapping[str, str], peer: str) -> str:
         """Return the address from which a request comes."""
-        return self._told(headers, "x-forwarded-for", peer) or peer
+        return self._forwarded(headers, "x-forwarded-for", peer) or peer
 
     def knows(self, asked_as: str) -> bool:
         """Return whether a request that asks under this name is meant for this server."""
         name = _host(asked_as)
         return name == "localhost" or name in self.own or _is_address(name)
 
-    def _told(self, headers: Mapping[str, str], header: str, peer: str) -> str:
+    def _forwarded(self, headers: Mapping[str, str], header: str, peer: str) -> str:
         """Return what a proxy says of its client; the last word is the proxy's own."""
-        told = headers.get(header, "")
-        if not told or not _is_address(peer):
+        forwarded = headers.get(header, "")
+        if not forwarded or not _is_address(peer):
             return ""
         at = ipaddress.ip_address(peer)
         believed = any(at in network for network in self.proxies)
-        return told.rpartition(",")[2].strip() if believed else ""
+        return forwarded.rpartition(",")[2].strip() if believed else ""
 
 
 def refuse_open_door(address: str, flag: str) -> None:
@@ -87,10 +87,10 @@ def refuse_open_door(address: str, flag: str) -> None:
     """
     host, port = split_address(address, flag)
     try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(host, port)}
+        addresses = {str(one[4][0]) for one in socket.getaddrinfo(host, port)}
     except OSError:
         raise BadOption(f"{flag} {address}: the name cannot be resolved") from None
-    if not all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found):
+    if not all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in addresses):
         raise BadOption(
             f"{flag} {address} can be reached from elsewhere, and nobody must log in: give "
             "--token-file, --users-file or --tls-ca, listen at 127.0.0.1, or say --open-to-all"

@@ -1,36 +1,28 @@
-"""gRPC: a subscription to one table makes a changefeed of its own, and ends it."""
+"""gRPC: a subscription to one table makes a changefeed of its own; the server of all services."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from types import TracebackType
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import Any, Final, Self
 
 import grpc
 
 from rowferry.change.table import TableId
-from rowferry.control.operator.actor import current_actor
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.contract import FeedRecord, Subscribed
 from rowferry.errors import (
-    AccessDenied,
-    BadInput,
     BadOption,
     ChangefeedExists,
-    LoginDelayed,
     NoSuchChangefeed,
-    NoSuchTable,
-    RoleTooLow,
-    RowferryError,
-    Verdict,
 )
 from rowferry.face.descriptors import share_of_descriptors
 from rowferry.face.fresh import Fresh
 from rowferry.face.gate import Gate, Tls, split_address
-from rowferry.face.json_log import redacted
+from rowferry.face.rpc_calls import Calls
+from rowferry.face.rpc_resnapshots import add_resnapshots
 from rowferry.face.sources import Sources
 from rowferry.face.subscription import Subscription, check_subscriber_name, rule
 from rowferry.spec.uri import Uri
@@ -38,9 +30,8 @@ from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire import subscribe_pb2_grpc as stubs
 
 LOG = logging.getLogger(__name__)
-_THREADS: Final = 8
 _GRACE_S: Final = 5.0
-_MOST_CALLS: Final = 32  # under way or waiting for a thread; the next ones are refused
+_MOST_CALLS: Final = 32  # under way at once, each in a thread; the next ones are refused
 _MOST_CONNECTIONS: Final = 256
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", 1 << 20),
@@ -52,38 +43,28 @@ _OPTIONS: Final = (
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.so_reuseport", 0),
 )
-_CODES: Final[tuple[tuple[type[RowferryError], grpc.StatusCode], ...]] = (
-    (ChangefeedExists, grpc.StatusCode.ALREADY_EXISTS),
-    (NoSuchChangefeed, grpc.StatusCode.NOT_FOUND),
-    (NoSuchTable, grpc.StatusCode.NOT_FOUND),
-    (LoginDelayed, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (AccessDenied, grpc.StatusCode.UNAUTHENTICATED),
-    (RoleTooLow, grpc.StatusCode.PERMISSION_DENIED),
-    (BadInput, grpc.StatusCode.INVALID_ARGUMENT),
-)
-A = TypeVar("A")
 
 
 class SubscriptionMethods:
     """The methods of the service `rowferry.wire.Subscriptions`."""
 
-    def __init__(self, operations: Operations, sources: Sources, gate: Gate) -> None:
+    def __init__(self, operations: Operations, sources: Sources, calls: Calls) -> None:
         self._operations = operations
         self._store = operations.store
         self._sources = sources
-        self._gate = gate
+        self._calls = calls
 
     def SubscribeCDC(  # noqa: N802 (the name on the wire)
         self, request: Any, context: grpc.ServicerContext
     ) -> Any:
         """Subscribe to one table: make its changefeed, and return the stored row."""
-        return self._answered(context, lambda: self._subscribe(request))
+        return self._calls.answered(context, lambda: self._subscribe(request))
 
     def UnsubscribeCDC(  # noqa: N802 (the name on the wire)
         self, request: Any, context: grpc.ServicerContext
     ) -> Any:
         """Set `cancel` of one table: its owner stops at the next border and removes it."""
-        return self._answered(context, lambda: self._unsubscribe(request))
+        return self._calls.answered(context, lambda: self._unsubscribe(request))
 
     def _subscribe(self, request: Any) -> Any:
         name, table = check_subscriber_name(request.subscriber_name), _table(request)
@@ -180,7 +161,7 @@ class SubscriptionMethods:
             master_addrs=feed.spec.source.address,
             sink=str(feed.spec.sink),
             cancel=1,
-            owner=str(feed.lease.holder) if feed.lease else "",
+            owner=feed.lease.owner if feed.lease else "",
             changefeed=name,
         )
         stored = (r for r in self._store.subscribed(name) if (r.db_name, r.table_name) == table)
@@ -189,48 +170,15 @@ class SubscriptionMethods:
             raise NoSuchChangefeed(f"there is no changefeed {name!r}")
         return _answer(row)
 
-    def _answered(self, context: grpc.ServicerContext, work: Callable[[], A]) -> A:
-        """Return what the work returns; its errors become status codes with one line."""
-        pairs = {str(key): value for key, value in context.invocation_metadata()}
-        try:
-            word = str(pairs.get("authorization", ""))
-            current_actor.set(self._gate.admit(word, _origin(context.peer()), "grpc"))
-            return work()
-        except RowferryError as err:
-            _abort(context, _code(err), redacted(str(err)))
-        except Exception:
-            LOG.exception("a subscription failed")
-            words = "[RF-0000] the server failed inside; its log has the details"
-            _abort(context, grpc.StatusCode.INTERNAL, words)
-
 
 def _table(request: Any) -> TableId:
     return TableId(request.db_name, request.table_name)
 
 
 def _answer(row: Subscribed) -> Any:
-    found = asdict(row)
-    del found["changefeed"]
-    return wire.CDCSubscriber(**(found | {"db_id": row.db_id or 0}))
-
-
-def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, words: str) -> NoReturn:
-    context.abort(code, words)
-    raise AssertionError("abort returned")
-
-
-def _origin(peer: str) -> str:
-    """Return the address in `ipv4:10.0.0.1:4711`, as gRPC names a peer."""
-    return peer.partition(":")[2].rpartition(":")[0].strip("[]") or peer
-
-
-def _code(error: RowferryError) -> grpc.StatusCode:
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code
-    if error.verdict is Verdict.STOP:
-        return grpc.StatusCode.FAILED_PRECONDITION
-    return grpc.StatusCode.UNAVAILABLE
+    fields = asdict(row)
+    del fields["changefeed"]
+    return wire.CDCSubscriber(**(fields | {"db_id": row.db_id or 0}))
 
 
 class RpcServing:
@@ -253,12 +201,7 @@ class RpcServing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -270,7 +213,7 @@ def serve(
     sources: Sources | None = None,
     connections: int | None = None,
 ) -> RpcServing:
-    """Serve subscriptions at `HOST:PORT` (port 0: any free one) until the handle is closed.
+    """Serve both services at `HOST:PORT` (port 0: any free one) until the handle is closed.
 
     It keeps so many `connections`, by default a share of our descriptors.
 
@@ -281,12 +224,15 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     if tls is not None:
         tls.check()
-    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
+    # A call learns whose it is in its thread only: none may wait for one behind another's.
+    pool = ThreadPoolExecutor(_MOST_CALLS, thread_name_prefix="grpc")
     most = min(_MOST_CONNECTIONS, share_of_descriptors()) if connections is None else connections
     options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", most))
     server = grpc.server(pool, options=options, maximum_concurrent_rpcs=_MOST_CALLS)
-    methods = SubscriptionMethods(operations, sources or Sources(), gate or Gate())
+    calls = Calls(gate or Gate())
+    methods = SubscriptionMethods(operations, sources or Sources(), calls)
     stubs.add_SubscriptionsServicer_to_server(methods, server)  # type: ignore[no-untyped-call]
+    add_resnapshots(operations, calls, server)
     try:
         bound = (
             server.add_secure_port(f"{shown}:{port}", _credentials(tls))

@@ -53,11 +53,11 @@ class Sources:
         Raises:
             BadOption: none is known; the text says how one is given.
         """
-        found = self.by_cluster.get(cluster_id, self.default)
-        if not found:
+        source = self.by_cluster.get(cluster_id, self.default)
+        if not source:
             whose = f" for the cluster {cluster_id}" if cluster_id else ""
             raise BadOption(
                 f"no source is named, and this server knows none{whose}: give source_uri, or start "
                 "the server with --source"
             )
-        return found
+        return source

@@ -16,7 +16,7 @@ from rowferry.control.store.contract import Subscribing
 from rowferry.errors import BadChangefeedId, BadOption, MissingLibrary
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed_id import check_changefeed_id
-from rowferry.spec.feed_options import TOP
+from rowferry.spec.feed_options import FeedOptions
 from rowferry.spec.sink_traits import PlaceKeys
 
 _PLAIN: Final = re.compile(r"[$_0-9A-Za-z]+")
@@ -82,13 +82,13 @@ class Subscription:
                 SINKS.load(self.type)  # says which library is not installed
             raise BadOption(f"sink.type {self.type!r}: use one of {', '.join(known)}")
         uri, place = rest.pop("uri", ""), known[self.type]
-        found = {key: rest.pop(key, "") for key in place.keys}
+        place_values = {key: rest.pop(key, "") for key in place.keys}
         if uri:
             return uri
         for key in place.needed:
-            if not found[key]:
+            if not place_values[key]:
                 raise BadOption(f"sink.config lacks {key!r}, which type {self.type!r} needs")
-        return place.uri(found)
+        return place.uri(place_values)
 
     def _route(self, rest: dict[str, str], config: dict[str, Any]) -> None:
         """Take the target's name out of `rest`."""
@@ -103,13 +103,13 @@ class Subscription:
 
 def types() -> dict[str, PlaceKeys]:
     """Return the kinds of sinks that subscriptions may name, as far as they are installed."""
-    found = {}
+    kinds = {}
     for scheme in SINKS.names():
         with suppress(MissingLibrary):
             traits = SINKS.load(scheme).TRAITS
             if traits.place_keys is not None:
-                found[traits.kind] = traits.place_keys
-    return dict(sorted(found.items()))
+                kinds[traits.kind] = traits.place_keys
+    return dict(sorted(kinds.items()))
 
 
 def check_subscriber_name(text: str) -> str:
@@ -150,7 +150,7 @@ def _settings(rest: Mapping[str, str], config: dict[str, Any]) -> dict[str, str]
         *sections, last = key.split(".")
         if len(sections) > _DEEPEST:
             raise BadOption(f"sink.config has a key with more than {_DEEPEST} parts")
-        if not sections and key not in TOP.names():
+        if not sections and key not in FeedOptions.TABLE.names():
             parameters[key] = value
             continue
         here = config

@@ -69,7 +69,7 @@ def renamed_columns(query: str) -> dict[str, str]:
     """Return lower-case new name → old name for every RENAME COLUMN and CHANGE in a DDL text."""
     words = list(_words(query))
     plain = ["" if quoted else word.upper() for word, quoted in words]
-    found = {}
+    old_names = {}
     for place, word in enumerate(plain):
         if word == "RENAME" and plain[place + 1 : place + 2] == ["COLUMN"]:
             old, new = place + 2, place + 4  # with TO between them
@@ -79,8 +79,8 @@ def renamed_columns(query: str) -> dict[str, str]:
         else:
             continue
         if new < len(words):
-            found[words[new][0].lower()] = words[old][0]
-    return found
+            old_names[words[new][0].lower()] = words[old][0]
+    return old_names
 
 
 def column_origins(
@@ -89,11 +89,11 @@ def column_origins(
     """Return each column of `new` with the column of `old` that its values come from, if any."""
     earlier = {column.name.lower(): column for column in old.columns}
     renamed = renamed_columns(query)
-    found = []
+    origins = []
     for column in new.columns:
         name = column.name.lower()
-        found.append((column, earlier.get(renamed.get(name, name).lower())))
-    return found
+        origins.append((column, earlier.get(renamed.get(name, name).lower())))
+    return origins
 
 
 def default_value(column: Column) -> Any:
@@ -128,12 +128,12 @@ def convert_value(value: Any, old: SqlType, new: SqlType) -> Any:
 def convert_array(values: pa.Array, old: SqlType, new: SqlType) -> pa.Array:
     """Return `convert_value` of every value."""
     known: dict[Any, Any] = {}
-    found = []
+    converted = []
     for value in values.to_pylist():
         if value not in known:
             known[value] = convert_value(value, old, new)
-        found.append(known[value])
-    return pa.array(found, new.arrow)
+        converted.append(known[value])
+    return pa.array(converted, new.arrow)
 
 
 def _as_type(value: Any, to: SqlType) -> Any:

@@ -258,7 +258,7 @@ class WatchedFeed:
         """
         if not self.facts.carries_commit_ts:
             return [RowRepetition.FIRST] * len(keys)
-        found: list[RowRepetition] = []
+        standings: list[RowRepetition] = []
         seen = self._seen.setdefault(table, {})
         for op, stamp, key, old, new, digest in zip(
             ops, commit_ts, keys, before, after, digests, strict=True
@@ -267,14 +267,14 @@ class WatchedFeed:
             known = seen.get((key, stamp))
             if known is None:
                 seen[key, stamp] = [content, digest]
-                found.append(RowRepetition.FIRST)
+                standings.append(RowRepetition.FIRST)
             elif content in known[::2]:
                 same = known[known[::2].index(content) * 2 + 1] == digest
-                found.append(RowRepetition.REPEAT if same else RowRepetition.REWRITTEN)
+                standings.append(RowRepetition.REPEAT if same else RowRepetition.REWRITTEN)
             else:
                 known += (content, digest)
-                found.append(RowRepetition.OTHER)
-        return found
+                standings.append(RowRepetition.OTHER)
+        return standings
 
 
 def _text(image: Row | None) -> str:

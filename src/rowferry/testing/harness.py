@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar, Self
 
 
@@ -61,19 +60,14 @@ class RunProcess:
             self.kill()
             raise
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """Return what it printed so far."""
         return self.output.read_text(errors="replace")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        err: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
 

@@ -241,7 +241,7 @@ class History:
         Raises:
             BadInput: a whole line that is not a history entry.
         """
-        found = cls()
+        history = cls()
         for path in paths:
             for number, line in enumerate(path.read_text("utf-8").split("\n")[:-1], 1):
                 try:
@@ -250,12 +250,12 @@ class History:
                     raise BadInput(f"{path} line {number} is not a history entry: {err}") from err
                 match entry:
                     case TableSchema():
-                        found.note_table(entry)
+                        history.note_table(entry)
                     case SchemaChange():
-                        found.note_schema_change(entry)
+                        history.note_schema_change(entry)
                     case Commit():
-                        found.note_commit(*entry)
-        return found
+                        history.note_commit(*entry)
+        return history
 
     def _note(self, commit_ts: int, rank: int, entry: Entry) -> None:
         line = _line(entry) if self._file is not None else ""
@@ -336,9 +336,9 @@ class Versions:
 
     def at(self, table: TableId, commit_ts: int) -> TableSchema | None:
         """Return the version in force at that commit-ts; None: there was no such table."""
-        starts, found = self._ends.get(table, ([], []))
+        starts, versions = self._ends.get(table, ([], []))
         place = bisect_right(starts, commit_ts)
-        return found[place - 1] if place else None
+        return versions[place - 1] if place else None
 
     def _follow(self, change: SchemaChange) -> None:
         if change.kind is DdlKind.DROP_DATABASE:
@@ -351,9 +351,9 @@ class Versions:
             self._add(change.table, change.commit_ts, None if gone else change.schema)
 
     def _add(self, table: TableId, since: int, version: TableSchema | None) -> None:
-        starts, found = self._ends.setdefault(table, ([], []))
+        starts, versions = self._ends.setdefault(table, ([], []))
         starts.append(since)
-        found.append(version)
+        versions.append(version)
 
 
 # --- JSON lines ----------------------------------------------------------------------------------

@@ -183,8 +183,8 @@ class Work:
     def _locked(self, schema: TableSchema, like: Row) -> Row | None:
         where, key = _where(schema, like)
         self.cursor.execute(f"SELECT * FROM {quoted(schema.id)} WHERE {where} FOR UPDATE", key)
-        found = self.cursor.fetchone()
-        return None if found is None else read_row(schema, found)
+        row = self.cursor.fetchone()
+        return None if row is None else read_row(schema, row)
 
     def _note(self, schema: TableSchema, op: Op, before: Row | None, after: Row | None) -> None:
         key = key_of(schema, after or before or {})
@@ -235,8 +235,8 @@ def read_row(schema: TableSchema, texts: Sequence[Any]) -> Row:
 
 def read_rows(server: Server, schema: TableSchema) -> dict[Any, Row]:
     """Return a table's rows of now, by key."""
-    found = [read_row(schema, r) for r in server.execute(f"SELECT * FROM {quoted(schema.id)}")]
-    return {key_of(schema, row): row for row in found}
+    rows = [read_row(schema, r) for r in server.execute(f"SELECT * FROM {quoted(schema.id)}")]
+    return {key_of(schema, row): row for row in rows}
 
 
 def quoted(table: TableId) -> str:
@@ -247,8 +247,8 @@ def quoted(table: TableId) -> str:
 def _number(connection: Connection[Any]) -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT CONNECTION_ID()")
-        found = cursor.fetchone()
-    return int(found[0]) if found else 0
+        row = cursor.fetchone()
+    return int(row[0]) if row else 0
 
 
 def _key(schema: TableSchema, row: Row) -> Row:
@@ -270,8 +270,8 @@ def settled(writers: MySqlWriters) -> list[tuple[int, list[RowChange]]]:
         AssertionError: an acknowledged transaction is not in the journal.
     """
     (journal,) = (s for t, s in writers.schemas.items() if t.table == JOURNAL)
-    found = writers.server.execute(f"SELECT token FROM {quoted(journal.id)} ORDER BY seq")
-    tokens = [int(str(row[0])) for row in found]
+    rows = writers.server.execute(f"SELECT token FROM {quoted(journal.id)} ORDER BY seq")
+    tokens = [int(str(row[0])) for row in rows]
     lost = writers.acknowledged - set(tokens)
     assert not lost, f"the server itself lost {len(lost)} transactions"
     return [(token, writers.changes[token]) for token in tokens]
@@ -307,23 +307,23 @@ def broken_order(history: History) -> list[str]:
     Every transaction saw the rows that it changed, so each must find them as it saw them when all
     are played in commit order.
     """
-    found: list[str] = []
+    faults: list[str] = []
     replay = history.replay()
     stamps: set[int] = set()
     for entry in history.entries():
         if isinstance(entry, Commit):
             if entry.commit_ts in stamps:
-                found.append(f"two transactions have the commit-ts {entry.commit_ts}")
+                faults.append(f"two transactions have the commit-ts {entry.commit_ts}")
             stamps.add(entry.commit_ts)
             for change in entry.changes:
                 rows = replay.states.rows.get(change.table, {})
                 old = replay.left_key(change) or change.key
                 if rows.get(old) != change.before:
-                    found.append(
+                    faults.append(
                         f"{change.table} {old} at {entry.commit_ts}: its transaction saw "
                         f"{change.before}, in commit order it was {rows.get(old)}"
                     )
                 replay.play(Commit(entry.commit_ts, (change,)), {})
         else:
             replay.play(entry, {})
-    return found
+    return faults

@@ -110,6 +110,7 @@ class Nemesis:
         self._bank, self._mixed, self._made = Bank("bank", _ACCOUNTS), Mixed("mixed"), MadeTables()
         self._notes = Notebook()
         self._process: RunProcess | None = None
+        self._starts = 0
         self._started_at_ts = 0
         self._windows: list[SnapshotWindow] = []
 
@@ -189,6 +190,9 @@ class Nemesis:
         arguments = ["--source", self._source, "--sink-uri", self._sink]
         arguments += ["--config", str(self._config), "--changefeed-id", CHANGEFEED]
         arguments += ["--meta", self._meta_url, "--spark-master", "local[2]", *more]
+        self._starts += 1
+        if self._starts % 2:  # every other time Spark's tasks do what this process could
+            arguments.append("--spark-only")
         self._process = RunProcess(arguments, self._folder / "work")
         return self._process
 
@@ -233,8 +237,8 @@ class Nemesis:
             if kind is not None and acts[kind]():
                 counts[kind] += 1
             if self._process is None or not self._process.alive:
-                said = _last_words(self._process) if self._process else ""
-                self._fail(f"the run ended by itself after {kind}: {said}")
+                last_words = _last_words(self._process) if self._process else ""
+                self._fail(f"the run ended by itself after {kind}: {last_words}")
                 return
             time.sleep(self._dice.uniform(0.05, 0.7 if self._windows else 0.1))
         if not self._windows:
@@ -282,8 +286,8 @@ class Nemesis:
         if not self._windows:
             return store.ranges(self._bank.table)[-1].range_id  # the one whose snapshot ends last
         tables = [self._bank.table, self._mixed.table, *self._made.names()]
-        found = store.ranges(self._dice.choice(tables))
-        return self._dice.choice(found).range_id if found else None
+        ranges = store.ranges(self._dice.choice(tables))
+        return self._dice.choice(ranges).range_id if ranges else None
 
     def _split(self, store: Store) -> bool:
         range_id = self._any_range(store)
@@ -379,12 +383,12 @@ class Nemesis:
 
     def _history(self) -> History | None:
         try:
-            found = self._notes.history()
+            history = self._notes.history()
         except BadInput as err:
             self._fail(f"the notes do not fit together: {err}")
             return None
-        found.save(self._folder / "history.jsonl")
-        return found
+        history.save(self._folder / "history.jsonl")
+        return history
 
 
 def _parts_done(meta: MetaStore) -> str:
@@ -405,5 +409,5 @@ def _tried(act: Callable[[], object]) -> bool:
 
 
 def _last_words(process: RunProcess) -> str:
-    lines = [line for line in process.said().splitlines() if line.strip()]
+    lines = [line for line in process.printed().splitlines() if line.strip()]
     return " | ".join(lines[-4:])

@@ -91,13 +91,13 @@ class Report:
 def _some(failures: list[str], most: int = 6) -> list[str]:
     """Return the first failures of each promise."""
     shown: Counter[str] = Counter()
-    found = []
+    first_failures = []
     for words in failures:
         promise = words.partition(":")[0]
         shown[promise] += 1
         if shown[promise] <= most:
-            found.append(words)
-    return found
+            first_failures.append(words)
+    return first_failures
 
 
 def check_weights(events: Mapping[str, int]) -> None:

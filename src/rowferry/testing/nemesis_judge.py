@@ -88,7 +88,11 @@ def judge(
 def compare_with_store(root: Path, codec: Codec, store: Store, tables: list[TableId]) -> list[str]:
     """Return how tables rebuilt from the files differ from the store's rows of now."""
     try:
-        found = verify_storage(root, codec, store, tables)
+        comparison = verify_storage(root, codec, store, tables)
     except RowferryError as err:
         return [f"the tables cannot be rebuilt: {err}"]
-    return [] if found.same else [f"rebuilt tables: {line}" for line in str(found).splitlines()]
+    return (
+        []
+        if comparison.same
+        else [f"rebuilt tables: {line}" for line in str(comparison).splitlines()]
+    )

@@ -20,8 +20,8 @@ from rowferry.errors import (
     StoreUnavailable,
     TransactionAborted,
 )
-from rowferry.refstore.images import image_of
-from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
+from rowferry.refstore.rows.images import image_of
+from rowferry.refstore.rows.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.transaction import Transaction
 from rowferry.testing.model import History, Row, RowChange, Versions, key_of
 
@@ -65,16 +65,16 @@ class Notebook:
         Raises:
             BadInput: the store acknowledged a row of a table, or with a column, that was not there.
         """
-        found = History()
+        history = History()
         with self._lock:
             for schema in self._tables:
-                found.note_table(schema)
+                history.note_table(schema)
             for change in self._schema_changes:
-                found.note_schema_change(change)
-            versions = found.versions()
+                history.note_schema_change(change)
+            versions = history.versions()
             for commit_ts, writes in self._commits:
-                found.note_commit(commit_ts, (_change(versions, commit_ts, w) for w in writes))
-        return found
+                history.note_commit(commit_ts, (_change(versions, commit_ts, w) for w in writes))
+        return history
 
 
 def _change(versions: Versions, commit_ts: int, write: Write) -> RowChange:

@@ -225,19 +225,19 @@ class SchemaEvents:
 
     def drop_column(self) -> bool:
         """Drop a column that was added."""
-        found = self._added_columns()
-        if not found:
+        candidates = self._added_columns()
+        if not candidates:
             return False
-        table, column = self._dice.choice(found)
+        table, column = self._dice.choice(candidates)
         self._run(f"ALTER TABLE {_quoted(table.id)} DROP COLUMN {column}")
         return True
 
     def modify_column(self) -> bool:
         """Widen a column that was added."""
-        found = self._added_columns()
-        if not found:
+        candidates = self._added_columns()
+        if not candidates:
             return False
-        table, column = self._dice.choice(found)
+        table, column = self._dice.choice(candidates)
         later = self._added[table.table_id, column]
         self._run(f"ALTER TABLE {_quoted(table.id)} MODIFY COLUMN {column} {later} NULL")
         return True
@@ -313,13 +313,13 @@ class SchemaEvents:
             return before, 0
 
     def _note(self, sql: str, before: int, commit_ts: int) -> bool:
-        found = [c for c in self._catalog() if c.commit_ts > before and c.query == sql]
-        stamps = sorted({c.commit_ts for c in found})
+        own_changes = [c for c in self._catalog() if c.commit_ts > before and c.query == sql]
+        stamps = sorted({c.commit_ts for c in own_changes})
         if commit_ts and commit_ts not in stamps:
             self.failures.append(f"the store acknowledged {sql!r} at {commit_ts}, and has it not")
         if len(stamps) > 1:
             self.failures.append(f"the store ran {sql!r} more than once, at {stamps}")
-        self._notes.note_schema_changes(found)
+        self._notes.note_schema_changes(own_changes)
         return bool(stamps) or bool(commit_ts)
 
     def _catalog(self) -> list[SchemaChange]:
@@ -328,11 +328,11 @@ class SchemaEvents:
     def _read_catalog(self) -> list[SchemaChange]:
         route = self._reader.routes(catalog.START, catalog.END)[0]
         last = self._reader.heads([(route, 0)])[0].last_index
-        found: list[SchemaChange] = []
+        changes: list[SchemaChange] = []
         index = 0
         while index < last:
             page, index = self._reader.pull_log(route, index, last)
             for place in range(len(page)):
                 ts = int(page.commit_ts[place])
-                found += catalog.read_ddl(page.key(place), page.value(place), ts)
-        return found
+                changes += catalog.read_ddl(page.key(place), page.value(place), ts)
+        return changes

@@ -82,9 +82,9 @@ class Watch:
         """Look once."""
         if not self._root.exists():
             return
-        found = checkpoint(self._root)
-        if found != self.checkpoint_ts:
-            self.sights.append(see(self._root, found))
+        checkpoint_ts = checkpoint(self._root)
+        if checkpoint_ts != self.checkpoint_ts:
+            self.sights.append(see(self._root, checkpoint_ts))
         self.layout.observe()
 
 
@@ -121,8 +121,8 @@ def deliver_sights(root: Path, codec: Codec, sights: list[Sight], feed: WatchedF
     _deliver(waiting.get(len(sights), []), feed)
 
 
-def _deliver(found: list[tuple[Where, Change]], feed: WatchedFeed) -> None:
-    for where, change in found:
+def _deliver(changes: list[tuple[Where, Change]], feed: WatchedFeed) -> None:
+    for where, change in changes:
         match change:
             case Rows():
                 feed.note_rows(change, where)

@@ -195,18 +195,18 @@ def _table(
 ) -> _Growing:
     """Return the table, made or brought to this version where it is not there yet."""
     key = schema.handle_key or tuple((keys or {}).get(schema.id, ()))
-    found = tables.get(schema.id)
-    if found is None:
+    growing = tables.get(schema.id)
+    if growing is None:
         empty = _row_schema(schema).empty_table()
-        found = tables[schema.id] = _Growing(schema, key, empty)
-    elif found.schema is not schema and found.schema != schema:
-        if found.schema.version > schema.version:
+        growing = tables[schema.id] = _Growing(schema, key, empty)
+    elif growing.schema is not schema and growing.schema != schema:
+        if growing.schema.version > schema.version:
             raise BadInput(
                 f"table {schema.id}: rows of version {schema.version} come after "
-                f"version {found.schema.version}"
+                f"version {growing.schema.version}"
             )
-        found.reshape(schema, query, key)
-    return found
+        growing.reshape(schema, query, key)
+    return growing
 
 
 def _follow(
@@ -249,10 +249,10 @@ def _images(images: pa.StructArray, wanted: pa.Schema, needed: tuple[str, ...]) 
 def _last(images: pa.Table, weight: pa.ChunkedArray, key: tuple[str, ...]) -> pa.Table:
     """Return the last image of each key, unless it is one that goes."""
     place = pa.array(np.arange(images.num_rows))
-    found = (images.select(list(key)).append_column(_PLACE, place).group_by(list(key))).aggregate(
+    groups = (images.select(list(key)).append_column(_PLACE, place).group_by(list(key))).aggregate(
         [(_PLACE, "max")]
     )
-    last = found.column(f"{_PLACE}_max").combine_chunks()
+    last = groups.column(f"{_PLACE}_max").combine_chunks()
     stays = pc.equal(weight.take(last), 1)
     return images.take(last.filter(stays.combine_chunks()).sort())
 
@@ -301,13 +301,13 @@ def compare(
     most_samples: int = 10,
 ) -> TableDifferences:
     """Compare tables row by row, column by name; a table that is not there counts as empty."""
-    found = TableDifferences()
+    differences = TableDifferences()
     for name in sorted(rebuilt.keys() | expected.keys()):
         have = rebuilt.get(name)
         want = expected.get(name, {})
         if have is None and not isinstance(want, RebuiltTable):
-            found.missing += len(want)
-            _sample(found, most_samples, (f"missing: {name} {key}" for key in want))
+            differences.missing += len(want)
+            _sample(differences, most_samples, (f"missing: {name} {key}" for key in want))
             continue
         shape = have if have is not None else want
         assert isinstance(shape, RebuiltTable)
@@ -316,12 +316,12 @@ def compare(
             (1, _arrow(name, want, schema)),
             (-1, have.rows if have is not None else schema.empty_table()),
         ]
-        _compare_table(found, name, shape.key, sides, most_samples)
-    return found
+        _compare_table(differences, name, shape.key, sides, most_samples)
+    return differences
 
 
 def _compare_table(
-    found: TableDifferences,
+    differences: TableDifferences,
     name: TableId,
     key: tuple[str, ...],
     sides: list[tuple[int, pa.Table]],
@@ -333,7 +333,7 @@ def _compare_table(
     summed = _weighed(pa.concat_tables([t for _, t in sides]), weight)
     balance = summed.column(f"{_WEIGHT}_sum").to_numpy()
     times = summed.column(f"{_WEIGHT}_count").to_numpy()
-    found.equal += int((times - np.abs(balance)).sum()) // 2
+    differences.equal += int((times - np.abs(balance)).sum()) // 2
     odd = summed.filter(pa.array(balance != 0)).to_pylist()
     wanted: dict[Key, Row] = {}
     got: dict[Key, Row] = {}
@@ -343,16 +343,16 @@ def _compare_table(
         side = wanted if balance_here > 0 else got
         side[tuple(row[c] for c in key or row)] = row
         if not key:
-            found.missing += max(balance_here - 1, 0)
-            found.extra += max(-balance_here - 1, 0)
+            differences.missing += max(balance_here - 1, 0)
+            differences.extra += max(-balance_here - 1, 0)
     both = wanted.keys() & got.keys()
-    found.different += len(both)
-    found.missing += len(wanted) - len(both)
-    found.extra += len(got) - len(both)
+    differences.different += len(both)
+    differences.missing += len(wanted) - len(both)
+    differences.extra += len(got) - len(both)
     lines = [f"different: {name} {k}: expected {wanted[k]}, got {got[k]}" for k in both]
     lines += [f"missing: {name} {k}: {wanted[k]}" for k in wanted.keys() - both]
     lines += [f"extra: {name} {k}: {got[k]}" for k in got.keys() - both]
-    _sample(found, most_samples, lines)
+    _sample(differences, most_samples, lines)
 
 
 def _arrow(name: TableId, rows: RebuiltTable | Mapping[Key, Row], schema: pa.Schema) -> pa.Table:
@@ -367,8 +367,8 @@ def _arrow(name: TableId, rows: RebuiltTable | Mapping[Key, Row], schema: pa.Sch
     return rows.rows.select(schema.names).cast(schema)
 
 
-def _sample(found: TableDifferences, most: int, lines: Iterable[str]) -> None:
+def _sample(differences: TableDifferences, most: int, lines: Iterable[str]) -> None:
     for line in lines:
-        if len(found.samples) >= most:
+        if len(differences.samples) >= most:
             return
-        found.samples.append(line)
+        differences.samples.append(line)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 KEY = "Idempotency-Key"
@@ -73,12 +72,7 @@ class HttpReceiver:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        err: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -97,10 +91,10 @@ class HttpReceiver:
 
     def once(self) -> list[ReceivedRequest]:
         """Return what was taken, each key's first request only."""
-        found: dict[str, ReceivedRequest] = {}
+        by_key: dict[str, ReceivedRequest] = {}
         for request in list(self.taken):
-            found.setdefault(request.headers.get(KEY, ""), request)
-        return list(found.values())
+            by_key.setdefault(request.headers.get(KEY, ""), request)
+        return list(by_key.values())
 
     def note(self, request: ReceivedRequest) -> ReceiverFault | Refusal | None:
         """Remember a request; return what to do instead of taking it."""

@@ -75,11 +75,11 @@ def registry_stub(login: str = "", tls: ssl.SSLContext | None = None) -> Iterato
             size = int(self.headers.get("Content-Length") or 0)
             login = self.headers.get("Authorization") or ""
             body = self.rfile.read(size)
-            status, found = stub.answer(self.command, self.path, login, body)
+            status, answer = stub.answer(self.command, self.path, login, body)
             self.send_response(status)
-            self.send_header("Content-Length", str(len(found)))
+            self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
-            self.wfile.write(found)
+            self.wfile.write(answer)
 
         do_GET = do_POST = _answer
 

@@ -78,22 +78,22 @@ def _newest_wins(row: PolicyRow, table: TableSchema, cluster_index: int) -> list
 
 def as_readers_see(history: History) -> History:
     """Return a history as a feed without the active-active mode tells it."""
-    found, replay = History(), HistoryReplay([])
+    readers_history, replay = History(), HistoryReplay([])
     for entry in history.entries():
         if isinstance(entry, Commit):
-            told: list[RowChange] = []
+            changes: list[RowChange] = []
             for change in entry.changes:
-                told += _seen(change, entry.commit_ts, replay)
+                changes += _seen(change, entry.commit_ts, replay)
                 replay.states.apply(change, replay.left_key(change))
-            if told:
-                found.note_commit(entry.commit_ts, told)
+            if changes:
+                readers_history.note_commit(entry.commit_ts, changes)
             continue
         replay.play(entry, {})
         if isinstance(entry, SchemaChange):
-            found.note_schema_change(entry)
+            readers_history.note_schema_change(entry)
         else:
-            found.note_table(entry)
-    return found
+            readers_history.note_table(entry)
+    return readers_history
 
 
 def _seen(change: RowChange, commit_ts: int, at: HistoryReplay) -> list[RowChange]:

@@ -35,11 +35,11 @@ class _Bytes:
         self.at = 0
 
     def take(self, size: int) -> bytes:
-        found = self.data[self.at : self.at + size]
-        if len(found) < size:
-            raise ValueError(f"{size} bytes wanted at {self.at}, {len(found)} left")
+        taken = self.data[self.at : self.at + size]
+        if len(taken) < size:
+            raise ValueError(f"{size} bytes wanted at {self.at}, {len(taken)} left")
         self.at += size
-        return found
+        return taken
 
     def little(self, size: int, signed: bool = False) -> int:
         return int.from_bytes(self.take(size), "little", signed=signed)
@@ -142,16 +142,16 @@ def slow_value(column: MappedColumn, data: _Bytes) -> Any:
         return _string(column, data.take(data.little(1 if meta < 256 else 2)))
     if code == 252:
         return _string(column, data.take(data.little(meta)))
-    found = data.take(data.little(meta))
+    content = data.take(data.little(meta))
     if code == 245:
-        return slow_json(found)
-    return found
+        return slow_json(content)
+    return content
 
 
-def _string(column: MappedColumn, found: bytes) -> str | bytes:
+def _string(column: MappedColumn, content: bytes) -> str | bytes:
     if column.collation == 63:
-        return found.ljust(column.meta, b"\0") if column.code == 254 else found
-    return found.decode(_CODECS[column.collation])
+        return content.ljust(column.meta, b"\0") if column.code == 254 else content
+    return content.decode(_CODECS[column.collation])
 
 
 def _decimal(data: _Bytes, digits: int, scale: int) -> str:
@@ -170,10 +170,10 @@ def _decimal(data: _Bytes, digits: int, scale: int) -> str:
         odd = [count % 9] if count % 9 else []
         text = ""
         for group in odd + groups if odd_first else groups + odd:
-            found = str(rest.big(size(group))).zfill(group)
-            if len(found) > group:
+            digits = str(rest.big(size(group))).zfill(group)
+            if len(digits) > group:
                 raise ValueError("no decimal")
-            text += found
+            text += digits
         return text
 
     whole, fraction = side(digits - scale, True), side(scale, False)

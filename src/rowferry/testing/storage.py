@@ -41,10 +41,10 @@ class StorageDecoder:
 
     def __call__(self, path: Path) -> Iterator[Rows]:
         """Yield the rows of one data file."""
-        found = parse_path(path.relative_to(self._root).as_posix(), self._date_separator)
-        if not isinstance(found, DataFile):
+        kind = parse_path(path.relative_to(self._root).as_posix(), self._date_separator)
+        if not isinstance(kind, DataFile):
             raise BadInput(f"{path} is not the name of a data file")
-        here = found.directory
+        here = kind.directory
         name = (here.database, here.table, here.version)
         if name not in self._schemas:
             self._schemas[name] = self._read_schema(*name)

@@ -35,8 +35,8 @@ def verify_stored(feed: StoredFeed, store: Store, tables: list[TableId]) -> Tabl
 
 
 def _present(store: Store, tables: list[TableId]) -> dict[TableId, RebuiltTable]:
-    found: dict[TableId, RebuiltTable] = {}
+    present: dict[TableId, RebuiltTable] = {}
     for name in tables:
         schema = store.table(name)
-        found[name] = RebuiltTable(schema, schema.handle_key, store.scan(name))
-    return found
+        present[name] = RebuiltTable(schema, schema.handle_key, store.scan(name))
+    return present

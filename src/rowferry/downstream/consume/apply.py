@@ -113,14 +113,14 @@ class Applier:
 
     def _look(self, table: TableId) -> _Target:
         """Return a table as it is; one without columns is not there."""
-        found = self._target.execute(
+        columns = self._target.execute(
             "SELECT column_name, extra FROM information_schema.columns "
             "WHERE table_schema = %s AND table_name = %s",
             table,
         )
         # MySQL says DEFAULT_GENERATED of a default that is computed; such a column may be set.
-        computed = {n.lower() for n, extra in found if "GENERATED" in extra.split()}
-        names = {n.lower() for n, _ in found}
+        computed = {n.lower() for n, extra in columns if "GENERATED" in extra.split()}
+        names = {n.lower() for n, _ in columns}
         return _Target(names, names - computed)
 
     # --- rows ------------------------------------------------------------------------------------
@@ -132,11 +132,11 @@ class Applier:
                 self._findings.fault(f"{row}: cannot be applied, the message holds its key only")
                 continue
             by_table.setdefault(row.table.written_as, []).append(row)
-        for found in by_table.values():
-            if found[-1].table.handle_key:
-                self._apply_keyed(found)
+        for changes in by_table.values():
+            if changes[-1].table.handle_key:
+                self._apply_keyed(changes)
             else:
-                for row in found:
+                for row in changes:
                     self._apply_keyless(row)
         self._target.commit()
 

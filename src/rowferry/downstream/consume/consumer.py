@@ -33,6 +33,7 @@ from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, Format
 from rowferry.flow.sink.kafka.options import read_settings
 from rowferry.registry import SINKS
+from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import dispatch_rules
 
@@ -89,6 +90,7 @@ def consume(
     takers: Callable[[ConsumeFindings], Iterable[Taker]],
     stop: threading.Event,
     tell: Callable[[ConsumeOutcome], None] = lambda outcome: None,
+    secrets: SecretSources = NO_STORE,
 ) -> ConsumeOutcome:
     """Read until the end that was asked for, or until `stop`.
 
@@ -97,6 +99,7 @@ def consume(
         takers: makes those who get the changes, each in turn; faults of theirs count as findings.
         stop: ends the run at the next border.
         tell: hears of the progress.
+        secrets: where the values of references come from.
 
     Raises:
         BadInput: the request cannot be understood.
@@ -104,9 +107,10 @@ def consume(
         DecodeError: something there is not of the format; names the place.
     """
     spec, notices = written_spec(request.sink_uri, request.config)
+    spec = secrets.resolved_sink(spec)
     codec = format_of(spec)
     scheme = spec.sink.scheme
-    queued = _is_queue(scheme)
+    queued = is_queue(scheme)
     if not queued and not is_storage(scheme):
         known = ", ".join([*_queues(), *storages()])
         raise BadUri(f"{scheme}:// cannot be read back; known: {known}")
@@ -181,8 +185,8 @@ class _Run:
 
         reader = TopicReader(read_settings(spec), wanted, named, self._request.at_end)
         try:
-            found = reader.partitions.items()
-            replay = ChangeReplay(_container(t, n) for t, count in found for n in range(count))
+            topics = reader.partitions.items()
+            replay = ChangeReplay(_container(t, n) for t, count in topics for n in range(count))
             while not stop.is_set() and not self._reached(replay, reader):
                 new, messages = reader.read()
                 for place in new:
@@ -238,7 +242,7 @@ class _Run:
                 taker.take(kept)
 
 
-def _is_queue(scheme: str) -> bool:
+def is_queue(scheme: str) -> bool:
     """Return whether sinks of such a URI write to topics that can be read here."""
     sink = SINKS.load(scheme)
     if not sink.TRAITS.has_topics:
@@ -251,11 +255,11 @@ def _is_queue(scheme: str) -> bool:
 
 def _queues() -> list[str]:
     """Return the schemes of queues, as far as their libraries are installed."""
-    found = []
+    schemes = []
     for scheme in SINKS.names():
         with suppress(MissingLibrary):
-            found += [scheme] if _is_queue(scheme) else []
-    return found
+            schemes += [scheme] if is_queue(scheme) else []
+    return schemes
 
 
 def _wanted(spec: ChangefeedSpec, rules: DispatchRules, named: list[str]) -> Callable[[str], bool]:

@@ -61,19 +61,7 @@ class TopicReader:
         self._troubles = Troubles()
         self._open: set[tuple[str, int]] = set()  # partitions whose end was not reached yet
         self._looked = 0.0
-        told: dict[str, Any] = {
-            **settings.connection,
-            "group.id": "rowferry-consume",  # nothing is stored under it
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 50,
-            "error_cb": self._troubles,
-            "log_level": 0,
-        }
-        try:
-            self._consumer = Consumer(told)
-        except KafkaException as err:
-            raise BadOption(f"the Kafka client refuses its settings: {err.args[0].str()}") from None
+        self._consumer = _consumer(settings, self._troubles)
         self.look()
         missing = [name for name in named if name not in self.partitions]
         if missing:
@@ -89,9 +77,9 @@ class TopicReader:
         """Take in topics and partitions that are new; return them."""
         self._looked = time.monotonic()
         with self._asking("listing topics"):
-            found = self._consumer.list_topics(timeout=self._settings.timeout_s).topics
+            topics = self._consumer.list_topics(timeout=self._settings.timeout_s).topics
         new: list[tuple[str, int]] = []
-        for name, topic in found.items():
+        for name, topic in topics.items():
             if topic.error is None and topic.partitions and self._wanted(name):
                 count = len(topic.partitions)
                 used = min(self._settings.partitions or count, count)
@@ -124,8 +112,8 @@ class TopicReader:
         ends = self._consumer.get_watermark_offsets(place, timeout=self._settings.timeout_s)
         return TopicPartition(topic, partition, ends[1] if ends else OFFSET_BEGINNING)
 
-    def _messages(self, found: list[Any]) -> Iterator[TopicMessage]:
-        for one in found:
+    def _messages(self, messages: list[Any]) -> Iterator[TopicMessage]:
+        for one in messages:
             error = one.error()
             if error is None:
                 place = (one.topic(), one.partition(), one.offset())
@@ -142,3 +130,97 @@ class TopicReader:
         except KafkaException as err:
             self._consumer.poll(0)
             raise as_error(err.args[0], doing, self._troubles) from None
+
+
+class PartitionReader:
+    """Reads stretches of single partitions, wherever they lie."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        """Connect with the settings of the sink.
+
+        Raises:
+            BadOption: the client refuses the settings.
+        """
+        self._settings, self._troubles = settings, Troubles()
+        self._consumer = _consumer(settings, self._troubles)
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has; 0: there is no such topic."""
+        with self._asking("listing topics"):
+            known = self._consumer.list_topics(topic, timeout=self._settings.timeout_s).topics
+        there = known.get(topic)
+        return 0 if there is None or there.error is not None else len(there.partitions)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the offset of the first message, and the one behind the last."""
+        place = TopicPartition(topic, partition)
+        with self._asking("reading"):
+            ends = self._consumer.get_watermark_offsets(place, timeout=self._settings.timeout_s)
+        return ends or (0, 0)
+
+    def offset_at(self, topic: str, partition: int, ms: int) -> int | None:
+        """Return the offset of the first message sent at or after a time; None: there is none."""
+        place = TopicPartition(topic, partition, max(0, ms))
+        with self._asking("reading"):
+            (answer,) = self._consumer.offsets_for_times([place], timeout=self._settings.timeout_s)
+        return None if answer.offset < 0 else int(answer.offset)
+
+    def stretch(
+        self, topic: str, partition: int, start: int, end: int, ends_at: float
+    ) -> Iterator[TopicMessage]:
+        """Yield the messages from one offset up to another, which does not belong to it.
+
+        Raises:
+            TimeoutError: the monotonic clock has come to `ends_at` before.
+            SinkUnavailable, SinkUnwritable: the broker does not answer, or refuses the login.
+        """
+        with self._asking("reading"):
+            self._consumer.assign([TopicPartition(topic, partition, start)])
+        try:
+            while True:
+                with self._asking("reading"):
+                    messages = self._consumer.consume(_AT_ONCE, timeout=_WAIT_S)
+                for one in messages:
+                    error = one.error()
+                    if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                        return
+                    if error is not None:
+                        raise as_error(error, f"reading {topic}", self._troubles)
+                    offset = int(one.offset() or 0)
+                    if offset >= end:
+                        return
+                    yield TopicMessage(topic, partition, offset, one.key(), one.value())
+                    if offset == end - 1:
+                        return
+                if time.monotonic() >= ends_at:
+                    raise TimeoutError
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._consumer.close()
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as err:
+            self._consumer.poll(0)
+            raise as_error(err.args[0], doing, self._troubles) from None
+
+
+def _consumer(settings: KafkaSettings, troubles: Troubles) -> Consumer:
+    client_settings: dict[str, Any] = {
+        **settings.connection,
+        "group.id": "rowferry-consume",  # nothing is stored under it
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 50,
+        "error_cb": troubles,
+        "log_level": 0,
+    }
+    try:
+        return Consumer(client_settings)
+    except KafkaException as err:
+        raise BadOption(f"the Kafka client refuses its settings: {err.args[0].str()}") from None

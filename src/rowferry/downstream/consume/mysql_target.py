@@ -1,27 +1,48 @@
-"""A MySQL-compatible database that changes are applied to; the client library is owned here."""
+"""A MySQL-compatible database that changes are applied to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
-import pymysql
-from pymysql.converters import encoders
-
 from rowferry.change.table import TableId
-from rowferry.errors import BadUri, RowferryError, RowRejected, SinkUnavailable, SinkUnwritable
-from rowferry.mysql.guarded_client import GuardedClient
-from rowferry.mysql.login_options import LOGIN_OPTIONS
-from rowferry.mysql.session import LOGIN_SCHEMES, Login, tls_context
+from rowferry.errors import (
+    BadStatement,
+    BadUri,
+    RowferryError,
+    RowRejected,
+    SinkUnavailable,
+    SinkUnwritable,
+)
+from rowferry.mysql.connection import SessionSettings, open_connection
+from rowferry.mysql.ddl.rename import rename_tables
+from rowferry.mysql.flavour import LOGIN_SCHEMES
+from rowferry.mysql.login import Login
+from rowferry.mysql.login_options import LoginOptions
+from rowferry.mysql.refusals import RefusalKind, ServerRefusal, accepted, judged
 from rowferry.spec.check import check_parameters
-from rowferry.spec.option import OptionTable, read_options
 from rowferry.spec.uri import Uri
 
-_LOGIN: Final = OptionTable("--apply", LOGIN_OPTIONS)
-_REFUSED: Final = frozenset({1044, 1045, 1130, 1142, 1143, 1227, 1698, 1820, 1862, 2026})
+_SETTINGS: Final = SessionSettings(
+    "time_zone = '+00:00', sql_mode = '', foreign_key_checks = 0",
+    plain_backslashes=False,
+    autocommit=False,
+    patient=True,  # a DDL may take hours
+    program="rowferry consume",
+)
+_REFUSED: Final = (RefusalKind.LOGIN, RefusalKind.RIGHTS, RefusalKind.TLS, RefusalKind.MODE)
+_LOST: Final = (RefusalKind.NO_ANSWER, RefusalKind.MALFORMED, RefusalKind.TLS_BROKEN)
+_RENAMES: Final = re.compile(r"\s*(RENAME|ALTER)\b", re.IGNORECASE)
+_THERE: Final = 1050  # a table of this name
 # Errors of a DDL that was carried out before: there already, or gone already.
 _DONE: Final = frozenset({1007, 1008, 1050, 1051, 1060, 1061, 1068, 1091, 1507, 1517, 1826})
+
+
+class _ApplyLogin(LoginOptions, section="--apply"):
+    """How to connect, as parameters of `--apply`."""
 
 
 def quoted(name: str) -> str:
@@ -50,26 +71,11 @@ class MySqlTarget:
             raise BadUri(f"--apply {uri}: write mysql://<user>:<password>@<host>:<port>/")
         if uri.path not in ("", "/") or (port and not port.isdecimal()):
             raise BadUri(f"--apply {uri}: write user, password, host and port, and no database")
-        check_parameters(uri, "--apply", (_LOGIN,))
-        login = Login.of(uri, read_options(_LOGIN, dict(uri.parameters)))
+        check_parameters(uri, "--apply", (_ApplyLogin.TABLE,))
+        login = Login.of(uri, _ApplyLogin.read(dict(uri.parameters)))
         self._name = f"{host}:{port or 3306}"
         with self._wrapped("connecting"):
-            self._connection = GuardedClient(
-                host=login.host,
-                port=login.port,
-                user=login.user,
-                password=login.password,
-                charset="utf8mb4",
-                autocommit=False,
-                connect_timeout=max(1, int(login.connect_timeout_s)),
-                max_allowed_packet=1 << 30,
-                program_name="rowferry consume",
-                init_command="SET time_zone = '+00:00', sql_mode = '', foreign_key_checks = 0",
-                conv=encoders,  # what comes back stays text
-                ssl=tls_context(login),
-                ssl_disabled=login.ssl_mode == "disabled",
-                takes_public_key=login.takes_public_key,
-            )
+            self._connection = open_connection(replace(login, whose="--apply"), _SETTINGS)
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Run one statement inside the transaction and return its rows.
@@ -100,40 +106,50 @@ class MySqlTarget:
         """Run a DDL with a default database; one that was carried out before is left out.
 
         Raises:
-            RowRejected: the database refuses it.
+            RowRejected: the database refuses it; or a table should get a name that another has.
         """
+        done = _DONE - {_THERE} if self._has_what_is_renamed(database, query) else _DONE
         with self._wrapped(_short(query)), self._connection.cursor() as cursor:
             if database:
                 self._connection.select_db(database)
             # In a transaction MariaDB's EXCHANGE PARTITION waits for locks of its own.
             self._connection.autocommit(True)
-            try:
+            with accepted(done):
                 cursor.execute(query)
-            except pymysql.err.MySQLError as err:
-                if not err.args or err.args[0] not in _DONE:
-                    raise
             self._connection.autocommit(False)
+
+    def _has_what_is_renamed(self, database: str, query: str) -> bool:
+        """Return whether a statement renames a table that is there: it was not run before, then."""
+        if not _RENAMES.match(query):
+            return False
+        named: list[TableId] = []
+
+        def note(name: TableId) -> TableId:
+            named.append(name)
+            return name
+
+        with suppress(BadStatement):
+            rename_tables(query, database, note)
+        if len(named) < 2:
+            return False
+        rows = self.execute(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            named[0],
+        )
+        return bool(rows)
 
     def close(self) -> None:
         """Let the connection go; what was not committed is lost."""
         self._connection.close()
 
-    @contextmanager
-    def _wrapped(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except (pymysql.err.MySQLError, OSError) as err:
-            raise self._as_error(err, doing) from err
+    def _wrapped(self, doing: str) -> AbstractContextManager[None]:
+        def judge(refusal: ServerRefusal) -> RowferryError:
+            words = f"{self._name}, {doing}: {refusal.server_text}"
+            if refusal.kind in _REFUSED:
+                return SinkUnwritable(words)
+            return SinkUnavailable(words) if refusal.kind in _LOST else RowRejected(words)
 
-    def _as_error(self, err: Exception, doing: str) -> RowferryError:
-        number = err.args[0] if err.args and isinstance(err.args[0], int) else 0
-        said = str(err.args[1]) if len(err.args) > 1 else str(err)
-        words = f"{self._name}, {doing}: {said}"
-        if number in _REFUSED:
-            return SinkUnwritable(words)
-        if isinstance(err, OSError) or 2000 <= number < 3000 or not number:
-            return SinkUnavailable(words)
-        return RowRejected(words)
+        return judged(judge)
 
 
 def _short(sql: str) -> str:

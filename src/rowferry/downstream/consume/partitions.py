@@ -38,13 +38,13 @@ class PartitionCheck:
             return self._findings.fault(words)
         rule = self._rules.partition_rule(rows.table.id)
         try:
-            found = partitions_of(rule, rows, Topic(topic, partitions, 0))
+            right_partitions = partitions_of(rule, rows, Topic(topic, partitions, 0))
         except RowferryError as err:
             return self._leave(err.words, rows)
-        for number in np.flatnonzero(found != partition):
+        for number in np.flatnonzero(right_partitions != partition):
             self._findings.fault(
                 f"{topic}[{partition}]@{offset}: a row of {rows.table.id} belongs to partition "
-                f"{found[number]}"
+                f"{right_partitions[number]}"
             )
 
     def _leave(self, why: str, rows: Rows) -> None:

@@ -54,7 +54,7 @@ class ChangeReplay:
             most: nothing above this commit-ts.
         """
         until = self.resolved if most is None else min(self.resolved, most)
-        found = [a for a in self._waiting if a.commit_ts <= until]
-        if found:
+        resolved = [a for a in self._waiting if a.commit_ts <= until]
+        if resolved:
             self._waiting = [a for a in self._waiting if a.commit_ts > until]
-        return sorted(found, key=lambda a: (a.commit_ts, not isinstance(a, ArrivedStatement)))
+        return sorted(resolved, key=lambda a: (a.commit_ts, not isinstance(a, ArrivedStatement)))

@@ -52,13 +52,13 @@ def written_spec(sink_uri: str, config: Path | None) -> tuple[ChangefeedSpec, li
 
 def _tables(spec: ChangefeedSpec) -> list[OptionTable]:
     """Return the tables of all that a configuration may speak of."""
-    told: list[OptionTable] = []
+    tables: list[OptionTable] = []
     for name in SOURCES.names():
         with suppress(MissingLibrary):
-            told += SOURCES.load(name).TABLES
-    told += [*Decisions.TABLES, *format_class(spec).TABLES]
-    told += SINKS.load(spec.sink.scheme).TABLES
-    return list(dict.fromkeys(told))
+            tables += SOURCES.load(name).TABLES
+    tables += [*Decisions.TABLES, *format_class(spec).TABLES]
+    tables += SINKS.load(spec.sink.scheme).TABLES
+    return list(dict.fromkeys(tables))
 
 
 def is_storage(scheme: str) -> bool:
@@ -68,11 +68,11 @@ def is_storage(scheme: str) -> bool:
 
 def storages() -> list[str]:
     """Return the schemes of storages, as far as their libraries are installed."""
-    found = []
+    schemes = []
     for scheme in SINKS.names():
         with suppress(MissingLibrary):
-            found += [scheme] if is_storage(scheme) else []
-    return found
+            schemes += [scheme] if is_storage(scheme) else []
+    return schemes
 
 
 def stored_files(spec: ChangefeedSpec) -> Files:

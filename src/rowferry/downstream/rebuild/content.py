@@ -72,10 +72,10 @@ def _fetched(files: Files, paths: Sequence[str], held_bytes: int) -> Iterator[by
 
 
 def _whole(files: Files, path: str) -> bytes:
-    found = files.get(path)
-    if found is None:
+    content = files.get(path)
+    if content is None:
         raise SinkDamaged(f"{files.shown(path)} is gone; restore it from a copy")
-    return found.data
+    return content.data
 
 
 def _of_object(files: Files, path: str, data: bytes) -> Iterator[bytes]:

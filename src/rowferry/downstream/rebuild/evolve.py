@@ -51,15 +51,15 @@ def refuse_unmodelled(kind: DdlKind, query: str) -> None:
 
 def renamed_columns(query: str) -> dict[str, str]:
     """Return lower-case new name → old name for every RENAME COLUMN and CHANGE in a DDL text."""
-    found: dict[str, str] = {}
+    old_names: dict[str, str] = {}
     for pattern in (_RENAME, _CHANGE):
         for match in pattern.finditer(query):
             old, new = (
                 (match[i].replace("``", "`") if match[i] is not None else match[i + 1])
                 for i in (1, 3)
             )
-            found[new.lower()] = old
-    return found
+            old_names[new.lower()] = old
+    return old_names
 
 
 def column_origins(

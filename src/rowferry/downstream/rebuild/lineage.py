@@ -77,7 +77,7 @@ class StoredCatalog:
         if steps is None:
             known = ", ".join(str(t) for t in sorted(self.tables)) or "none"
             raise NoSuchTable(f"{table} is not in the storage; tables there: {known}")
-        found: list[SourceFile] = []
+        source_files: list[SourceFile] = []
         for place, step in enumerate(steps):
             name = (step.schema.id, step.schema.version)
             # By date, then partition: a key never leaves its partition.
@@ -85,8 +85,8 @@ class StoredCatalog:
                 self.indexes.get(name, ()), key=lambda i: (i[1].date, i[1].physical_id or 0)
             ):
                 for file in _visible(files, path):
-                    found.append(SourceFile(file, place, len(found)))
-        return Lineage(table, tuple(steps), tuple(found))
+                    source_files.append(SourceFile(file, place, len(source_files)))
+        return Lineage(table, tuple(steps), tuple(source_files))
 
 
 def read_checkpoint(files: Files) -> int | None:
@@ -113,7 +113,7 @@ def read_catalog(files: Files, as_of: int | None = None, date_separator: str = "
         SinkDamaged: a schema file cannot be read.
         BadInput: a schema change cannot be followed.
     """
-    found = StoredCatalog()
+    catalog = StoredCatalog()
     documents: list[tuple[SchemaFile, str]] = []
     for path, kind in walk(files, date_separator):
         if isinstance(kind, SchemaFile) and (as_of is None or kind.version <= as_of):
@@ -121,12 +121,12 @@ def read_catalog(files: Files, as_of: int | None = None, date_separator: str = "
         elif isinstance(kind, IndexFile):
             where = kind.directory
             name = (TableId(where.database, where.table), where.version)
-            found.indexes.setdefault(name, []).append((path, where))
+            catalog.indexes.setdefault(name, []).append((path, where))
     documents.sort(key=lambda d: (d[0].version, bool(d[0].table), d[0].database, d[0].table, d[1]))
-    read = each(files, lambda found: _document(files, *found), documents)
+    read = each(files, lambda entry: _document(files, *entry), documents)
     for _, group in groupby(read, lambda document: document.table_version):
-        _follow(found.tables, group)
-    return found
+        _follow(catalog.tables, group)
+    return catalog
 
 
 def _document(files: Files, file: SchemaFile, path: str) -> SchemaDocument:

@@ -18,7 +18,7 @@ from rowferry.downstream.rebuild.lineage import Lineage, SourceFile, read_catalo
 from rowferry.downstream.rebuild.stored_feed import StoredFeed, reopen
 from rowferry.errors import BadInput, BadOption, DecodeError, OptionsConflict
 from rowferry.flow.sink.storage.files import each
-from rowferry.flow.sink.storage.options import RAW_CHANGE, STORAGE_TABLE
+from rowferry.flow.sink.storage.options import StorageOptions
 from rowferry.spec.changefeed import ChangefeedSpec
 
 _MILLISECOND: Final = (1 << PHYSICAL_SHIFT) - 1
@@ -55,8 +55,8 @@ class TablePlan:
         """
         feed = reopen(self.spec)
         codec = feed.codec
-        found = contents(feed.files, [file.path for file in files])
-        for file, data in zip(files, found, strict=True):
+        payloads = contents(feed.files, [file.path for file in files])
+        for file, data in zip(files, payloads, strict=True):
             steps = self.lineage.steps[file.step :]
             following = VersionFollower(steps, self.key, self.key_given)
             try:
@@ -95,15 +95,15 @@ def plan_tables(
         BadInput: what is asked for cannot be exact, and why.
         SinkDamaged: a schema, index or metadata file cannot be read, or a data file is missing.
     """
-    told = feed.codec.commit_time
+    precision = feed.codec.commit_time
     _refuse_unseen_moves(feed)
-    if as_of is not None and told.exactness == "none":
+    if as_of is not None and precision.exactness == "none":
         raise OptionsConflict(
-            f"as of {as_of}: rows do not tell when they were committed, because {told.why}"
+            f"as of {as_of}: rows do not tell when they were committed, because {precision.why}"
         )
-    if as_of is not None and told.exactness == "millisecond" and ~as_of & _MILLISECOND:
+    if as_of is not None and precision.exactness == "millisecond" and ~as_of & _MILLISECOND:
         raise OptionsConflict(
-            f"as of {as_of}: {told.why}; {as_of | _MILLISECOND} is the end of that millisecond"
+            f"as of {as_of}: {precision.why}; {as_of | _MILLISECOND} is the end of that millisecond"
         )
     checkpoint = read_checkpoint(feed.files)
     if checkpoint is None:
@@ -113,7 +113,7 @@ def plan_tables(
         )
     if as_of is not None and as_of > checkpoint:
         raise BadOption(f"as of {as_of}: the storage is complete up to {checkpoint} only")
-    until = checkpoint if as_of is None and told.exactness == "exact" else as_of
+    until = checkpoint if as_of is None and precision.exactness == "exact" else as_of
     catalog = read_catalog(feed.files, until)
 
     def plan_of(table: TableId) -> TablePlan:
@@ -126,9 +126,9 @@ def plan_tables(
 
 def rebuild_here(plan: TablePlan) -> pa.Table:
     """Rebuild a table in this process, in canonical values."""
-    found = rebuild_within(plan, None)
-    assert found is not None
-    return found
+    rebuilt = rebuild_within(plan, None)
+    assert rebuilt is not None
+    return rebuilt
 
 
 def rebuild_within(plan: TablePlan, most_bytes: int | None) -> pa.Table | None:
@@ -147,7 +147,7 @@ def rebuild_within(plan: TablePlan, most_bytes: int | None) -> pa.Table | None:
 
 def _refuse_unseen_moves(feed: StoredFeed) -> None:
     why = feed.codec.unseen_moves
-    if why and feed.spec.options(STORAGE_TABLE)[RAW_CHANGE]:
+    if why and feed.spec.options(StorageOptions).output_raw_change_event:
         raise OptionsConflict(
             f"output-raw-change-event with {why}: an update that changes a key does not tell the "
             "old one, so no table can be rebuilt exactly"

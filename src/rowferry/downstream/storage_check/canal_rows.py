@@ -53,7 +53,7 @@ def canal_lines(
 def _block(
     texts: list[bytes], row: int, table: TableFiles, form: TableForm, expected: ExpectedLayout
 ) -> Lines:
-    found = Lines(row, len(texts))
+    lines = Lines(row, len(texts))
     stamps: list[int] = []
     inserts: list[bool] = []
     images: list[tuple[int, dict[str, Any]]] = []
@@ -61,26 +61,26 @@ def _block(
         message, fault = _message(text, place, expected)
         if message is None:
             assert fault is not None
-            found.faults.append(fault)
+            lines.faults.append(fault)
             continue
-        said = (message["database"], message["table"])
-        if said != (table.database, table.table):
-            words = f"it says {said[0]!r}, {said[1]!r}"
-            found.faults.append(RowFault(Rule.ROW_NAMES, place, words))
+        names = (message["database"], message["table"])
+        if names != (table.database, table.table):
+            words = f"it says {names[0]!r}, {names[1]!r}"
+            lines.faults.append(RowFault(Rule.ROW_NAMES, place, words))
         exact = message["_tidb"]["commitTs"] if expected.carries_commit_ts else None
         inserts.append(message["type"] == "INSERT")
         stamps.append(message["es"] << _LOGICAL_BITS if exact is None else exact)
         if exact is not None and exact >> _LOGICAL_BITS != message["es"]:
-            found.faults.append(
+            lines.faults.append(
                 RowFault(Rule.ROW_FIT, place, "es is not the commit-ts's millisecond")
             )
         images += [(place, image) for image in message["data"]]
         images += [(place, image) for image in message.get("old") or ()]
     if len(stamps) == len(texts):
-        found.commit_ts = np.array(stamps, np.uint64)
-        found.inserts = np.array(inserts, bool)
-    found.faults += _wrong_images(images, form)
-    return found
+        lines.commit_ts = np.array(stamps, np.uint64)
+        lines.inserts = np.array(inserts, bool)
+    lines.faults += _wrong_images(images, form)
+    return lines
 
 
 def _message(

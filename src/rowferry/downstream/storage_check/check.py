@@ -51,15 +51,15 @@ def check_storage(
     No more than one data file is in memory at a time.
     """
     findings = StorageFindings()
-    found = survey(reader, expected, findings)
-    checkpoint = _metadata(reader, found.has_metadata, findings)
+    tree = survey(reader, expected, findings)
+    checkpoint = _metadata(reader, tree.has_metadata, findings)
     if not expected.carries_commit_ts:
-        told = "rows carry no commit-ts: order, dates, versions and checkpoint"
+        gap = "rows carry no commit-ts: order, dates, versions and checkpoint"
         if expected.kind is FileKind.CANAL_JSON:
-            told = "rows carry their millisecond only: order and versions inside one"
-        findings.leave_unchecked(told)
-    total, done = found.data_files, 0
-    for table in found.tables:
+            gap = "rows carry their millisecond only: order and versions inside one"
+        findings.leave_unchecked(gap)
+    total, done = tree.data_files, 0
+    for table in tree.tables:
         forms = _schemas(reader, table, findings)
         for directory in table.directories:
             _index(reader, directory, findings)
@@ -80,28 +80,28 @@ def _metadata(reader: LayoutReader, is_there: bool, findings: StorageFindings) -
         form = json.loads(stored.data)
     except (ValueError, RecursionError):
         form = None
-    found = form.get("checkpoint-ts") if isinstance(form, dict) else None
-    if type(found) is not int or not 0 <= found < 1 << 64:
+    stamp = form.get("checkpoint-ts") if isinstance(form, dict) else None
+    if type(stamp) is not int or not 0 <= stamp < 1 << 64:
         findings.add(Rule.METADATA, "metadata", f"it is {stored.data[:60]!r}")
         return None
-    return found
+    return stamp
 
 
 def _schemas(
     reader: LayoutReader, table: TableFiles, findings: StorageFindings
 ) -> dict[int, TableForm | None]:
     """Return a table's versions with their columns; None: the file is there and is not readable."""
-    found: dict[int, TableForm | None] = {}
+    forms: dict[int, TableForm | None] = {}
     for at in table.schemas:
         stored = reader.get(at.path)
         form = check_schema(stored.data, at, table, findings) if stored is not None else None
-        known = found.get(at.version)
+        known = forms.get(at.version)
         if form is not None and form.columns and known is not None and known.columns:
             words = f"version {at.version} has more than one schema file"
             findings.add(Rule.SCHEMA_MISSING, at.path, words)
-        if at.version not in found or (form is not None and form.columns):
-            found[at.version] = form
-    return found
+        if at.version not in forms or (form is not None and form.columns):
+            forms[at.version] = form
+    return forms
 
 
 def _index(reader: LayoutReader, here: DataDirectory, findings: StorageFindings) -> None:
@@ -197,8 +197,8 @@ class _DirectoryCheck:
         def note(rule: Rule, wrong: npt.NDArray[np.bool_], words: str) -> None:
             if wrong.any():
                 place = int(np.argmax(wrong))
-                told = f"commit-ts {int(stamps[place])} {words}"
-                self._note(rule, file, lines.first_row + place, told, seen)
+                text = f"commit-ts {int(stamps[place])} {words}"
+                self._note(rule, file, lines.first_row + place, text, seen)
 
         before = stamps[:1] if self._last is None else np.array([self._last[0]], np.uint64)
         previous = np.concatenate([before, stamps[:-1]])
@@ -252,8 +252,8 @@ class _DirectoryCheck:
             != self._here.date
             for q in distinct
         ]
-        found: npt.NDArray[np.bool_] = np.array(wrong, bool)[places]
-        return found
+        differs: npt.NDArray[np.bool_] = np.array(wrong, bool)[places]
+        return differs
 
 
 def _plain(data: bytes, compression: str) -> bytes:

@@ -72,8 +72,8 @@ class _Reader:
         """Return the end of a row some MB further, or the end of the file."""
         end, mark = self._expected.terminator, self._expected.quote
         look = at + _BLOCK_BYTES
-        while (found := data.find(end, look)) >= 0:
-            look = found + len(end)
+        while (next_end := data.find(end, look)) >= 0:
+            look = next_end + len(end)
             # Inside a quoted text the number of quotes so far is odd.
             if not mark or data.count(mark, at, look) % 2 == 0:
                 return look
@@ -103,7 +103,7 @@ class _Reader:
         return RowFault(Rule.ROW_FIT, row + place, f"{words} ({_HINT})")
 
     def _rows(self, tokens: pa.LargeBinaryArray, row: int, count: int) -> Lines:
-        found = Lines(row, count)
+        lines = Lines(row, count)
         places = np.arange(count) * self._width
         ends = [self._expected.delimiter] * (self._width - 1) + [self._expected.terminator]
         columns = [
@@ -115,33 +115,33 @@ class _Reader:
             odd = ~_is_in(columns[place], allowed)
             if odd.any():
                 at = int(np.argmax(odd))
-                told = f"{words} {_show(columns[place][at].as_py())}"
-                found.faults.append(RowFault(rule, row + at, told))
+                text = f"{words} {_show(columns[place][at].as_py())}"
+                lines.faults.append(RowFault(rule, row + at, text))
 
         only(0, [self._string(op) for op in _OPS], Rule.ROW_FIT, "the operation is")
         only(1, [self._string(self._table.table.encode())], Rule.ROW_NAMES, "the table is")
         only(2, [self._string(self._table.database.encode())], Rule.ROW_NAMES, "the database is")
         if self._expected.old_value:
             only(self._meta - 1, [b"true", b"false"], Rule.ROW_FIT, "is-update is")
-        found.inserts = _equal(columns[0], self._string(b"I"))
+        lines.inserts = _equal(columns[0], self._string(b"I"))
         if self._expected.carries_commit_ts:
-            self._stamps(columns[3], found)
+            self._stamps(columns[3], lines)
         for column, raw in zip(self._form.columns, columns[self._meta :], strict=True):
             values, quoted = self._values(raw)
             wrong = first_wrong(column, values, quoted, FileKind.CSV, self._expected.packing)
             if wrong is not None:
                 words = f"column {column.name!r}: {wrong[1]}"
-                found.faults.append(RowFault(Rule.ROW_FIT, row + wrong[0], words))
-        return found
+                lines.faults.append(RowFault(Rule.ROW_FIT, row + wrong[0], words))
+        return lines
 
-    def _stamps(self, texts: pa.LargeBinaryArray, found: Lines) -> None:
+    def _stamps(self, texts: pa.LargeBinaryArray, lines: Lines) -> None:
         odd = [not (t.isdigit() and int(t) < 1 << 64) for t in texts.to_pylist()]
         if any(odd):
             place = odd.index(True)
             words = f"commit-ts is {_show(texts[place].as_py())}"
-            found.faults.append(RowFault(Rule.ROW_FIT, found.first_row + place, words))
+            lines.faults.append(RowFault(Rule.ROW_FIT, lines.first_row + place, words))
             return
-        found.commit_ts = texts.cast(pa.large_utf8()).cast(pa.uint64()).to_numpy()
+        lines.commit_ts = texts.cast(pa.large_utf8()).cast(pa.uint64()).to_numpy()
 
     def _values(self, raw: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Mask | None]:
         """Return a column's values without quotes and escapes, and which were quoted."""
@@ -163,9 +163,9 @@ class _Reader:
         mark = self._expected.quote
         if mark:
             return mark + text.replace(mark, mark + mark) + mark
-        found = text.replace(b"\\", b"\\\\").replace(b"\r", b"\\r").replace(b"\n", b"\\n")
+        escaped = text.replace(b"\\", b"\\\\").replace(b"\r", b"\\r").replace(b"\n", b"\\n")
         delimiter = self._expected.delimiter
-        return found.replace(delimiter, b"".join(b"\\" + bytes([b]) for b in delimiter))
+        return escaped.replace(delimiter, b"".join(b"\\" + bytes([b]) for b in delimiter))
 
 
 def _equal(values: pa.Array, wanted: bytes) -> Mask:
@@ -173,14 +173,14 @@ def _equal(values: pa.Array, wanted: bytes) -> Mask:
 
 
 def _is_in(values: pa.Array, wanted: Sequence[bytes]) -> Mask:
-    found: Mask = pc.is_in(values, value_set=pa.array(wanted, pa.large_binary())).to_numpy(
+    mask: Mask = pc.is_in(values, value_set=pa.array(wanted, pa.large_binary())).to_numpy(
         zero_copy_only=False
     )
-    return found
+    return mask
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    return {b"r": b"\r", b"n": b"\n"}.get(found[1], found[1])
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return {b"r": b"\r", b"n": b"\n"}.get(match[1], match[1])
 
 
 def _show(text: bytes) -> str:

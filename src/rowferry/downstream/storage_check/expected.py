@@ -51,31 +51,35 @@ def expected_of(spec: ChangefeedSpec) -> ExpectedLayout:
         OptionsConflict: a protocol whose files are not checked.
     """
     kind = FileKind.of(spec.protocol)
-    sink, line = spec.options(storage.SINK_TABLE), spec.options(csv.CSV)
-    told_in = {
-        FileKind.CSV: line[csv.INCLUDE_COMMIT_TS],
+    sink, line = spec.options(storage.LayoutOptions), spec.options(csv.CsvOptions)
+    carries_commit_ts = {
+        FileKind.CSV: line.include_commit_ts,
         FileKind.CANAL_JSON: tidb_extension(spec),
         FileKind.PARQUET: True,
     }
 
-    def told(option: Option[Any]) -> bool:
+    def is_set(option: Option[Any]) -> bool:
         return spec.written(spec.sink, "sink", option.key) is not None
 
     return ExpectedLayout(
         kind=kind,
-        date_separator=sink[storage.DATE_SEPARATOR] if told(storage.DATE_SEPARATOR) else None,
+        date_separator=sink.date_separator
+        if is_set(storage.LayoutOptions.date_separator)
+        else None,
         partitions=(
-            sink[storage.PARTITION_SEPARATOR] if told(storage.PARTITION_SEPARATOR) else None
+            sink.enable_partition_separator
+            if is_set(storage.LayoutOptions.enable_partition_separator)
+            else None
         ),
-        digits=sink[storage.INDEX_DIGITS] if told(storage.INDEX_DIGITS) else None,
-        zone=sink[storage.TIME_ZONE],
-        carries_commit_ts=told_in[kind],
-        whole_transactions=sink[storage.ATOMICITY] == "table",
+        digits=sink.file_index_digit if is_set(storage.LayoutOptions.file_index_digit) else None,
+        zone=sink.time_zone,
+        carries_commit_ts=carries_commit_ts[kind],
+        whole_transactions=sink.transaction_atomicity == "table",
         terminator=spec.options(SINK)[TERMINATOR].encode(),
-        quote=line[csv.QUOTE].encode(),
-        delimiter=line[csv.DELIMITER].encode(),
-        null=line[csv.NULL].encode(),
-        packing=line[csv.BINARY_ENCODING],
-        header=line[csv.FIELD_HEADER],
-        old_value=line[csv.OUTPUT_OLD_VALUE],
+        quote=line.quote.encode(),
+        delimiter=line.delimiter.encode(),
+        null=line.null.encode(),
+        packing=line.binary_encoding_method,
+        header=line.output_field_header,
+        old_value=line.output_old_value,
     )

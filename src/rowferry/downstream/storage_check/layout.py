@@ -118,22 +118,22 @@ class _Surveyor:
         self._reader, self._expected, self._findings = reader, expected, findings
 
     def prefix(self) -> Survey:
-        found = Survey()
+        tree = Survey()
         for entry in self._entries(""):
             if entry.name.startswith(OWN_PREFIX):
                 continue
             if entry.is_directory:
-                self._database(entry.name, found)
+                self._database(entry.name, tree)
             elif entry.name == "metadata":
-                found.has_metadata = True
+                tree.has_metadata = True
             else:
                 self._unknown(entry.name)
-        return found
+        return tree
 
-    def _database(self, path: str, found: Survey) -> None:
+    def _database(self, path: str, tree: Survey) -> None:
         name = self._name(path, path, at_top=True)
         own = TableFiles(name, "", path)
-        found.tables.append(own)
+        tree.tables.append(own)
         for entry in self._entries(path):
             below = f"{path}/{entry.name}"
             if not entry.is_directory:
@@ -142,7 +142,7 @@ class _Surveyor:
                 own.schemas = self._schemas(below)
             else:
                 table = TableFiles(name, self._name(entry.name, below), below)
-                found.tables.append(table)
+                tree.tables.append(table)
                 self._table(table)
 
     def _table(self, table: TableFiles) -> None:
@@ -160,12 +160,12 @@ class _Surveyor:
 
     def _version(self, here: DataDirectory) -> list[DataDirectory]:
         """Return the directories with data of one table version."""
-        found: list[DataDirectory] = []
-        for entry in self._leaf(here, found):
+        directories: list[DataDirectory] = []
+        for entry in self._leaf(here, directories):
             below = f"{here.path}/{entry.name}"
             inner = self._subdirectories(below)
             if self._is_date(entry.name, bool(inner)):
-                self._dated(DataDirectory(below, here.version, "", entry.name), found)
+                self._dated(DataDirectory(below, here.version, "", entry.name), directories)
             elif not _NUMBER.fullmatch(entry.name):
                 rule = Rule.PATH_DATE if entry.name[:1].isdigit() else Rule.UNKNOWN_OBJECT
                 self._findings.add(rule, below, "neither a partition id nor a date directory")
@@ -173,31 +173,33 @@ class _Surveyor:
                 if self._expected.partitions is False:
                     words = "a partition directory, though enable-partition-separator is false"
                     self._findings.add(Rule.PATH_PARTITION, below, words)
-                self._partition(DataDirectory(below, here.version, entry.name), found)
-        kinds = {bool(d.partition) for d in found}
+                self._partition(DataDirectory(below, here.version, entry.name), directories)
+        kinds = {bool(d.partition) for d in directories}
         if len(kinds) > 1:
             words = "some rows are in partition directories, others are not"
             self._findings.add(Rule.PATH_PARTITION, here.path, words)
-        lengths = {len(d.date) for d in found}
+        lengths = {len(d.date) for d in directories}
         if len(lengths) > 1 and self._expected.date_separator is None:
             self._findings.add(Rule.PATH_DATE, here.path, "date directories of several forms")
-        return found
+        return directories
 
-    def _partition(self, here: DataDirectory, found: list[DataDirectory]) -> None:
-        for entry in self._leaf(here, found):
+    def _partition(self, here: DataDirectory, directories: list[DataDirectory]) -> None:
+        for entry in self._leaf(here, directories):
             below = f"{here.path}/{entry.name}"
             if self._is_date(entry.name, False):
-                self._dated(DataDirectory(below, here.version, here.partition, entry.name), found)
+                self._dated(
+                    DataDirectory(below, here.version, here.partition, entry.name), directories
+                )
             else:
                 self._findings.add(Rule.PATH_DATE, below, "no date directory")
 
-    def _dated(self, here: DataDirectory, found: list[DataDirectory]) -> None:
+    def _dated(self, here: DataDirectory, directories: list[DataDirectory]) -> None:
         if not _is_real(here.date):
             self._findings.add(Rule.PATH_DATE, here.path, "there is no such date")
-        for entry in self._leaf(here, found):
+        for entry in self._leaf(here, directories):
             self._unknown(f"{here.path}/{entry.name}")
 
-    def _leaf(self, here: DataDirectory, found: list[DataDirectory]) -> list[ListedName]:
+    def _leaf(self, here: DataDirectory, directories: list[DataDirectory]) -> list[ListedName]:
         """Take in a directory's own files; return its directories but `meta`."""
         others = []
         for entry in self._entries(here.path):
@@ -214,7 +216,7 @@ class _Surveyor:
                 self._data_file(here, entry.name)
         if here.files or here.has_index:
             self._judge(here)
-            found.append(here)
+            directories.append(here)
         return others
 
     def _data_file(self, here: DataDirectory, name: str) -> None:
@@ -234,8 +236,8 @@ class _Surveyor:
         wanted = self._expected.digits
         digits = {len(f.name.split(".")[0]) - 3 for f in here.files}
         if len(digits) > 1 or (wanted is not None and digits - {wanted}):
-            told = f"; file-index-digit is {wanted}" if wanted is not None else ""
-            words = f"numbers of {', '.join(map(str, sorted(digits)))} digits{told}"
+            rule = f"; file-index-digit is {wanted}" if wanted is not None else ""
+            words = f"numbers of {', '.join(map(str, sorted(digits)))} digits{rule}"
             self._findings.add(Rule.FILE_NAME, here.path, words)
         separator = self._expected.date_separator
         if separator is not None and len(here.date) != _DATE_LENGTH.get(separator, 0):
@@ -245,15 +247,15 @@ class _Surveyor:
             self._findings.add(Rule.PATH_DATE, here.path, words)
 
     def _schemas(self, path: str) -> list[SchemaPath]:
-        found = []
+        schemas = []
         for entry in self._entries(path):
             below = f"{path}/{entry.name}"
             named = None if entry.is_directory else _SCHEMA.fullmatch(entry.name)
             if named is None:
                 self._findings.add(Rule.SCHEMA_NAME, below, "not schema_<version>_<hash>.json")
             else:
-                found.append(SchemaPath(below, int(named[1]), int(named[2])))
-        return sorted(found, key=lambda s: (s.version, s.path))
+                schemas.append(SchemaPath(below, int(named[1]), int(named[2])))
+        return sorted(schemas, key=lambda s: (s.version, s.path))
 
     def _is_date(self, name: str, has_below: bool) -> bool:
         """Return whether a directory's name is a date: four digits may be a partition's id."""
@@ -306,10 +308,10 @@ def _percent(text: str) -> str:
 
 
 def _is_real(text: str) -> bool:
-    found = _DATE.fullmatch(text)
-    assert found is not None
+    match = _DATE.fullmatch(text)
+    assert match is not None
     try:
-        date(int(found[1]), int(found[2] or 1), int(found[3] or 1))
+        date(int(match[1]), int(match[2] or 1), int(match[3] or 1))
     except ValueError:
         return False
     return True

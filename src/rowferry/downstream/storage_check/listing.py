@@ -53,8 +53,8 @@ class Listing:
             if part not in here.below:
                 return []
             here = here.below[part]
-        found = [_Named(name, False) for name in here.files]
-        return found + [_Named(name, True) for name in here.below]
+        entries = [_Named(name, False) for name in here.files]
+        return entries + [_Named(name, True) for name in here.below]
 
     def get(self, path: str) -> Content | None:
         """Return an object; None: there is none."""

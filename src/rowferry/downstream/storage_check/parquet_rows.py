@@ -61,9 +61,9 @@ def _images(schema: pa.Schema, form: TableForm) -> tuple[bool, str]:
     """Return whether rows have two images, and what is wrong with the columns."""
     own = [(field.name, field.type) for field in schema][: len(_OWN)]
     if own != list(_OWN):
-        told = ", ".join(f"{name} {kind}" for name, kind in own)
+        shown = ", ".join(f"{name} {kind}" for name, kind in own)
         wanted = ", ".join(f"{name} {kind}" for name, kind in _OWN)
-        return False, f"the first columns are {told or 'none'}; {wanted} expected"
+        return False, f"the first columns are {shown or 'none'}; {wanted} expected"
     rest = list(schema)[len(_OWN) :]
     if [f.name for f in rest] == [_BEFORE, _AFTER] and all(
         pa.types.is_struct(f.type) for f in rest
@@ -103,30 +103,30 @@ def _types(column: ColumnForm) -> tuple[pa.DataType, ...]:
 
 
 def _block(batch: pa.RecordBatch, row: int, images: bool, form: TableForm) -> Lines:
-    found = Lines(row, batch.num_rows)
+    lines = Lines(row, batch.num_rows)
 
     def note(wrong: pa.Array, words: str) -> None:
         odd = wrong.fill_null(False).to_numpy(zero_copy_only=False)
         if odd.any():
-            found.faults.append(RowFault(Rule.ROW_FIT, row + int(np.argmax(odd)), words))
+            lines.faults.append(RowFault(Rule.ROW_FIT, row + int(np.argmax(odd)), words))
 
     op, stamps = batch.column(_OP), batch.column(_COMMIT_TS)
     note(pc.invert(pc.is_in(op, value_set=_OPS)), f"{_OP} is none of {', '.join(_OPS.to_pylist())}")
     note(pc.or_(stamps.is_null(), pc.less(stamps, 0)), f"{_COMMIT_TS} is no commit-ts")
-    if not found.faults:
-        found.commit_ts = stamps.cast(pa.uint64()).to_numpy()
-        found.inserts = pc.equal(op, "insert").to_numpy(zero_copy_only=False)
+    if not lines.faults:
+        lines.commit_ts = stamps.cast(pa.uint64()).to_numpy()
+        lines.inserts = pc.equal(op, "insert").to_numpy(zero_copy_only=False)
     if not images:
         for column in form.columns:
             _judge(column, batch.column(column.name), note)
-        return found
+        return lines
     for name, absent in ((_BEFORE, "insert"), (_AFTER, "delete")):
         values, without = batch.column(name), pc.equal(op, absent)
         note(pc.xor(values.is_null(), without), f"{name} is there in all but {absent}s")
         there = values.is_valid()
         for column, inner in zip(form.columns, values.flatten(), strict=True):
             _judge(column, inner, note, there)
-    return found
+    return lines
 
 
 def _judge(

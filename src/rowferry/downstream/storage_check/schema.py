@@ -81,16 +81,16 @@ def check_schema(
     form = _read(content, at, findings)
     if form is None:
         return None
-    said = (form["Schema"], form["Table"], int(form["TableVersion"]))
-    if said != (table.database, table.table, at.version):
+    own_names = (form["Schema"], form["Table"], int(form["TableVersion"]))
+    if own_names != (table.database, table.table, at.version):
         words = f"it says {form['Schema']!r}, {form['Table']!r}, version {form['TableVersion']}"
         findings.add(Rule.SCHEMA_PLACE, at.path, words)
     columns = form["TableColumns"] or []
     if int(form["TableColumnsTotal"]) != len(columns):
         words = f"TableColumnsTotal is {form['TableColumnsTotal']}, columns are {len(columns)}"
         findings.add(Rule.SCHEMA_TOTAL, at.path, words)
-    elif (found := _checksum(form, columns)) != at.checksum:
-        findings.add(Rule.SCHEMA_CHECKSUM, at.path, f"the checksum is {found:010d}")
+    elif (checksum := _checksum(form, columns)) != at.checksum:
+        findings.add(Rule.SCHEMA_CHECKSUM, at.path, f"the checksum is {checksum:010d}")
     kind = int(form["Type"])
     if kind not in _TYPES or (kind and not form["Query"]):
         findings.add(Rule.SCHEMA_TYPE, at.path, f"Type {kind} with Query {form['Query'][:60]!r}")
@@ -156,8 +156,8 @@ def _column(
     if not isinstance(elements, list) or not all(_is(e, str) for e in elements):
         wrong.append("ColumnElems")
     if wrong:
-        told = ", ".join(dict.fromkeys(wrong))
-        findings.add(Rule.SCHEMA_COLUMN, at.path, f"column {name!r} ({words[0]}): {told}")
+        reasons = ", ".join(dict.fromkeys(wrong))
+        findings.add(Rule.SCHEMA_COLUMN, at.path, f"column {name!r} ({words[0]}): {reasons}")
         return None
     size = form.get("ColumnPrecision") or form.get("ColumnLength")
     return ColumnForm(
@@ -189,10 +189,10 @@ def _wrong_sizes(form: Mapping[str, Any], kind: str) -> list[str]:
     else:
         allowed = {"ColumnPrecision", "ColumnLength"}
     there = {k for k in ("ColumnPrecision", "ColumnLength", "ColumnScale") if k in form}
-    found = sorted((needed - there) | (there - needed - allowed))
+    keys = sorted((needed - there) | (there - needed - allowed))
     if kind in TIMES and _is_count(form.get("ColumnScale", "0")):
-        found += ["ColumnScale"] if int(form.get("ColumnScale", "0")) > 6 else []
-    return found
+        keys += ["ColumnScale"] if int(form.get("ColumnScale", "0")) > 6 else []
+    return keys
 
 
 def _is_count(value: object) -> bool:
@@ -226,7 +226,7 @@ def _text(value: Any, line: str) -> str:
         return "[" + inner + ("," + inner).join(parts) + line + "]"
     if isinstance(value, _Number):
         return str(value)
-    found = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
     for raw, escaped in _HTML + _LINES:
-        found = found.replace(raw, escaped)
-    return found
+        text = text.replace(raw, escaped)
+    return text

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableSchema
+from rowferry.change.typed_columns import SRID_BYTES, in_calendar
 from rowferry.columnar.fields import Field, element_text, numbers
 from rowferry.downstream.verify import hash_kernels as kernels
 from rowferry.errors import BadOption
@@ -31,6 +32,7 @@ _WHOLE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _NAMED: Final = frozenset({Kind.ENUM, Kind.SET})
 _DIGITS: Final = frozenset({Kind.DECIMAL, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+_TIMES: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 _FRACTION: Final = r"(\.\d*?)0+$"
 
 
@@ -42,12 +44,15 @@ class Comparison:
         columns: what is compared: A's column and B's of the same name, in A's order.
         key: A's names of the columns that name a row; empty: rows are counted.
         lone: columns that one side alone has, by side.
+        lakes: which sides are tables of a lake; the other one's values are taken as a lake has
+            them.
     """
 
     schemas: tuple[TableSchema, TableSchema]
     columns: tuple[tuple[Column, Column], ...]
     key: tuple[str, ...]
     lone: tuple[tuple[str, ...], tuple[str, ...]]
+    lakes: tuple[bool, bool] = (False, False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,7 +86,7 @@ class Comparison:
 
     def differing(self, a: pa.Table, b: pa.Table) -> dict[str, npt.NDArray[np.bool_]]:
         """Return in which rows each column differs, of rows that stand side by side."""
-        found = {}
+        masks = {}
         for pair in self.columns:
             states = []
             for side, rows in ((A, a), (B, b)):
@@ -90,13 +95,15 @@ class Comparison:
                 states.append(state)
             differs = states[A] != states[B]
             if differs.any():
-                found[pair[A].name] = differs
-        return found
+                masks[pair[A].name] = differs
+        return masks
 
     def _comparable(self, side: int, pair: tuple[Column, Column], rows: pa.Table) -> pa.Array:
         mine, other = pair[side], pair[1 - side]
         values = rows.column(mine.name)
         whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        if self.lakes[1 - side] and not self.lakes[side]:
+            whole = as_in_lake(whole, mine.type, other.type)
         return comparable(whole, self.schemas[side], mine, other.type)
 
 
@@ -142,16 +149,32 @@ def comparable(values: pa.Array, table: TableSchema, mine: Column, other: SqlTyp
     if kind in _FLOATS and theirs in _FLOATS:
         return pc.add(values.cast(pa.float64()), 0.0)  # -0 is 0
     if kind in _NAMED and (mine.type.name, mine.type.elements) != (other.name, other.elements):
-        return element_text(table, Field(mine, values))
+        names = element_text(table, Field(mine, values))
+        return pc.if_else(values.is_valid(), names, pa.scalar(None, names.type))
     if theirs in _NAMED and kind not in _NAMED:
         return values.cast(pa.large_utf8())
     if Kind.JSON in (kind, theirs) and kind is not theirs:
         return _json(values)
     if kind in _DIGITS and (kind, mine.type.scale) != (theirs, other.scale):
         return _without_zeros(values)
+    if kind is Kind.TEXT and theirs in _DIGITS:
+        return _without_zeros(values)
     if values.type == other.arrow or (kind in _WHOLE and theirs in _WHOLE):
         return values if values.type == other.arrow else values.cast(pa.large_utf8())
     return values if kind is Kind.BINARY else values.cast(pa.large_utf8())
+
+
+def as_in_lake(values: pa.Array, mine: SqlType, other: SqlType) -> pa.Array:
+    """Return a column's values as far as a lake's column of another type can hold them.
+
+    A day that no calendar has is NULL where the lake has dates, and a geometry is without the
+    number of its reference system.
+    """
+    if mine.kind in _TIMES and other.kind in _TIMES:
+        return pc.if_else(in_calendar(values), values, pa.scalar(None, values.type))
+    if mine.name == "geometry":
+        return pc.binary_replace_slice(values, 0, SRID_BYTES, b"").cast(values.type)
+    return values
 
 
 def _without_zeros(values: pa.Array) -> pa.Array:

@@ -20,10 +20,10 @@ _S27, _S30, _S31, _S8 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(8
 
 @njit(cache=True, nogil=True, inline="always")
 def _mix(state: Any, word: Any) -> Any:
-    found = state * _ONE + word
-    found = (found ^ (found >> _S30)) * _ONE
-    found = (found ^ (found >> _S27)) * _TWO
-    return found ^ (found >> _S31)
+    mixed = state * _ONE + word
+    mixed = (mixed ^ (mixed >> _S30)) * _ONE
+    mixed = (mixed ^ (mixed >> _S27)) * _TWO
+    return mixed ^ (mixed >> _S31)
 
 
 @njit(cache=True, nogil=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from rowferry.downstream.rebuild.table import rebuild_here
 from rowferry.downstream.verify.comparison import A, B, Comparison
 from rowferry.downstream.verify.ranges import Ranges
-from rowferry.downstream.verify.side import DatabaseTable, SideTable
+from rowferry.downstream.verify.side import SideTable, StoredTable
 from rowferry.downstream.verify.work import EQUAL, Differences, Sums, compare, joined, measure, pick
 from rowferry.mysql.key_ranges import Chunk
 
@@ -35,9 +35,9 @@ class ThreadRunner:
         """Return how many rows each side has, and the key ranges that differ."""
         shares = self._shares(range(len(ranges.tables[A].chunks)))
         with ThreadPoolExecutor(self._threads) as pool:
-            found = list(pool.map(ranges.differing, shares))
-        rows = sum(counts[A] for counts, _ in found), sum(counts[B] for counts, _ in found)
-        return rows, [chunk for _, some in found for chunk in some]
+            results = list(pool.map(ranges.differing, shares))
+        rows = sum(counts[A] for counts, _ in results), sum(counts[B] for counts, _ in results)
+        return rows, [chunk for _, some in results for chunk in some]
 
     def sums(
         self, comparison: Comparison, tables: tuple[SideTable, SideTable], buckets: int
@@ -47,11 +47,11 @@ class ThreadRunner:
         def work(part: _Part) -> tuple[int, Sums]:
             return part[0], measure(comparison, part[0], buckets, _rows(comparison, part))
 
-        found = Sums.empty(buckets), Sums.empty(buckets)
+        totals = Sums.empty(buckets), Sums.empty(buckets)
         with ThreadPoolExecutor(self._threads) as pool:
             for side, sums in pool.map(work, self._parts(tables)):
-                found[side].merge(sums)
-        return found
+                totals[side].merge(sums)
+        return totals
 
     def differences(
         self,
@@ -86,8 +86,7 @@ class ThreadRunner:
     def _parts(self, tables: tuple[SideTable, SideTable]) -> list[_Part]:
         """Return shares of both tables, in turns: both servers work at the same time."""
         shares = [
-            self._shares(range(len(t.chunks))) if isinstance(t, DatabaseTable) else [[0]]
-            for t in tables
+            [[0]] if isinstance(t, StoredTable) else self._shares(range(t.pieces)) for t in tables
         ]
         longest = max(map(len, shares))
         return [
@@ -105,7 +104,7 @@ class ThreadRunner:
 
 def _rows(comparison: Comparison, part: _Part) -> Iterator[pa.Table]:
     side, table, numbers = part
-    if isinstance(table, DatabaseTable):
-        yield from table.read(numbers, comparison.wanted(side))
-    else:
+    if isinstance(table, StoredTable):
         yield rebuild_here(table.plan)
+    else:
+        yield from table.read(numbers, comparison.wanted(side))

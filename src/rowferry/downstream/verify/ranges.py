@@ -55,7 +55,7 @@ class Ranges:
 
     def differing(self, numbers: list[int]) -> tuple[tuple[int, int], list[Chunk]]:
         """Return how many rows some ranges have on each side, and what of them differs."""
-        rows, found = [0, 0], list[Chunk]()
+        rows, narrowed = [0, 0], list[Chunk]()
         with _Servers(self.comparison, self.tables) as servers:
             for number in numbers:
                 chunk = self.tables[A].chunks[number]
@@ -63,8 +63,8 @@ class Ranges:
                 sums = servers.sums(chunk)
                 rows[A] += sums[A][0]
                 rows[B] += sums[B][0]
-                found += servers.halved(chunk, sums)
-        return (rows[A], rows[B]), found
+                narrowed += servers.halved(chunk, sums)
+        return (rows[A], rows[B]), narrowed
 
 
 class _Servers:
@@ -87,7 +87,7 @@ class _Servers:
 
     def halved(self, chunk: Chunk, sums: _Sums) -> list[Chunk]:
         """Return the parts of a range that differ, given its sums."""
-        waiting, found = [(chunk, sums)], list[Chunk]()
+        waiting, narrow = [(chunk, sums)], list[Chunk]()
         while waiting:
             here, (one, two) = waiting.pop()
             if one == two:
@@ -96,10 +96,10 @@ class _Servers:
             if max(one[0], two[0]) > _READ_AT_ONCE and min(one[0], two[0]):
                 halves = self._split(here, (one[0], two[0]))
             if halves is None:
-                found.append(here)
+                narrow.append(here)
             else:
                 waiting += [(half, self.sums(half)) for half in halves[::-1]]
-        return found
+        return narrow
 
     def sums(self, chunk: Chunk) -> _Sums:
         """Return count and sums of a range on each server."""

@@ -96,8 +96,8 @@ def met(
     with ExitStack() as opened:
         try:
             for _ in range(_TRIES):
-                found = _attempt(a, b, waiting, count, opened)
-                if found is not None:
+                meeting = _attempt(a, b, waiting, count, opened)
+                if meeting is not None:
                     break
                 opened.close()
             else:
@@ -105,7 +105,7 @@ def met(
         finally:
             brake.release()
         try:
-            yield replace(found, held_s=time.monotonic() - began)
+            yield replace(meeting, held_s=time.monotonic() - began)
         finally:
             a.views = b.views = None
 
@@ -128,8 +128,8 @@ def _attempt(
         return None  # it had read what A did not show yet
     copies = open_views(b.login, b.facts, count)
     opened.enter_context(closing(copies))
-    found = waiting.brake.look()
-    if found is None or not found.is_still:
+    state = waiting.brake.look()
+    if state is None or not state.is_still:
         return None
     a.views, b.views = views, copies
     return Meeting(place, max(views.count, copies.count))
@@ -146,17 +146,17 @@ class _Waiting:
         """Hold it, and wait until its owner says where it stands."""
         self.brake.hold(place)
         until = time.monotonic() + self._patience_s
-        found: Stood | None = None
+        latest: Stood | None = None
         while time.monotonic() < until:
             seen = self.brake.look()
             if seen is None:
                 break
-            found = seen
-            if found.stands:
-                return found.stands
+            latest = seen
+            if latest.stands:
+                return latest.stands
             self._wait(_LOOK_S)
         where = f"{place['file']}:{place['offset']}" if place else "a border between micro-batches"
-        lag = found.lag_ms if found else None
+        lag = latest.lag_ms if latest else None
         behind = "" if lag is None else f" and is {lag / 1000:.0f} s behind"
         raise NoSyncPoint(
             f"the changefeed did not come to {where} within {self._patience_s:.0f} s{behind}; try "

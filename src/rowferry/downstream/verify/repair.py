@@ -55,13 +55,13 @@ class Repair:
         self._gone = tempfile.SpooledTemporaryFile(_HELD)
         self._put = tempfile.SpooledTemporaryFile(_HELD)
 
-    def add(self, found: Differences) -> None:
+    def add(self, differences: Differences) -> None:
         """Take in some rows that differ."""
         around = delete_around(self._tables[B])
-        for text in self._texts(found.only[B], B):
+        for text in self._texts(differences.only[B], B):
             self._gone.write(joined(text, around) + b";\n")
         around = self._putting()
-        for rows in (found.only[A], found.changed[A]):
+        for rows in (differences.only[A], differences.changed[A]):
             for text in self._texts(rows, A):
                 self._put.write(joined(text, around) + b";\n")
 

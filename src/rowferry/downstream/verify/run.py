@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rowferry.change.table import TableId, TableSchema
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.columnar.fields import Field, element_text
 from rowferry.downstream.verify.comparison import A, B, Comparison, Hashes, compare_tables
+from rowferry.downstream.verify.lake import LakeTable
 from rowferry.downstream.verify.names import Names
 from rowferry.downstream.verify.ranges import Ranges, can_sum
 from rowferry.downstream.verify.repair import Repair
@@ -78,6 +81,7 @@ class TableResult:
         columns: in how many changed rows each column differs.
         lone: columns that one side alone has, by side.
         samples: some rows, as (kind, key and values of A, those of B).
+        online: writers may be at work, and what differs was read again.
     """
 
     name: TableId
@@ -91,10 +95,23 @@ class TableResult:
     missing: str = ""  # "a" or "b": the side that lacks the table
     tries: int = 1
     repair: Repair | None = None
+    online: bool = False
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs."""
+        """Whether nothing differs. Rows that only a moment told apart count where it was asked so.
+
+        That is `online`: what differs is read again. Else a side that changes makes it unknown.
+        """
+        return self._nothing_differs and (self.online or not self.is_changing)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a side was written to meanwhile: no row differs, and yet the counts do."""
+        return self._nothing_differs and self.rows[A] != self.rows[B]
+
+    @property
+    def _nothing_differs(self) -> bool:
         same_rows = not (self.only[A] or self.only[B] or self.changed)
         return same_rows and not self.missing and self.lone == ((), ())
 
@@ -104,6 +121,7 @@ class TableResult:
             "table": str(self.name),
             "target": str(self.target),
             "equal": self.is_equal,
+            "changing": self.is_changing,
             "rows": {"a": self.rows[A], "b": self.rows[B]},
             "only_in_a": self.only[A],
             "only_in_b": self.only[B],
@@ -136,10 +154,10 @@ def verify(
     databases = {name.database for name in wanted}
     theirs = b.schemas(lambda name: name.database in databases)
     both, lone, extra = names.pairs(ours, theirs)
-    found = [(name, target, "") for name, target in both]
-    found += [(name, names.target(name), "b") for name in lone]
-    found += [(target, target, "a") for target in extra]
-    for name, target, missing in sorted(found):
+    tables = [(name, target, "") for name, target in both]
+    tables += [(name, names.target(name), "b") for name in lone]
+    tables += [(target, target, "a") for target in extra]
+    for name, target, missing in sorted(tables):
         if missing:
             yield TableResult(name, target, missing=missing)
         else:
@@ -163,7 +181,9 @@ class _Pair:
         self._request, self._runner = request, runner
         self._tables = a.table(ours), b.table(theirs)
         keys = self._tables[A].key, self._tables[B].key
-        self._comparison = compare_tables(ours, theirs, keys, request.ignored)
+        compared = compare_tables(ours, theirs, keys, request.ignored)
+        a_lake, b_lake = (isinstance(table, LakeTable) for table in self._tables)
+        self._comparison = replace(compared, lakes=(a_lake, b_lake))
         self._groups: _Groups | None = None
         self._rows: tuple[int | None, int | None] = (None, None)
         self._keys: Hashes = np.zeros(0, np.uint64)  # of what differed in the last try
@@ -192,15 +212,16 @@ class _Pair:
         if self._groups is None:
             self._groups = self._differing_groups()
         a, b = (schema.id for schema in self._schemas)
-        result = TableResult(a, b, rows=self._rows, lone=comparison.lone)
+        online = self._request.tries > 1
+        result = TableResult(a, b, rows=self._rows, lone=comparison.lone, online=online)
         if self._request.repairs:
             target = self._sides[B]
             flavour = target.facts.flavour if isinstance(target, DatabaseSide) else Flavour.MYSQL
             result.repair = Repair(comparison, flavour)
         keys = [np.zeros(0, np.uint64)]
         if (self._groups != EQUAL).any():
-            for found in self._runner.differences(comparison, self._tables, self._groups):
-                kept = found if among is None else found.among(among)
+            for differences in self._runner.differences(comparison, self._tables, self._groups):
+                kept = differences if among is None else differences.among(among)
                 if len(kept):
                     self._take(result, kept)
                     keys += [kept.keys] if self._request.tries > 1 else []
@@ -242,29 +263,34 @@ class _Pair:
         ]
         self._tables = tables[A], tables[B]
 
-    def _take(self, result: TableResult, found: Differences) -> None:
-        result.only[A] += found.only[A].num_rows
-        result.only[B] += found.only[B].num_rows
-        result.changed += found.changed[A].num_rows
-        differing = self._comparison.differing(*found.changed)
+    def _take(self, result: TableResult, differences: Differences) -> None:
+        result.only[A] += differences.only[A].num_rows
+        result.only[B] += differences.only[B].num_rows
+        result.changed += differences.changed[A].num_rows
+        differing = self._comparison.differing(*differences.changed)
         for name, rows in differing.items():
             result.columns[name] = result.columns.get(name, 0) + int(rows.sum())
         if result.repair is not None:
-            result.repair.add(found)
-        self._sample(result, found, differing)
+            result.repair.add(differences)
+        self._sample(result, differences, differing)
 
     def _sample(
-        self, result: TableResult, found: Differences, differing: dict[str, npt.NDArray[np.bool_]]
+        self,
+        result: TableResult,
+        differences: Differences,
+        differing: dict[str, npt.NDArray[np.bool_]],
     ) -> None:
         had = {kind: sum(s["kind"] == kind for s in result.samples) for kind in _KINDS}
-        for kind, rows in zip(_KINDS, (*found.only, found.changed[A]), strict=True):
+        for kind, rows in zip(_KINDS, (*differences.only, differences.changed[A]), strict=True):
             for place in range(min(rows.num_rows, self._request.shown - had[kind])):
                 sample: dict[str, Any] = {"kind": kind}
                 if kind == "changed":
                     names = [n for n, rows_ in differing.items() if rows_[place]]
-                    sample["key"] = self._values(A, found.changed[A], place, self._comparison.key)
-                    sample["a"] = self._values(A, found.changed[A], place, names)
-                    sample["b"] = self._values(B, found.changed[B], place, names)
+                    sample["key"] = self._values(
+                        A, differences.changed[A], place, self._comparison.key
+                    )
+                    sample["a"] = self._values(A, differences.changed[A], place, names)
+                    sample["b"] = self._values(B, differences.changed[B], place, names)
                 else:
                     side = A if kind == "only_in_a" else B
                     key = self._comparison.key or self._comparison.names
@@ -274,8 +300,15 @@ class _Pair:
     def _values(
         self, side: int, rows: pa.Table, place: int, names: list[str] | tuple[str, ...]
     ) -> dict[str, Any]:
-        own = {pair[A].name: pair[side].name for pair in self._comparison.columns}
-        return {name: _shown(rows.column(own[name])[place].as_py()) for name in names}
+        own = {pair[A].name: pair[side] for pair in self._comparison.columns}
+        return {name: self._value(side, own[name], rows, place) for name in names}
+
+    def _value(self, side: int, column: Column, rows: pa.Table, place: int) -> Any:
+        """Return a value as people write it: of an ENUM or a SET, the names."""
+        values = rows.column(column.name).slice(place, 1).combine_chunks()
+        if column.type.kind in (Kind.ENUM, Kind.SET) and values.null_count == 0:
+            values = element_text(self._schemas[side], Field(column, values))
+        return _shown(values[0].as_py())
 
 
 _KINDS: Final = ("only_in_a", "only_in_b", "changed")

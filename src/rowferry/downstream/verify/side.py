@@ -1,4 +1,4 @@
-"""The two sides of a comparison: a database server, or a storage that a changefeed wrote."""
+"""The two sides of a comparison: a database server, or what a changefeed wrote elsewhere."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import pyarrow as pa
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId, TableSchema
 from rowferry.downstream.consume.storage import is_storage, storages
-from rowferry.downstream.rebuild.stored_feed import open_storage
+from rowferry.downstream.rebuild.stored_feed import StoredFeed, open_storage
 from rowferry.downstream.rebuild.table import TablePlan, plan_tables
+from rowferry.downstream.verify.lake import LakeSide, LakeTable, is_lake, lakes
 from rowferry.downstream.verify.views import Views
 from rowferry.errors import BadUri
-from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
-from rowferry.flow.decide.table_filter import is_system_database
+from rowferry.flow.capture.binlog.options import BinlogOptions
 from rowferry.mysql import session
 from rowferry.mysql.catalog import read_tables
+from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.mysql.key_ranges import Chunk, next_chunks, split_chunk
 from rowferry.mysql.range_read import prepare, read_chunk, read_view
 from rowferry.mysql.session import LOGIN_SCHEMES, Connection, Flavour, Login
-from rowferry.spec.option import read_options
+from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.uri import Uri
 
 _CHUNKS_AT_ONCE: Final = 64
@@ -49,6 +50,11 @@ class DatabaseTable:
     def key(self) -> tuple[str, ...]:
         """The columns that name a row."""
         return self.schema.handle_key
+
+    @property
+    def pieces(self) -> int:
+        """How many parts it is read in: its key ranges."""
+        return len(self.chunks)
 
     def read(self, numbers: Sequence[int], wanted: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows of some ranges, these columns of them, in blocks of some MB."""
@@ -94,7 +100,7 @@ class StoredTable:
         return self.plan.key
 
 
-SideTable: TypeAlias = DatabaseTable | StoredTable
+SideTable: TypeAlias = DatabaseTable | StoredTable | LakeTable
 
 
 class DatabaseSide:
@@ -115,21 +121,21 @@ class DatabaseSide:
         """
         self._chunk_rows = chunk_rows
         self.views: Views | None = None
-        self.login = Login.of(uri, read_options(BINLOG_OPTIONS, dict(uri.parameters)))
+        self.login = Login.of(uri, BinlogOptions.read(dict(uri.parameters)))
         with session.connected(self.login) as connection:
             self.facts = session.facts(connection, self.login)
 
     def schemas(self, keeps: Callable[[TableId], bool]) -> dict[TableId, TableSchema]:
         """Return the tables that are kept, by name; those of system databases never."""
         with session.connected(self.login) as connection:
-            found = read_tables(
+            tables = read_tables(
                 connection,
                 self.login,
                 self.facts,
-                lambda name: not is_system_database(name.database) and keeps(name),
+                lambda name: not MYSQL_DIALECT.is_system_database(name.database) and keeps(name),
                 lambda: 0,
             )
-        return {schema.id: schema for schema in found}
+        return {schema.id: schema for schema in tables}
 
     def table(self, schema: TableSchema) -> DatabaseTable:
         """Return a table, not cut yet; one without a usable key is read in one piece."""
@@ -158,9 +164,9 @@ class DatabaseSide:
         last: Chunk | None = None
         while last is None or last.upper is not None:
             after = last.upper if last else None
-            found = next_chunks(connection, login, schema, after, rows, _CHUNKS_AT_ONCE)
-            yield from found
-            last = found[-1]
+            chunks = next_chunks(connection, login, schema, after, rows, _CHUNKS_AT_ONCE)
+            yield from chunks
+            last = chunks[-1]
 
     @property
     def is_tidb(self) -> bool:
@@ -176,16 +182,22 @@ class StorageSide:
 
     is_database = False
 
-    def __init__(self, uri: str, as_of: int | None, config: Path | None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        as_of: int | None,
+        config: Path | None,
+        secrets: SecretSources = NO_STORE,
+    ) -> None:
         """Open the storage.
 
         Raises:
             BadInput: the URI or the configuration cannot be understood, or nothing is there.
         """
-        self._uri, self._config = uri, config
+        self._uri, self._config, self._secrets = uri, config, secrets
         self._as_of = as_of
         self._shown = str(Uri.parse(uri, "storage"))
-        open_storage(uri, config)
+        self._feed()
 
     def schemas(self, keeps: Callable[[TableId], bool]) -> dict[TableId, TableSchema]:
         """Return the tables that are kept, by name."""
@@ -200,29 +212,41 @@ class StorageSide:
         return table
 
     def _plans(self, *names: TableId) -> list[TablePlan]:
-        return plan_tables(open_storage(self._uri, self._config), names, self._as_of)
+        return plan_tables(self._feed(), names, self._as_of)
+
+    def _feed(self) -> StoredFeed:
+        return open_storage(self._uri, self._config, secrets=self._secrets)
 
     def __str__(self) -> str:
         return self._shown
 
 
-Side: TypeAlias = DatabaseSide | StorageSide
+Side: TypeAlias = DatabaseSide | StorageSide | LakeSide
 
 
 def open_side(
-    text: str, chunk_rows: int, as_of: int | None = None, config: Path | None = None
+    text: str,
+    chunk_rows: int,
+    as_of: int | None = None,
+    config: Path | None = None,
+    secrets: SecretSources = NO_STORE,
 ) -> Side:
     """Return the side at a URI.
 
-    `as_of` and `config` are for storages; a database is always read as it is now.
+    `as_of` is for storages and lakes, `config` for storages; a database is always read as it is
+    now. `secrets` is where the values of references come from.
 
     Raises:
         BadInput: it is no side that could be compared.
     """
     uri = Uri.parse(text, "compared side's")
     if uri.scheme in LOGIN_SCHEMES:
-        return DatabaseSide(uri, chunk_rows)
+        options = (BinlogOptions.TABLE,)
+        whole = secrets.resolved_uri(uri, f"{uri.scheme}://{uri.address}", options)
+        return DatabaseSide(whole, chunk_rows)
+    if is_lake(uri.scheme):
+        return LakeSide(text, as_of, secrets)
     if not is_storage(uri.scheme):
-        known = [*LOGIN_SCHEMES, *storages()]
+        known = [*LOGIN_SCHEMES, *storages(), *lakes()]
         raise BadUri(f"{uri}: cannot be compared; known: {', '.join(f'{k}://' for k in known)}")
-    return StorageSide(text, as_of, config)
+    return StorageSide(text, as_of, config, secrets)

@@ -31,20 +31,20 @@ def newest(downstream: DatabaseSide, changefeed: str = "") -> tuple[int, int]:
     whose, values = (" WHERE changefeed = %s", (name,)) if name else ("", ())
     login = downstream.login
     with session.connected(login) as connection:
-        found = session.rows(connection, login, _EXISTS) and session.rows(
+        points = session.rows(connection, login, _EXISTS) and session.rows(
             connection,
             login,
             f"SELECT primary_ts, secondary_ts FROM {TABLE}{whose} "
             "ORDER BY CAST(primary_ts AS UNSIGNED) DESC LIMIT 1",
             values,
         )
-    if not found:
+    if not points:
         by = f" of changefeed {name}" if name else ""
         raise NotSupported(
             f"{downstream} has no sync points{by} (no rows in {TABLE}); set enable-sync-point = "
             "true for the changefeed that writes there, or use --online"
         )
-    return int(found[0][0]), int(found[0][1])
+    return int(points[0][0]), int(points[0][1])
 
 
 def read_at_newest(a: DatabaseSide, b: DatabaseSide, changefeed: str = "") -> tuple[int, int]:

@@ -82,12 +82,12 @@ def open_views(login: Login, facts: ServerFacts, count: int) -> OpenViews:
 
 
 def open_views_at_a_place(
-    login: Login, facts: ServerFacts, count: int
+    login: Login, facts: ServerFacts, count: int, may_lock: bool = True
 ) -> tuple[OpenViews, dict[str, Any]]:
     """Open transactions at one place of the log while others write; returns the place, too.
 
     If the log stands still for no moment, writers are held up for a moment by FLUSH TABLES WITH
-    READ LOCK, where the user may do that; otherwise there is only one view.
+    READ LOCK, where the user may do that and `may_lock` says so; otherwise there is only one view.
 
     Raises:
         SourceUnavailable: not even one view could be had.
@@ -99,7 +99,7 @@ def open_views_at_a_place(
         for used in dict.fromkeys((count, 1)):
             some = connections[:used]
             place = _unlocked(asker, some, login, facts)
-            if place is None and used == count:
+            if place is None and used == count and may_lock:
                 place = _locked(asker, some, login, facts)
             if place is not None:
                 opened.pop_all()

@@ -69,17 +69,17 @@ def groups_of(a: Sums, b: Sums, most_rows: int) -> npt.NDArray[np.int32]:
     differ = (a.counts != b.counts) | (a.sums != b.sums) | (a.mixed != b.mixed)
     groups = np.full(len(differ), EQUAL, np.int32)
     before = np.cumsum(np.where(differ, a.counts + b.counts, 0)) - 1
-    found = np.maximum(before[differ], 0) // max(1, 2 * most_rows)
-    groups[differ] = np.unique(found, return_inverse=True)[1] if differ.any() else found
+    numbers = np.maximum(before[differ], 0) // max(1, 2 * most_rows)
+    groups[differ] = np.unique(numbers, return_inverse=True)[1] if differ.any() else numbers
     return groups
 
 
 def measure(comparison: Comparison, side: int, buckets: int, tables: Iterable[pa.Table]) -> Sums:
     """Sum up the rows of a side that come in."""
-    found = Sums.empty(buckets)
+    sums = Sums.empty(buckets)
     for rows in tables:
-        found.add(*comparison.hashes(side, rows))
-    return found
+        sums.add(*comparison.hashes(side, rows))
+    return sums
 
 
 def pick(
@@ -169,8 +169,8 @@ def compare(comparison: Comparison, a: pa.Table, b: pa.Table) -> Differences:
 
 def _is_once(keys: Hashes) -> npt.NDArray[np.bool_]:
     _, place, times = np.unique(keys, return_inverse=True, return_counts=True)
-    found: npt.NDArray[np.bool_] = times[place] == 1
-    return found
+    is_once: npt.NDArray[np.bool_] = times[place] == 1
+    return is_once
 
 
 def _once(keys: Hashes) -> Hashes:

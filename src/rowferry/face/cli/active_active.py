@@ -10,6 +10,7 @@ import typer
 
 from rowferry.change.table import TableId
 from rowferry.errors import BadFilterRule, BadUri, NoSuchChangefeed
+from rowferry.face.cli.given_address import given_address
 from rowferry.face.cli.output import consoles
 from rowferry.flow.assemble import sink_traits
 from rowferry.flow.decide.table_filter import named_by
@@ -17,12 +18,17 @@ from rowferry.flow.sink.mysql.emulation import triggers
 from rowferry.flow.sink.mysql.options import read_settings
 from rowferry.flow.sink.mysql.progress_table import forget, waited_for
 from rowferry.flow.sink.mysql.session import Session, StatementRefused, connect
+from rowferry.registry import SINKS
+from rowferry.secrets.environment import sources_of_environment
 from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
 from rowferry.spec.uri import Uri
 
 app = typer.Typer(help="The active-active mode: triggers, and who is waited for by a purge.")
 
-SinkUri = Annotated[str, typer.Option(help="The database that changefeeds write to: mysql://…")]
+SinkUri = Annotated[
+    str,
+    typer.Option(callback=given_address, help="The database that changefeeds write to: mysql://…"),
+]
 
 
 @app.command("prepare")
@@ -81,6 +87,8 @@ def _connected(sink_uri: str) -> Iterator[Session]:
     uri = Uri.parse(sink_uri, "sink")
     if not sink_traits(uri.scheme).keeps_newest:
         raise BadUri(f"{uri}: only MySQL, MariaDB and TiDB have progress tables; name one of them")
+    known = SINKS.load(uri.scheme).TABLES
+    uri = sources_of_environment().resolved_uri(uri, "--sink-uri", known)
     spec = ChangefeedSpec("none", Uri.parse(NO_PLACE, "source"), uri)
     session = connect(read_settings(spec).login)
     try:

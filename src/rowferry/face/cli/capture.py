@@ -15,8 +15,8 @@ COLUMNS = ("id", "is-owner", "address", "cluster-id")
 @connected
 def list_(server: Client, out: Printer) -> None:
     """List the servers that are alive."""
-    found = server.get(*API, "captures")["items"] or ()
-    items = [{name: item[name.replace("-", "_")] for name in COLUMNS} for item in found]
+    captures = server.get(*API, "captures")["items"] or ()
+    items = [{name: item[name.replace("-", "_")] for name in COLUMNS} for item in captures]
     if out.as_json:
         out.value(items)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -18,34 +19,29 @@ from rowferry.face.cli.changefeed_forms import (
     list_item,
     query_form,
     raise_if_wrong,
+    reported_error,
     show,
     show_check,
     show_list,
-    told_error,
+    show_sample,
 )
-from rowferry.face.cli.client import API, Client, connected, known_changefeeds
-from rowferry.face.cli.given_address import given_address
-from rowferry.face.cli.output import CAUGHT_UP_MS, FeedView, Printer
+from rowferry.face.cli.client import API, OURS, Client, Id, connected
+from rowferry.face.cli.given_address import given_address, given_meta
+from rowferry.face.cli.output import CAUGHT_UP_MS, Printer
+from rowferry.face.cli.progress.feed_view import FeedView
+from rowferry.face.cli.quarantine import app as quarantine
+from rowferry.face.cli.resnapshot import resnapshot
+from rowferry.face.cli.secret_options import SecretKeyFile, given_keys
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.tso import commit_ts_now
 from rowferry.spec.config_file import inline_rule_files, read_config
 from rowferry.spec.uri import Uri
 
-OURS: Final = ("api", "rowferry")
 _WATCH_EVERY_S: Final = 1.0
 _HIDDEN_STATES: Final = ("finished", "removed")
 
 app = typer.Typer(help="Create changefeeds on a server, watch and change them.")
 
-Id = Annotated[
-    str,
-    typer.Option(
-        "-c",
-        "--changefeed-id",
-        help="The changefeed's name",
-        autocompletion=known_changefeeds,
-    ),
-]
 Wait = Annotated[
     bool, typer.Option("--wait", help="Watch it until snapshots are done and it caught up")
 ]
@@ -117,15 +113,15 @@ def create(
         "target_ts": target_ts or 0,
         "replica_config": settings,
     }
-    found = server.post(*OURS, "changefeeds", "check", body=wanted)
-    raise_if_wrong(found)
-    for notice in found.get("notices", ()):
+    check = server.post(*OURS, "changefeeds", "check", body=wanted)
+    raise_if_wrong(check)
+    for notice in check.get("notices", ()):
         out.note(notice)
     if dry_run:
-        show_check(out, found)
+        show_check(out, check)
         return
     made = server.post(*API, "changefeeds", body=wanted)
-    eligible, ineligible = len(found["tables"]), len(found["ineligible"])
+    eligible, ineligible = len(check["tables"]), len(check["ineligible"])
     out.text(
         f"Create changefeed successfully!\nID: {made['id']}\nInfo: {line(made)}\n"
         f"IneligibleTablesCount: {ineligible}\nEligibleTablesCount: {eligible}\n"
@@ -146,8 +142,8 @@ def list_(
 ) -> None:
     """List changefeeds with their state and how far they are."""
     if out.as_json:
-        found = server.get(*API, "changefeeds", **({"state": "all"} if every else {}))
-        out.value([list_item(item) for item in found["items"] or ()])
+        answer = server.get(*API, "changefeeds", **({"state": "all"} if every else {}))
+        out.value([list_item(item) for item in answer["items"] or ()])
         return
     feeds = server.get(*OURS, "overview")["changefeeds"]
     show_list(out, [feed for feed in feeds if every or feed["state"] not in _HIDDEN_STATES])
@@ -165,20 +161,60 @@ def query(
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay and show its progress, until Ctrl-C")
     ] = False,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Only the last changes that it has delivered")
+    ] = False,
 ) -> None:
     """Tell all that is known about a changefeed."""
+    if sample:
+        show_sample(out, server.get(*OURS, "changefeeds", changefeed_id, "sample"))
+        return
     if watch:
         _watch(server, out, changefeed_id, until_caught_up=False)
         return
     if simple:
         items = server.get(*API, "changefeeds", state="all")["items"] or ()
-        found = next((item for item in items if item["id"] == changefeed_id), None)
-        if found is None:
+        own_item = next((item for item in items if item["id"] == changefeed_id), None)
+        if own_item is None:
             server.get(*API, "changefeeds", changefeed_id)  # the server says it in its words
             raise ServerError(f"changefeed {changefeed_id!r} came between two requests; ask again")
-        show(out, found)
+        show(out, own_item)
         return
-    show(out, query_form(server.get(*API, "changefeeds", changefeed_id)))
+    form = query_form(server.get(*API, "changefeeds", changefeed_id))
+    seen = server.get(*OURS, "changefeeds", changefeed_id)
+    form |= {key: seen.get(key) for key in ("position", "kept_ms", "owner", "table_counts")}
+    show(out, form)
+
+
+@app.command("log")
+@connected
+def log(
+    server: Client,
+    out: Printer,
+    changefeed_id: Id,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many lines")] = 100,
+) -> None:
+    """Tell the last lines that servers logged about a changefeed, newest first."""
+    lines = server.get(*OURS, "changefeeds", changefeed_id, "log", limit=str(limit))["lines"]
+    out.table(
+        ("time", "level", "server", "message"),
+        [(_at(e["at"]), e["level"], e["server"], e["message"]) for e in lines],
+    )
+
+
+@app.command("schema-changes")
+@connected
+def schema_changes(server: Client, out: Printer, changefeed_id: Id) -> None:
+    """Tell the last schema changes that a changefeed delivered, newest first."""
+    changes = server.get(*OURS, "changefeeds", changefeed_id)["schema_changes"]
+    out.table(
+        ("time", "commit_ts", "table", "kind", "statement"),
+        [(_at(c["at"]), c["commit_ts"], c["table"], c["kind"], c["query"]) for c in changes],
+    )
+
+
+def _at(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).isoformat(" ", "milliseconds")
 
 
 @app.command("pause")
@@ -250,11 +286,11 @@ def update(
     if config:
         body["replica_config"] = _settings(config)
     old = server.get(*OURS, "changefeeds", changefeed_id)
-    found = changes(old, body)
-    if not found:
+    diff = changes(old, body)
+    if not diff:
         out.text("changefeed config is the same with the old one, do nothing\n")
         return
-    out.text("Diff of changefeed config:\n" + "".join(f"{one}\n" for one in found))
+    out.text("Diff of changefeed config:\n" + "".join(f"{one}\n" for one in diff))
     question = "Could you agree to apply changes above to changefeed [Y/N]"
     if not no_confirm and not _agreed(question):
         out.text("No update to changefeed.\n")
@@ -265,17 +301,58 @@ def update(
 
 @app.command("remove")
 @connected
-def remove(server: Client, out: Printer, changefeed_id: Id) -> None:
+def remove(
+    server: Client,
+    out: Printer,
+    changefeed_id: Id,
+    local: Annotated[
+        bool, typer.Option("--local", help="One that `rowferry run` made here; asks no server")
+    ] = False,
+    meta: Annotated[
+        str | None,
+        typer.Option(
+            callback=given_meta,
+            help="With --local: its meta database; default: sqlite:///.rowferry/<changefeed id>.db",
+        ),
+    ] = None,
+    secret_key_file: SecretKeyFile = None,
+) -> None:
     """Stop a changefeed and forget it; what it wrote stays."""
+    if meta and not local:
+        raise BadOption("--meta is for --local: a server knows its own meta database")
+    if local:
+        _remove_local(out, changefeed_id, meta, secret_key_file)
+        return
     items = server.get(*API, "changefeeds", state="all")["items"] or ()
     if not any(item["id"] == changefeed_id for item in items):
         out.text(f"Changefeed not found.\nID: {changefeed_id}\n")
         return
-    found = server.get(*API, "changefeeds", changefeed_id)
+    feed = server.get(*API, "changefeeds", changefeed_id)
     server.delete(*API, "changefeeds", changefeed_id)
     out.text(
         f"Changefeed remove successfully.\nID: {changefeed_id}\n"
-        f"CheckpointTs: {found['checkpoint_ts']}\nSinkURI: {found['sink_uri']}\n"
+        f"CheckpointTs: {feed['checkpoint_ts']}\nSinkURI: {feed['sink_uri']}\n"
+    )
+
+
+def _remove_local(
+    out: Printer, changefeed: str, meta: str | None, secret_key_file: str | None
+) -> None:
+    # Imported here: other commands ask a server, and need no stages.
+    from rowferry.control.operator.local_removal import remove_local
+    from rowferry.face.cli.run import WORK_DIR
+    from rowferry.secrets.environment import sources_of_environment
+    from rowferry.spec.changefeed_id import check_changefeed_id
+
+    name = check_changefeed_id(changefeed)
+    url = meta or f"sqlite:///{WORK_DIR.absolute() / (name + '.db')}"
+    removed = remove_local(url, name, given_keys(secret_key_file), sources_of_environment())
+    if removed is None:
+        out.text(f"Changefeed not found.\nID: {changefeed}\n")
+        return
+    out.text(
+        f"Changefeed remove successfully.\nID: {changefeed}\n"
+        f"CheckpointTs: {removed.watermark}\nSinkURI: {removed.spec.sink}\n"
     )
 
 
@@ -328,15 +405,21 @@ def tables(
     path = (*OURS, "changefeeds", changefeed_id)
     body = {"add": add} if add else {"drop": drop}
     page = server.post(*path, "tables", body=body) if add or drop else server.get(*path)
-    found = {
+    rules_and_tables = {
         "rules": (page["config"].get("filter") or {}).get("rules", ["*.*"]),
         "captured": page["captured"],
     }
     if out.as_json:
-        out.value(found)
+        out.value(rules_and_tables)
     else:
-        rows = [("rule", rule) for rule in found["rules"]]
-        out.table(("what", "name"), rows + [("captured", name) for name in found["captured"]])
+        rows = [("rule", rule) for rule in rules_and_tables["rules"]]
+        out.table(
+            ("what", "name"), rows + [("captured", name) for name in rules_and_tables["captured"]]
+        )
+
+
+app.command("resnapshot")(resnapshot)
+app.add_typer(quarantine, name="quarantine")
 
 
 @app.command("statistics")
@@ -419,7 +502,7 @@ def _watch(server: Client, out: Printer, changefeed: str, until_caught_up: bool)
                 break
             stop.wait(_WATCH_EVERY_S)
     if seen and seen["state"] == "failed":
-        raise told_error(seen.get("error"))
+        raise reported_error(seen.get("error"))
 
 
 def _caught_up(seen: Mapping[str, Any]) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from rowferry.errors import RowferryError, ServerError, from_text
 from rowferry.face.cli.output import Printer
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+
+_IMAGES: Final = ("key", "before", "after")
 
 
 def line(value: Any) -> str:
@@ -18,13 +20,32 @@ def line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def show(out: Printer, found: Mapping[str, Any]) -> None:
+def show(out: Printer, answer: Mapping[str, Any]) -> None:
     """Print an answer: its JSON, or a line for each key."""
     if out.as_json:
-        out.value(found)
+        out.value(answer)
     else:
-        rows = [(k, line(v) if isinstance(v, dict | list) else v) for k, v in found.items()]
+        rows = [(k, line(v) if isinstance(v, dict | list) else v) for k, v in answer.items()]
         out.table(("key", "value"), rows)
+
+
+def show_sample(out: Printer, answer: Mapping[str, Any]) -> None:
+    """Print the last changes of a changefeed, newest first."""
+    if out.as_json:
+        out.value(answer)
+        return
+    if not answer["changes"]:
+        out.note(answer["message"])
+        return
+    rows = [
+        (one["commit_ts"], one["table"], one["op"], *(_image(one[k]) for k in _IMAGES))
+        for one in answer["changes"]
+    ]
+    out.table(("commit_ts", "table", "op", *_IMAGES), rows)
+
+
+def _image(image: Mapping[str, Any] | None) -> str | None:
+    return None if image is None else line(image)
 
 
 def list_item(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,23 +59,23 @@ def list_item(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": item["id"], "keyspace": item["keyspace"], "summary": summary}
 
 
-def query_form(found: Mapping[str, Any]) -> dict[str, Any]:
+def query_form(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer of the API in the form of TiCDC's command, with the source beside it."""
     keys = (
         "upstream_id id keyspace sink_uri source_uri config create_time start_ts resolved_ts "
         "target_ts checkpoint_ts checkpoint_time state error creator_version task_status"
     ).split()
     form = {
-        key: found.get(key)
+        key: answer.get(key)
         for key in keys
-        if key not in ("error", "task_status") or found.get(key) is not None
+        if key not in ("error", "task_status") or answer.get(key) is not None
     }
     return {"checkpoint_tso" if k == "checkpoint_ts" else k: v for k, v in form.items()}
 
 
 def show_list(out: Printer, feeds: Sequence[Mapping[str, Any]]) -> None:
     """Print changefeeds as a table; on a terminal errors follow it, where they have room."""
-    columns = ["id", "state", "lag", "rows/s", "tables", "owner", "from", "to"]
+    columns = ["id", "state", "phase", "lag", "rows/s", "tables", "owner", "from", "to"]
     rows = [_list_row(feed) for feed in feeds]
     if not out.out.is_terminal:
         out.table(
@@ -73,6 +94,7 @@ def _list_row(feed: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         feed["id"],
         feed["state"],
+        _phase(feed),
         None if lag_ms is None else f"{lag_ms / 1000:.1f} s",
         f"{feed.get('rows_per_s') or 0:,.0f}",
         feed.get("tables"),
@@ -82,11 +104,19 @@ def _list_row(feed: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
+def _phase(feed: Mapping[str, Any]) -> str | None:
+    """Return what a running changefeed does: `log`, or `snapshot 41%`."""
+    snapshot = feed.get("snapshot")
+    if feed.get("phase") != "snapshot" or not snapshot:
+        return feed.get("phase")
+    return f"snapshot {100 * snapshot['done'] // max(snapshot['all'], 1)}%"
+
+
 def _place(uri: str) -> str:
     """Return the part of a URI that says where: `query` shows the whole."""
-    found = Uri.parse(uri, "")
-    path = found.path.rstrip("/")
-    return str(replace(found, user="", password="", path=path, parameters=()))
+    parsed = Uri.parse(uri, "")
+    path = parsed.path.rstrip("/")
+    return str(replace(parsed, user="", password="", path=path, parameters=()))
 
 
 def _error_words(feed: Mapping[str, Any]) -> str | None:
@@ -94,24 +124,24 @@ def _error_words(feed: Mapping[str, Any]) -> str | None:
     return f"[{error['code']}] {error['message']}" if error else None
 
 
-def show_check(out: Printer, found: Mapping[str, Any]) -> None:
+def show_check(out: Printer, check: Mapping[str, Any]) -> None:
     """Print what a dry run found."""
     if out.as_json:
-        out.value(found)
+        out.value(check)
         return
-    rows = [("captured", table, found["outputs"].get(table)) for table in found["tables"]]
-    rows += [("left out", table, "it has no usable key") for table in found["ineligible"]]
-    rows += [("rule", None, words) for words in found["rules"]]
+    rows = [("captured", table, check["outputs"].get(table)) for table in check["tables"]]
+    rows += [("left out", table, "it has no usable key") for table in check["ineligible"]]
+    rows += [("rule", None, words) for words in check["rules"]]
     out.table(("what", "name", "details"), rows)
 
 
-def raise_if_wrong(found: Mapping[str, Any]) -> None:
+def raise_if_wrong(check: Mapping[str, Any]) -> None:
     """Raise what a dry run found wrong, where it did."""
-    if not found["ok"]:
-        raise told_error(found.get("error"))
+    if not check["ok"]:
+        raise reported_error(check.get("error"))
 
 
-def told_error(form: Mapping[str, Any] | None) -> RowferryError:
+def reported_error(form: Mapping[str, Any] | None) -> RowferryError:
     """Return the error that a server tells, as the one that it was."""
     words = str((form or {}).get("message") or "no reason was given")
     code = str((form or {}).get("code") or "")
@@ -148,10 +178,10 @@ def changes(old: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:
 
 
 def _flat(config: Mapping[str, Any], lead: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{lead}{key}.")
+            flat |= _flat(value, f"{lead}{key}.")
         else:
-            found[f"{lead}{key}"] = value
-    return found
+            flat[f"{lead}{key}"] = value
+    return flat

@@ -17,11 +17,18 @@ from rowferry.downstream.storage_check.check import check_storage
 from rowferry.downstream.storage_check.expected import expected_of
 from rowferry.downstream.storage_check.listing import Listing
 from rowferry.downstream.storage_check.rules import Rule, StorageFindings
+from rowferry.face.cli.given_address import given_address
 from rowferry.face.cli.output import consoles, counted, size
+from rowferry.secrets.environment import sources_of_environment
 
 
 def check_storage_command(
-    uri: Annotated[str, typer.Argument(help="Where a changefeed wrote, e.g. file:///data/changes")],
+    uri: Annotated[
+        str,
+        typer.Argument(
+            callback=given_address, help="Where a changefeed wrote, e.g. file:///data/changes"
+        ),
+    ],
     protocol: Annotated[
         str, typer.Option(help="csv, canal-json or parquet; default: as files are named")
     ] = "",
@@ -32,7 +39,7 @@ def check_storage_command(
 ) -> None:
     """Check every path, index, metadata, schema and data file; exit code 1 if a rule is broken."""
     out, err = consoles()
-    feed = open_storage(uri, config, protocol)
+    feed = open_storage(uri, config, protocol, sources_of_environment())
     with Progress(
         TextColumn("checking"),
         BarColumn(),
@@ -86,8 +93,8 @@ def _summary(findings: StorageFindings) -> Text:
     if not findings.failed:
         return Text.assemble(words, ("no violation", "bold green"))
     rules = sum(1 for rule in findings.counts if rule.fails)
-    told = f"{counted(findings.failed, 'violation')} of {counted(rules, 'rule')}"
-    return Text.assemble(words, (told, "bold red"))
+    verdict = f"{counted(findings.failed, 'violation')} of {counted(rules, 'rule')}"
+    return Text.assemble(words, (verdict, "bold red"))
 
 
 def _by_rule(findings: StorageFindings) -> list[tuple[Rule, int]]:

@@ -32,6 +32,7 @@ from rowferry.errors import (
     ServerUnavailable,
     from_text,
 )
+from rowferry.face.cli.given_address import given_secret
 from rowferry.face.cli.output import Printer
 
 API: Final = ("api", "v2")
@@ -79,8 +80,8 @@ class Client:
         self._lead = urlsplit(self.address).path
         self._headers = _headers(access)
 
-    def get(self, *path: str, **query: str) -> Any:
-        """Return the JSON of a GET; `path` are its segments."""
+    def get(self, *path: str, **query: str | Sequence[str]) -> Any:
+        """Return the JSON of a GET; `path` are its segments, a list in `query` comes repeated."""
         return self._ask("GET", path, None, query)
 
     def post(self, *path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -104,10 +105,10 @@ class Client:
         method: str,
         path: tuple[str, ...],
         body: Mapping[str, Any] | None,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, str | Sequence[str]] | None = None,
     ) -> Any:
         url = self._lead + "/" + "/".join(quote(part, safe="") for part in path)
-        url += f"?{urlencode(query)}" if query else ""
+        url += f"?{urlencode(query, doseq=True)}" if query else ""
         headers = dict(self._headers)
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -129,15 +130,15 @@ class Client:
 
     def _judged(self, status: int, data: bytes) -> Any:
         try:
-            found = json.loads(data) if data else None
+            answer = json.loads(data) if data else None
         except ValueError as err:
             if status < 300:
                 words = f"{self.address} did not answer with JSON: {_start(data)}"
                 raise ServerError(words) from err
-            found = None
+            answer = None
         if status < 300:
-            return found
-        words = str(found.get("error_msg", "")) if isinstance(found, Mapping) else _start(data)
+            return answer
+        words = str(answer.get("error_msg", "")) if isinstance(answer, Mapping) else _start(data)
         if status == 401:
             raise AccessDenied(
                 f"{self.address} refuses: give --token, or --user and --password, that it knows"
@@ -239,10 +240,12 @@ _FLAGS: Final[dict[str, Any]] = {
         str | None, typer.Option(help="Log in as; or ROWFERRY_USER", rich_help_panel=_PANEL)
     ],
     "password": Annotated[
-        str | None, typer.Option(help="Better: ROWFERRY_PASSWORD", rich_help_panel=_PANEL)
+        str | None,
+        typer.Option(help="Or ROWFERRY_PASSWORD, or a reference", rich_help_panel=_PANEL),
     ],
     "token": Annotated[
-        str | None, typer.Option(help="Better: ROWFERRY_TOKEN", rich_help_panel=_PANEL)
+        str | None,
+        typer.Option(help="Or ROWFERRY_TOKEN, or a reference", rich_help_panel=_PANEL),
     ],
     "output": Annotated[
         str | None,
@@ -255,11 +258,18 @@ _FLAGS: Final[dict[str, Any]] = {
 _KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
 
 
-def connected(function: Callable[..., None]) -> Callable[..., None]:
+_CLIENT_KEY: Final = Annotated[
+    Path | None,
+    typer.Option("--client-key", help="The certificate's key, PEM", rich_help_panel=_PANEL),
+]
+
+
+def connected(function: Callable[..., None], own_key: bool = False) -> Callable[..., None]:
     """Return a command with the flags of all; `function` gets a Client and a Printer first.
 
     A flag wins over the same one before the subcommand (`rowferry cli --server …`), and that over
-    the environment.
+    the environment. `own_key`: the command itself has a flag `--key`, and the key of our
+    certificate is called `--client-key`.
     """
     own = list(inspect.signature(function, eval_str=True).parameters.values())[2:]
 
@@ -271,7 +281,8 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
         with closing(Client(_access(chosen))) as client:
             function(client, printer, **given)
 
-    return _with_flags(command, own, function.__name__, function.__doc__)
+    flags = {"key": _CLIENT_KEY} if own_key else {}
+    return _with_flags(command, own, function.__name__, function.__doc__, instead=flags)
 
 
 def with_access(function: Callable[..., None]) -> Callable[..., None]:
@@ -316,10 +327,12 @@ def _with_flags(
     name: str,
     doc: str | None,
     names: Sequence[str] = tuple(_FLAGS),
+    instead: Mapping[str, Any] | None = None,
 ) -> Callable[..., None]:
     context = inspect.Parameter("context", _KEYWORD, annotation=typer.Context)
     own = [p.replace(kind=_KEYWORD) for p in own]
-    flags = [inspect.Parameter(n, _KEYWORD, default=None, annotation=_FLAGS[n]) for n in names]
+    known = {**_FLAGS, **(instead or {})}
+    flags = [inspect.Parameter(n, _KEYWORD, default=None, annotation=known[n]) for n in names]
     every = [context, *own, *flags]
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in every}
@@ -345,6 +358,18 @@ def _access(chosen: Mapping[str, Any]) -> Access:
         cert=chosen["cert"],
         key=chosen["key"],
         user=user or "",
-        password=text("password"),
-        token=token or "",
+        password=given_secret(text("password"), "--password"),
+        token=given_secret(token or "", "--token"),
     )
+
+
+OURS: Final = ("api", "rowferry")
+Id = Annotated[
+    str,
+    typer.Option(
+        "-c",
+        "--changefeed-id",
+        help="The changefeed's name",
+        autocompletion=known_changefeeds,
+    ),
+]

@@ -19,8 +19,11 @@ from rowferry.downstream.consume.arrival import Arrival, ArrivedRow, ArrivedStat
 from rowferry.downstream.consume.checks import ConsumeFindings
 from rowferry.downstream.consume.consumer import ConsumeOutcome, ConsumeRequest, Taker, consume
 from rowferry.errors import BadOption
+from rowferry.face.cli.given_address import given_address
 from rowferry.face.cli.output import PLAIN_EVERY_S, consoles
 from rowferry.face.cli.signals import stop_on_signal
+from rowferry.secrets.environment import sources_of_environment
+from rowferry.secrets.sources import SecretSources
 from rowferry.spec.uri import Uri
 
 if TYPE_CHECKING:
@@ -33,7 +36,8 @@ def consume_command(
     sink_uri: Annotated[
         str,
         typer.Argument(
-            help="Where a changefeed wrote: kafka://HOST:PORT/topic?protocol=…, file://…, s3://…"
+            callback=given_address,
+            help="Where a changefeed wrote: kafka://HOST:PORT/topic?protocol=…, file://…, s3://…",
         ),
     ],
     config: Annotated[
@@ -46,7 +50,10 @@ def consume_command(
     ] = None,
     apply: Annotated[
         str | None,
-        typer.Option(help="Apply to this database: mysql://<user>:<password>@<host>:<port>/"),
+        typer.Option(
+            callback=given_address,
+            help="Apply to this database: mysql://<user>:<password>@<host>:<port>/",
+        ),
     ] = None,
     until: Annotated[
         str | None,
@@ -72,17 +79,20 @@ def consume_command(
         until_ts=until_ts,
         until_end=until == "end",
     )
-    prints = _prints(print_, apply)
+    prints, secrets = _prints(print_, apply), sources_of_environment()
 
-    with ExitStack() as held, stop_on_signal() as stop:
+    def answer() -> None:
+        err.print("stopping; again to stop now", markup=False)
+
+    with ExitStack() as held, stop_on_signal(answer) as stop:
 
         def takers(findings: ConsumeFindings) -> Iterable[Taker]:
             if prints:
                 yield _Printer(out)
             if apply is not None:
-                yield held.enter_context(closing(_applier(apply, findings)))
+                yield held.enter_context(closing(_applier(apply, findings, secrets)))
 
-        outcome = consume(request, takers, stop, _Progress(err).tell)
+        outcome = consume(request, takers, stop, _Progress(err).tell, secrets)
     for note in outcome.notes:
         err.print(f"note: {note}", markup=False, soft_wrap=True)
     for words in outcome.findings.samples:
@@ -92,12 +102,13 @@ def consume_command(
         raise typer.Exit(1)
 
 
-def _applier(uri: str, findings: ConsumeFindings) -> Applier:
+def _applier(uri: str, findings: ConsumeFindings, secrets: SecretSources) -> Applier:
     # Imported here: its library comes with an extra, which who only reads need not have.
     from rowferry.downstream.consume.apply import Applier
     from rowferry.downstream.consume.mysql_target import MySqlTarget
 
-    return Applier(MySqlTarget(Uri.parse(uri, "--apply")), findings)
+    target = secrets.resolved_uri(Uri.parse(uri, "--apply"), "--apply")
+    return Applier(MySqlTarget(target), findings)
 
 
 def _commit_ts(option: str, text: str | None, words: tuple[str, ...]) -> int | None:
@@ -116,10 +127,10 @@ def _prints(asked: str | None, apply: str | None) -> bool:
 
 
 def _summary(outcome: ConsumeOutcome) -> str:
-    found = outcome.findings
+    findings = outcome.findings
     words = (
-        f"{found.rows:,} rows, {found.schema_changes:,} schema changes, {found.repeats:,} repeats, "
-        f"{found.violations:,} violations"
+        f"{findings.rows:,} rows, {findings.schema_changes:,} schema changes, "
+        f"{findings.repeats:,} repeats, {findings.violations:,} violations"
     )
     if outcome.waiting:
         words += f"; {outcome.waiting:,} changes wait for a watermark"

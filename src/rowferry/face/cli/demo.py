@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -23,6 +25,7 @@ from rowferry.control.feed.loop import StepResult
 from rowferry.control.feed.service import PreparedFeed, RunListener, RunSettings, prepare, run
 from rowferry.control.feed.supervise import Until
 from rowferry.downstream.rebuild.stored_feed import reopen
+from rowferry.downstream.verify.lake import LakeSide
 from rowferry.errors import RowferryError
 from rowferry.face.cli.output import consoles, size
 from rowferry.face.cli.warm import compile_kernels
@@ -66,6 +69,14 @@ class _Meter:
         self.phase = words
 
 
+@dataclass(frozen=True)
+class DemoLake:
+    """A table of the lake, and what was read from it."""
+
+    place: Path
+    rows: pa.Table
+
+
 def demo_command(
     folder: Annotated[
         Path, typer.Option(help="Where everything goes; emptied first if it was a demo's")
@@ -94,8 +105,11 @@ def demo_command(
             )
             meter = _run_feed(out, ready, folder, store, bank, mixed, seconds)
             comparison = _verify(out, ready, store, [bank.table, mixed.table])
+            lake = _lake(out, cluster.master_address, folder, bank)
+            total = bank.total(store)
     _show_files(out, files)
     _show_figures(out, meter, comparison.equal)
+    _show_lake(out, lake, bank.table, total)
     if not comparison.same:
         for line in str(comparison).splitlines():
             out.print(line, style="red", markup=False, soft_wrap=True)
@@ -174,8 +188,8 @@ def _wait(out: Console, meter: _Meter, words: str, done: Callable[[], bool]) -> 
             if meter.error is not None:
                 raise meter.error
             if time.monotonic() > deadline:
-                told = f"; last fault: {meter.faults[-1]}" if meter.faults else ""
-                raise RowferryError(f"{words}: not done after {_PATIENCE_S:.0f} s{told}")
+                last_fault = f"; last fault: {meter.faults[-1]}" if meter.faults else ""
+                raise RowferryError(f"{words}: not done after {_PATIENCE_S:.0f} s{last_fault}")
             progress.update(task, description=f"{words} ({meter.phase}, {meter.rows:,} rows)")
             time.sleep(0.1)
 
@@ -231,6 +245,21 @@ def _verify(
     return verify_stored(reopen(ready.spec), store, tables)
 
 
+def _lake(out: Console, master: str, folder: Path, bank: Bank) -> DemoLake:
+    """Deliver the bank's table once more, as a Delta table, and read that."""
+    place = folder.absolute() / "lake"
+    config = folder / "lake.toml"
+    config.write_text(f'[filter]\nrules = ["{bank.table}"]\n')
+    ready = prepare(f"range://{master}", f"delta+file://{place}", config, "demo-lake")
+    settings = RunSettings(f"sqlite:///{folder.absolute() / 'meta.db'}", folder.absolute())
+    run(ready, settings, Until(caught_up=True), threading.Event(), RunListener())
+    _say(out, f"{bank.table} is a Delta table, too")
+    side = LakeSide(f"delta+file://{place}", None)
+    table = side.table(side.schemas(lambda name: name == bank.table)[bank.table])
+    rows = pa.concat_tables(table.read(range(table.pieces), ["id", "owner", "balance"]))
+    return DemoLake(place / bank.table.database / bank.table.table, rows)
+
+
 # --- what there is to see ------------------------------------------------------------------------
 
 
@@ -253,6 +282,22 @@ def _show_files(out: Console, files: Path) -> None:
         shown = "\n".join(line[:110] for line in lines[:4]) + ("\n…" if len(lines) > 4 else "")
         out.print(f"\n[bold]{kind}[/bold] [dim]{path.relative_to(files)}[/dim]", soft_wrap=True)
         out.print(Syntax(shown, "json" if path.suffix == ".json" else "text"))
+
+
+def _show_lake(out: Console, lake: DemoLake, table: TableId, total: int) -> None:
+    out.print(f"\n[bold]lake table[/bold] [dim]{lake.place}[/dim]", soft_wrap=True)
+    first = lake.rows.sort_by("id").slice(0, 3)
+    shown = Table(*first.column_names, box=None, padding=(0, 2))
+    for row in first.to_pylist():
+        shown.add_row(*map(str, row.values()))
+    out.print(shown)
+    balance = pc.sum(lake.rows.column("balance")).as_py()
+    words = f"{lake.rows.num_rows:,} rows; the balances of {table} are {balance:,}"
+    if balance != total:
+        out.print(f"{words}, and in the store {total:,}", style="bold red")
+        raise typer.Exit(1)
+    out.print(f"{words}, as in the store. Read it yourself:")
+    out.print(f'  deltalake.DeltaTable("{lake.place}")', markup=False, soft_wrap=True)
 
 
 def _branch(tree: Tree, folder: Path, depth: int, most: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""`rowferry meta`: back up, restore, migrate and check the meta database."""
+"""`rowferry meta`: back up, restore, migrate and check the meta database, and its keys."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rowferry.face.cli.given_address import given_address
+from rowferry.errors import BadOption
+from rowferry.face.cli.given_address import given_meta
 from rowferry.face.cli.output import Printer
+from rowferry.face.cli.secret_options import SecretKeyFile, given_keys
+
+if TYPE_CHECKING:
+    from rowferry.spec.sealing import SecretKeys
 
 app = typer.Typer(
-    name="meta", help="The meta database: backup, restore, migrate, check.", no_args_is_help=True
+    name="meta",
+    help="The meta database: backup, restore, migrate, check, keys.",
+    no_args_is_help=True,
 )
 
 Meta = Annotated[
     str,
     typer.Option(
         envvar="ROWFERRY_META",
-        callback=given_address,
+        callback=given_meta,
         help="The meta database: sqlite:///path, mysql://…, mariadb://… or postgresql://…",
     ),
 ]
@@ -35,17 +42,20 @@ DEFAULT = "sqlite:///.rowferry/meta.db"
 def backup_command(
     file: Annotated[Path, typer.Argument(help="A new file, e.g. meta.jsonl.gz")],
     meta: Meta = DEFAULT,
+    secret_key_file: SecretKeyFile = None,
 ) -> None:
     """Write all that is stored, as it is at one moment, to a file; servers may go on.
 
-    The file holds the passwords of sources and sinks: only its owner can read it.
+    Passwords of sources and sinks are in it as the database has them, encrypted or not: only its
+    owner can read it.
     """
     from rowferry.control.store.backup import back_up
 
-    found = back_up(meta, file, time.time())
+    keys = given_keys(secret_key_file)
+    backup = back_up(meta, file, time.time())
     Printer("table").text(
-        f"{file}: {found.changefeeds} changefeeds, {found.rows} rows, schema version "
-        f"{found.schema}\n"
+        f"{file}: {backup.changefeeds} changefeeds, {backup.rows} rows, schema version "
+        f"{backup.schema}\n{_needed(backup.keys, keys)}"
     )
 
 
@@ -53,6 +63,7 @@ def backup_command(
 def restore_command(
     file: Annotated[Path, typer.Argument(help="A file that `backup` wrote")],
     meta: Meta = DEFAULT,
+    secret_key_file: SecretKeyFile = None,
 ) -> None:
     """Fill an empty database, of any kind, from a backup; those who ran changefeeds are fenced.
 
@@ -60,10 +71,23 @@ def restore_command(
     """
     from rowferry.control.store.backup import restore
 
-    found = restore(meta, file, time.time())
-    taken = datetime.fromtimestamp(found.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    keys = given_keys(secret_key_file)
+    backup = restore(meta, file, time.time())
+    taken = datetime.fromtimestamp(backup.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     Printer("table").text(
-        f"{file}: {found.changefeeds} changefeeds, {found.rows} rows, as of {taken}\n"
+        f"{file}: {backup.changefeeds} changefeeds, {backup.rows} rows, as of {taken}\n"
+        + _needed(backup.keys, keys)
+    )
+
+
+def _needed(used: tuple[str, ...], keys: SecretKeys | None) -> str:
+    """Return a line about the keys that are needed and not here; empty: none is."""
+    missing = [one for one in used if keys is None or not keys.holds(one)]
+    if not missing:
+        return ""
+    return (
+        f"its secrets are encrypted with key {', '.join(missing)}: keep the key file apart from "
+        "the backup, and give it to servers by --secret-key-file\n"
     )
 
 
@@ -76,17 +100,22 @@ def migrate_command(meta: Meta = DEFAULT) -> None:
         before = database.version()
         database.migrate()
         after = database.version()
-    told = f"schema version {after}" if before == after else f"{before or 'empty'} -> {after}"
-    Printer("table").text(f"{database.name}: {told}\n")
+    change = f"schema version {after}" if before == after else f"{before or 'empty'} -> {after}"
+    Printer("table").text(f"{database.name}: {change}\n")
 
 
 @app.command("check")
-def check_command(meta: Meta = DEFAULT, output: Output = "table") -> None:
-    """Look at every row without changing any; exit code 1 if something is wrong."""
+def check_command(
+    meta: Meta = DEFAULT, output: Output = "table", secret_key_file: SecretKeyFile = None
+) -> None:
+    """Look at every row without changing any; exit code 1 if something is wrong.
+
+    With the key file, also whether all encrypted secrets can be opened.
+    """
     from rowferry.control.store.checking import check
 
     printer = Printer(output)
-    looks = check(meta)
+    looks = check(meta, given_keys(secret_key_file))
     if printer.as_json:
         printer.value(
             [{"what": k.what, "rows": k.rows, "findings": list(k.findings)} for k in looks]
@@ -101,3 +130,39 @@ def check_command(meta: Meta = DEFAULT, output: Output = "table") -> None:
                 printer.text(f"{look.what}: {words}\n")
     if any(look.findings for look in looks):
         raise typer.Exit(1)
+
+
+@app.command("new-key")
+def new_key_command(
+    file: Annotated[Path, typer.Argument(help="The key file, which only its owner can read")],
+    add: Annotated[
+        bool, typer.Option("--add", help="Put the key first into a file that is there")
+    ] = False,
+) -> None:
+    """Make a key for the secrets in the meta database.
+
+    The first key of a file encrypts, all of them decrypt. Without its keys, a meta database and its
+    backups have lost their secrets: keep a copy of the file, and not beside the backups.
+    """
+    from rowferry.spec.sealing import SecretKeys, add_key
+
+    add_key(file, add)
+    Printer("table").text(f"{file}: key {SecretKeys.given(str(file)).first}\n")
+
+
+@app.command("rekey")
+def rekey_command(meta: Meta = DEFAULT, secret_key_file: SecretKeyFile = None) -> None:
+    """Encrypt all secrets with the first key of the file, also those that are in clear text.
+
+    Servers may go on. The file must hold all keys that are in use.
+    """
+    from rowferry.control.store.rekeying import rekey
+
+    keys = given_keys(secret_key_file)
+    if keys is None:
+        raise BadOption("rekey needs --secret-key-file; `rowferry meta new-key FILE` makes one")
+    outcome = rekey(meta, keys)
+    Printer("table").text(
+        f"{outcome.written} of {outcome.settings} settings were encrypted anew, "
+        f"with key {outcome.key}\n"
+    )

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rowferry.face.cli.changefeed import Id
-from rowferry.face.cli.client import API, Client, connected
+from rowferry.face.cli.client import API, Client, Id, connected
 from rowferry.face.cli.output import Printer
 
 app = typer.Typer(help="What servers do for changefeeds.")
@@ -17,12 +16,12 @@ app = typer.Typer(help="What servers do for changefeeds.")
 @connected
 def list_(server: Client, out: Printer) -> None:
     """List which server runs which changefeed."""
-    found = server.get(*API, "processors")["items"] or []
+    processors = server.get(*API, "processors")["items"] or []
     if out.as_json:
-        out.value(found)
+        out.value(processors)
     else:
-        columns = list(found[0]) if found else ["changefeed_id", "capture_id"]
-        out.table(columns, [[item[name] for name in columns] for item in found])
+        columns = list(processors[0]) if processors else ["changefeed_id", "capture_id"]
+        out.table(columns, [[item[name] for name in columns] for item in processors])
 
 
 @app.command("query")
@@ -36,8 +35,8 @@ def query(
     ],
 ) -> None:
     """Tell which tables a server reads for a changefeed."""
-    found = server.get(*API, "processors", changefeed_id, capture_id)
+    processor = server.get(*API, "processors", changefeed_id, capture_id)
     if out.as_json:
-        out.value(found)
+        out.value(processor)
     else:
-        out.table(("table_id",), [(number,) for number in found.get("table_ids") or ()])
+        out.table(("table_id",), [(number,) for number in processor.get("table_ids") or ()])

@@ -42,6 +42,20 @@ WithParent = Annotated[
     bool,
     typer.Option("--with-parent", hidden=True, help="End when standard input is closed."),
 ]
+TlsCert = Annotated[Path | None, typer.Option(help="PEM file: our certificate chain.")]
+TlsKey = Annotated[Path | None, typer.Option(help="PEM file: its key.")]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(help="PEM file: whom the servers' certificates must be signed by. With it: TLS."),
+]
+TlsMutual = Annotated[
+    bool,
+    typer.Option("--tls-mutual", help="Let in only who has a certificate of that authority, too."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(help="File with tokens, one in each line; the first is shown, all are known."),
+]
 RangeId = Annotated[int, typer.Argument(help="The range's id, see `ranges`.")]
 
 
@@ -83,11 +97,16 @@ def _errors() -> Iterator[None]:
 
 
 @contextmanager
-def _store(master: str) -> Iterator[Store]:
+def _store(
+    master: str, ca: Path | None, cert: Path | None, key: Path | None, token_file: Path | None
+) -> Iterator[Store]:
     from rowferry.refstore.client import Store
+    from rowferry.refstore.guard import read_guard
 
-    with _errors(), Store(master) as store:
-        yield store
+    with _errors():
+        access = read_guard(cert, key, ca, False, token_file).access
+        with Store(master, access=access) as store:
+            yield store
 
 
 @app.command()
@@ -98,12 +117,22 @@ def master(
         int | None, typer.Option(min=1, help="Checked by CDC readers; 1 for a new store.")
     ] = None,
     fsync: Fsync = False,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tls_mutual: TlsMutual = False,
+    token_file: TokenFile = None,
     with_parent: WithParent = False,
 ) -> None:
     """Run the master: timestamps, routes, DDL, assignment of ranges to data servers."""
-    from rowferry.refstore.master_server import Master as MasterServer
+    from rowferry.refstore.guard import read_guard
+    from rowferry.refstore.master.master_server import Master as MasterServer
 
-    _serve(lambda: MasterServer(listen, data_dir, cluster_id, fsync), with_parent)
+    def start() -> MasterServer:
+        guard = read_guard(tls_cert, tls_key, tls_ca, tls_mutual, token_file)
+        return MasterServer(listen, data_dir, cluster_id, fsync, guard)
+
+    _serve(start, with_parent)
 
 
 @app.command()
@@ -122,28 +151,45 @@ def data(
         int, typer.Option(min=1024, help="About this much of a snapshot between split keys.")
     ] = 8 << 20,
     fsync: Fsync = False,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    tls_mutual: TlsMutual = False,
+    token_file: TokenFile = None,
     with_parent: WithParent = False,
 ) -> None:
     """Run a data server: it leads the ranges that the master gives it."""
-    from rowferry.refstore import kernels
     from rowferry.refstore.data_server import DataServer
+    from rowferry.refstore.guard import read_guard
     from rowferry.refstore.range import RangeOptions
+    from rowferry.refstore.storage import kernels
 
     kernels.warm()
     options = RangeOptions(fsync, without_old_value, abandoned_after_ms / 1000, part_bytes)
-    _serve(lambda: DataServer(listen, master, data_dir, options), with_parent)
+
+    def start() -> DataServer:
+        guard = read_guard(tls_cert, tls_key, tls_ca, tls_mutual, token_file)
+        return DataServer(listen, master, data_dir, options, guard)
+
+    _serve(start, with_parent)
 
 
 @app.command()
-def ranges(master: Master) -> None:
+def ranges(
+    master: Master,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+) -> None:
     """List all ranges with their keys and leaders."""
     from rich.console import Console
     from rich.table import Table
 
-    with _store(master) as store:
-        found, failures = store.ranges(), store.failures()
+    with _store(master, tls_ca, tls_cert, tls_key, token_file) as store:
+        all_ranges, failures = store.ranges(), store.failures()
     table = Table("range", "epoch", "table", "start key", "end key", "leader", "note")
-    for r in found:
+    for r in all_ranges:
         note = failures.get(r.range_id, "dropped" if r.dropped else "")
         table.add_row(
             str(r.range_id),
@@ -158,11 +204,17 @@ def ranges(master: Master) -> None:
 
 
 @app.command()
-def tables(master: Master) -> None:
+def tables(
+    master: Master,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+) -> None:
     """List all tables."""
-    with _store(master) as store:
-        found = store.tables()
-    for name, table in sorted(found.items()):
+    with _store(master, tls_ca, tls_cert, tls_key, token_file) as store:
+        by_name = store.tables()
+    for name, table in sorted(by_name.items()):
         typer.echo(f"{name}\tid {table.table_id}\tversion {table.version}")
 
 
@@ -172,9 +224,13 @@ def ddl(
     master: Master,
     database: Annotated[str, typer.Option(help="For names without a database.")] = "",
     ranges: Annotated[int, typer.Option(min=1, help="Ranges of a new table.")] = 1,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Run one DDL statement."""
-    with _store(master) as store:
+    with _store(master, tls_ca, tls_cert, tls_key, token_file) as store:
         commit_ts = store.ddl(sql, database, ranges)
     typer.echo(f"committed at {commit_ts}" if commit_ts else "nothing to do")
 
@@ -184,9 +240,13 @@ def split(
     range_id: RangeId,
     master: Master,
     key: Annotated[str, typer.Option(help="In hex; without it, at the middle.")] = "",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Split a range in two."""
-    with _store(master) as store:
+    with _store(master, tls_ca, tls_cert, tls_key, token_file) as store:
         new = store.split(range_id, _key(key))
     typer.echo(f"range {new} holds the right half")
 
@@ -196,9 +256,13 @@ def move_leader(
     range_id: RangeId,
     master: Master,
     to: Annotated[str, typer.Option(help="HOST:PORT of a data server; without it, any.")] = "",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Let another data server lead a range."""
-    with _store(master) as store:
+    with _store(master, tls_ca, tls_cert, tls_key, token_file) as store:
         address = store.move_leader(range_id, to)
     typer.echo(f"range {range_id} is led by {address}")
 
@@ -208,9 +272,13 @@ def compact(
     range_id: RangeId,
     master: Master,
     through_index: Annotated[int, typer.Option(min=0, help="Last index to drop; 0: all.")] = 0,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Drop the beginning of a range's log; who has not read it cannot any more."""
-    with _store(master) as store:
+    with _store(master, tls_ca, tls_cert, tls_key, token_file) as store:
         first = store.compact(range_id, through_index)
     typer.echo(f"the log of range {range_id} now begins at {first}")
 

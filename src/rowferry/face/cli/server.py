@@ -15,11 +15,30 @@ import typer
 
 from rowferry import __version__
 from rowferry.errors import BadOption, RowferryError
-from rowferry.face.cli.given_address import given_address, given_addresses
+from rowferry.face.cli.given_address import (
+    given_address,
+    given_addresses,
+    meta_with_secrets,
+)
 from rowferry.face.cli.output import consoles
 from rowferry.face.cli.run import WORK_DIR
+from rowferry.face.cli.secret_options import (
+    SecretKeyFile,
+    VaultAddr,
+    VaultCa,
+    VaultNamespace,
+    VaultRoleId,
+    VaultSecretIdFile,
+    VaultTokenFile,
+    given_keys,
+)
 from rowferry.face.cli.signals import stop_on_signal
-from rowferry.face.cli.spark_options import SparkConf, SparkMaster, read_settings
+from rowferry.face.cli.spark_options import (
+    SparkConf,
+    SparkMaster,
+    read_settings,
+    settings_with_secrets,
+)
 from rowferry.face.cli.warm import compile_kernels
 
 if TYPE_CHECKING:
@@ -82,7 +101,8 @@ def server_command(
         str | None, typer.Option(help="For whom they must be made: the claim aud")
     ] = None,
     oidc_jwks: Annotated[
-        str | None, typer.Option(help="Its keys: a JWKS file, or an https:// address")
+        str | None,
+        typer.Option(help="Its keys: a JWKS file, or an https:// address; default: it tells"),
     ] = None,
     oidc_role_claim: Annotated[
         str, typer.Option(help="The claim that holds rowferry-viewer, -operator or -admin")
@@ -117,7 +137,30 @@ def server_command(
         list[Path] | None,
         typer.Option(help="File, or directory of files, that options may name; may be repeated"),
     ] = None,
+    allow_vault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Path of the secret store, MOUNT/PATH, below which references may name secrets; "
+            "may be repeated"
+        ),
+    ] = None,
+    secret_key_file: SecretKeyFile = None,
+    vault_addr: VaultAddr = None,
+    vault_token_file: VaultTokenFile = None,
+    vault_role_id: VaultRoleId = None,
+    vault_secret_id_file: VaultSecretIdFile = None,
+    vault_namespace: VaultNamespace = "",
+    vault_ca: VaultCa = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON")] = False,
+    log_file: Annotated[
+        Path | None, typer.Option(help="Log to this file instead of standard error")
+    ] = None,
+    log_max_mb: Annotated[
+        int, typer.Option(help="A log file that is larger is put aside, another one begun", min=1)
+    ] = 20,
+    log_files: Annotated[
+        int, typer.Option(help="How many log files are kept beside the present one", min=0)
+    ] = 5,
 ) -> None:
     """Run changefeeds, together with all other servers on the same meta database.
 
@@ -133,10 +176,13 @@ def server_command(
     from rowferry.face import rpc
     from rowferry.face.descriptors import raise_descriptor_limit
     from rowferry.face.gate import Gate
+    from rowferry.face.json_log import redacted
+    from rowferry.face.log_file import LogLimits, log_to_file
     from rowferry.face.names import ServerNames, refuse_open_door
     from rowferry.face.rest.app import About, create_app
     from rowferry.face.rest.serving import BoundAddress, serve
     from rowferry.face.sources import Sources
+    from rowferry.secrets.environment import given_sources
     from rowferry.spark.session import open_session
     from rowferry.spark.shared import SharedSpark, with_a_spare
     from rowferry.spec.reach import Reach
@@ -158,20 +204,30 @@ def server_command(
         hosts=tuple(allow_host or ()),
         env=tuple(allow_env or ()),
         files=tuple(str(file.absolute()) for file in allow_file or ()),
+        vault=tuple(allow_vault or ()),
     )
+    keys = given_keys(secret_key_file)
+    secrets = given_sources(
+        vault_addr, vault_token_file, vault_role_id, vault_secret_id_file, vault_namespace, vault_ca
+    )
+    settings = settings_with_secrets(settings, secrets)
+    work_dir = work_dir.absolute()
+    url = meta_with_secrets(meta or f"sqlite:///{work_dir / 'meta.db'}", secrets)
     master = with_a_spare(spark_master)
     sys.setswitchinterval(SWITCH_S)
-    work_dir = work_dir.absolute()
     work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _log(log_json)
+    if log_file is None:
+        _log(log_json)
+    else:
+        log_to_file(log_file.absolute(), LogLimits(log_max_mb, log_files), log_json)
+    LOG.info("rowferry %s serves as process %d", __version__, os.getpid())
     compile_kernels(consoles()[1])
     failed: list[RowferryError] = []
-    with ExitStack() as open_things, stop_on_signal() as stop:
-        url = meta or f"sqlite:///{work_dir / 'meta.db'}"
-        store = open_store(url)
+    with ExitStack() as open_things, stop_on_signal(_tell_draining) as stop:
+        store = open_store(url, keys=keys)
         open_things.callback(store.close)
         # Requests have connections of their own: however many wait, leases are renewed.
-        asked = open_store(url)
+        asked = open_store(url, keys=keys)
         open_things.callback(asked.close)
         spark = SharedSpark(
             lambda: open_session("rowferry server", work_dir / "logs", master, settings)
@@ -180,27 +236,38 @@ def server_command(
         place = BoundAddress(addr)
         open_things.callback(place.close)
         member = Member(
-            store, advertise_addr or place.address, Conditions(spark.runner, reach=reach)
+            store,
+            advertise_addr or place.address,
+            Conditions(spark.runner, reach=reach, secrets=secrets),
+            hide=redacted,
         )
-        operations = Operations(asked, reach=reach)
+        operations = Operations(asked, reach=reach, secrets=secrets, here=member.last_changes)
         about = About(member.address, __version__, time.time(), member.holder.instance)
         rest = open_things.enter_context(
             serve(create_app(operations, about, gate, sources, names), place, tls)
         )
-        told = f"serving at {rest.url}"
+        line = f"serving at {rest.url}"
         if grpc_addr:
             calls = open_things.enter_context(rpc.serve(operations, grpc_addr, tls, gate, sources))
-            told += f", gRPC at {calls.address}"
+            line += f", gRPC at {calls.address}"
 
         def give_up(error: RowferryError) -> None:
             failed.append(error)
             stop.set()
 
         spark.start(give_up)
-        consoles()[0].print(told, markup=False, soft_wrap=True)
+        consoles()[0].print(line, markup=False, soft_wrap=True)
         member.run(stop)
     if failed:
         raise failed[0]
+
+
+def _tell_draining() -> None:
+    consoles()[1].print(
+        "draining: changefeeds stop after their micro-batches; again to stop now",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _give_memory_back() -> None:
@@ -221,8 +288,8 @@ def _issuer(
     given = [one for one in (issuer, audience, jwks) if one]
     if not given:
         return None
-    if not issuer or not audience or not jwks:
-        raise BadOption("signed tokens need --oidc-issuer, --oidc-audience and --oidc-jwks")
+    if not issuer or not audience:
+        raise BadOption("signed tokens need --oidc-issuer and --oidc-audience")
     return TokenIssuer(issuer, audience, jwks, role_claim)
 
 

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from rowferry.control.operator.statement_tokens import split
 from rowferry.errors import RowferryError, ServerUnavailable
-from rowferry.face.cli.changefeed import OURS
-from rowferry.face.cli.client import Client, connected
+from rowferry.face.cli.client import OURS, Client, connected
 from rowferry.face.cli.output import Printer, show_error
 
 _PROMPT, _MORE = "rowferry> ", "       -> "

@@ -27,15 +27,22 @@ from rowferry.change.table import TableId
 from rowferry.downstream.rebuild.stored_feed import open_storage
 from rowferry.downstream.rebuild.table import TablePlan, plan_tables
 from rowferry.errors import BadOption
+from rowferry.face.cli.given_address import given_address
 from rowferry.face.cli.output import consoles
 from rowferry.face.cli.spark_options import SparkMaster
 from rowferry.flow.sink.storage.paths import escape
+from rowferry.secrets.environment import sources_of_environment
 from rowferry.spark.rebuild_table import Rebuilt, TableJob, opened_job
 
 
 def table_command(
     from_: Annotated[
-        str, typer.Option("--from", help="Where a changefeed wrote, e.g. file:///data/changes")
+        str,
+        typer.Option(
+            "--from",
+            callback=given_address,
+            help="Where a changefeed wrote, e.g. file:///data/changes",
+        ),
     ],
     table: Annotated[
         str, typer.Option(help="database.table, as the files name it; default: all")
@@ -62,7 +69,7 @@ def table_command(
     """Rebuild a table, or all, and print its first rows and count, or write it as Parquet."""
     out, err = consoles()
     names = [_table_name(table)] if table else []
-    feed = open_storage(from_, config, protocol)
+    feed = open_storage(from_, config, protocol, sources_of_environment())
     columns = [c.strip() for c in key.split(",") if c.strip()]
     plans = plan_tables(feed, names, commit_ts(as_of) if as_of else None, columns)
     if to is not None:
@@ -72,12 +79,12 @@ def table_command(
         return
     with tempfile.TemporaryDirectory("-rowferry-table") as logs:
         with opened_job(Path(logs), spark_master) as job, _progress(err, job) as progress:
-            found = _rebuilt(job, plans, to, show, native_times)
-            for done in progress.track(found, len(plans)):
+            rebuilt = _rebuilt(job, plans, to, show, native_times)
+            for done in progress.track(rebuilt, len(plans)):
                 _tell(out, done, to)
 
 
-def commit_ts(text: str) -> int:
+def commit_ts(text: str, name: str = "--as-of") -> int:
     """Read a commit-ts, or a time: then the last commit-ts of its millisecond.
 
     Raises:
@@ -89,7 +96,7 @@ def commit_ts(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadOption(
-            f"--as-of {text!r}: allowed: a commit-ts, or a time such as 2026-01-31T12:00:00.123Z"
+            f"{name} {text!r}: allowed: a commit-ts, or a time such as 2026-01-31T12:00:00.123Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -19,12 +19,14 @@ from rowferry.downstream.verify.names import Names
 from rowferry.downstream.verify.repair import RepairFile
 from rowferry.downstream.verify.run import ComparisonRunner, TableResult, VerifyRequest, verify
 from rowferry.downstream.verify.side import Side, open_side
-from rowferry.errors import BadInput, BadOption, OptionsConflict, RowferryError
+from rowferry.errors import BadInput, BadOption, OptionsConflict, RowferryError, SideChanges
 from rowferry.face.cli.client import Access, with_access
+from rowferry.face.cli.given_address import given_address
 from rowferry.face.cli.output import Printer, consoles, show_error
 from rowferry.face.cli.spark_options import SparkMaster
 from rowferry.face.cli.table import commit_ts
-from rowferry.face.cli.verify_sync import SyncPoint, at_sync_point
+from rowferry.face.cli.verify_sync import SyncPoint, at_sync_point, beside_lake
+from rowferry.secrets.environment import sources_of_environment
 from rowferry.spark.verify_job import opened_verify
 
 _MOST_SHOWN = 60  # characters of a cell
@@ -35,11 +37,12 @@ def _verify(
     a: Annotated[
         str,
         typer.Argument(
+            callback=given_address,
             help="What is right: mysql://…, mariadb://…, tidb://…, or "
-            "where a changefeed wrote, e.g. file:///data/changes"
+            "where a changefeed wrote, e.g. file:///data/changes or delta+file:///data/lake",
         ),
     ],
-    b: Annotated[str, typer.Argument(help="What is compared with it")],
+    b: Annotated[str, typer.Argument(callback=given_address, help="What is compared with it")],
     tables: Annotated[
         list[str] | None, typer.Option(help="Filter rule of A's tables; may be given again")
     ] = None,
@@ -50,7 +53,8 @@ def _verify(
         str, typer.Option(help="Columns that are not compared, with wildcards, by commas")
     ] = "",
     as_of: Annotated[
-        str, typer.Option(help="Of storages: a commit-ts, or a time such as 2026-01-31T12:00:00Z")
+        str,
+        typer.Option(help="Not of databases: a commit-ts, or a time, 2026-01-31T12:00:00Z"),
     ] = "",
     config: Annotated[
         Path | None, typer.Option(help="Settings of the changefeed that wrote the storage")
@@ -67,7 +71,9 @@ def _verify(
     changefeed: Annotated[
         str, typer.Option(help="The one that runs from A to B on a server, with --sync-point")
     ] = "",
-    connections: Annotated[int, typer.Option(help="To each side, with --sync-point, at most")] = 4,
+    connections: Annotated[
+        int, typer.Option(help="To a server that is read as of one moment, at most")
+    ] = 4,
     hold_seconds: Annotated[
         int, typer.Option(help="How long it may stand still, with --sync-point")
     ] = 60,
@@ -92,7 +98,8 @@ def _verify(
             repair is not None,
         )
         moment = commit_ts(as_of) if as_of else None
-        sides = [open_side(uri, chunk_rows, moment, config) for uri in (a, b)]
+        secrets = sources_of_environment()
+        sides = [open_side(uri, chunk_rows, moment, config, secrets) for uri in (a, b)]
         _check_sides(sides, moment, repair)
         runner: AbstractContextManager[ComparisonRunner] = _opened_spark(spark_master)
         if sync_point:
@@ -100,6 +107,8 @@ def _verify(
                 raise OptionsConflict("--sync-point takes neither --as-of nor --online")
             at = SyncPoint(access, changefeed, connections, hold_seconds)
             runner = at_sync_point(sides, at, runner, printer)
+        elif not online:
+            runner = beside_lake(sides, connections, runner, printer)
         equal = _compared(printer, sides, request, repair, runner)
     except RowferryError as err:
         show_error(consoles()[1], err)
@@ -126,22 +135,26 @@ def _compared(
     repair: Path | None,
     opened: AbstractContextManager[ComparisonRunner],
 ) -> bool:
-    found: list[TableResult] = []
+    results: list[TableResult] = []
     with _repair_file(repair) as file:
         with opened as runner:
             for result in verify(sides[0], sides[1], request, runner):
                 if file is not None and result.repair is not None:
                     file.add(result.repair)
-                found.append(replace(result, repair=None))
+                results.append(replace(result, repair=None))
                 if not printer.as_json:
                     _tell(printer.out, result)
-        if not found:
+        if not results:
             raise BadInput(f"{sides[0]} holds no table that could be compared; check --tables")
-    equal = all(result.is_equal for result in found)
+    equal = all(result.is_equal for result in results)
+    unknown = [r.name for r in results if r.is_changing and not r.online]
     if printer.as_json:
-        printer.value({"equal": equal, "tables": [r.to_json() for r in found]})
+        printer.value({"equal": equal, "tables": [r.to_json() for r in results]})
     else:
-        _summary(printer.out, found)
+        _summary(printer.out, results)
+    if unknown and all(r.is_equal or r.is_changing for r in results):
+        names = ", ".join(map(str, unknown))
+        raise SideChanges(f"{names}: written to while it was compared; use --online")
     return equal
 
 
@@ -159,7 +172,7 @@ def _check_numbers(chunk_rows: int, tries: int, wait: float, show: int, connecti
 
 def _check_sides(sides: list[Side], as_of: int | None, repair: Path | None) -> None:
     if as_of is not None and all(side.is_database for side in sides):
-        raise OptionsConflict("--as-of is for storages; a database is read as it is now")
+        raise OptionsConflict("--as-of is for storages and lakes; a database is read as it is now")
     if repair is not None and not sides[1].is_database:
         raise OptionsConflict(f"--repair writes SQL, and {sides[1]} is no database")
 
@@ -184,11 +197,17 @@ def _tell(out: Console, result: TableResult) -> None:
     name = str(result.name)
     if result.target != result.name:
         name += f" → {result.target}"
-    style = "green" if result.is_equal else "bold red"
-    word = "equal" if result.is_equal else "different"
+    word, style = _verdict(result)
     out.print(Text.assemble((name, "bold"), ": ", (word, style), _details(result)), soft_wrap=True)
     if result.samples:
         _samples(out, result.samples)
+
+
+def _verdict(result: TableResult) -> tuple[str, str]:
+    """Return the word for a table and its colour; what was not counted alike is never equal."""
+    if result.is_changing:
+        return ("in step", "green") if result.online else ("changing", "bold yellow")
+    return ("equal", "green") if result.is_equal else ("different", "bold red")
 
 
 def _details(result: TableResult) -> str:
@@ -201,11 +220,14 @@ def _details(result: TableResult) -> str:
     ):
         words += [f"{count:,} {what}"] if count else []
     if result.columns:
-        told = sorted(result.columns.items(), key=lambda item: (-item[1], item[0]))
-        words.append("columns " + ", ".join(f"{name} ({count:,})" for name, count in told))
+        columns = sorted(result.columns.items(), key=lambda item: (-item[1], item[0]))
+        words.append("columns " + ", ".join(f"{name} ({count:,})" for name, count in columns))
     for names, what in zip(result.lone, "AB", strict=True):
         words += [f"columns only in {what}: {', '.join(names)}"] if names else []
     words += [f"after {result.tries} tries"] if result.tries > 1 else []
+    if result.is_changing:
+        words.append("a side was written to meanwhile, and no row differs")
+        words += [] if result.online else ["stop the writers, or use --online"]
     return ", " + "; ".join(words)
 
 
@@ -237,7 +259,10 @@ def _cell(value: Any) -> str:
     return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 
 
-def _summary(out: Console, found: list[TableResult]) -> None:
-    different = sum(not result.is_equal for result in found)
-    words = f"{len(found)} tables compared, " if len(found) != 1 else "1 table compared, "
-    out.print(words + (f"{different} different" if different else "all equal"), soft_wrap=True)
+def _summary(out: Console, results: list[TableResult]) -> None:
+    different = sum(not result.is_equal and not result.is_changing for result in results)
+    changing = sum(result.is_changing for result in results)
+    words = f"{len(results)} tables compared, " if len(results) != 1 else "1 table compared, "
+    kinds = [f"{different} different"] if different else []
+    kinds += [f"{changing} written to meanwhile"] if changing else []
+    out.print(words + (", ".join(kinds) or "all equal"), soft_wrap=True)

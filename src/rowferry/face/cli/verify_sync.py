@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rowferry.downstream.verify.lake import LakeSide
 from rowferry.downstream.verify.local import ThreadRunner
 from rowferry.downstream.verify.rendezvous import Stood, met
 from rowferry.downstream.verify.run import ComparisonRunner
 from rowferry.downstream.verify.side import DatabaseSide, Side
 from rowferry.downstream.verify.sync_points import read_at_newest
-from rowferry.errors import NotSupported, OptionsConflict, RowferryError
+from rowferry.downstream.verify.views import open_views, open_views_at_a_place
+from rowferry.errors import NotSupported, OptionsConflict, RowferryError, SourceUnsupported
 from rowferry.face.cli.client import Access, Client
 from rowferry.face.cli.output import Printer
 from rowferry.flow.assemble import sink_traits
@@ -62,6 +64,43 @@ def at_sync_point(
     return _together(a, b, asked, printer)
 
 
+def beside_lake(
+    sides: Sequence[Side],
+    connections: int,
+    spark: AbstractContextManager[ComparisonRunner],
+    printer: Printer,
+) -> AbstractContextManager[ComparisonRunner]:
+    """Return what opens the runner of a comparison, with a server beside a lake at one moment.
+
+    A lake's tables stand still between their commits; so shall the server's rows. TiDB is read as
+    it is now, and so are two sides of any other kind.
+    """
+    servers = [side for side in sides if isinstance(side, DatabaseSide) and not side.is_tidb]
+    lakes = [side for side in sides if isinstance(side, LakeSide)]
+    if not servers or not lakes:
+        return spark
+    return _at_one_moment(servers[0], lakes[0], connections, printer)
+
+
+@contextmanager
+def _at_one_moment(
+    server: DatabaseSide, lake: LakeSide, connections: int, printer: Printer
+) -> Iterator[ComparisonRunner]:
+    reached = lake.reached
+    try:
+        views, place = open_views_at_a_place(server.login, server.facts, connections, False)
+        where = f"{place['file']}:{place['offset']} of its log"
+    except SourceUnsupported:  # it keeps no log: a copy
+        views, where = open_views(server.login, server.facts, 1), "one moment"
+    with closing(views):
+        server.views = views
+        printer.note(f"comparing {server} as of {where} with {lake} as of commit-ts {reached}")
+        try:
+            yield ThreadRunner(views.count)
+        finally:
+            server.views = None
+
+
 @contextmanager
 def _together(
     a: DatabaseSide, b: DatabaseSide, asked: SyncPoint, printer: Printer
@@ -70,8 +109,8 @@ def _together(
         brake = ServerBrake(client, asked.changefeed, asked.hold_seconds)
         with met(a, b, brake, asked.connections, asked.hold_seconds) as meeting:
             place = f"{meeting.place['file']}:{meeting.place['offset']}"
-            told = f"the changefeed was held for {meeting.held_s:.1f} s"
-            printer.note(f"comparing both sides as of {place} of A's log; {told}")
+            held = f"the changefeed was held for {meeting.held_s:.1f} s"
+            printer.note(f"comparing both sides as of {place} of A's log; {held}")
             yield ThreadRunner(meeting.views)
 
 
@@ -103,16 +142,16 @@ class ServerBrake:
 
     def look(self) -> Stood | None:
         """Return where the changefeed stands."""
-        found = self._client.get(*self._path, "hold")
-        hold = found["hold"]
+        answer = self._client.get(*self._path, "hold")
+        hold = answer["hold"]
         if hold is None or hold["id"] != self._id:
             return None
         return Stood(
             hold["stands"],
             hold["micro_batch"],
-            found["micro_batch"],
-            found["pending"],
-            found["lag_ms"],
+            answer["micro_batch"],
+            answer["pending"],
+            answer["lag_ms"],
         )
 
     def release(self) -> None:

@@ -48,12 +48,12 @@ def compile_kernels(console: Console) -> bool:
         disable=not console.is_terminal,
     ) as progress:
         task = progress.add_task(_WORDS, total=None)
-        told_at = 0.0
+        shown_at = 0.0
         for done, of in _compiling():
             progress.update(task, completed=done, total=of)
             now = time.monotonic()
-            if not console.is_terminal and now - told_at >= PLAIN_EVERY_S:
-                told_at = now
+            if not console.is_terminal and now - shown_at >= PLAIN_EVERY_S:
+                shown_at = now
                 console.print(f"{_WORDS}: {done} of {of} modules", soft_wrap=True)
     console.print(f"kernels are compiled ({time.monotonic() - began:.0f} s)", soft_wrap=True)
     return True
@@ -75,9 +75,9 @@ def _compiling() -> Iterator[tuple[int, int]]:
         for line in child.stdout:
             done, _, of = line.strip().partition("/")
             yield int(done), int(of)
-        said = child.stderr.read().strip().splitlines()[-1:]
+        last_line = child.stderr.read().strip().splitlines()[-1:]
         if child.wait():
-            raise EngineError(f"kernels could not be compiled: {' '.join(said)}")
+            raise EngineError(f"kernels could not be compiled: {' '.join(last_line)}")
     finally:
         child.kill()
         child.wait()

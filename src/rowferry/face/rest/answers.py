@@ -236,15 +236,15 @@ def status(seen: Seen) -> ChangefeedStatus:
     )
 
 
-def synced_status(found: Synced) -> SyncedStatus:
+def synced_status(synced: Synced) -> SyncedStatus:
     """Return whether a changefeed has caught up."""
     return SyncedStatus(
-        synced=found.synced,
-        sink_checkpoint_ts=local_time(found.sink_checkpoint_ts),
-        puller_resolved_ts=local_time(found.puller_resolved_ts),
-        last_synced_ts=local_time(found.last_synced_ts),
-        now_ts=local_time(found.now_ts),
-        info=found.words,
+        synced=synced.synced,
+        sink_checkpoint_ts=local_time(synced.sink_checkpoint_ts),
+        puller_resolved_ts=local_time(synced.puller_resolved_ts),
+        last_synced_ts=local_time(synced.last_synced_ts),
+        now_ts=local_time(synced.now_ts),
+        info=synced.words,
     )
 
 

@@ -95,6 +95,23 @@ class TablesBody(Body):
     drop: list[str] = []
 
 
+class ResnapshotBody(Body):
+    """Rows of one captured table that are to be read and delivered again."""
+
+    table: str = Field(description="db.table, as it is captured")
+    keys: str = Field("", description="FIRST..LAST, FIRST.. or ..LAST; empty: all rows")
+    where: str = Field("", description="an expression as in event filters; empty: all rows")
+
+
+class ParkedBody(Body):
+    """Which parked rows are meant: one, those of a table (or of a key of it), or all."""
+
+    row: str = Field("", description="the id of one, as the list shows it")
+    table: str = Field("", description="db.table at the source")
+    key: str = Field("", description="of the table, as the list shows it; empty: all keys")
+    all: bool = Field(False, description="all parked rows of the changefeed")
+
+
 class PlaceBody(Body):
     """A place of a MySQL or MariaDB server's log, between two transactions."""
 
@@ -112,11 +129,57 @@ class HoldBody(Body):
     hold: str = Field("", description="the id of one's own hold, to move it")
 
 
+class ApplyBody(Body):
+    """Changefeeds that files declare, and how far to go."""
+
+    declarations: list[dict[str, Any]] = Field(
+        description="the content of files: `owner` and `changefeeds`"
+    )
+    dry_run: bool = Field(False, description="tell the difference, and change nothing")
+    prune: bool = Field(False, description="remove what the owners' files declare no more")
+    adopt: bool = Field(False, description="take over those that no file, or another, looks after")
+
+
+class EndpointBody(Body):
+    """A source or a sink that is looked at on its own."""
+
+    replica_config: dict[str, Any] | None = Field(None, description="only its part is used")
+    changefeed_id: str = Field("", description="whose stored secrets `***` stands for")
+
+
+class SourceBody(EndpointBody):
+    """A source."""
+
+    source_uri: str = Field("", description="empty: the server's own default source")
+
+
+class SourceTablesBody(SourceBody):
+    """A source, or a database of it."""
+
+    database: str = Field("", description="empty: its databases are listed")
+
+
+class SinkBody(EndpointBody):
+    """A sink."""
+
+    sink_uri: str = Field(min_length=1)
+
+
 class SqlBody(Body):
     """One SQL statement about changefeeds."""
 
     statement: str = Field(min_length=1)
 
 
-_ALL = (CreateBody, UpdateBody, ResumeBody, VerifyBody, ResetBody, TablesBody, HoldBody)
+_ALL = (
+    CreateBody,
+    UpdateBody,
+    ResumeBody,
+    VerifyBody,
+    ResetBody,
+    TablesBody,
+    HoldBody,
+    ApplyBody,
+    ResnapshotBody,
+)
 KNOWN_KEYS = sorted({name for body in _ALL for name in body.model_fields})

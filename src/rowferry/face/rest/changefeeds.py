@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Query
 
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
+from rowferry.control.operator.trace_forms import trace_form
 from rowferry.errors import BadInput, BadUri, NotSupported
 from rowferry.face.about import About
 from rowferry.face.rest import answers
@@ -20,7 +21,9 @@ from rowferry.face.rest.answers import (
     SyncedStatus,
 )
 from rowferry.face.rest.bodies import CreateBody, ResumeBody, UpdateBody, VerifyBody
+from rowferry.face.rest.redacted_answer import all_shown
 from rowferry.face.rest.replica_config import to_config
+from rowferry.face.rest.trace_query import TraceQuery
 from rowferry.face.sources import Sources
 from rowferry.flow.sink.blackhole import NOWHERE
 from rowferry.spec.changefeed_id import check_changefeed_id
@@ -142,6 +145,17 @@ def changefeed_paths(operations: Operations, about: About, sources: Sources) -> 
             "table_ids": answers.table_ids(seen.ranges),
         }
         return {"total": 1, "items": [row]}
+
+    @paths.get("/{changefeed_id}/trace", summary="Every change of one row, and where it went")
+    def trace(changefeed_id: Named, asked: Annotated[TraceQuery, Query()]) -> dict[str, Any]:
+        look = operations.trace_values if asked.values else operations.trace
+        form = trace_form(look(changefeed_id, asked.request()))
+        hidden = ("before", "after")  # what rows hold is no text of ours: it is shown as it is
+        shown = [
+            {k: v if k in hidden else all_shown(v) for k, v in one.items()}
+            for one in form["changes"]
+        ]
+        return {**all_shown({**form, "changes": []}), "key": form["key"], "changes": shown}
 
     for name in ("move_table", "move_split_table", "split_table_by_region_count", "merge_table"):
         not_supported(paths, "POST", f"/{{changefeed_id}}/{name}", _PER_TABLE)

@@ -23,7 +23,7 @@ from rowferry.face.rest.bodies import LogLevelBody, PdBody, RedactBody, VerifyBo
 from rowferry.face.rest.changefeeds import Named, not_supported, wanted
 from rowferry.face.rest.pulse import Pulse
 from rowferry.face.sources import Sources
-from rowferry.spec.feed_options import CASE_SENSITIVE, FORCE_REPLICATE, IGNORE_INELIGIBLE
+from rowferry.spec.feed_options import FeedOptions
 
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -38,7 +38,7 @@ _LEVELS: Final = {
 # TiCDC's own client refuses servers whose version is below v6.2.0.
 _SPEAKS: Final = "v8.5.0"
 _NOT_SEMVER: Final = re.compile(r"[^0-9A-Za-z.-]")
-_FILTERING: Final = ("filter", CASE_SENSITIVE.key, FORCE_REPLICATE.key)
+_FILTERING: Final = ("filter", FeedOptions.case_sensitive.key, FeedOptions.force_replicate.key)
 
 
 class Capture(BaseModel):
@@ -193,7 +193,7 @@ def fleet_paths(operations: Operations, about: About, sources: Sources) -> APIRo
 
     def foreseen(asked: Wanted) -> TableNames:
         # Tables without a key are listed, not refused: the client asks its user about them.
-        config = {**asked.config, IGNORE_INELIGIBLE.key: True}
+        config = {**asked.config, FeedOptions.ignore_ineligible_table.key: True}
         return answers.table_names(operations.create(replace(asked, config=config), dry_run=True))
 
     @paths.post("/api/v2/verify_table", summary="What a changefeed would capture")

@@ -157,9 +157,9 @@ class Guard:
 
     async def _admitted(self, authorization: str, origin: str) -> Actor:
         """Return who asks; passwords are hashed beside all other work, and not many at once."""
-        found = self._gate.remembered(authorization, origin, "rest")
-        if found is not None:
-            return found
+        actor = self._gate.remembered(authorization, origin, "rest")
+        if actor is not None:
+            return actor
         if self._checking >= _MOST_LOGINS:
             raise ServerBusy(f"{self._checking} logins are being checked, the most at once")
         self._checking += 1

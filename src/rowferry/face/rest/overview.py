@@ -10,9 +10,12 @@ from typing import Any, Final
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableId
 from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.operation_forms import LastChanges, sample_words
 from rowferry.control.operator.operations import Operations, Seen
 from rowferry.control.operator.redaction import redacted_config
-from rowferry.control.store.contract import FeedRecord, FleetServer, Note, Sample
+from rowferry.control.operator.resnapshots import forms
+from rowferry.control.operator.snapshot_progress import newest_sample, phase, snapshot_sum
+from rowferry.control.store.contract import FeedRecord, FleetServer, LogLine, Note, Sample
 from rowferry.errors import NoSuchChangefeed, cure_of
 from rowferry.face.about import About
 from rowferry.face.json_log import redacted
@@ -23,7 +26,6 @@ from rowferry.face.rest.fleet import owner_of
 _SERIES: Final = 60  # points of lag and of rows in a list's item
 _SERIES_S: Final = 310.0
 _TABLES_S: Final = 10.0
-_STALE_S: Final = 30.0  # a sample older than this says nothing about now
 _REMEMBER_S: Final = 1.0
 
 Form = dict[str, Any]
@@ -60,14 +62,14 @@ class Overview:
         now = time.time()
         servers = self._operations.servers()
         by_instance = {s.holder.instance: s for s in servers}
-        found: list[Seen] = []
+        feeds: list[Seen] = []
         for feed in self._operations.feeds(tuple(FeedState)):
             try:
-                found.append(self._glance(feed, by_instance.get(owner_of(feed, now)), at, now))
+                feeds.append(self._glance(feed, by_instance.get(owner_of(feed, now)), at, now))
             except NoSuchChangefeed:
                 continue  # removed meanwhile
-        self._tables = {s.feed.id: self._tables[s.feed.id] for s in found}
-        owners = [owner_of(seen.feed, now) for seen in found]
+        self._tables = {s.feed.id: self._tables[s.feed.id] for s in feeds}
+        owners = [owner_of(seen.feed, now) for seen in feeds]
         return {
             "server": {
                 "address": self._about.address,
@@ -84,7 +86,7 @@ class Overview:
                 }
                 for s in servers
             ],
-            "changefeeds": [changefeed_item(seen, now) for seen in found],
+            "changefeeds": [changefeed_item(seen, now) for seen in feeds],
         }
 
     def _glance(self, feed: FeedRecord, server: FleetServer | None, at: float, now: float) -> Seen:
@@ -107,12 +109,13 @@ class Overview:
 
 def changefeed_item(seen: Seen, now: float) -> Form:
     """Return a changefeed as the overview shows it."""
-    feed, newest = seen.feed, _fresh(seen.samples, now)
+    feed, newest = seen.feed, newest_sample(seen.samples, now)
     rates = _rates(seen.samples)
     here = checkpoint(feed)
     return {
         "id": feed.id,
         "state": feed.state,
+        "phase": phase(feed, seen.samples, now) or None,
         "source_uri": str(feed.spec.source),
         "sink_uri": str(feed.spec.sink),
         "checkpoint_ts": here,
@@ -120,10 +123,11 @@ def changefeed_item(seen: Seen, now: float) -> Form:
         "lag_ms": _lag(feed, newest, now),
         "rows_per_s": rates[-1]["rows_per_s"] if newest else 0.0,
         "bytes_per_s": rates[-1]["bytes_per_s"] if newest else 0.0,
-        "owner": _owner(feed, seen.server, now),
+        "owner": _owner(feed, now),
         "tables": len(seen.tables),
-        "snapshot": _snapshot(newest),
+        "snapshot": _snapshot(seen.samples, now),
         "error": _error(seen),
+        "quarantined": feed.parked,
         "lag_series": [s.lag_ms for s in seen.samples[-_SERIES:]],
         "rows_series": [rate["rows_per_s"] for rate in rates[1:][-_SERIES:]],
     }
@@ -131,8 +135,8 @@ def changefeed_item(seen: Seen, now: float) -> Form:
 
 def changefeed_page(seen: Seen, now: float) -> Form:
     """Return all that is known about one changefeed, secrets hidden."""
-    feed, newest = seen.feed, _fresh(seen.samples, now)
-    owner = _owner(feed, seen.server, now)
+    feed, newest = seen.feed, newest_sample(seen.samples, now)
+    owner = _owner(feed, now)
     return {
         **changefeed_item(seen, now),
         "samples": _rates(seen.samples),
@@ -142,6 +146,21 @@ def changefeed_page(seen: Seen, now: float) -> Form:
         ],
         "ranges": [_range(r, owner) for r in seen.ranges],
         "captured": [str(t) for t in seen.tables],
+        "position": dict(seen.log_place),
+        "kept_ms": seen.kept_ms,
+        "table_counts": _tables(seen, now),
+        "rereads": seen.rereads,
+        "resnapshots": forms(seen.resnapshots),
+        "schema_changes": [
+            {
+                "at": _ms(c.at),
+                "commit_ts": c.commit_ts,
+                "table": str(c.table) if c.table.table else c.table.database,
+                "kind": c.kind,
+                "query": redacted(c.query),
+            }
+            for c in seen.schema_changes
+        ],
         "config": redacted_config(feed.spec),
         "history": [_note(n) for n in seen.history],
         "created_at": _ms(feed.created_at),
@@ -152,12 +171,66 @@ def changefeed_page(seen: Seen, now: float) -> Form:
     }
 
 
+def _tables(seen: Seen, now: float) -> list[Form]:
+    """Return each captured table: its stage, what was delivered of it, and how far it is behind."""
+    counts = {c.table: c for c in seen.counts}
+    stages = {TableId(r.database, r.table): r.stage for r in seen.ranges}
+    tables = []
+    for table in seen.tables:
+        count, stage = counts.get(table), stages.get(table)
+        last_ts = count.last_ts if count else 0
+        reached = max(last_ts, seen.feed.watermark)
+        done = seen.feed.state is FeedState.FINISHED
+        tables.append(
+            {
+                "table": str(table),
+                "stage": stage.name.lower() if stage is not None else None,
+                "rows": count.rows if count else 0,
+                "bytes": count.bytes if count else 0,
+                "last_change": physical_ms(last_ts) if last_ts else None,
+                "lag_ms": max(0, _ms(now) - physical_ms(reached)) if reached and not done else None,
+            }
+        )
+    return tables
+
+
+def day_form(samples: Sequence[Sample]) -> list[Form]:
+    """Return the samples of a day as rates."""
+    return _rates(samples)
+
+
+def log_form(lines: Sequence[LogLine]) -> list[Form]:
+    """Return lines of the log, newest first."""
+    return [
+        {"at": _ms(e.at), "level": e.level, "server": e.server, "message": redacted(e.words)}
+        for e in lines
+    ]
+
+
+def sample_form(last: LastChanges, changefeed: str) -> Form:
+    """Return the last changes, newest first."""
+    return {
+        "message": sample_words(last, changefeed),
+        "mode": str(last.mode),
+        "owner": last.owner or None,
+        "here": last.here,
+        "changes": [
+            {
+                "table": str(one.table),
+                "op": one.op,
+                "commit_ts": one.commit_ts,
+                "at": physical_ms(one.commit_ts),
+                "key": one.key,
+                "before": one.before,
+                "after": one.after,
+            }
+            for one in last.changes
+        ],
+    }
+
+
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _fresh(samples: Sequence[Sample], now: float) -> Sample | None:
-    return samples[-1] if samples and now - samples[-1].at <= _STALE_S else None
 
 
 def _lag(feed: FeedRecord, newest: Sample | None, now: float) -> int | None:
@@ -171,10 +244,10 @@ def _lag(feed: FeedRecord, newest: Sample | None, now: float) -> int | None:
 
 def _rates(samples: Sequence[Sample]) -> list[Form]:
     """Return samples as rates; the first has nothing before it to be a rate of."""
-    found: list[Form] = []
+    rates: list[Form] = []
     for before, sample in zip([None, *samples], samples, strict=False):
         seconds = sample.at - before.at if before else 0.0
-        found.append(
+        rates.append(
             {
                 "at": _ms(sample.at),
                 "lag_ms": sample.lag_ms,
@@ -185,21 +258,26 @@ def _rates(samples: Sequence[Sample]) -> list[Form]:
                 else None,
             }
         )
-    return found
+    return rates
 
 
-def _owner(feed: FeedRecord, server: FleetServer | None, now: float) -> str | None:
+def _owner(feed: FeedRecord, now: float) -> str | None:
     if not owner_of(feed, now) or feed.lease is None:
         return None
-    return server.address if server else str(feed.lease.holder)
+    return feed.lease.owner
 
 
-def _snapshot(newest: Sample | None) -> Form | None:
-    if newest is None or not newest.snapshots:
+def _snapshot(samples: Sequence[Sample], now: float) -> Form | None:
+    snapshot = snapshot_sum(samples, now)
+    if snapshot is None:
         return None
     return {
-        "done": sum(done for _, done, _ in newest.snapshots),
-        "all": sum(every for _, _, every in newest.snapshots),
+        "done": snapshot.done,
+        "all": snapshot.total,
+        "unit": snapshot.unit,
+        "tables_done": snapshot.tables_done,
+        "tables": snapshot.tables,
+        "left_ms": snapshot.left_ms,
     }
 
 

@@ -53,6 +53,6 @@ def add_pages(app: FastAPI) -> None:
 class _Files(StaticFiles):
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         """Return a file."""
-        found = super().file_response(*args, **kwargs)
-        found.headers.update(_ASK_AGAIN)
-        return found
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(_ASK_AGAIN)
+        return response

@@ -64,16 +64,16 @@ def to_replica(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _section_in(section: Mapping[str, Any], path: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     for written, value in section.items():
         _check_text(written, path)
         key = written.replace("_", "-")
         key = _OTHER_NAMES.get(_join(path, key), key)
-        if key in found:
+        if key in known:
             raise BadOption(f"{_join(path, key)} is given twice, with _ and with -")
         if value is not None:
-            found[key] = _value_in(value, _join(path, key))
-    return found
+            known[key] = _value_in(value, _join(path, key))
+    return known
 
 
 def _value_in(value: Any, path: str) -> Any:

@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     failover = dice.random() < 0.06
                     if not failover and asked.minutes >= 10 and dice.random() < 0.04:
                         some = (dice.choice(PROCESSES),)
-                found = run_history(
+                outcome = run_history(
                     services, at, number, server, some, asked.acts, not asked.quiet, failover
                 )
-                outcomes.append(found)
-                _tell(found, len(outcomes))
+                outcomes.append(outcome)
+                _tell(outcome, len(outcomes))
                 if asked.history is not None or time.monotonic() > end:
                     break
-                if not found.failures:
+                if not outcome.failures:
                     shutil.rmtree(at, ignore_errors=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -76,10 +76,10 @@ def _parser() -> argparse.ArgumentParser:
 def _chosen(text: str) -> list[str]:
     wanted = text.split(",") if text else [""]
     known = SINKS + PROCESSES if text else SINKS
-    found = [s for w in wanted for s in known if s.startswith(w)]
-    if not found:
+    chosen = [s for w in wanted for s in known if s.startswith(w)]
+    if not chosen:
         raise SystemExit(f"no sink begins with {text!r}: known are {', '.join(SINKS)}")
-    return found
+    return chosen
 
 
 def _some(dice: random.Random, sinks: Sequence[str]) -> tuple[str, ...]:
@@ -91,33 +91,34 @@ def _some(dice: random.Random, sinks: Sequence[str]) -> tuple[str, ...]:
     return (one, *dice.sample(others, min(len(others), dice.choice((0, 1, 1, 2)))))
 
 
-def _tell(found: HistoryOutcome, number: int) -> None:
-    result = "failed" if found.failures else "ok"
-    changes = sum(found.compared.values())
+def _tell(outcome: HistoryOutcome, number: int) -> None:
+    result = "failed" if outcome.failures else "ok"
+    changes = sum(outcome.compared.values())
     print(
-        f"{number}: {found.server} → {', '.join(found.feeds)}: {found.steps} steps, "
-        f"{changes} changes, {sum(found.faults.values())} faults, {found.seconds:.0f} s: {result}",
+        f"{number}: {outcome.server} → {', '.join(outcome.feeds)}: {outcome.steps} steps, "
+        f"{changes} changes, {sum(outcome.faults.values())} faults, "
+        f"{outcome.seconds:.0f} s: {result}",
         flush=True,
     )
-    if found.failures:
-        for words in found.failures[:5]:
+    if outcome.failures:
+        for words in outcome.failures[:5]:
             print(f"   {words[:1500]}")
-        print(f"   repeat: {found.repeat}")
+        print(f"   repeat: {outcome.repeat}")
         kept = Path(mkdtemp(prefix="rowferry-history-"))
-        (kept / "statements.sql").write_text(";\n".join(found.script) + ";\n")
-        (kept / "short.sql").write_text(";\n".join(_about(found)) + ";\n")
+        (kept / "statements.sql").write_text(";\n".join(outcome.script) + ";\n")
+        (kept / "short.sql").write_text(";\n".join(_about(outcome)) + ";\n")
         print(f"   statements: {kept} (short.sql: those about the first table)", flush=True)
 
 
-def _about(found: HistoryOutcome) -> list[str]:
+def _about(outcome: HistoryOutcome) -> list[str]:
     """Return the statements about the table of the first failure, and what frames them."""
-    match = re.search(r"\('([^']*)', ([\"'])(.*?)\2\)", found.failures[0])
+    match = re.search(r"\('([^']*)', ([\"'])(.*?)\2\)", outcome.failures[0])
     if match is None:
-        return found.script
+        return outcome.script
     frames = ("BEGIN", "START", "COMMIT", "ROLLBACK", "SAVEPOINT", "SET ", "XA ", "FLUSH", "-- ")
     names = {full_name((match[1], match[3]))}
     kept: list[str] = []
-    for sql in reversed(found.script):  # a table that was renamed is looked for by its older name
+    for sql in reversed(outcome.script):  # a table that was renamed is looked for by its older name
         bare = sql.removeprefix("/* second session */ ")
         if any(n in sql for n in names):
             if "RENAME" in sql:

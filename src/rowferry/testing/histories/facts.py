@@ -174,7 +174,7 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, TableFacts]:
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
         f"{where} AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
     )
-    found: dict[Name, dict[str, Any]] = {
+    entries: dict[Name, dict[str, Any]] = {
         (_text(d), _text(t)): {"columns": [], "indexes": {}, "partitions": [], "parts": set()}
         for d, t in listed
     }
@@ -186,7 +186,7 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, TableFacts]:
         f"{where} ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION"
     ):
         parts = [None if v is None else _text(v) for v in row]
-        if (entry := found.get((str(parts[0]), str(parts[1])))) is not None:
+        if (entry := entries.get((str(parts[0]), str(parts[1])))) is not None:
             entry["columns"].append(_column(parts[2:], hides))
     for row in ask(
         "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM "
@@ -195,7 +195,7 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, TableFacts]:
     ):
         parts = [None if v is None else _text(v) for v in row]
         database, table, index, plain, column, part = parts
-        if (entry := found.get((str(database), str(table)))) is not None:
+        if (entry := entries.get((str(database), str(table)))) is not None:
             unique, names = entry["indexes"].setdefault(index, (plain == "0", []))
             names.append(column)
             if part is not None and index != "PRIMARY":
@@ -206,9 +206,9 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, TableFacts]:
         "ORDER BY PARTITION_ORDINAL_POSITION"
     ):
         name = (_text(row[0]), _text(row[1]))
-        if name in found and (text := _text(row[2])) not in found[name]["partitions"]:
-            found[name]["partitions"].append(text)
-            found[name]["method"] = _text(row[3])
+        if name in entries and (text := _text(row[2])) not in entries[name]["partitions"]:
+            entries[name]["partitions"].append(text)
+            entries[name]["method"] = _text(row[3])
     places_of = {
         "triggers": "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE FROM "
         f"information_schema.TRIGGERS WHERE BINARY EVENT_OBJECT_SCHEMA IN ({places})",
@@ -220,16 +220,16 @@ def read_tables(ask: Ask, databases: Sequence[str]) -> dict[Name, TableFacts]:
     for what, sql in places_of.items():
         for row in ask(sql):
             name = (_text(row[0]), _text(row[1]))
-            if name in found:
-                found[name][what] = found[name].get(what, 0) + 1
-    return {name: _table(name, entry) for name, entry in found.items()}
+            if name in entries:
+                entries[name][what] = entries[name].get(what, 0) + 1
+    return {name: _table(name, entry) for name, entry in entries.items()}
 
 
 def read_rows(ask: Ask, table: TableFacts, known: Rows | None = None) -> Rows:
     """Return a table's rows by key; an image that did not change is the one of `known`."""
     expressions = [c.expressions() for c in table.columns]
     wanted = ", ".join(e for group in expressions for e in group)
-    found: Rows = {}
+    rows: Rows = {}
     for row in ask(f"SELECT {wanted} FROM {full_name(table.name)}"):
         image: Image = {}
         at = 0
@@ -241,13 +241,13 @@ def read_rows(ask: Ask, table: TableFacts, known: Rows | None = None) -> Rows:
             key = tuple(image[n] for n in table.key)
         else:
             text, count = repr(image), 0
-            while (text, count) in found:
+            while (text, count) in rows:
                 count += 1
             key = (text, count)
         if known is not None and (old := known.get(key)) is not None and same(old, image):
             image = old
-        found[key] = image
-    return found
+        rows[key] = image
+    return rows
 
 
 def same(one: Image | None, other: Image | None) -> bool:

@@ -28,8 +28,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.harness import RunProcess
 from rowferry.testing.histories.facts import full_name, quoted, read_rows, read_tables
 from rowferry.testing.histories.forms import FORMS, HistoryFormat
-from rowferry.testing.histories.judge import Case, Judge
-from rowferry.testing.histories.judge import Judgement as Found
+from rowferry.testing.histories.judge import Case, Judge, Judgement
 from rowferry.testing.histories.outputs import (
     AvroMessages,
     Event,
@@ -98,18 +97,18 @@ class Services:
 
     def source(self, kind: str) -> Server:
         """Return the server that histories of this kind are written to."""
-        found: Server = self._get(kind, lambda p: SERVERS[kind].start(p, server_id=7))
-        return found
+        server: Server = self._get(kind, lambda p: SERVERS[kind].start(p, server_id=7))
+        return server
 
     def target(self, kind: str) -> Server:
         """Return a second server of a kind, for copies."""
-        found: Server = self._get(f"{kind}-copy", lambda p: SERVERS[kind].start(p, server_id=8))
-        return found
+        server: Server = self._get(f"{kind}-copy", lambda p: SERVERS[kind].start(p, server_id=8))
+        return server
 
     def kafka(self) -> Kafka:
         """Return the broker."""
-        found: Kafka = self._get("kafka", Kafka.start)
-        return found
+        broker: Kafka = self._get("kafka", Kafka.start)
+        return broker
 
     def registry(self) -> SchemaRegistryServer:
         """Return the schema registry, which takes any schema."""
@@ -119,13 +118,13 @@ class Services:
             made.set_compatibility("NONE")
             return made
 
-        found: SchemaRegistryServer = self._get("registry", start)
-        return found
+        registry: SchemaRegistryServer = self._get("registry", start)
+        return registry
 
     def minio(self) -> Minio:
         """Return the object store."""
-        found: Minio = self._get("minio", Minio.start)
-        return found
+        store: Minio = self._get("minio", Minio.start)
+        return store
 
 
 @dataclass
@@ -198,10 +197,10 @@ class _Runner(InProcessRunner):
             raise Killed
         whole = super().run
         lost = SinkUnavailable("the answer was lost")
-        found: list[Receipt] = self._doors.pass_through(
+        receipts: list[Receipt] = self._doors.pass_through(
             "job", lambda: whole(spec, plan, tables), lost
         )
-        return found
+        return receipts
 
 
 class HistoryFeed:
@@ -452,15 +451,17 @@ class HistoryFeed:
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    def judge(self, truth: Truth) -> Found:
+    def judge(self, truth: Truth) -> Judgement:
         """Compare what was delivered with the truth."""
         if self._place == "mysql":
             return self._judge_copy(truth)
-        told = {"canal-json": "canal-json", "csv": "files", "avro": ""}.get(self.protocol, "any")
+        ddl_form = {"canal-json": "canal-json", "csv": "files", "avro": ""}.get(
+            self.protocol, "any"
+        )
         if self._files is not None:
-            told = "files"
+            ddl_form = "files"
         repeats = self._place in ("kafka", "http")
-        case = Case(self.form, self.first, self.settled, repeats, told)
+        case = Case(self.form, self.first, self.settled, repeats, ddl_form)
         words = []
         if self._layout is not None:
             self._layout.finish()
@@ -468,23 +469,23 @@ class HistoryFeed:
         try:
             events = self._events()
         except (ValueError, KeyError, TypeError) as err:
-            return Found([f"the output cannot be read: {type(err).__name__}: {str(err)[:600]}"])
-        found = Judge(truth, case, events).judge()
-        found.failures += words
-        return found
+            return Judgement([f"the output cannot be read: {type(err).__name__}: {str(err)[:600]}"])
+        verdict = Judge(truth, case, events).judge()
+        verdict.failures += words
+        return verdict
 
     def _events(self) -> list[Event]:
         if self._files is not None:
             return list(self._files.events())
-        found: list[Event] = []
+        events: list[Event] = []
         if self._receiver is not None:
             for request in list(self._receiver.taken):
                 if self.protocol == "json":
-                    found += http_json("http", request.body)
+                    events += http_json("http", request.body)
                 else:
                     lines = request.body.decode().split("\n")
-                    found += [canal_json("http", line) for line in lines if line.strip()]
-            return found
+                    events += [canal_json("http", line) for line in lines if line.strip()]
+            return events
         broker = self._services.kafka()
         if self.protocol == "avro":
             reader = AvroMessages(self._schema)
@@ -494,26 +495,26 @@ class HistoryFeed:
                 if tag == self._tag:
                     for m in broker.read_all(topic):
                         where = f"{topic}/{m.partition}"
-                        found.append(reader.read(where, (database, table), m.key, m.value))
-            return found
+                        events.append(reader.read(where, (database, table), m.key, m.value))
+            return events
         for m in broker.read_all(self._tag):
             where = str(m.partition)
             if self.protocol == "canal-json":
-                found.append(canal_json(where, (m.value or b"").decode()))
+                events.append(canal_json(where, (m.value or b"").decode()))
             else:
-                found += open_protocol(where, m.key or b"", m.value or b"")
-        return found
+                events += open_protocol(where, m.key or b"", m.value or b"")
+        return events
 
     def _schema(self, number: int) -> str:
         url = f"{self._services.registry().url}/schemas/ids/{number}"
         with urllib.request.urlopen(url, timeout=30) as answer:
             return str(json.loads(answer.read())["schema"])
 
-    def _judge_copy(self, truth: Truth) -> Found:
+    def _judge_copy(self, truth: Truth) -> Judgement:
         """Compare the tables of the copy with the last step's."""
         assert self._target is not None
         target = self._target
-        found = Found([])
+        verdict = Judgement([])
 
         def ask(sql: str) -> Any:
             return target.execute(sql)
@@ -528,24 +529,24 @@ class HistoryFeed:
             rows = last.state[name]
             if copy is None:
                 if rows:
-                    found.failures.append(f"{name} is missing downstream")
+                    verdict.failures.append(f"{name} is missing downstream")
                 continue
             wanted = last.tables[name].sent
             if sorted(copy.sent) != sorted(wanted):
-                found.failures.append(f"{name} has the columns {copy.sent}, not {wanted}")
+                verdict.failures.append(f"{name} has the columns {copy.sent}, not {wanted}")
                 continue
             here = sorted(repr({n: r[n] for n in sorted(wanted)}) for r in rows.values())
             own = read_rows(ask, copy).values()
             there = sorted(repr({n: r[n] for n in sorted(wanted)}) for r in own)
-            found.compared += len(here)
+            verdict.compared += len(here)
             if here != there:
                 missing = [r for r in here if r not in there][:2]
                 extra = [r for r in there if r not in here][:2]
-                found.failures.append(f"{name}: missing {missing}, too many {extra}"[:1500])
+                verdict.failures.append(f"{name}: missing {missing}, too many {extra}"[:1500])
         extra_tables = [n for n, t in copies.items() if n not in names and n != JOURNAL]
         if extra_tables:
-            found.failures.append(f"tables that are gone are still downstream: {extra_tables}")
-        return found
+            verdict.failures.append(f"tables that are gone are still downstream: {extra_tables}")
+        return verdict
 
 
 class ProcessFeed(HistoryFeed):
@@ -555,6 +556,7 @@ class ProcessFeed(HistoryFeed):
         self, server: Server, sink: str, services: Services, folder: Path, dice: random.Random
     ) -> None:
         self._process: RunProcess | None = None
+        self._starts = 0
         super().__init__(server, sink, services, folder, dice)
 
     def start(self) -> None:
@@ -566,6 +568,9 @@ class ProcessFeed(HistoryFeed):
         config.write_text(self._config)
         arguments = ["--source", self._server.uri, "--sink-uri", self._uri, "--config", str(config)]
         arguments += ["--changefeed-id", NAME, "--meta", f"sqlite:///{self._folder}/meta.db"]
+        self._starts += 1
+        if self._starts % 2:  # every other time Spark's tasks do what the process could
+            arguments.append("--spark-only")
         return RunProcess([*arguments, "--spark-master", "local[2]", *more], self._folder / "work")
 
     def stop(self) -> None:
@@ -587,7 +592,7 @@ class ProcessFeed(HistoryFeed):
             self.start()
         time.sleep(0.5)
         if self._process is not None and not self._process.alive:
-            raise SinkError(f"the process ended: {self._process.said()[-500:]}")
+            raise SinkError(f"the process ended: {self._process.printed()[-500:]}")
         return None
 
     def disturb(self) -> str:
@@ -602,7 +607,7 @@ class ProcessFeed(HistoryFeed):
         self._kill()
         with self._run("--until", "caught-up") as process:
             if process.wait(PROCESS_PATIENCE_S):
-                raise SinkError(f"the process failed: {process.said()[-500:]}")
+                raise SinkError(f"the process failed: {process.printed()[-500:]}")
         if self._files is not None:
             self._files.look()
 

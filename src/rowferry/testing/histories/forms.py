@@ -67,8 +67,8 @@ def _truth(column: ColumnFacts, value: Value) -> Hashable:
         case "named":
             return str(value.name)
         case _:
-            found: Hashable = value
-            return found
+            canonical: Hashable = value
+            return canonical
 
 
 def _numbered(column: ColumnFacts, value: Value) -> Hashable:
@@ -137,27 +137,27 @@ def _in_base64(column: ColumnFacts) -> bool:
 
 
 def _open(column: ColumnFacts, cell: Any) -> Hashable:
-    found = cell["v"]
-    if found is None:
+    content = cell["v"]
+    if content is None:
         return None
     if column.family in ("int", "named"):
-        if not isinstance(found, int):
+        if not isinstance(content, int):
             raise TypeError("not a number")
-        return found
+        return content
     if column.family in ("float", "double"):
-        if isinstance(found, str):
+        if isinstance(content, str):
             raise TypeError("not a number")
-        return _float(column, found)
+        return _float(column, content)
     if _in_base64(column):
-        raw = from_base64(found)
+        raw = from_base64(content)
         return raw if column.family == "bytes" else raw.decode()
     match column.family:
         case "bytes":
-            return go_unquoted(found)
+            return go_unquoted(content)
         case "vector":
-            return _vector(json.loads(found))
+            return _vector(json.loads(content))
         case _:
-            return _text_of(found)
+            return _text_of(content)
 
 
 def _plain(value: Any) -> Any:
@@ -171,8 +171,8 @@ def _plain(value: Any) -> Any:
 
 def _http_truth(column: ColumnFacts, value: Value) -> Hashable:
     if column.family == "json":
-        found = _plain(json.loads(value, parse_float=Decimal))
-        return None if found is None else repr(found)
+        plain = _plain(json.loads(value, parse_float=Decimal))
+        return None if plain is None else repr(plain)
     return _truth(column, value)
 
 

@@ -140,12 +140,12 @@ def _write(
             except (RowferryError, TimeoutError) as err:
                 _stopped(feed, err, outcome, feeds, writer)
         for feed in feeds:
-            found = feed.judge(writer.truth)
-            outcome.failures += [f"{feed.sink}: {words}" for words in found.failures]
-            outcome.compared[feed.sink] += found.compared
-            outcome.snapshot_rows += found.snapshot_rows
-            outcome.ddls += found.ddls
-            outcome.inferred += found.inferred
+            verdict = feed.judge(writer.truth)
+            outcome.failures += [f"{feed.sink}: {words}" for words in verdict.failures]
+            outcome.compared[feed.sink] += verdict.compared
+            outcome.snapshot_rows += verdict.snapshot_rows
+            outcome.ddls += verdict.ddls
+            outcome.inferred += verdict.inferred
             outcome.faults += feed.doors.happened
     finally:
         for feed in feeds:

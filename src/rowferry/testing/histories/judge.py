@@ -48,14 +48,14 @@ class Case:
         first: the number of the last step that was committed before the feed began.
         settled: the number of the last step before its snapshot was complete.
         repeats: whether the sink may show a change again.
-        told_ddl: how schema changes are told: "canal-json", "files", "any", or "" for not at all.
+        ddl_form: how schema changes are told: "canal-json", "files", "any", or "" for not at all.
     """
 
     form: HistoryFormat
     first: int
     settled: int
     repeats: bool
-    told_ddl: str = ""
+    ddl_form: str = ""
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Judge:
             self._fail(f"the journal's snapshot has the commit-ts {sorted(lows)}, not one")
             return False
         (self._low,) = lows
-        found = []
+        pairs = []
         for token, stamps in seen.items():
             late = [ts for ts in stamps if ts != self._low]
             if token not in steps:
@@ -150,8 +150,8 @@ class Judge:
             elif len(late) > 1:
                 self._fail(f"token {token} came with the commit-ts {late}")
             elif late:
-                found.append((late[0], steps[token].number))
-        self._moments = sorted(found)
+                pairs.append((late[0], steps[token].number))
+        self._moments = sorted(pairs)
         numbers = [n for _, n in self._moments]
         if numbers != sorted(numbers):
             self._fail(f"commit-ts do not follow the commits: {self._moments}")
@@ -204,11 +204,11 @@ class Judge:
                 newest[e.where, e.table] = max(e.ts, newest.get((e.where, e.table), 0))
                 seen.add((e.where, e.raw))
             elif self._case.repeats:  # files stand in no order with `metadata`
-                told = f"{e.ts} {e.query}"
-                if e.ts <= marks.get(e.where, 0) and (e.where, told) not in seen:
+                shown = f"{e.ts} {e.query}"
+                if e.ts <= marks.get(e.where, 0) and (e.where, shown) not in seen:
                     self._fail(f"{e.query!r} at {e.ts} came after the watermark {marks[e.where]}")
-                seen.add((e.where, told))
-        if self._case.repeats and self._case.told_ddl and marks:  # one topic, to its end
+                seen.add((e.where, shown))
+        if self._case.repeats and self._case.ddl_form and marks:  # one topic, to its end
             for where in sorted({where for where, _ in newest}):
                 if marks.get(where, 0) < max(marks.values()):
                     self._fail(f"partition {where} has no watermark {max(marks.values())}")
@@ -260,7 +260,7 @@ class Judge:
 
     def _entries(self) -> list[JoinedTable]:
         """Return the tables that came among the captured ones by a RENAME, with rows."""
-        steps, found = self._truth.steps, []
+        steps, joined = self._truth.steps, []
         start = self._moments[0][1] if self._moments else len(steps)
         for step in steps[start:]:
             before = steps[step.number - 1].tables
@@ -275,12 +275,12 @@ class Judge:
                 low = min((e.ts for e in own if since < e.ts < until), default=since)
                 # the step of a snapshot's commit-ts, or the one before it, is in the snapshot
                 seen = [n for ts, n in self._moments if ts <= low]
-                found.append(JoinedTable(name, step.number, last, low, max(seen, default=0)))
-        return found
+                joined.append(JoinedTable(name, step.number, last, low, max(seen, default=0)))
+        return joined
 
     def _read_again(self) -> list[JoinedTable]:
         """Return the tables whose snapshot was taken back by a TRUNCATE, and begun anew."""
-        found: dict[Name, JoinedTable] = {}
+        by_name: dict[Name, JoinedTable] = {}
         for e in self._events:
             if not isinstance(e, Ddl) or not e.query.startswith("TRUNCATE TABLE "):
                 continue
@@ -293,21 +293,23 @@ class Judge:
             first = self._case.first
             there = (s.number for s in self._truth.steps[first:] if e.table not in s.tables)
             last = next(there, len(self._truth.steps))
-            found[e.table] = JoinedTable(e.table, first, last, low, max(seen, default=first))
-        return list(found.values())
+            by_name[e.table] = JoinedTable(e.table, first, last, low, max(seen, default=first))
+        return list(by_name.values())
 
     def _check_entry(self, entry: JoinedTable) -> None:
         """Compare the snapshot with which a table joined: its rows of one moment, or several."""
         steps = self._truth.steps[entry.step : entry.last]
         self._verdict.snapshot_rows += len(entry.rows)
-        found = Counter(self._cells(steps[0].tables[entry.name], r.after, None) for r in entry.rows)
+        delivered = Counter(
+            self._cells(steps[0].tables[entry.name], r.after, None) for r in entry.rows
+        )
         if self._case.repeats:
-            found = Counter(set(found))
+            delivered = Counter(set(delivered))
         fitting = []
         for step in steps:
             table = step.tables[entry.name]
             wanted = Counter(self._image(table, i) for i in step.state[entry.name].values())
-            if found == (Counter(set(wanted)) if self._case.repeats else wanted):
+            if delivered == (Counter(set(wanted)) if self._case.repeats else wanted):
                 fitting.append(step.number)
         if not steps[0].tables[entry.name].key:
             self._exact[entry.name] = fitting
@@ -333,12 +335,14 @@ class Judge:
                 self._check_moving_snapshot(name, rows, versions)
                 continue
             table = versions[0].tables[name]
-            found = Counter(c for r in rows if (c := self._cells(table, r.after, r)) is not None)
+            delivered = Counter(
+                c for r in rows if (c := self._cells(table, r.after, r)) is not None
+            )
             wanted = Counter(self._image(table, i) for i in versions[0].state[name].values())
             if self._case.repeats:
-                found, wanted = Counter(set(found)), Counter(set(wanted))
-            if found != wanted:
-                self._fail(f"snapshot of {name}: {_unlike(wanted - found, found - wanted)}")
+                delivered, wanted = Counter(set(delivered)), Counter(set(wanted))
+            if delivered != wanted:
+                self._fail(f"snapshot of {name}: {_unlike(wanted - delivered, delivered - wanted)}")
         if len(steps) > 1:
             for name, table in steps[-1].tables.items():
                 if not table.key and name not in {*snapshot, *taken_back}:
@@ -355,14 +359,16 @@ class Judge:
         self, name: Name, rows: Sequence[DeliveredRow], versions: Sequence[CommittedStep]
     ) -> list[int]:
         """Return where the snapshot of a table without a key may have been taken: in one piece."""
-        found = Counter(self._cells(versions[0].tables[name], r.after, None) for r in rows)
+        delivered = Counter(self._cells(versions[0].tables[name], r.after, None) for r in rows)
         places = []
         for step in versions:
             wanted = Counter(self._image(step.tables[name], i) for i in step.state[name].values())
-            if found == wanted or (self._case.repeats and set(found) == set(wanted)):
+            if delivered == wanted or (self._case.repeats and set(delivered) == set(wanted)):
                 places.append(step.number)
         if not places:
-            self._fail(f"snapshot of {name} (no key) is that of no moment: {_brief(found, 600)}")
+            self._fail(
+                f"snapshot of {name} (no key) is that of no moment: {_brief(delivered, 600)}"
+            )
         return places
 
     def _check_moving_snapshot(
@@ -372,16 +378,16 @@ class Judge:
         known: set[Cells] = set()
         for step in versions:
             known |= {self._image(step.tables[name], i) for i in step.state[name].values()}
-        found: set[Cells | None] = set()
+        delivered: set[Cells | None] = set()
         for r in rows:
             cells = {self._cells(s.tables[name], r.after, None) for s in versions}
-            found |= cells
+            delivered |= cells
             if not cells & known:
                 self._fail(f"{_short(r)}: such a row was never there")
         lasting = set.intersection(
             *({self._image(s.tables[name], i) for i in s.state[name].values()} for s in versions)
         )
-        for image in lasting - found:
+        for image in lasting - delivered:
             self._fail(
                 f"snapshot of {name}: {_brief(image)} was there all the time, and is missing"
             )
@@ -429,7 +435,7 @@ class Judge:
             if not fits:
                 self._fail(
                     f"step {step.number} ({step.kind}), {name}, key {key}: "
-                    f"{self._told(table, wanted.get(key, []), by_key.get(key, []))}"
+                    f"{self._described(table, wanted.get(key, []), by_key.get(key, []))}"
                     f" after {[e.sql[:300] for e in step.effects]}"
                 )
 
@@ -450,23 +456,23 @@ class Judge:
                         net[self._image(table, c.after)] += 1
                     if c.before is not None:
                         net[self._image(table, c.before)] -= 1
-        found: Counter[Cells] = Counter()
+        delivered: Counter[Cells] = Counter()
         for op, old, new in moves:
             if op == "update" and old is None:
                 return  # this format does not tell what went
             if new is not None:
-                found[new] += 1
+                delivered[new] += 1
             if old is not None:
-                found[old] -= 1
+                delivered[old] -= 1
         net = Counter({k: v for k, v in net.items() if v})
-        found = Counter({k: v for k, v in found.items() if v})
+        delivered = Counter({k: v for k, v in delivered.items() if v})
         if self._case.repeats:
-            if {k: v > 0 for k, v in net.items()} == {k: v > 0 for k, v in found.items()}:
+            if {k: v > 0 for k, v in net.items()} == {k: v > 0 for k, v in delivered.items()}:
                 return
-        elif net == found:
+        elif net == delivered:
             return
         self._fail(
-            f"step {step.number}, {table.name} (no key): {_unlike(net, found)} after "
+            f"step {step.number}, {table.name} (no key): {_unlike(net, delivered)} after "
             f"{[e.sql[:300] for e in step.effects]}"
         )
 
@@ -543,15 +549,15 @@ class Judge:
         hidden = all(table.column(n).virtual for n in differing)
         return [split, whole] if hidden else [split]
 
-    def _same(self, wanted: Move, found: Move) -> bool:
+    def _same(self, wanted: Move, delivered: Move) -> bool:
         op, old, new = wanted
-        if op != found[0] or new != found[2]:
+        if op != delivered[0] or new != delivered[2]:
             return False
         if op == "update" and not self._form.has_before:
             return True
         if op == "delete" and self._form.key_only:
-            return found[1] is not None and set(found[1]) <= set(old or ())
-        return old == found[1]
+            return delivered[1] is not None and set(delivered[1]) <= set(old or ())
+        return old == delivered[1]
 
     def _walks(
         self,
@@ -607,7 +613,7 @@ class Judge:
             for n, v in cells.items()
         )
 
-    def _told(
+    def _described(
         self,
         table: TableFacts,
         wanted: Sequence[tuple[Image | None, Image | None]],
@@ -636,14 +642,14 @@ class Judge:
     # --- schema changes ---------------------------------------------------------------------------
 
     def _check_ddls(self) -> None:
-        if not self._case.told_ddl:
+        if not self._case.ddl_form:
             return
-        told: dict[int, list[Ddl]] = {}
+        by_step: dict[int, list[Ddl]] = {}
         for e in self._events:
             if isinstance(e, Ddl) and e.ts > self._low and e.table != JOURNAL:
                 step = self._step_at(e.ts)
                 if step is not None:
-                    told.setdefault(step.number, []).append(e)
+                    by_step.setdefault(step.number, []).append(e)
                     self._check_columns(step, e)
         start = self._moments[0][1] if self._moments else len(self._truth.steps)
         for step in self._truth.steps:
@@ -653,11 +659,11 @@ class Judge:
             if not self._concerns(step):
                 continue
             self._verdict.ddls += 1
-            found = told.get(step.number, [])
-            if not found:
+            mine = by_step.get(step.number, [])
+            if not mine:
                 self._fail(f"step {step.number}: {step.ddl!r} was not told")
-            elif self._case.told_ddl == "canal-json" and {d.kind for d in found} != kinds:
-                self._fail(f"step {step.number}: {step.ddl!r} is told as {[d.kind for d in found]}")
+            elif self._case.ddl_form == "canal-json" and {d.kind for d in mine} != kinds:
+                self._fail(f"step {step.number}: {step.ddl!r} is told as {[d.kind for d in mine]}")
 
     def _concerns(self, step: CommittedStep) -> bool:
         """Return whether a DDL changed something that a feed captures."""
@@ -697,11 +703,11 @@ def _is_beginnings(moves: list[Move], whole: list[Move]) -> bool:
 
 
 def _unlike(missing: Iterable[Any], extra: Iterable[Any]) -> str:
-    wanted, found = list(missing), list(extra)
-    if len(wanted) == len(found) == 1:  # one row, with other values
-        pairs = [(w, f) for w, f in zip(wanted[0], found[0], strict=False) if w != f]
+    wanted, surplus = list(missing), list(extra)
+    if len(wanted) == len(surplus) == 1:  # one row, with other values
+        pairs = [(w, f) for w, f in zip(wanted[0], surplus[0], strict=False) if w != f]
         return "; ".join(f"{_brief(f)} instead of {_brief(w)}" for w, f in pairs)
-    return f"missing {_brief(wanted, 700)}, too many {_brief(found, 700)}"
+    return f"missing {_brief(wanted, 700)}, too many {_brief(surplus, 700)}"
 
 
 def _brief(value: object, size: int = 160) -> str:

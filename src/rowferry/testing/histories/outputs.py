@@ -102,10 +102,10 @@ class StoredFiles:
         self.sights.append((checkpoint, seen))
 
     def _last(self, index: str) -> int:
-        found = _DATA_FILE.match(self._get(index).decode().strip())
-        if found is None:
+        match = _DATA_FILE.match(self._get(index).decode().strip())
+        if match is None:
             raise ValueError(f"{index} names no data file")
-        return int(found[1])
+        return int(match[1])
 
     def events(self) -> Iterator[Event]:
         """Yield schema files, then rows; a table's rows are in order."""
@@ -118,11 +118,11 @@ class StoredFiles:
             if name.endswith("/meta/CDC.index"):
                 ends[name.removesuffix("/meta/CDC.index")] = self._last(name)
             elif len(parts) >= 3 and parts[-2] == "meta" and parts[-1].startswith("schema_"):
-                found = self._schema(name, parts)
-                if found.columns is not None:
-                    versions = columns.setdefault(found.table, {})
-                    versions[int(parts[-1].split("_")[1])] = list(found.columns)
-                yield found
+                schema = self._schema(name, parts)
+                if schema.columns is not None:
+                    versions = columns.setdefault(schema.table, {})
+                    versions[int(parts[-1].split("_")[1])] = list(schema.columns)
+                yield schema
             elif len(parts) >= 4 and (file := _DATA_FILE.match(parts[-1])):
                 places.setdefault("/".join(parts[:-1]), []).append((int(file[1]), name))
 
@@ -154,14 +154,14 @@ class StoredFiles:
         return raw.decode()
 
     def _schema(self, name: str, parts: Sequence[str]) -> Ddl:
-        found = json.loads(self._get(name))
-        listed = found.get("TableColumns")
+        document = json.loads(self._get(name))
+        listed = document.get("TableColumns")
         return Ddl(
             "files",
-            (found["Schema"], found["Table"]) if len(parts) > 3 else (found["Schema"], ""),
-            int(found["TableVersion"]),
-            str(found["Type"]),
-            found["Query"],
+            (document["Schema"], document["Table"]) if len(parts) > 3 else (document["Schema"], ""),
+            int(document["TableVersion"]),
+            str(document["Type"]),
+            document["Query"],
             tuple(c["ColumnName"] for c in listed) if listed else None,
         )
 
@@ -171,10 +171,10 @@ class StoredFiles:
         if self._protocol == "canal-json":
             for line in text.split("\r\n"):
                 if line:
-                    found = canal_json(name, line)
-                    if not isinstance(found, DeliveredRow) or found.table != table:
+                    event = canal_json(name, line)
+                    if not isinstance(event, DeliveredRow) or event.table != table:
                         raise ValueError(f"{name}: {line[:200]}")
-                    yield found
+                    yield event
             return
         if columns is None:
             raise ValueError(f"{name}: no schema file tells its columns")
@@ -242,24 +242,24 @@ def csv_records(text: str) -> Iterator[list[str | None]]:
 
 def canal_json(where: str, text: str) -> Event:
     """Read one canal-json message."""
-    found = json.loads(text)
-    if found["type"] == "TIDB_WATERMARK":
-        return WatermarkMark(where, int(found["_tidb"]["watermarkTs"]))
-    table = (found["database"], found["table"])
-    ts = int(found["_tidb"]["commitTs"])
-    if int(found["es"]) != ts >> 18:
-        raise ValueError(f"{where}: es {found['es']} is not that of {ts}")
-    if found["isDdl"]:
-        return Ddl(where, table, ts, found["type"], found["sql"])
-    (image,) = found["data"]
-    if list(found["mysqlType"]) != list(image) or list(found["sqlType"]) != list(image):
+    message = json.loads(text)
+    if message["type"] == "TIDB_WATERMARK":
+        return WatermarkMark(where, int(message["_tidb"]["watermarkTs"]))
+    table = (message["database"], message["table"])
+    ts = int(message["_tidb"]["commitTs"])
+    if int(message["es"]) != ts >> 18:
+        raise ValueError(f"{where}: es {message['es']} is not that of {ts}")
+    if message["isDdl"]:
+        return Ddl(where, table, ts, message["type"], message["sql"])
+    (image,) = message["data"]
+    if list(message["mysqlType"]) != list(image) or list(message["sqlType"]) != list(image):
         raise ValueError(f"{where}: types do not name the columns: {text[:300]}")
     raw = re.sub(r'"ts":\d+', "", text, count=1)
-    match found["type"]:
+    match message["type"]:
         case "INSERT":
             return DeliveredRow(where, table, "insert", ts, None, image, raw)
         case "UPDATE":
-            return DeliveredRow(where, table, "update", ts, found["old"][0], image, raw)
+            return DeliveredRow(where, table, "update", ts, message["old"][0], image, raw)
         case "DELETE":
             return DeliveredRow(where, table, "delete", ts, image, None, raw)
     raise ValueError(f"{where}: {text[:200]}")
@@ -273,14 +273,14 @@ def open_protocol(where: str, key: bytes, value: bytes) -> Iterator[Event]:
     if len(keys) != len(values):
         raise ValueError(f"{where}: {len(keys)} keys, {len(values)} values")
     for head, body in zip(keys, values, strict=True):
-        told = json.loads(head)
-        ts = int(told["ts"])
-        if told["t"] == 3:
+        message = json.loads(head)
+        ts = int(message["ts"])
+        if message["t"] == 3:
             yield WatermarkMark(where, ts)
             continue
-        table = (told["scm"], told["tbl"])
+        table = (message["scm"], message["tbl"])
         content = json.loads(body, parse_int=_integer)
-        if told["t"] == 2:
+        if message["t"] == 2:
             yield Ddl(where, table, ts, str(content["t"]), content["q"])
             continue
         raw = f"{head!r}{body!r}"
@@ -314,9 +314,11 @@ class AvroMessages:
         if value is not None and value[:1] == b"\x02":
             return WatermarkMark(where, struct.unpack(">Q", value[1:9])[0])
         if value is not None and value[:1] == b"\x01":
-            told = json.loads(value[1:])
-            named = (told["schema"], told["table"])
-            return Ddl(where, named, int(told["commitTs"]), str(told["type"]), told["query"])
+            message = json.loads(value[1:])
+            named = (message["schema"], message["table"])
+            return Ddl(
+                where, named, int(message["commitTs"]), str(message["type"]), message["query"]
+            )
         if key is None or value is None:
             raise ValueError(f"{where}: a message without its key or value")
         raw = f"{key!r}{value!r}"
@@ -338,12 +340,12 @@ class AvroMessages:
         if number not in self._parsed:
             self._parsed[number] = fastavro.parse_schema(json.loads(self._schema(number)))
         stream = io.BytesIO(raw[5:])
-        found = fastavro.schemaless_reader(stream, self._parsed[number], None)
+        record = fastavro.schemaless_reader(stream, self._parsed[number], None)
         if stream.read():
-            raise ValueError(f"bytes are left behind the record {found!r}")
-        if not isinstance(found, dict):
-            raise ValueError(f"{found!r} is no record")
-        return found
+            raise ValueError(f"bytes are left behind the record {record!r}")
+        if not isinstance(record, dict):
+            raise ValueError(f"{record!r} is no record")
+        return record
 
 
 def _integer(text: str) -> int | float:
@@ -353,20 +355,22 @@ def _integer(text: str) -> int | float:
 
 def http_json(where: str, body: bytes) -> Iterator[Event]:
     """Read the body of one request."""
-    for found in json.loads(body, parse_float=Decimal, parse_int=_integer):
-        table = (found.get("database", ""), found.get("table", ""))
-        ts = int(found["commitTs"])
-        if found.get("type") == "watermark":
+    for message in json.loads(body, parse_float=Decimal, parse_int=_integer):
+        table = (message.get("database", ""), message.get("table", ""))
+        ts = int(message["commitTs"])
+        if message.get("type") == "watermark":
             yield WatermarkMark(where, ts)
-        elif found.get("type") == "ddl":
-            yield Ddl(where, table, ts, found["kind"], found["query"])
+        elif message.get("type") == "ddl":
+            yield Ddl(where, table, ts, message["kind"], message["query"])
         else:
-            image = found["after"] if found["after"] is not None else found["before"]
-            key = found["key"]
+            image = message["after"] if message["after"] is not None else message["before"]
+            key = message["key"]
             if key is not None and any(image[n] != v for n, v in key.items()):
                 raise ValueError(f"{where}: the key {key} is not that of {image}")
-            raw = json.dumps(found, default=str)
-            yield DeliveredRow(where, table, found["op"], ts, found["before"], found["after"], raw)
+            raw = json.dumps(message, default=str)
+            yield DeliveredRow(
+                where, table, message["op"], ts, message["before"], message["after"], raw
+            )
 
 
 def go_unquoted(text: str) -> bytes:
@@ -383,22 +387,22 @@ def go_unquoted(text: str) -> bytes:
         '"': 34,
         "'": 39,
     }
-    found, at = bytearray(), 0
+    content, at = bytearray(), 0
     while at < len(text):
         if text[at] != "\\":
-            found += text[at].encode()
+            content += text[at].encode()
             at += 1
             continue
         sign = text[at + 1]
         size = {"x": 2, "u": 4, "U": 8}.get(sign)
         if size is None:
-            found.append(simple[sign])
+            content.append(simple[sign])
             at += 2
             continue
         number = int(text[at + 2 : at + 2 + size], 16)
-        found += bytes([number]) if sign == "x" else chr(number).encode()
+        content += bytes([number]) if sign == "x" else chr(number).encode()
         at += 2 + size
-    return bytes(found)
+    return bytes(content)
 
 
 def from_base64(text: str) -> bytes:

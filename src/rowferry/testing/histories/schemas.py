@@ -176,9 +176,9 @@ class Taste:
         """Return a name that is not taken."""
         pool = _PLAIN + _ODD if self.odd_names else _PLAIN
         for _ in range(20):
-            found = dice.choice(pool)
-            if found not in taken:
-                return found
+            name = dice.choice(pool)
+            if name not in taken:
+                return name
         number = len(taken)
         while f"n{number}" in taken:
             number += 1
@@ -187,13 +187,13 @@ class Taste:
 
 def column_type(dice: random.Random, taste: Taste) -> str:
     """Return a random type with its character set."""
-    found = dice.choice(taste.types())
-    is_text = found.startswith(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
-    if (is_text or found.startswith(("enum", "set"))) and dice.random() < 0.5:
+    sql_type = dice.choice(taste.types())
+    is_text = sql_type.startswith(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
+    if (is_text or sql_type.startswith(("enum", "set"))) and dice.random() < 0.5:
         charset = dice.choice(_CHARSETS)
-        if charset != "binary" or not found.startswith(("enum", "set")):
-            found += f" CHARACTER SET {charset}"
-    return found
+        if charset != "binary" or not sql_type.startswith(("enum", "set")):
+            sql_type += f" CHARACTER SET {charset}"
+    return sql_type
 
 
 def column(dice: random.Random, taste: Taste, name: str, numbers: list[str]) -> str:
@@ -227,10 +227,10 @@ def create_table(dice: random.Random, taste: Taste, name: Name) -> str:
     def column_name() -> str:
         # column names differ in more than their case
         while True:
-            found = taste.name(dice, taken)
-            if found.lower() not in taken:
-                taken.update((found, found.lower()))
-                return found
+            name = taste.name(dice, taken)
+            if name.lower() not in taken:
+                taken.update((name, name.lower()))
+                return name
 
     keys: list[str] = []
     lines: list[str] = []

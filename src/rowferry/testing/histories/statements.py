@@ -54,8 +54,8 @@ class World:
 
     def pick(self, fits: Callable[[TableFacts], bool] = lambda t: True) -> TableFacts | None:
         """Return a captured table."""
-        found = [t for n, t in sorted(self.tables.items()) if n[0] != self.outside and fits(t)]
-        return self.dice.choice(found) if found else None
+        fitting = [t for n, t in sorted(self.tables.items()) if n[0] != self.outside and fits(t)]
+        return self.dice.choice(fitting) if fitting else None
 
     def fresh_name(self) -> Name:
         """Return a name for a table."""
@@ -67,9 +67,9 @@ class World:
         """Return a name for a column, which may differ from others by more than its case."""
         lower = {t.lower() for t in taken}
         for _ in range(30):
-            found = self.taste.name(self.dice, taken)
-            if found.lower() not in lower:
-                return found
+            name = self.taste.name(self.dice, taken)
+            if name.lower() not in lower:
+                return name
         self.made += 1
         return f"c{self.made}"
 
@@ -87,13 +87,13 @@ def _is_key(table: TableFacts, column: ColumnFacts) -> bool:
 
 def _values(world: World, table: TableFacts) -> str:
     dice = world.dice
-    found = []
+    literals = []
     for c in _writable(table):
         if c.auto_increment and dice.random() < 0.7:
-            found.append("NULL")
+            literals.append("NULL")
         else:
-            found.append(value(dice, c, small=_is_key(table, c)))
-    return f"({', '.join(found)})"
+            literals.append(value(dice, c, small=_is_key(table, c)))
+    return f"({', '.join(literals)})"
 
 
 def _names(table: TableFacts) -> str:
@@ -742,19 +742,19 @@ def create_outside(world: World) -> Statement | None:
 
 def move_in(world: World) -> Statement | None:
     """RENAME of a table, with its rows, to where feeds look."""
-    found = [n for n in sorted(world.tables) if n[0] == world.outside and world.state[n]]
-    if not found:
+    outside = [n for n in sorted(world.tables) if n[0] == world.outside and world.state[n]]
+    if not outside:
         return None
-    old, new = world.dice.choice(found), world.fresh_name()
+    old, new = world.dice.choice(outside), world.fresh_name()
     return Statement("move-in", f"RENAME TABLE {full_name(old)} TO {full_name(new)}")
 
 
 def write_outside(world: World) -> Statement | None:
     """INSERT into a table that no feed captures."""
-    found = [t for n, t in sorted(world.tables.items()) if n[0] == world.outside]
-    if not found or len(world.state[found[0].name]) > MOST_ROWS:
+    outside = [t for n, t in sorted(world.tables.items()) if n[0] == world.outside]
+    if not outside or len(world.state[outside[0].name]) > MOST_ROWS:
         return None
-    t = found[0]
+    t = outside[0]
     sql = f"INSERT IGNORE INTO {full_name(t.name)} ({_names(t)}) VALUES {_values(world, t)}"
     return Statement("write-outside", sql)
 
@@ -843,6 +843,6 @@ def draw(world: World, kinds: Mapping[Callable[[World], Statement | None], int])
     makers, weights = list(kinds), list(kinds.values())
     for _ in range(50):
         (make,) = world.dice.choices(makers, weights)
-        if (found := make(world)) is not None:
-            return found
+        if (statement := make(world)) is not None:
+            return statement
     return Statement("create", create_table(world.dice, world.taste, world.fresh_name()))

@@ -97,29 +97,29 @@ class Observer:
 
     def tables(self) -> dict[Name, TableFacts]:
         """Return the tables as they are defined now."""
-        found = read_tables(self._ask, self._databases())
-        return {name: table for name, table in found.items() if name not in self._hidden}
+        all_tables = read_tables(self._ask, self._databases())
+        return {name: table for name, table in all_tables.items() if name not in self._hidden}
 
     def rows(
         self, tables: Mapping[Name, TableFacts], known: Mapping[Name, Rows]
     ) -> dict[Name, Rows]:
         """Return the rows of all tables; what did not change is what was known."""
-        found = {}
+        by_table = {}
         for name, table in tables.items():
             old = known.get(name)
             new = read_rows(self._ask, table, old)
             unchanged = old is not None and len(old) == len(new)
             if unchanged and old is not None:
                 unchanged = all(old.get(key) is image for key, image in new.items())
-            found[name] = old if unchanged and old is not None else new
-        return found
+            by_table[name] = old if unchanged and old is not None else new
+        return by_table
 
 
 def differences(
     tables: Mapping[Name, TableFacts], old: Mapping[Name, Rows], new: Mapping[Name, Rows]
 ) -> tuple[Change, ...]:
     """Return what changed from one state to the next, in tables that did not."""
-    found: list[Change] = []
+    changes: list[Change] = []
     for name in tables:
         before, after = old.get(name, {}), new.get(name, {})
         if before is after:
@@ -127,5 +127,5 @@ def differences(
         for key in dict.fromkeys([*before, *after]):
             one, other = before.get(key), after.get(key)
             if one is not other:
-                found.append(Change(name, key, one, other))
-    return tuple(found)
+                changes.append(Change(name, key, one, other))
+    return tuple(changes)

@@ -243,9 +243,9 @@ class Writer:
         self.tick()
 
     def _note_databases(self) -> None:
-        found = [str(row[0]) for row in self._ask("SHOW DATABASES")]
+        names = [str(row[0]) for row in self._ask("SHOW DATABASES")]
         hidden = {*_SYSTEM, JOURNAL[0], OUTSIDE}
-        there = [d for d in found if d not in hidden]
+        there = [d for d in names if d not in hidden]
         self._databases[:] = ["h_main"] + [d for d in there if d != "h_main"]
 
     def _statements(

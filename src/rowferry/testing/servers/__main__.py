@@ -1,7 +1,7 @@
 """`python -m rowferry.testing.servers` fetches every server, so that tests find them there.
 
 All but what takes long and few tests need: `… tidb` builds TiDB, `… spark` fetches older versions
-of Spark.
+of Spark, `… lake` one with the libraries of Delta and Iceberg.
 """
 
 from __future__ import annotations
@@ -11,29 +11,37 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from rowferry.errors import RowferryError
-from rowferry.testing.servers.azurite import Azurite
 from rowferry.testing.servers.chromium import Chromium
 from rowferry.testing.servers.flavours import MariaDb, MariaDb11, MySql
-from rowferry.testing.servers.gcs import FakeGcs
+from rowferry.testing.servers.iceberg_rest import IcebergRest
 from rowferry.testing.servers.kafka import Kafka
-from rowferry.testing.servers.minio import Minio
+from rowferry.testing.servers.objects.azurite import Azurite
+from rowferry.testing.servers.objects.gcs import FakeGcs
+from rowferry.testing.servers.objects.minio import Minio
+from rowferry.testing.servers.opensearch import OpenSearch
 from rowferry.testing.servers.postgres import Postgres
+from rowferry.testing.servers.prometheus import Prometheus
+from rowferry.testing.servers.pulsar import Pulsar
 from rowferry.testing.servers.registry import SchemaRegistryServer
-from rowferry.testing.servers.spark_releases import SPARK_RELEASES
+from rowferry.testing.servers.spark.classes import SparkClasses
+from rowferry.testing.servers.spark.lake_engine import LAKE_JARS, LAKE_SPARK
+from rowferry.testing.servers.spark.releases import SPARK_RELEASES
 from rowferry.testing.servers.tidb import TiDb
 
 # Minio first: it is built from its sources, which takes longest.
 FETCHED: Final[tuple[Any, ...]] = (
     *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, SchemaRegistryServer, FakeGcs, Azurite),
-    Chromium,
+    *(IcebergRest, Chromium, Prometheus, Pulsar, OpenSearch),
 )
 
 
 def main() -> int:
     """Fetch what is missing and say where it is; return the exit code."""
-    kinds = FETCHED
+    kinds = (*FETCHED, SparkClasses)
     if sys.argv[1:] == ["spark"]:
         kinds = SPARK_RELEASES
+    elif sys.argv[1:] == ["lake"]:
+        kinds = (LAKE_SPARK, LAKE_JARS)
     elif sys.argv[1:] == ["tidb"]:
         kinds = (TiDb,)
         if not TiDb.is_there():

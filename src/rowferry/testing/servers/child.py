@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from rowferry.errors import SourceUnavailable
 
@@ -27,11 +26,33 @@ class PortTaken(Exception):
     """Somebody else took the port first."""
 
 
+class Elsewhere:
+    """A server program that another process of this machine started, and ends."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """Return None while it runs, as a child does."""
+        try:
+            facts = Path(f"/proc/{self.pid}/stat").read_text("utf-8", "replace")
+        except OSError:
+            return -1
+        return -1 if facts.rpartition(")")[2].split()[0] == "Z" else None
+
+
 class Living:
-    """The life of a server program: it is killed at the end of the block, and dies with us."""
+    """The life of a server program: it is killed at the end of the block, and dies with us.
+
+    A running server can be pickled. What another process loads is the same server, borrowed: the
+    end of its block leaves it as it is, and whoever stops it is refused.
+    """
 
     def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: subprocess.Popen[bytes] | Elsewhere | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_child": Elsewhere(self.pid)}
 
     def stop(self) -> None:
         """End the server in order. On repeat: nothing."""
@@ -44,14 +65,10 @@ class Living:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.kill()
-        self._clear()
+    def __exit__(self, *error: object) -> None:
+        if not isinstance(self._child, Elsewhere):
+            self.kill()
+            self._clear()
 
     def _clear(self) -> None:
         """Take away what the server kept and nobody reads; nothing, unless a kind says so."""
@@ -73,6 +90,9 @@ class Living:
         return self._child.pid
 
     def _end(self, how: signal.Signals) -> None:
+        if isinstance(self._child, Elsewhere):
+            name = type(self).__name__
+            raise SourceUnavailable(f"others use this {name} server: start one of your own")
         child, self._child = self._child, None
         if child is not None:
             end(child, how)
@@ -127,7 +147,7 @@ def end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 
 def _with_parent() -> str:
-    found = shutil.which("setpriv")
-    if found is None:
+    program = shutil.which("setpriv")
+    if program is None:
         raise SourceUnavailable("test servers need setpriv (Debian: apt-get install util-linux)")
-    return found
+    return program

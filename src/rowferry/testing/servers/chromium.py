@@ -45,8 +45,8 @@ class Chromium:
 
 def _write_program(program: Path, root: Path) -> None:
     """Write a script: the browser starts copies of itself, so it must be found without a loader."""
-    found = sorted(root.glob("usr/lib/chromium/*headless*shell"))
-    if not found:
+    programs = sorted(root.glob("usr/lib/chromium/*headless*shell"))
+    if not programs:
         raise SourceUnavailable(f"{root}: the packages hold no headless Chromium")
     fonts = program.with_name("fonts.conf")
     fonts.write_text(_FONTS.format(root=root))
@@ -61,7 +61,7 @@ def _write_program(program: Path, root: Path) -> None:
         "#!/bin/sh\n"
         f"export LD_LIBRARY_PATH={shlex.quote(':'.join([*machine, *map(str, own)]))}\n"
         f"export FONTCONFIG_FILE={shlex.quote(str(fonts))}\n"
-        f'exec {shlex.quote(str(found[0]))} "$@"\n'
+        f'exec {shlex.quote(str(programs[0]))} "$@"\n'
     )
     part.chmod(0o755)
     os.replace(part, program)

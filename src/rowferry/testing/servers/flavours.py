@@ -113,5 +113,5 @@ def _places(packages: Packages) -> list[str]:
 def _initialize(command: list[str], sql: bytes) -> None:
     result = subprocess.run(command, input=sql, capture_output=True, check=False)
     if result.returncode != 0:
-        said = result.stderr.decode(errors="replace").strip().splitlines()[-3:]
-        raise SourceUnavailable(f"a data directory cannot be made: {' '.join(said)}")
+        last_lines = result.stderr.decode(errors="replace").strip().splitlines()[-3:]
+        raise SourceUnavailable(f"a data directory cannot be made: {' '.join(last_lines)}")

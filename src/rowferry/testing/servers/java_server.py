@@ -128,10 +128,10 @@ class JavaServer(Living, ABC):
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             if not self.alive:
-                said = messages.read_bytes()[begin:].decode(errors="replace")
-                if "Address already in use" in said or "seems to be in use" in said:
+                log_text = messages.read_bytes()[begin:].decode(errors="replace")
+                if "Address already in use" in log_text or "seems to be in use" in log_text:
                     raise PortTaken
-                raise SourceUnavailable(f"the server did not start: {_reason(said)}")
+                raise SourceUnavailable(f"the server did not start: {_reason(log_text)}")
             if self.answers():
                 return
             time.sleep(0.02)
@@ -145,8 +145,8 @@ def clear(folder: Path) -> Path:
     return folder
 
 
-def _reason(said: str) -> str:
+def _reason(log_text: str) -> str:
     """Return the line of a stack trace that names the cause."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in log_text.splitlines() if line.strip()]
     causes = [line for line in lines if "Exception:" in line or " ERROR " in line]
     return (causes or lines[-1:] or ["it said nothing"])[-1][:400]

@@ -121,6 +121,9 @@ class Kafka(JavaServer):
         self._cluster = secrets.token_urlsafe(16)
         super().__init__(folder, len(self.listeners) + 1, java_options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in super().__getstate__().items() if k != "_admin"}
+
     @classmethod
     def start(
         cls,
@@ -183,8 +186,8 @@ class Kafka(JavaServer):
         command = [java(), "-Xmx64m", *broker._class_path(), *tool]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
-            said = (result.stderr or result.stdout).strip().splitlines()[-1:]
-            raise SourceUnavailable(f"Kafka's data directory cannot be made: {' '.join(said)}")
+            last_line = (result.stderr or result.stdout).strip().splitlines()[-1:]
+            raise SourceUnavailable(f"Kafka's data directory cannot be made: {' '.join(last_line)}")
         shutil.rmtree(broker.folder)
         return folder
 
@@ -214,27 +217,27 @@ class Kafka(JavaServer):
         self, listener: KafkaListener = KafkaListener.PLAINTEXT, mechanism: str = "PLAIN"
     ) -> dict[str, Any]:
         """Return librdkafka's settings to come in by a listener; not for OAUTHBEARER."""
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "bootstrap.servers": self.address(listener),
             "security.protocol": listener.security,
             **_QUIET,
         }
         if "SASL" in listener.value:
-            found["sasl.mechanisms"] = mechanism
-            found["sasl.username"], found["sasl.password"] = USER, self.password
+            settings["sasl.mechanisms"] = mechanism
+            settings["sasl.username"], settings["sasl.password"] = USER, self.password
         if "SSL" in listener.security:
-            found["ssl.ca.location"] = str(self.certificates.ca)
+            settings["ssl.ca.location"] = str(self.certificates.ca)
         if listener is KafkaListener.MTLS:
-            found["ssl.certificate.location"] = str(self.certificates.client)
-            found["ssl.key.location"] = str(self.certificates.client_key)
-        return found
+            settings["ssl.certificate.location"] = str(self.certificates.client)
+            settings["ssl.key.location"] = str(self.certificates.client_key)
+        return settings
 
     # --- topics ----------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, int]:
         """Return the users' topics, each with its number of partitions."""
-        found = self._admin.list_topics(timeout=_WAIT_S).topics
-        return {name: len(t.partitions) for name, t in found.items() if not name.startswith("__")}
+        topics = self._admin.list_topics(timeout=_WAIT_S).topics
+        return {name: len(t.partitions) for name, t in topics.items() if not name.startswith("__")}
 
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
@@ -257,8 +260,8 @@ class Kafka(JavaServer):
     def topic_config(self, name: str) -> dict[str, str]:
         """Return a topic's settings, the broker's defaults among them."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-        (found,) = self._done(self._admin.describe_configs([resource]))
-        return {key: str(entry.value) for key, entry in found.items()}
+        (entries,) = self._done(self._admin.describe_configs([resource]))
+        return {key: str(entry.value) for key, entry in entries.items()}
 
     def forbid(self, operation: str, topic: str = "", user: str = "*") -> None:
         """Take a right, like `WRITE`, from a user (`*`: all); the broker needs an authorizer.
@@ -317,8 +320,8 @@ class Kafka(JavaServer):
             with socket.create_connection((HOST, self._ports[0]), timeout=1):
                 pass
             self.__dict__.pop("_admin", None)
-            found = self._admin.list_topics(timeout=1)
-            return bool(found.brokers) and found.cluster_id == self._cluster
+            listing = self._admin.list_topics(timeout=1)
+            return bool(listing.brokers) and listing.cluster_id == self._cluster
         except (OSError, KafkaException):
             return False
 
@@ -399,10 +402,10 @@ class Kafka(JavaServer):
 
 
 def _read_to_end(consumer: Consumer, topic: str, partition: int | None) -> Iterator[Message]:
-    found = consumer.list_topics(topic, timeout=_WAIT_S).topics[topic]
-    if found.error is not None:
-        raise KafkaException(found.error)
-    left = {partition} if partition is not None else set(found.partitions)
+    listing = consumer.list_topics(topic, timeout=_WAIT_S).topics[topic]
+    if listing.error is not None:
+        raise KafkaException(listing.error)
+    left = {partition} if partition is not None else set(listing.partitions)
     consumer.assign([TopicPartition(topic, number, 0) for number in left])
     deadline = time.monotonic() + _WAIT_S
     while left:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from rowferry.errors import SourceUnavailable
-from rowferry.testing.servers.packages import cache, locked
+from rowferry.testing.servers.packages import Fetched
 
 _FALLBACK: Final = "point ROWFERRY_SERVERS at a filled folder"
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -29,48 +29,29 @@ _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 @dataclass(frozen=True, slots=True)
-class Jars:
+class Jars(Fetched):
     """What to fetch: libraries with all that they need, or one archive to unpack.
 
     Attributes:
-        name: the folder in the cache.
-        libraries: `group:artifact:version` of each library.
+        libraries: `group:artifact:version` of each library, perhaps with `:classifier`.
         archive: `group:artifact:version:tar.gz:classifier` instead of libraries.
     """
 
-    name: str
     libraries: tuple[str, ...] = ()
     archive: str = ""
 
     @property
-    def folder(self) -> Path:
-        """Where the program is."""
-        return cache() / self.name / "root"
+    def lock(self) -> str:
+        """Maven's own cache bears one writer only."""
+        return "maven"
 
-    def ensure(self) -> Path:
-        """Return the folder with the program; fetch it if it is not there.
-
-        On repeat: quick. Processes that call it at once wait for each other.
-
-        Raises:
-            SourceUnavailable: it cannot be had here.
-        """
-        if not self.folder.exists():
-            with locked("maven"):  # Maven's own cache bears one writer only
-                if not self.folder.exists():
-                    self._fetch()
-        return self.folder
-
-    def _fetch(self) -> None:
+    def fetch(self, part: Path) -> None:
+        """Fill a folder with the libraries, or with what the archive holds."""
         java()  # Maven's own words about a missing one are not clear
-        part = self.folder.with_name("root.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
         if self.archive:
             self._fetch_archive(part)
         else:
             self._fetch_libraries(part)
-        part.rename(self.folder)
 
     def _fetch_libraries(self, part: Path) -> None:
         pom = part.with_name("pom.xml")
@@ -94,19 +75,21 @@ def java() -> str:
         SourceUnavailable: there is none.
     """
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    if found is None:
+    program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if program is None:
         raise SourceUnavailable(
             "test servers need Java 17 or newer and found none: install it "
             "(Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
         )
-    return found
+    return program
 
 
 def _dependency(library: str) -> str:
-    group, artifact, version = library.split(":")
+    group, artifact, version, *classifier = library.split(":")
     inner = f"<groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-    return f"<dependency>{inner}<version>{version}</version></dependency>\n"
+    inner += f"<version>{version}</version>"
+    inner += "".join(f"<classifier>{one}</classifier>" for one in classifier)
+    return f"<dependency>{inner}</dependency>\n"
 
 
 def _maven(arguments: Sequence[str], name: str) -> None:
@@ -120,7 +103,7 @@ def _maven(arguments: Sequence[str], name: str) -> None:
     command = [program, "--quiet", "--batch-mode", "-Dstyle.color=never", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        said = [line for line in result.stdout.splitlines() if line.startswith("[ERROR]")]
-        reason = (said or [result.stderr.strip()[-300:]])[0].removeprefix("[ERROR] ")
+        errors = [line for line in result.stdout.splitlines() if line.startswith("[ERROR]")]
+        reason = (errors or [result.stderr.strip()[-300:]])[0].removeprefix("[ERROR] ")
         hidden = re.sub(r"://[^/@\s]*@", "://***@", reason)
         raise SourceUnavailable(f"cannot fetch {name}: {hidden[:400]}")

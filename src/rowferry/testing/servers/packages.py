@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,44 +24,61 @@ _CHECKOUT: Final = Path(__file__).parents[4]
 
 
 @dataclass(frozen=True, slots=True)
-class Packages:
-    """What to unpack: packages of a Debian suite, with all that they depend on.
+class Fetched(ABC):
+    """A folder to fetch.
 
     Attributes:
-        name: the folder in the cache.
+        name: the folder's name in the cache.
     """
 
     name: str
-    suite: str
-    packages: tuple[str, ...]
 
     @property
     def folder(self) -> Path:
-        """Where the packages are unpacked."""
+        """Where it is."""
         return cache() / self.name / "root"
 
+    @property
+    def lock(self) -> str:
+        """The lock of the cache that whoever fetches it holds."""
+        return self.name
+
     def ensure(self) -> Path:
-        """Return the folder with the unpacked packages; fetch them if it is not there.
+        """Return the folder; fetch it if it is not there.
 
         On repeat: quick. Processes that call it at once wait for each other.
 
         Raises:
-            SourceUnavailable: they cannot be had here.
+            SourceUnavailable: it cannot be had here.
         """
         if not self.folder.exists():
-            with locked(self.name):
+            with locked(self.lock):
                 if not self.folder.exists():
-                    self._unpack(_fetch(self.suite, self.packages, self.folder.parent / "apt"))
+                    part = self.folder.with_name("root.part")
+                    shutil.rmtree(part, ignore_errors=True)
+                    part.mkdir(parents=True)
+                    self.fetch(part)
+                    part.rename(self.folder)
         return self.folder
 
-    def _unpack(self, archives: Sequence[Path]) -> None:
-        part = self.folder.with_name("root.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        for archive in archives:
+    @abstractmethod
+    def fetch(self, part: Path) -> None:
+        """Fill a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packages(Fetched):
+    """Packages of a Debian suite, unpacked, with all that they depend on."""
+
+    suite: str
+    packages: tuple[str, ...]
+
+    def fetch(self, part: Path) -> None:
+        """Download the packages, and unpack them into a folder."""
+        work = self.folder.parent / "apt"
+        for archive in _fetch(self.suite, self.packages, work):
             _run(["dpkg-deb", "--extract", str(archive), str(part)], f"unpack {archive.name}")
-        part.rename(self.folder)
-        shutil.rmtree(self.folder.parent / "apt")
+        shutil.rmtree(work)
 
     def program(self, path: str) -> list[str]:
         """Return the start of a command that runs one of the programs, with its own libraries."""
@@ -150,7 +168,7 @@ def _run(command: Sequence[str], aim: str) -> str:
         command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
     )
     if result.returncode != 0:
-        said = [line for line in result.stderr.splitlines() if line.startswith(("E:", "W:"))]
-        reason = " ".join(said[:2]) or result.stderr.strip()[-300:]
+        complaints = [line for line in result.stderr.splitlines() if line.startswith(("E:", "W:"))]
+        reason = " ".join(complaints[:2]) or result.stderr.strip()[-300:]
         raise SourceUnavailable(f"cannot {aim}: {reason}")
     return result.stdout

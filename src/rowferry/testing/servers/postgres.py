@@ -128,8 +128,8 @@ class Postgres(Living):
         """
         try:
             with closing(self._connect(database)) as connection:
-                found = connection.execute(sql.encode())
-                return found.fetchall() if found.description else []
+                cursor = connection.execute(sql.encode())
+                return cursor.fetchall() if cursor.description else []
         except psycopg.Error as err:
             raise SourceUnavailable(f"PostgreSQL at port {self.port}: {err}") from err
 
@@ -181,12 +181,12 @@ class Postgres(Living):
     def _wait_ready(self, begin: int) -> None:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            said = self._messages.read_bytes()[begin:].decode(errors="replace")
+            log_text = self._messages.read_bytes()[begin:].decode(errors="replace")
             if not self.alive:
-                if "Address already in use" in said:
+                if "Address already in use" in log_text:
                     raise PortTaken
-                raise SourceUnavailable(f"the server did not start: {said.strip()[-600:]}")
-            if "database system is ready to accept connections" in said:
+                raise SourceUnavailable(f"the server did not start: {log_text.strip()[-600:]}")
+            if "database system is ready to accept connections" in log_text:
                 return
             time.sleep(0.02)
         raise SourceUnavailable(f"the server did not answer within {_START_S:.0f} s")
@@ -233,8 +233,8 @@ def _initialize(template: Path) -> None:
         command += ["--encoding=UTF8", "--locale=C"]
         result = subprocess.run(_as_nobody(command), capture_output=True, text=True, check=False)
         if result.returncode != 0:
-            said = " ".join(result.stderr.strip().splitlines()[-3:])
-            raise SourceUnavailable(f"a data directory cannot be made: {said}")
+            last_lines = " ".join(result.stderr.strip().splitlines()[-3:])
+            raise SourceUnavailable(f"a data directory cannot be made: {last_lines}")
         part = template.with_name("data.part")
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(home / "data", part)

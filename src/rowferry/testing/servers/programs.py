@@ -10,54 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rowferry.errors import SourceUnavailable
-from rowferry.testing.servers.packages import cache, locked
+from rowferry.testing.servers.packages import Fetched
 
 _FALLBACK: Final = "point ROWFERRY_SERVERS at a filled folder"
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched(ABC):
-    """A folder to fetch.
-
-    Attributes:
-        name: the folder's name in the cache.
-    """
-
-    name: str
-
-    @property
-    def folder(self) -> Path:
-        """Where it is."""
-        return cache() / self.name / "root"
-
-    def ensure(self) -> Path:
-        """Return the folder; fetch it if it is not there.
-
-        On repeat: quick. Processes that call it at once wait for each other.
-
-        Raises:
-            SourceUnavailable: it cannot be had here.
-        """
-        if not self.folder.exists():
-            with locked(self.name):
-                if not self.folder.exists():
-                    part = self.folder.with_name("root.part")
-                    shutil.rmtree(part, ignore_errors=True)
-                    part.mkdir(parents=True)
-                    self.fetch(part)
-                    part.rename(self.folder)
-        return self.folder
-
-    @abstractmethod
-    def fetch(self, part: Path) -> None:
-        """Fill a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +113,13 @@ class PythonPackages(Fetched):
 
 
 def _tool(tool: str, debian: str, name: str) -> str:
-    found = shutil.which(tool)
-    if found is None:
+    program = shutil.which(tool)
+    if program is None:
         raise SourceUnavailable(
             f"{name} cannot be had: this machine has no {tool}; "
             f"install it (Debian: apt-get install {debian}), or {_FALLBACK}"
         )
-    return found
+    return program
 
 
 def _run(
@@ -169,6 +131,6 @@ def _run(
         command, capture_output=True, text=True, check=False, env={**os.environ, **env}
     )
     if result.returncode != 0:
-        said = [line for line in result.stderr.splitlines() if line.strip()]
-        reason = re.sub(r"://[^/@\s]*@", "://***@", " ".join(said[-2:]))
+        lines = [line for line in result.stderr.splitlines() if line.strip()]
+        reason = re.sub(r"://[^/@\s]*@", "://***@", " ".join(lines[-2:]))
         raise SourceUnavailable(f"cannot fetch {name}: {reason[:400]}")

@@ -93,8 +93,8 @@ class SchemaRegistryServer(JavaServer):
         if answer.headers.get(_SIGN) != self._sign:
             raise SourceUnavailable(f"another server answers at {self.url}")
         if answer.status >= 400:
-            said = answer.data.decode(errors="replace")
-            raise SourceUnavailable(f"the registry answered {answer.status}: {said}")
+            answer_text = answer.data.decode(errors="replace")
+            raise SourceUnavailable(f"the registry answered {answer.status}: {answer_text}")
         return json.loads(answer.data)
 
     # --- the process -----------------------------------------------------------------------------

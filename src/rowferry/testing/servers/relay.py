@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 from rowferry.testing.servers.child import HOST
@@ -60,12 +59,7 @@ class Relay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -102,10 +102,10 @@ def _status(replica: Server) -> dict[str, str]:
             cursor.execute("SHOW REPLICA STATUS")
             return cursor.fetchone()
 
-    found = wrapped(ask, replica.login)
-    if found is None:
+    status = wrapped(ask, replica.login)
+    if status is None:
         raise SourceUnavailable(f"the server at port {replica.port} follows nobody")
-    return {name.replace("Slave_", "Replica_"): str(value) for name, value in found.items()}
+    return {name.replace("Slave_", "Replica_"): str(value) for name, value in status.items()}
 
 
 def _runs(replica: Server) -> bool:

@@ -10,14 +10,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-import pymysql
-from pymysql.connections import Connection
-from pymysql.converters import encoders
-
-from rowferry.errors import SourceUnavailable
+from rowferry.errors import RowferryError, SourceUnavailable
+from rowferry.mysql.connection import Connection, SessionSettings, open_connection
 from rowferry.mysql.session import Flavour, Login, wrapped
 from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
 from rowferry.testing.servers.packages import Packages, cache, locked
@@ -26,7 +24,7 @@ Row = tuple[str | bytes | None, ...]
 
 USER: Final = "rowferry"
 _START_S: Final = 120.0
-_TO_TEXT: Final[Any] = encoders  # all kinds of values can be sent; what comes back stays text
+_READ_S: Final = 600.0
 
 
 class Server(Living, ABC):
@@ -56,6 +54,14 @@ class Server(Living, ABC):
         self._password = secrets.token_hex(12)
         self._admin: Connection[Any] | None = None
         self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        del state["_lock"], state["_admin"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock(), _admin=None)
 
     # --- what differs ----------------------------------------------------------------------------
 
@@ -146,25 +152,13 @@ class Server(Living, ABC):
 
     def connect(self, database: str | None = None) -> Connection[Any]:
         """Open a connection with autocommit, utf8mb4, UTC and an empty sql_mode; yours to close."""
-        return wrapped(lambda: self._connect(database), self.login)
-
-    def _connect(self, database: str | None = None) -> Connection[Any]:
-        return pymysql.connect(
-            host=self.host,
-            port=self.port,
-            user=USER,
-            password=self._password,
-            database=database,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=10,
-            read_timeout=600,
-            write_timeout=600,
-            max_allowed_packet=1 << 30,
-            init_command="SET time_zone = '+00:00', sql_mode = ''",
-            conv=_TO_TEXT,
-            ssl_disabled=True,
+        login = replace(
+            self.login, ssl_mode="disabled", read_timeout_s=_READ_S, takes_public_key=True
         )
+        settings = SessionSettings(
+            "time_zone = '+00:00', sql_mode = ''", database=database, watched=False
+        )
+        return wrapped(lambda: open_connection(login, settings), login)
 
     def execute(self, sql: str, *values: object) -> list[Row]:
         """Run one statement on the server's own connection and return its rows.
@@ -245,14 +239,16 @@ class Server(Living, ABC):
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             if not self.alive:
-                said = self._messages.read_bytes()[begin:].decode(errors="replace")
-                if "Address already in use" in said or "Bind on TCP/IP port" in said:
+                log_text = self._messages.read_bytes()[begin:].decode(errors="replace")
+                if "Address already in use" in log_text or "Bind on TCP/IP port" in log_text:
                     raise PortTaken
-                errors = [line for line in said.splitlines() if "ERROR" in line] or [said[-300:]]
+                errors = [line for line in log_text.splitlines() if "ERROR" in line] or [
+                    log_text[-300:]
+                ]
                 raise SourceUnavailable(f"the server did not start: {' '.join(errors[:3])}")
             try:
-                self._connect().close()
-            except (pymysql.err.MySQLError, OSError):
+                self.connect().close()
+            except RowferryError:
                 time.sleep(0.05)
             else:
                 return

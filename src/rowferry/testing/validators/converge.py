@@ -64,8 +64,8 @@ class ClustersConverge(Validator):
         keys = {key for rows in self._seen.values() for key in rows}
         for key in keys:
             held = {cluster: rows.get(key) for cluster, rows in self._seen.items()}
-            found = {row for row in held.values() if row is not None}
-            purged = None in held.values() and all(row.deleted for row in found)
-            if len(found) > 1 or (None in held.values() and not purged):
+            rows_held = {row for row in held.values() if row is not None}
+            purged = None in held.values() and all(row.deleted for row in rows_held)
+            if len(rows_held) > 1 or (None in held.values() and not purged):
                 words = ", ".join(f"{row} in {cluster}" for cluster, row in held.items())
                 self.fail(f"clusters differ in row {key}: {words}")

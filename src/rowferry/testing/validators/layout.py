@@ -97,7 +97,7 @@ class StorageLayout(Validator):
 
     def _read_metadata(self) -> int:
         try:
-            found = json.loads((self._root / "metadata").read_bytes())["checkpoint-ts"]
+            checkpoint_ts = json.loads((self._root / "metadata").read_bytes())["checkpoint-ts"]
         except FileNotFoundError:
             if self._checkpoint:
                 self.fail("metadata is gone")
@@ -105,13 +105,13 @@ class StorageLayout(Validator):
         except (ValueError, KeyError, TypeError) as err:
             self.fail(f"metadata cannot be read: {err}")
             return self._checkpoint
-        if found < self._checkpoint:
-            self.fail(f"metadata went back from {self._checkpoint} to {found}")
-        self._checkpoint = max(found, self._checkpoint)
+        if checkpoint_ts < self._checkpoint:
+            self.fail(f"metadata went back from {self._checkpoint} to {checkpoint_ts}")
+        self._checkpoint = max(checkpoint_ts, self._checkpoint)
         return self._checkpoint
 
     def _read_indexes(self) -> dict[Path, int]:
-        found: dict[Path, int] = {}
+        last_numbers: dict[Path, int] = {}
         for path in self._root.rglob("meta/CDC.index"):
             directory = path.parent.parent
             text = path.read_text("utf-8", "replace")
@@ -119,14 +119,14 @@ class StorageLayout(Validator):
             if name is None:
                 self.fail(f"{self._shown(path)} holds {text[:80]!r}, not a data file's name")
                 continue
-            found[directory] = int(name[1])
+            last_numbers[directory] = int(name[1])
         for directory, number in self._indexes.items():
-            if found.get(directory, 0) < number:
-                now = found.get(directory, "nothing")
+            if last_numbers.get(directory, 0) < number:
+                now = last_numbers.get(directory, "nothing")
                 self.fail(f"{self._shown(directory)}: CDC.index went back from {number} to {now}")
         self._indexes_before = dict(self._indexes)
-        self._indexes.update(found)
-        return found
+        self._indexes.update(last_numbers)
+        return last_numbers
 
     def _check_files(self, trust_stamps: bool) -> None:
         there: dict[Path, _File] = {}
@@ -200,5 +200,5 @@ class StorageLayout(Validator):
 
 
 def _number(path: Path) -> int:
-    found = _DATA.fullmatch(path.name)
-    return int(found[1]) if found else 0
+    match = _DATA.fullmatch(path.name)
+    return int(match[1]) if match else 0

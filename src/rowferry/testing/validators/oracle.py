@@ -59,6 +59,8 @@ class DeliveryOracle:
         history: what the source committed.
         facts: what the feed carries.
         windows: the snapshots that the feed took; a table without one is fed from `start_ts` on.
+        rereads: parts of tables that were read again beside the log, each with its own `low`; all
+            of the log is promised there as anywhere.
         start_ts: changes at or below it are not part of the feed.
         keeps: which tables the feed captures.
     """
@@ -70,7 +72,9 @@ class DeliveryOracle:
         windows: Sequence[SnapshotWindow] = (),
         start_ts: int = 0,
         keeps: Callable[[TableId], bool] = lambda table: True,
+        rereads: Sequence[SnapshotWindow] = (),
     ) -> None:
+        self.rereads = {(w.table, w.low): w for w in rereads}
         self.history = history
         self.facts = facts
         self.windows = {w.table: w for w in windows}
@@ -95,12 +99,12 @@ class DeliveryOracle:
     @cached_property
     def places(self) -> dict[tuple[TableId, Key, int], list[int]]:
         """Places in `expected` by table, key and commit-ts (0 where the feed carries none)."""
-        found: dict[tuple[TableId, Key, int], list[int]] = {}
+        by_change: dict[tuple[TableId, Key, int], list[int]] = {}
         dated = self.facts.carries_commit_ts
         for place, change in enumerate(self.expected):
             stamp = change.commit_ts if dated else 0
-            found.setdefault((change.table, change.key, stamp), []).append(place)
-        return found
+            by_change.setdefault((change.table, change.key, stamp), []).append(place)
+        return by_change
 
     def at(self, table: TableId, key: Key, commit_ts: int) -> list[ExpectedChange]:
         """Return the expected changes of one key at one commit-ts, in order."""
@@ -109,25 +113,50 @@ class DeliveryOracle:
     @cached_property
     def snapshot_images(self) -> dict[TableId, dict[Key, list[Row]]]:
         """For each table with a snapshot, every image that a snapshot row may carry, by key."""
-        found: dict[TableId, dict[Key, list[Row]]] = {t: {} for t in self.windows}
+        by_table: dict[TableId, dict[Key, list[Row]]] = {t: {} for t in self.windows}
         for window in self.windows.values():
-            images = found[window.table]
+            images = by_table[window.table]
             for key, row in self.history.rows_at(window.table, window.low).items():
                 images[key] = [row]
             for change in self.expected:
                 if change.table == window.table and change.after is not None:
                     if change.commit_ts <= window.high:
                         images.setdefault(change.key, []).append(change.after)
-        return found
+        return by_table
 
     def is_snapshot_row(self, table: TableId, key: Key, commit_ts: int, after: Row | None) -> bool:
         """Return whether this can be a row of the table's snapshot."""
         window = self.windows.get(table)
+        if after is not None and (again := self.rereads.get((table, commit_ts))) is not None:
+            return after in self._images_within(again, key)
         if window is None or after is None:
             return False
         if self.facts.carries_commit_ts and commit_ts != window.low:
             return False
         return after in self.snapshot_images[table].get(key, ())
+
+    def _images_within(self, window: SnapshotWindow, key: Key) -> list[Row]:
+        """Return every image that a key has between two commit-ts."""
+        known = self._rows_at_low.get((window.table, window.low))
+        if known is None:
+            known = dict(self.history.rows_at(window.table, window.low))
+            self._rows_at_low[window.table, window.low] = known
+        images = [known[key]] if key in known else []
+        stamps = self._changes_of_key.get((window.table, key), ())
+        return images + [
+            c.after for c in stamps if c.after and window.low < c.commit_ts <= window.high
+        ]
+
+    @cached_property
+    def _rows_at_low(self) -> dict[tuple[TableId, int], dict[Key, Row]]:
+        return {}
+
+    @cached_property
+    def _changes_of_key(self) -> dict[tuple[TableId, Key], list[ExpectedChange]]:
+        images: dict[tuple[TableId, Key], list[ExpectedChange]] = {}
+        for change in self.expected:
+            images.setdefault((change.table, change.key), []).append(change)
+        return images
 
     def first_ts(self, table: TableId) -> int:
         """Return the commit-ts after which the table's log is delivered."""

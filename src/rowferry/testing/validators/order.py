@@ -64,7 +64,12 @@ class PerKeyOrder(Validator):
                 self._check_inside(rows, i)
 
     def _snapshot_again(self, table: TableId, stamp: int) -> bool:
-        window = self._oracle.windows.get(table) if self._oracle else None
+        if self._oracle is None:
+            return False
+        again = self._oracle.rereads.get((table, stamp))
+        if again is not None:
+            return self._resolved < again.high
+        window = self._oracle.windows.get(table)
         return window is not None and stamp == window.low and self._resolved < window.high
 
     def _check_inside(self, rows: DeliveredRows, i: int) -> None:

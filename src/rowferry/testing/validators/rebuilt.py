@@ -35,12 +35,12 @@ class Difference:
                     self._unsettled[table] = None
                 else:
                     known |= keys
-        found = []
+        differing = []
         for table in list(self._unsettled):
             if not self._oracle.keeps(table) or self._awaits(table, resolved):
                 continue
-            found += self._compare(table)
-        return found
+            differing += self._compare(table)
+        return differing
 
     def _awaits(self, table: TableId, resolved: int) -> bool:
         return self._oracle.awaits_snapshot(table, resolved) or self._is_keyless(table)

@@ -86,6 +86,14 @@ const feed = (id) => encodeURIComponent(id);
 
 export const overview = () => ask("GET", "/api/rowferry/overview");
 export const changefeed = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}`);
+export const day = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/day`);
+export const sample = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/sample`);
+export const log = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/log`);
+export const quarantine = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/quarantine`);
+export const retryParked = (id) =>
+  ask("POST", `/api/rowferry/changefeeds/${feed(id)}/quarantine/retry`, written({ all: true }));
+export const dropParked = (id, row) =>
+  ask("POST", `/api/rowferry/changefeeds/${feed(id)}/quarantine/drop`, written({ row }));
 export const pause = (id) => ask("POST", `/api/v2/changefeeds/${feed(id)}/pause`);
 export const resume = (id) => ask("POST", `/api/v2/changefeeds/${feed(id)}/resume`, "{}");
 export const remove = (id) => ask("DELETE", `/api/v2/changefeeds/${feed(id)}`);
@@ -96,5 +104,18 @@ export const change = (id, body) => ask("PUT", `/api/v2/changefeeds/${feed(id)}`
 export const reset = (id, body) => ask("POST", `/api/rowferry/changefeeds/${feed(id)}/reset`, body);
 export const tables = (id, body) =>
   ask("POST", `/api/rowferry/changefeeds/${feed(id)}/tables`, body);
+export const trace = (id, table, key, log, values) => {
+  const asked = new URLSearchParams({ table, log, values });
+  for (const one of key) asked.append("key", one);
+  return ask("GET", `/api/v2/changefeeds/${feed(id)}/trace?${asked}`);
+};
+export const resnapshot = (id, body) =>
+  ask("POST", `/api/rowferry/changefeeds/${feed(id)}/resnapshots`, body);
+export const cancelResnapshot = (id, which) =>
+  ask("DELETE", `/api/rowferry/changefeeds/${feed(id)}/resnapshots/${feed(which)}`);
 export const create = (body) => ask("POST", "/api/v2/changefeeds", body);
+export const form = () => ask("GET", "/api/rowferry/form");
+export const checkSource = (body) => ask("POST", "/api/rowferry/source/check", body);
+export const checkSink = (body) => ask("POST", "/api/rowferry/sink/check", body);
+export const sourceTables = (body) => ask("POST", "/api/rowferry/source/tables", body);
 export const sql = (statement) => ask("POST", "/api/rowferry/sql", written({ statement }));

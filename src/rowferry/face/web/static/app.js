@@ -1,7 +1,14 @@
 // The page: reads the server's answers again and again, and shows them by the address after #.
 
 import * as api from "./api.js";
-import { askPause, askRemove, askReset, askTables } from "./asking.js";
+import {
+  askCancelResnapshot,
+  askDropParked,
+  askRemove,
+  askReset,
+  askResnapshot,
+  askTables,
+} from "./asking.js";
 import { changeView } from "./change_view.js";
 import { drawCursors, followPointer } from "./chart.js";
 import { createView } from "./create_view.js";
@@ -11,10 +18,10 @@ import { listView } from "./list_view.js";
 import { askLogin, whenLoggedIn } from "./login.js";
 import { serversView } from "./servers_view.js";
 import { sqlView } from "./sql_view.js";
-import { mayReset } from "./state_marks.js";
 import { ago, clock, duration } from "./words.js";
 
 const EVERY_MS = 2000;
+const MORE_EVERY_MS = 15_000;
 const PATIENCE_MS = 10_000; // an answer that takes longer counts as none
 const TOAST_MS = 6000;
 const SETTLE_MS = 1100; // the server reads its overview once a second; then a change is in it
@@ -23,6 +30,7 @@ const state = {
   route: { page: "list" },
   overview: null,
   detail: null,
+  more: null,
   gone: "", // why the changefeed of the address is not there
   list: { search: "", states: new Set(), order: "state", reversed: false },
   busy: new Set(), // changefeeds with a request of ours under way
@@ -164,6 +172,7 @@ async function read() {
     state.overview = overview;
     state.answeredAt = Date.now();
     state.awaySince = 0;
+    if (id) readMore(id);
     if (id && state.route.id === id) {
       if (detail instanceof api.Refused) state.gone = detail.message;
       else if (detail instanceof Error) throw detail;
@@ -172,6 +181,27 @@ async function read() {
   } catch (error) {
     trouble(error, true);
   }
+  render();
+}
+
+/** Read now and then what is long: the last day, parked rows, and the log for who may see it. */
+async function readMore(id) {
+  if (state.more?.id === id && Date.now() - state.more.at < MORE_EVERY_MS) return;
+  const nothing = { day: [], log: [], sample: null, parked: [] };
+  const before = state.more?.id === id ? state.more : nothing;
+  state.more = { ...before, id, at: Date.now() };
+  const role = state.overview.you?.role ?? "admin";
+  const [day, sample, log, parked] = await Promise.all([
+    api.day(id).catch(() => null),
+    api.sample(id).catch(() => null),
+    role === "viewer" ? null : api.log(id).catch(() => null),
+    state.detail?.id === id && !state.detail.quarantined ? [] : api.quarantine(id).catch(() => null),
+  ]);
+  if (state.more.id !== id) return;
+  state.more.day = day?.samples ?? before.day;
+  state.more.sample = sample ?? before.sample;
+  state.more.log = log?.lines ?? before.log;
+  state.more.parked = parked ?? before.parked;
   render();
 }
 
@@ -242,11 +272,20 @@ const ACTIONS = {
   pause: ({ id }) => act(id, () => api.pause(id), "is paused"),
   resume: ({ id }) => act(id, () => api.resume(id), "runs again"),
   remove: ({ id }) => asked(id, askRemove(id), "was removed"),
-  reset: ({ id }) =>
-    mayReset(state.detail.state)
-      ? asked(id, askReset(state.detail), "begins anew when it is resumed")
-      : asked(id, askPause(id), "is paused"),
+  reset: ({ id }) => asked(id, askReset(state.detail), "was reset"),
   tables: ({ id }) => asked(id, askTables(state.detail), "has other tables now"),
+  resnapshot: ({ id, table }) =>
+    asked(id, askResnapshot(state.detail, table), `reads ${table} again`),
+  "cancel-resnapshot": ({ id, which, table }) =>
+    asked(id, askCancelResnapshot(id, which, table), `reads ${table} no further`),
+  retryparked: ({ id }) => {
+    state.more = null;
+    return act(id, () => api.retryParked(id), "sends its parked rows again");
+  },
+  dropparked: ({ id, row }) => {
+    state.more = null;
+    return asked(id, askDropParked(id, row), "has dropped a parked row");
+  },
   only: ({ state: one }) => {
     const { states } = state.list;
     if (!states.delete(one)) states.add(one);
@@ -357,11 +396,19 @@ function route(event) {
   const { page } = state.route;
   if (page === "list" && $("search")) $("search").value = state.list.search;
   window.scrollTo(0, page === "list" ? listScroll : 0);
-  if (page === "new") $("new-source")?.focus();
+  if (page === "new") focusForm();
   else if (seeks && $("search")) $("search").focus();
   else if (event) focusLost(page === "list" ? before.id : ""); // at first, Tab begins at the top
   seeks = false;
   refresh();
+}
+
+/** Let a new changefeed begin with its first field, once that is there. */
+async function focusForm() {
+  const page = kept?.page;
+  await page?.ready;
+  if (kept?.page === page && [document.body, $("main")].includes(document.activeElement))
+    $("new-source-scheme")?.focus();
 }
 
 /** Give the focus a place on a new page: the changefeed that one comes from, else its beginning. */

@@ -3,28 +3,38 @@
 import * as api from "./api.js";
 import { linesOf } from "./changefeed_form.js";
 import { h } from "./dom.js";
+import { mayReset } from "./state_marks.js";
 import { time } from "./words.js";
 
 const place = () => document.getElementById("ask");
+const WAITS_MS = 2000; // between two looks whether a micro-batch has come to its end
+const STILL_HELD = /RF-2003/; // the owner has not let go of it yet
 
 /**
  * Ask, and do it. Returns whether it was done.
  *
  * `words` are paragraphs; `fields` stand below them; `act(values)` does it, and what it throws is shown in the
  * question; `changed(form, button)` hears of every key. Without fields, Enter does nothing: Cancel has the focus.
+ * `act` also gets `tell(words)`, for what goes on meanwhile, and `gone()`, whether the question was closed.
  */
 export function ask({ title, words, fields = [], yes, danger = false, act, changed }) {
   const dialog = place();
   const wrong = h("p", { class: "wrong", role: "alert" });
+  const meanwhile = h("p", { class: "muted", role: "status" });
   const cancel = h("button", { type: "button", class: "button" }, "Cancel");
   const doing = h("button", { class: danger ? "button danger" : "button primary" }, yes);
   const form = h(
     "form",
     { method: "dialog", novalidate: true },
     h("h2", { id: "ask-title" }, title),
-    h("div", { id: "ask-words", class: "words" }, words.map((line) => h("p", {}, line))),
+    h(
+      "div",
+      { id: "ask-words", class: "words" },
+      words.filter(Boolean).map((line) => h("p", {}, line)),
+    ),
     fields,
     wrong,
+    meanwhile,
     h("p", { class: "actions" }, cancel, doing),
   );
   dialog.replaceChildren(form);
@@ -42,12 +52,18 @@ export function ask({ title, words, fields = [], yes, danger = false, act, chang
       event.preventDefault();
       if (doing.disabled) return;
       doing.disabled = true;
+      wrong.textContent = "";
+      const gone = () => !form.isConnected || !dialog.open;
+      const say = (words) => {
+        meanwhile.textContent = words;
+      };
       try {
-        await act(Object.fromEntries([...new FormData(form)]));
-        dialog.close("done");
+        await act(Object.fromEntries([...new FormData(form)]), say, gone);
+        if (!gone()) dialog.close("done");
       } catch (error) {
         wrong.textContent = error.message;
       }
+      say("");
       doing.disabled = false;
     });
     dialog.addEventListener("close", () => tell(dialog.returnValue === "done"), { once: true });
@@ -69,7 +85,7 @@ function way(name, value, label, hint, checked, ...more) {
 
 /** Show only what belongs to the way that was chosen. */
 function showChosen(form) {
-  for (const one of form.querySelectorAll(".way")) {
+  for (const one of form.querySelectorAll('.way:has([type="radio"])')) {
     const chosen = one.querySelector('[type="radio"]').checked;
     for (const box of one.querySelectorAll('[name]:not([type="radio"])')) box.hidden = !chosen;
   }
@@ -90,21 +106,40 @@ const RESETS = {
   position: ({ position }) => api.written({ position }),
 };
 
-/** Ask where a changefeed should begin anew, and let it. */
+const later = () => new Promise((go) => setTimeout(go, WAITS_MS));
+
+/** Reset one whose owner may still be coming to the end of a micro-batch; waits for that. */
+async function resetWhenFree(id, body, say, gone) {
+  for (;;) {
+    try {
+      return await api.reset(id, body);
+    } catch (error) {
+      if (!STILL_HELD.test(error.message) || gone()) throw error;
+      say("It is paused. Waiting for its micro-batch to end…");
+      await later();
+      if (gone()) return null;
+    }
+  }
+}
+
+/** Ask where a changefeed should start again, and let it; one that runs is paused for that. */
 export function askReset(feed) {
   const { id } = feed;
+  const ran = !mayReset(feed.state);
+  let runs = ran;
   const now = feed.checkpoint_ts ? `It stands at ${feed.checkpoint_ts} now.` : "";
   return ask({
     title: `Reset ${id}?`,
     words: [
-      "It begins anew when it is resumed: rows may come again, and its checkpoint may go back. What it has delivered stays.",
+      runs && "It runs: it is paused first, at the end of its micro-batch.",
+      "It starts again when it is resumed: rows may come again, and its checkpoint may go back. What it has delivered stays.",
       "A micro-batch that was planned and not finished is discarded.",
     ],
     fields: [
       h(
         "fieldset",
         {},
-        h("legend", {}, "Begin"),
+        h("legend", {}, "Start"),
         way(
           "to",
           "snapshot",
@@ -130,14 +165,34 @@ export function askReset(feed) {
           input("position", "Position", "binlog.000042:1197"),
         ),
       ),
+      h(
+        "div",
+        { class: "way" },
+        h("input", { type: "checkbox", id: "ask-resume", name: "resume", checked: runs }),
+        h("label", { for: "ask-resume" }, "resume it afterwards"),
+      ),
     ],
-    yes: "Reset",
+    yes: runs ? "Pause and reset" : "Reset",
     danger: true,
     changed: (form) => {
       showChosen(form);
       form.querySelector("output").textContent = momentOf(form.elements.ts);
     },
-    act: (values) => api.reset(id, RESETS[values.to](values)),
+    act: async (values, say, gone) => {
+      const body = RESETS[values.to](values); // what is wrong with it is told before it is paused
+      if (runs) {
+        say("Pausing…");
+        await api.pause(id);
+        runs = false;
+      }
+      say("Resetting…");
+      try {
+        await resetWhenFree(id, body, say, gone);
+      } catch (error) {
+        throw ran ? new Error(`${error.message} (It is paused, and was not reset.)`) : error;
+      }
+      if (values.resume && !gone()) await api.resume(id);
+    },
   });
 }
 
@@ -193,10 +248,58 @@ export function askTables({ id }) {
   });
 }
 
-/** Ask whether a changefeed may be paused, which a reset needs. */
-export function askPause(id) {
-  const words = [`Only a changefeed that does not run can be reset. Pause ${id} first.`];
-  return ask({ title: `${id} runs`, words, yes: "Pause", act: () => api.pause(id) });
+/** Ask which rows of a table should be read and delivered again, and let them. */
+export function askResnapshot({ id }, table) {
+  const field = (name, label, placeholder, hint) =>
+    h(
+      "div",
+      { class: "field" },
+      h("label", { for: `ask-${name}` }, label),
+      h("input", {
+        id: `ask-${name}`,
+        name,
+        placeholder,
+        autocomplete: "off",
+        spellcheck: "false",
+        "aria-describedby": `ask-${name}-hint`,
+      }),
+      h("p", { class: "hint", id: `ask-${name}-hint` }, hint),
+    );
+  return ask({
+    title: `Read ${table} again?`,
+    words: [
+      "Its rows are read from the source and delivered once more, in small parts beside the stream. Other tables go on.",
+      "Leave both fields empty for all rows.",
+    ],
+    fields: [
+      field("keys", "Keys", "100..200", "FIRST..LAST, both included; FIRST.. or ..LAST for one end."),
+      field("where", "Where", "state = 'open' and total > 10", "An expression as in event filters."),
+    ],
+    yes: "Read again",
+    act: ({ keys, where }) =>
+      api.resnapshot(id, api.written({ table, keys: keys.trim(), where: where.trim() })),
+  });
+}
+
+/** Ask whether a resnapshot may end where it is. */
+export function askCancelResnapshot(id, which, table) {
+  return ask({
+    title: `Cancel reading ${table} again?`,
+    words: ["What was delivered stays; the rest is not read."],
+    yes: "Cancel it",
+    danger: true,
+    act: () => api.cancelResnapshot(id, which),
+  });
+}
+
+/** Ask whether a parked row may be forgotten. */
+export function askDropParked(id, row) {
+  const words = [
+    "The sink never gets this change. What waits behind it is sent when the rows are sent again.",
+    "The history keeps the key of the row, not its values.",
+  ];
+  const work = () => api.dropParked(id, row);
+  return ask({ title: `Drop row ${row} of ${id}?`, words, yes: "Drop", danger: true, act: work });
 }
 
 /** Ask whether a changefeed may be removed; then the list is shown. */

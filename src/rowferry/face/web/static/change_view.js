@@ -5,13 +5,14 @@ import { ask } from "./asking.js";
 import { ChangefeedForm, configOf } from "./changefeed_form.js";
 import { h } from "./dom.js";
 import { mayChange } from "./state_marks.js";
+import { sameUri } from "./uri_parts.js";
 
 const LABELS = {
   source: "Source",
   sink: "Sink",
   rules: "Tables",
   target: "End at commit-ts",
-  config: "Further settings",
+  config: "Options",
 };
 
 function valuesOf(feed) {
@@ -23,32 +24,28 @@ function valuesOf(feed) {
     sink: feed.sink_uri,
     rules: rules.join("\n"),
     target: feed.target_ts === null ? "" : String(feed.target_ts),
-    config: Object.keys(rest).length ? JSON.stringify(rest, null, 2) : "",
+    config: rest,
   };
 }
 
-function fields(values) {
-  const one = (name, more) => ({ name, label: LABELS[name], value: values[name], ...more });
-  const secrets = values.source.includes("***") || values.sink.includes("***");
-  return [
-    one("sink", { hint: secrets ? "*** stands for the secret that is stored." : null }),
-    one("rules", {
-      rows: 3,
-      placeholder: "*.*",
-      hint: "One rule a line; ! excludes; the last that fits decides. Tables that join are snapshotted.",
-    }),
-    one("config", { rows: 7, placeholder: "{}", label: `${LABELS.config}, as JSON` }),
-  ];
-}
-
-function more(values) {
-  const one = (name, rest) => ({ name, label: LABELS[name], value: values[name], ...rest });
-  return [one("source"), one("target", { placeholder: "never" })];
-}
+const STORED = "*** stands for a secret that is stored; it stays while the address does.";
+const RULES = {
+  name: "rules",
+  label: "Which tables",
+  rows: 3,
+  placeholder: "*.*",
+  hint: "One rule a line; ! excludes; the last that fits decides. Tables that join are snapshotted.",
+};
+const OWN = [{ name: "target", label: "End at commit-ts", placeholder: "never" }];
 
 /** Return the names of the fields that have another value than at first. */
 function changedOf(values, begun) {
-  return Object.keys(LABELS).filter((name) => values[name].trim() !== begun[name].trim());
+  const text = (value) => (typeof value === "string" ? value.trim() : JSON.stringify(value));
+  const differs = (name) =>
+    name === "source" || name === "sink"
+      ? !sameUri(values[name], begun[name])
+      : text(values[name]) !== text(begun[name]);
+  return Object.keys(LABELS).filter(differs);
 }
 
 function bodyOf(values, begun) {
@@ -88,8 +85,13 @@ export function changeView(told, feed) {
       prefix: "change",
       title: `Change ${feed.id}`,
       back: { href: page, words: feed.id },
-      fields: fields(begun),
-      more: more(begun),
+      begun,
+      sourceHint: begun.source.includes("***") ? STORED : "",
+      sinkHint: begun.sink.includes("***") ? STORED : "",
+      rules: RULES,
+      ownTitle: "End",
+      own: OWN,
+      changefeed: feed.id,
       button: "Change…",
       hint: "Nothing is changed yet. The server looks at what you write, and stores nothing before you say so.",
       read: (values) => bodyOf(values, begun),

@@ -85,7 +85,8 @@ function ticks(top, base) {
 }
 
 function timeTicks(begin, end) {
-  const step = [15, 30, 60, 120, 180, 300].map((n) => n * 1000).find((n) => (end - begin) / n <= 5);
+  const steps = [15, 30, 60, 120, 180, 300, 1800, 3600, 7200, 21_600].map((n) => n * 1000);
+  const step = steps.find((n) => (end - begin) / n <= 5) ?? steps.at(-1);
   const found = [];
   for (let t = Math.ceil(begin / step) * step; t <= end; t += step) found.push(t);
   return { found, seconds: step < 60_000 };
@@ -95,11 +96,11 @@ function timeTicks(begin, end) {
  * Return a chart.
  *
  * `points` are `[ms, value or null]`, oldest first, from `since` on; `base` is "time", "bytes" or "count"; `word`
- * writes a value. Where a sample is missing, the line breaks, unless `connect`.
+ * writes a value; `span` is how far back it goes at most, in ms. Where a sample is missing, the line breaks, unless `connect`.
  */
-export function chart({ title, points, since, base, word, tone = "", connect = false, now }) {
+export function chart({ title, points, since, base, word, tone = "", connect = false, now, span = WINDOW_MS }) {
   const end = Math.max(now, points.length ? points[points.length - 1][0] : 0);
-  const begin = Math.min(Math.max(end - WINDOW_MS, since), end - LEAST_MS);
+  const begin = Math.min(Math.max(end - span, since), end - LEAST_MS);
   let seen = points.filter(([at]) => at >= begin);
   const known = seen.filter(([, v]) => v !== null);
   if (connect) seen = known;

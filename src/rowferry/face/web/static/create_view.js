@@ -3,57 +3,35 @@
 import * as api from "./api.js";
 import { ChangefeedForm, configOf } from "./changefeed_form.js";
 
-const FIELDS = [
-  {
-    name: "source",
-    label: "Source",
-    placeholder: "mysql://<user>:<password>@db.example:3306/",
-    hint: "Where to read: mysql://, range://. Empty: the server's own source, if it has one.",
-  },
-  {
-    name: "sink",
-    label: "Sink",
-    placeholder: "kafka://broker:9092/topic?protocol=canal-json",
-    hint: "Where to write: kafka://, mysql://, s3://, gcs://, azure://, file://, http://.",
-    needed: true,
-  },
-  {
-    name: "rules",
-    label: "Tables",
-    placeholder: "shop.*\n!shop.audit_*",
-    hint: "One rule a line; ! excludes; the last that fits decides. Empty: all tables.",
-    rows: 3,
-  },
+const RULES = {
+  name: "rules",
+  label: "Which tables",
+  placeholder: "shop.*\n!shop.audit_*",
+  hint: "One rule a line; ! excludes; the last that fits decides. Empty: all tables.",
+  rows: 3,
+};
+const OWN = [
   {
     name: "name",
     label: "Name",
-    placeholder: "made from source and sink",
-    hint: "Letters, digits and hyphens.",
+    placeholder: "made by itself",
+    hint: "Letters, digits and hyphens. Empty: made from source and sink.",
   },
-];
-const MORE = [
   { name: "start", label: "Start behind commit-ts", placeholder: "as the source URI says" },
   { name: "target", label: "End at commit-ts", placeholder: "never" },
-  {
-    name: "config",
-    label: "Further settings, as JSON",
-    placeholder: '{"sink": {"csv": {"include-commit-ts": true}}}',
-    rows: 5,
-  },
 ];
 
 function read(values) {
   const { config, ...wrong } = configOf(values, ["start", "target"]);
   if (!config) return wrong;
-  if (!values.sink.trim()) return {};
+  if (!values.sink) return {};
   const form = {
-    changefeed_id: values.name.trim(),
-    source_uri: values.source.trim(),
-    sink_uri: values.sink.trim(),
+    changefeed_id: values.name,
+    source_uri: values.source,
+    sink_uri: values.sink,
     ...(Object.keys(config).length ? { replica_config: config } : {}),
   };
-  const digits = { start_ts: values.start.trim(), target_ts: values.target.trim() };
-  return { body: api.written(form, digits) };
+  return { body: api.written(form, { start_ts: values.start, target_ts: values.target }) };
 }
 
 /** Return the page; it keeps what is written in it. `told` hears of what was created, or failed. */
@@ -63,8 +41,13 @@ export function createView(told) {
       prefix: "new",
       title: "New changefeed",
       back: { href: "#/", words: "All changefeeds" },
-      fields: FIELDS,
-      more: MORE,
+      begun: { source: "", sink: "", rules: "", name: "", start: "", target: "", config: {} },
+      sourceHint: "What the fields say; it can be written here, too. Empty: the server's own source.",
+      sinkHint: "What the fields say; it can be written here, too.",
+      rules: RULES,
+      ownTitle: "Name and time",
+      own: OWN,
+      changefeed: "",
       button: "Create",
       hint: "Name source and sink: the server then looks what would be captured, and where it would go. Nothing is changed by that.",
       read,

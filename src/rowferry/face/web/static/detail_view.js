@@ -2,10 +2,12 @@
 
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
-import { pauseButton, progress } from "./list_view.js";
+import { pauseButton, percent, progress } from "./list_view.js";
 import { badge, lateness, mayTakeTables, runs } from "./state_marks.js";
+import { tracePanel } from "./trace_panel.js";
 import { ago, bytes, count, duration, flattened, plural, time } from "./words.js";
 
+const DAY_MS = 86_400_000;
 const MOST_ROWS = 200; // of a long table; the rest is counted
 
 function fact(name, value, more, tone) {
@@ -20,7 +22,7 @@ function fact(name, value, more, tone) {
 
 function facts(feed, now) {
   const running = runs(feed.state);
-  const before = feed.snapshots.length ? "known after the snapshot" : "not known yet";
+  const before = feed.snapshot ? "known after the snapshot" : "not known yet";
   const behind = feed.lag_ms === null ? before : "behind the source";
   return h(
     "dl",
@@ -42,12 +44,12 @@ function facts(feed, now) {
       feed.checkpoint_time ? time(feed.checkpoint_time) : before,
     ),
     fact("Owner", feed.owner ?? "nobody", `epoch ${feed.epoch}`),
-    feed.retention_ms !== null &&
+    feed.kept_ms !== null &&
       fact(
         "Source keeps",
-        duration(feed.retention_ms),
-        "of what was not read yet",
-        feed.retention_ms < 3_600_000 ? "late" : "",
+        feed.kept_ms > 0 ? duration(feed.kept_ms) : "no longer for sure",
+        "the log that was not read yet",
+        feed.kept_ms < 3_600_000 ? "late" : "",
       ),
     feed.target_ts !== null && fact("Ends at", feed.target_ts, "target-ts"),
     fact("Created", ago(feed.created_at, now), time(feed.created_at)),
@@ -101,11 +103,19 @@ function card(title, more, ...inside) {
 }
 
 function snapshots(feed) {
-  if (!feed.snapshots.length) return null;
-  const done = feed.snapshots.filter((x) => x.done >= x.all).length;
+  const sum = feed.snapshot;
+  if (!sum) return null;
+  const about = sum.unit === "rows" ? "about " : "";
+  const left = sum.left_ms === null ? "" : `, about ${duration(sum.left_ms)} left`;
   return card(
     "Snapshot",
-    `${done} of ${plural(feed.snapshots.length, "table")} done`,
+    `${sum.tables_done} of ${plural(sum.tables, "table")} done`,
+    h(
+      "p",
+      { class: "sum" },
+      progress(sum.done, sum.all, `Snapshot of ${feed.id}`),
+      h("span", {}, `${percent(sum)}%: ${count(sum.done)} of ${about}${count(sum.all)} ${sum.unit}${left}`),
+    ),
     h(
       "ul",
       { class: "bars" },
@@ -122,14 +132,130 @@ function snapshots(feed) {
   );
 }
 
+/** Return the last 24 hours: one point for each five minutes. */
+function lastDay(more, feed, now) {
+  const samples = more?.day ?? [];
+  // The last minutes have charts of their own.
+  if (samples.length < 3 || samples.at(-1).at - samples[0].at < 3_600_000) return null;
+  const since = now - DAY_MS;
+  const rates = samples.slice(1);
+  const drawn = (title, points, name, rest) =>
+    chart({ title, points: points.map((x) => [x.at, x[name]]), since, now, span: DAY_MS, ...rest });
+  return card(
+    "Last 24 hours",
+    "every five minutes",
+    h(
+      "div",
+      { class: "charts" },
+      drawn("Greatest lag, 24 hours", samples, "lag_ms", { base: "time", word: duration, connect: true }),
+      drawn("Rows per second, 24 hours", rates, "rows_per_s", {
+        base: "count",
+        word: count,
+        tone: "flow",
+        connect: true,
+      }),
+    ),
+  );
+}
+
+const POSITION_WORDS = {
+  file: "Log file",
+  offset: "Offset",
+  gtids: "GTID set",
+  server: "Server",
+  resolved_ts: "Resolved-ts",
+  catalog_index: "Catalog's log index",
+  cluster: "Cluster",
+};
+
+function position(feed) {
+  const rows = Object.entries(feed.position);
+  if (!rows.length) return null;
+  return card(
+    "Position in the source's log",
+    feed.kept_ms === null ? "" : `kept for ${duration(Math.max(0, feed.kept_ms))}`,
+    h(
+      "dl",
+      { class: "settings" },
+      rows.map(([key, value]) =>
+        h("div", {}, h("dt", {}, POSITION_WORDS[key] ?? key), h("dd", {}, String(value))),
+      ),
+    ),
+  );
+}
+
+function schemaChanges(feed, now) {
+  if (!feed.schema_changes.length) return null;
+  const cells = (c) => [ago(c.at, now), c.table, c.kind, c.query || "–"];
+  return card(
+    "Schema changes",
+    "newest first",
+    wide(["Delivered", "Table", "Kind", "Statement"], feed.schema_changes.map(cells)),
+  );
+}
+
+/** Return the last changes that were delivered, as far as whoever looks may see them. */
+function lastChanges(more, now) {
+  const sample = more?.sample;
+  if (!sample) return null;
+  const image = (one) =>
+    one === null
+      ? "–"
+      : h(
+          "span",
+          { class: "image" },
+          Object.entries(one).map(([name, value]) =>
+            h("span", {}, h("i", {}, name), ` ${value === null ? "NULL" : value} `),
+          ),
+        );
+  const values = sample.changes.some((c) => c.before || c.after);
+  const columns = ["Committed", "Table", "Change", "Key", ...(values ? ["Before", "After"] : [])];
+  const cells = (c) => [
+    ago(c.at, now),
+    c.table,
+    c.op,
+    image(c.key),
+    ...(values ? [image(c.before), image(c.after)] : []),
+  ];
+  return card(
+    "Last changes",
+    sample.changes.length ? "newest first" : "",
+    sample.changes.length
+      ? wide(columns, sample.changes.map(cells))
+      : h("p", { class: "muted" }, `${sample.message}.`),
+  );
+}
+
+function logLines(more, now) {
+  if (!more?.log?.length) return null;
+  return card(
+    "Log",
+    "newest first, of all servers",
+    h(
+      "ol",
+      { class: "history log", tabindex: 0, "aria-label": "Log lines" },
+      more.log.map(({ at, level, server, message }) =>
+        h(
+          "li",
+          {},
+          h("time", { datetime: new Date(at).toISOString(), title: time(at) }, ago(at, now)),
+          h("span", { class: `what ${level}` }, level),
+          h("span", { class: "details" }, message, h("i", {}, ` ${server}`)),
+        ),
+      ),
+    ),
+  );
+}
+
 function ranges(feed) {
   if (!feed.ranges.length)
     return card("Ranges", "", h("p", { class: "muted" }, "No progress was recorded yet."));
-  const cells = (r) => [r.table, r.range_id, r.stage, r.position || "–", r.owner ?? "nobody"];
+  if (feed.ranges.length <= feed.captured.length && !feed.ranges.some((r) => r.position)) return null;
+  const cells = (r) => [r.table, r.range_id, r.stage, r.position || "–"];
   return card(
     "Ranges",
     `${feed.ranges.length}, in ${plural(feed.captured.length, "table")}`,
-    wide(["Table", "Range", "Stage", "Position", "Owner"], feed.ranges.map(cells)),
+    wide(["Table", "Range", "Stage", "Position"], feed.ranges.map(cells)),
   );
 }
 
@@ -137,7 +263,7 @@ function ranges(feed) {
 export function wide(columns, rows) {
   return h(
     "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": columns.join(", ") },
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": columns.filter(Boolean).join(", ") },
     h(
       "table",
       { class: "plain" },
@@ -147,7 +273,7 @@ export function wide(columns, rows) {
         h(
           "tr",
           {},
-          columns.map((c) => h("th", { scope: "col" }, c)),
+          columns.map((c) => (c ? h("th", { scope: "col" }, c) : h("td", {}))),
         ),
       ),
       h(
@@ -166,19 +292,97 @@ export function wide(columns, rows) {
   );
 }
 
-function captured(feed) {
+/** Return which tables were read again, newest first: how far the open ones are, how others ended. */
+function readAgain(feed, busy, now) {
+  if (!feed.resnapshots.length) return null;
+  const open = (one) => one.state === "waiting" || one.state === "running";
+  const keys = ({ first_key: first, last_key: last }) =>
+    first.length || last.length ? `keys ${first.join(",")}..${last.join(",")}` : "";
+  const far = (one) => {
+    if (one.state === "waiting") return "waits";
+    if (open(one)) return one.total ? `${count(one.rows)} of about ${count(one.total)} rows` : "begins";
+    return `${count(one.rows)} rows, ${ago(one.ended_at, now)}`;
+  };
+  const line = (one) =>
+    h(
+      "li",
+      { "data-key": one.id, class: `again ${one.state}` },
+      h("span", { class: "what" }, one.table),
+      open(one)
+        ? progress(one.rows, one.total || 1, `Reading ${one.table} again`)
+        : h("span", { class: "outcome" }, one.state),
+      h("span", { class: "number" }, far(one)),
+      (keys(one) || one.where || one.message) &&
+        h(
+          "span",
+          { class: "details" },
+          [keys(one), one.where && `where ${one.where}`, one.message].filter(Boolean).join(" · "),
+        ),
+      open(one) &&
+        button("cancel-resnapshot", "operator", "Cancel…", feed, busy, "", {
+          "data-which": one.id,
+          "data-table": one.table,
+          "aria-label": `Cancel reading ${one.table} again`,
+        }),
+    );
+  const many = feed.resnapshots.filter(open).length;
+  return card(
+    "Read again",
+    many ? `${many} open` : "none open",
+    h("ul", { class: "bars" }, [...feed.resnapshots].reverse().map(line)),
+  );
+}
+
+function captured(feed, busy, now) {
+  const again = (t) =>
+    button("resnapshot", "operator", "Read again…", feed, busy, "", {
+      "data-table": t.table,
+      "aria-label": `Read ${t.table} again`,
+    });
+  const cells = (t) => [
+    t.table,
+    t.stage,
+    count(t.rows),
+    bytes(t.bytes),
+    t.lag_ms === null ? "–" : duration(t.lag_ms),
+    t.last_change === null ? "–" : ago(t.last_change, now),
+    ...(feed.rereads ? [again(t)] : []),
+  ];
   return card(
     "Tables",
     String(feed.captured.length),
     feed.captured.length
-      ? h(
-          "ul",
-          { class: "chips" },
-          feed.captured.slice(0, MOST_ROWS).map((name) => h("li", {}, name)),
+      ? wide(
+          ["Table", "Stage", "Rows", "Bytes", "Lag", "Last change", ...(feed.rereads ? [""] : [])],
+          feed.table_counts.map(cells),
         )
       : h("p", { class: "muted" }, "None yet."),
-    feed.captured.length > MOST_ROWS &&
-      h("p", { class: "muted" }, `and ${feed.captured.length - MOST_ROWS} more`),
+  );
+}
+
+function quarantine(feed, more, busy, now) {
+  if (!feed.quarantined) return null;
+  const drop = (row) =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: "button small danger",
+        "data-do": "dropparked",
+        "data-needs": "operator",
+        "data-id": feed.id,
+        "data-row": row,
+        disabled: busy.has(feed.id),
+        "aria-label": `Drop row ${row}`,
+      },
+      "Drop…",
+    );
+  const cells = (r) => [r.table, r.key, r.op, r.state, ago(r.parked_at, now), r.cause, drop(r.row)];
+  return card(
+    "Quarantine",
+    `${plural(feed.quarantined, "row")} that the sink refused, or that wait behind such`,
+    h("p", { class: "actions" }, button("retryparked", "operator", "Send all again", feed, busy)),
+    wide(["Table", "Key", "Change", "State", "Parked", "Cause", ""], (more?.parked ?? []).map(cells)),
   );
 }
 
@@ -219,7 +423,7 @@ function history(feed, now) {
   );
 }
 
-function button(verb, needs, word, feed, busy, tone = "") {
+function button(verb, needs, word, feed, busy, tone = "", more = {}) {
   return h(
     "button",
     {
@@ -229,6 +433,7 @@ function button(verb, needs, word, feed, busy, tone = "") {
       "data-needs": needs,
       "data-id": feed.id,
       disabled: busy.has(feed.id),
+      ...more,
     },
     word,
   );
@@ -244,7 +449,7 @@ export function detailView(state) {
     h(
       "div",
       { class: "title" },
-      h("div", { class: "name" }, h("h1", {}, feed.id), badge(feed.state)),
+      h("div", { class: "name" }, h("h1", {}, feed.id), badge(feed.state, feed.phase)),
       h(
         "div",
         { class: "actions" },
@@ -273,12 +478,17 @@ export function detailView(state) {
     feed.error && trouble(feed, now),
     facts(feed, now),
     charts(feed, now),
+    lastDay(state.more, feed, now),
     snapshots(feed),
+    tracePanel(feed),
+    readAgain(feed, busy, now),
+    lastChanges(state.more, now),
+    quarantine(feed, state.more, busy, now),
     h(
       "div",
       { class: "halves" },
-      h("div", {}, ranges(feed), captured(feed)),
-      h("div", {}, history(feed, now), settings(feed)),
+      h("div", {}, captured(feed, busy, now), position(feed), ranges(feed), schemaChanges(feed, now)),
+      h("div", {}, history(feed, now), logLines(state.more, now), settings(feed)),
     ),
   );
 }

@@ -99,7 +99,8 @@ export function pauseButton(feed, busy) {
   );
 }
 
-const percent = ({ done, all }) => (all ? Math.min(100, Math.floor((100 * done) / all)) : 0);
+/** Return a share in whole percents. */
+export const percent = ({ done, all }) => (all ? Math.min(100, Math.floor((100 * done) / all)) : 0);
 
 /** Return a bar of what is done, with words. */
 export function progress(done, all, label) {
@@ -126,7 +127,7 @@ function row(feed, busy) {
   return h(
     "tr",
     { role: "row", class: `feed ${feed.state}`, "data-key": feed.id, "data-id": feed.id },
-    cell("state", "State", badge(feed.state)),
+    cell("state", "State", badge(feed.state, feed.phase)),
     cell(
       "name",
       "Changefeed",
@@ -142,6 +143,12 @@ function row(feed, busy) {
           ` ${place(feed.sink_uri)}`,
         ),
       ),
+      feed.quarantined > 0 &&
+        h(
+          "span",
+          { class: "parked", title: "The sink refused rows; they wait for an operator" },
+          `${plural(feed.quarantined, "row")} in quarantine`,
+        ),
       feed.error &&
         h(
           "span",

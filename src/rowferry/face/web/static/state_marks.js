@@ -33,9 +33,16 @@ export function glyph(state) {
   return s("svg", { class: `glyph ${state}`, viewBox: "0 0 16 16", "aria-hidden": "true" }, shape);
 }
 
-/** Return shape and word of a state. */
-export function badge(state) {
-  return h("span", { class: `badge ${state}`, title: MEANING[state] }, glyph(state), state);
+const PHASES = {
+  waiting: "waits for a server",
+  starting: "starts",
+  snapshot: "reads what its tables hold",
+};
+
+/** Return shape and word of a state, and what it is doing meanwhile, unless it follows the log. */
+export function badge(state, phase) {
+  const doing = PHASES[phase] && h("small", { title: PHASES[phase] }, ` ${phase}`);
+  return h("span", { class: `badge ${state}`, title: MEANING[state] }, glyph(state), state, doing);
 }
 
 /** Return whether servers should be working on it. */

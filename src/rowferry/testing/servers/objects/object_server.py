@@ -133,10 +133,10 @@ class ObjectServer(Living, ABC):
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             if not self.alive:
-                said = messages.read_text(errors="replace")
-                if "already in use" in said or "EADDRINUSE" in said:
+                log_text = messages.read_text(errors="replace")
+                if "already in use" in log_text or "EADDRINUSE" in log_text:
                     raise PortTaken
-                raise SourceUnavailable(f"the server did not start: {said.strip()[-300:]}")
+                raise SourceUnavailable(f"the server did not start: {log_text.strip()[-300:]}")
             if self.answers():
                 return
             time.sleep(0.02)

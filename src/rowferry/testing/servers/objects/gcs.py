@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from rowferry.testing.servers.child import HOST
-from rowferry.testing.servers.gcs_front import GcsFront
-from rowferry.testing.servers.object_server import BUCKET, ObjectServer
+from rowferry.testing.servers.objects.gcs_front import GcsFront
+from rowferry.testing.servers.objects.object_server import BUCKET, ObjectServer
 from rowferry.testing.servers.programs import GoProgram
 
 
@@ -22,12 +23,11 @@ class FakeGcs(ObjectServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.address = ""
         self._front: GcsFront | None = None
 
-    @property
-    def address(self) -> str:
-        """What clients are told."""
-        return self._front.endpoint if self._front else ""
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_front": None}
 
     def kill(self) -> None:
         """End the server at once, and the front. On repeat: nothing."""
@@ -53,6 +53,7 @@ class FakeGcs(ObjectServer):
     def make_bucket(self) -> None:
         """Make the bucket, and the front that clients reach it by."""
         self._front = GcsFront(self.endpoint).__enter__()
+        self.address = self._front.endpoint
         headers = {"Content-Type": "application/json"}
         self.ask("POST", "/storage/v1/b?project=rowferry", headers, json.dumps({"name": BUCKET}))
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from rowferry.errors import SourceUnavailable
@@ -46,22 +45,22 @@ class SparkCluster:
         )
         self._children: list[subprocess.Popen[bytes]] = []
         try:
-            said = self._start("master", "master.Master", "--host", HOST, "--port", "0")
-            self.master = _found(r"Starting Spark master at (spark://\S+)", said, folder)
+            log_file = self._start("master", "master.Master", "--host", HOST, "--port", "0")
+            self.master = _awaited(r"Starting Spark master at (spark://\S+)", log_file, folder)
             room = ("--host", HOST, "--cores", "1", "--memory", memory)
             begun = []
             for name in [f"worker-{number}" for number in range(workers)]:
                 place = ("--work-dir", str(folder / name))
                 begun.append(self._start(name, "worker.Worker", *place, *room, self.master))
-            for said in begun:
-                _found(r"(Successfully registered with master)", said, folder)
+            for log_file in begun:
+                _awaited(r"(Successfully registered with master)", log_file, folder)
         except BaseException:
             self.close()
             raise
 
     def _start(self, name: str, main: str, *arguments: str) -> Path:
         home = _spark_home()
-        said = self._folder / f"{name}.err"
+        log_file = self._folder / f"{name}.err"
         settings = (f"-Dspark.{main.partition('.')[0]}.ui.port=0",)
         env = {
             **os.environ,
@@ -73,13 +72,13 @@ class SparkCluster:
         jars = ("-cp", f"{home / 'conf'}:{home / 'jars'}/*")
         web = ("--webui-port", "0", "--properties-file", str(self._properties))
         command = [java(), *_FRUGAL, *settings, *jars, f"{_DEPLOY}.{main}", *web, *arguments]
-        self._children.append(spawn(command, said, env))
-        return said
+        self._children.append(spawn(command, log_file, env))
+        return log_file
 
     def executors(self) -> list[int]:
         """Return the pids of the executors that run now, one for each worker that has one."""
         workers = {child.pid for child in self._children[1:]}
-        found = []
+        pids = []
         for entry in Path("/proc").iterdir():
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
@@ -87,8 +86,8 @@ class SparkCluster:
             except (OSError, ValueError, IndexError):
                 continue
             if parent in workers and b"CoarseGrainedExecutorBackend" in words:
-                found.append(int(entry.name))
-        return sorted(found)
+                pids.append(int(entry.name))
+        return sorted(pids)
 
     def close(self) -> None:
         """End all processes."""
@@ -99,12 +98,7 @@ class SparkCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -120,11 +114,11 @@ def _scala_version(home: Path) -> str:
     return jar.name.removeprefix("spark-core_").partition("-")[0]
 
 
-def _found(pattern: str, said: Path, folder: Path) -> str:
+def _awaited(pattern: str, log_file: Path, folder: Path) -> str:
     """Wait for a line of a process's messages and return what it names."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
-        match = re.search(pattern, said.read_text(errors="replace"))
+        match = re.search(pattern, log_file.read_text(errors="replace"))
         if match:
             return match[1]
         time.sleep(0.05)

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from rowferry.errors import SourceUnavailable
 from rowferry.testing.servers.child import HOST
-from rowferry.testing.servers.object_server import BUCKET, ObjectServer
+from rowferry.testing.servers.objects.object_server import BUCKET, ObjectServer
 from rowferry.testing.servers.programs import NodeProgram
 
 _ACCOUNT: Final = "rowferryaccount"

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from rowferry.testing.servers.certificates import Certificates
 from rowferry.testing.servers.child import HOST
-from rowferry.testing.servers.object_server import BUCKET, ObjectServer
+from rowferry.testing.servers.objects.object_server import BUCKET, ObjectServer
 from rowferry.testing.servers.programs import GoProgram
 
 

@@ -12,7 +12,6 @@ import secrets
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
@@ -46,12 +45,7 @@ class GcsFront:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._listener.shutdown()
         self._thread.join()
         self._listener.server_close()
@@ -115,10 +109,10 @@ class _Request(BaseHTTPRequestHandler):
         _, _, old = unquote(source).lstrip("/").partition("/")
         # The server's own copy heeds no condition, so that it is made of a read and a write.
         path = f"/storage/v1/b/{_part(bucket)}/o/{_part(old)}?alt=media"
-        found = self.front.http.request("GET", self.front.server + path)
-        if found.status != 200:
-            return self._answer(found.status, {}, found.data)
-        status, headers, text = self._write(bucket, name, found.data)
+        answer = self.front.http.request("GET", self.front.server + path)
+        if answer.status != 200:
+            return self._answer(answer.status, {}, answer.data)
+        status, headers, text = self._write(bucket, name, answer.data)
         if status != 200:
             return self._answer(status, headers, text)
         self._xml("CopyObjectResult", "<ETag>x</ETag>", headers)
@@ -129,23 +123,23 @@ class _Request(BaseHTTPRequestHandler):
         if wanted is not None:
             query["ifGenerationMatch"] = wanted
         url = f"{self.front.server}/upload/storage/v1/b/{_part(bucket)}/o?{urlencode(query)}"
-        found = self.front.http.request("POST", url, body=body)
-        if found.status != 200:
-            return found.status, {}, found.data
-        made = json.loads(found.data)
+        answer = self.front.http.request("POST", url, body=body)
+        if answer.status != 200:
+            return answer.status, {}, answer.data
+        made = json.loads(answer.data)
         generation = str(made["generation"])
         return 200, {"ETag": f'"{made["etag"]}"', "x-goog-generation": generation}, b""
 
     def _pass_on(self) -> None:
         headers = {k: v for k, v in self.headers.items() if k.lower() in _PASSED}
-        found = self.front.http.request(
+        answer = self.front.http.request(
             self.command, self.front.server + self.path, headers=headers, decode_content=False
         )
         dropped = ("transfer-encoding", "connection", "content-length", "date")
-        kept = {k: v for k, v in found.headers.items() if k.lower() not in dropped}
+        kept = {k: v for k, v in answer.headers.items() if k.lower() not in dropped}
         if self.command == "HEAD":
-            kept["Content-Length"] = found.headers.get("Content-Length", "0")
-        self._answer(found.status, kept, found.data)
+            kept["Content-Length"] = answer.headers.get("Content-Length", "0")
+        self._answer(answer.status, kept, answer.data)
 
     def _target(self) -> tuple[str, str, dict[str, str]]:
         parts = urlsplit(self.path)

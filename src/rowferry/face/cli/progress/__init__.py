@@ -1,0 +1,1 @@
+"""How far a changefeed is, as the shell shows it: bars on a terminal, lines when piped."""

@@ -1,0 +1,20 @@
+"""`rowferry cli`: the commands that talk to a server, where TiCDC's `cdc cli` has them."""
+
+from __future__ import annotations
+
+import typer
+
+from rowferry.face.cli.client import remember_flags
+from rowferry.face.cli.main import OF_SERVERS, Commands
+
+
+class ServerCommands(Commands):
+    """Those that talk to a server."""
+
+    places = OF_SERVERS
+
+
+cli_app = typer.Typer(
+    cls=ServerCommands, help="The same commands where TiCDC has them.", no_args_is_help=True
+)
+cli_app.callback()(remember_flags())

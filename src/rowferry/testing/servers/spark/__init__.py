@@ -1,0 +1,1 @@
+"""Spark for tests: a standalone cluster, other releases, a shared class archive."""
