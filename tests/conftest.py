@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kept_servers import KeptServers, LentServers, Servers
 from rowferry.testing.servers import (
     Azurite,
     FakeGcs,
+    IcebergRest,
     Kafka,
-    KafkaListener,
     MariaDb,
     MariaDb11,
     Minio,
     MySql,
+    OpenSearch,
     Postgres,
+    Pulsar,
     SchemaRegistryServer,
     Server,
 )
+from rowferry.testing.servers.spark.classes import SparkClasses
 
 # What every run repeats, and what `make chaos` adds to it: other dice each time, and more throws.
 # No test fails for the time that it takes: a machine may be under load.
@@ -50,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # interrupted, which tests do.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name, value in SparkClasses.environment().items():
+        os.environ.setdefault(name, value)
     settings.load_profile("explore" if config.getoption("--seed") == "random" else "ci")
 
 
@@ -78,24 +86,62 @@ def server_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def mysql_server(server_folder: Path) -> Iterator[MySql]:
-    """A MySQL server for all tests: make a database of your own in it, and change no settings."""
-    with MySql.start(server_folder / "mysql", server_id=101) as server:
-        yield server
+def own_servers(server_folder: Path) -> Iterator[Servers]:
+    """Servers of this process."""
+    with KeptServers(server_folder) as kept:
+        yield kept
 
 
 @pytest.fixture(scope="session")
-def mariadb_server(server_folder: Path) -> Iterator[MariaDb]:
+def servers(request: pytest.FixtureRequest) -> Servers:
+    """The servers that all processes of the run of a lane share; without a run, this one's."""
+    run = request.config.getoption("--claims", None)
+    if run is not None:
+        return LentServers(Path(run))
+    own: Servers = request.getfixturevalue("own_servers")
+    return own
+
+
+def _named(servers: Servers, name: str) -> Any:
+    return servers.get(name)
+
+
+@pytest.fixture(scope="session")
+def own_mysql(own_servers: Servers) -> MySql:
+    """A MySQL server of this process, for what `own_servers.py` says, and for names of pages."""
+    server: MySql = _named(own_servers, "mysql")
+    return server
+
+
+@pytest.fixture(scope="session")
+def own_mariadb(own_servers: Servers) -> MariaDb:
+    """A MariaDB server of this process, as `own_mysql`."""
+    server: MariaDb = _named(own_servers, "mariadb")
+    return server
+
+
+@pytest.fixture(scope="session")
+def mysql_server(servers: Servers) -> MySql:
+    """A MySQL server for all tests: make a database of your own in it, and change no settings.
+
+    Others write to its log at the same time.
+    """
+    server: MySql = _named(servers, "mysql")
+    return server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(servers: Servers) -> MariaDb:
     """A MariaDB server for all tests, as `mysql_server`."""
-    with MariaDb.start(server_folder / "mariadb", server_id=102) as server:
-        yield server
+    server: MariaDb = _named(servers, "mariadb")
+    return server
 
 
 @pytest.fixture(scope="session")
-def mariadb11_server(server_folder: Path) -> Iterator[MariaDb11]:
+def mariadb11_server(servers: Servers) -> MariaDb11:
     """A newer MariaDB server for all tests, as `mysql_server`."""
-    with MariaDb11.start(server_folder / "mariadb11", server_id=103) as server:
-        yield server
+    server: MariaDb11 = _named(servers, "mariadb11")
+    return server
 
 
 @pytest.fixture(scope="session", params=["mysql", "mariadb"])
@@ -106,53 +152,70 @@ def source_server(request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(server_folder: Path) -> Iterator[Postgres]:
+def postgres_server(servers: Servers) -> Postgres:
     """A PostgreSQL server for all tests, as `mysql_server`."""
-    with Postgres.start(server_folder / "postgres") as server:
-        yield server
+    server: Postgres = _named(servers, "postgres")
+    return server
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(server_folder: Path) -> Iterator[Kafka]:
+def kafka_broker(servers: Servers) -> Kafka:
     """A Kafka broker for all tests: use topics of your own, and do not stop it."""
-    with Kafka.start(server_folder / "kafka") as broker:
-        yield broker
+    server: Kafka = _named(servers, "kafka")
+    return server
 
 
 @pytest.fixture(scope="session")
-def guarded_broker(server_folder: Path) -> Iterator[Kafka]:
+def pulsar_broker(servers: Servers) -> Pulsar:
+    """A Pulsar broker for all tests: use topics of your own, and do not stop it."""
+    server: Pulsar = _named(servers, "pulsar")
+    return server
+
+
+@pytest.fixture(scope="session")
+def guarded_broker(servers: Servers) -> Kafka:
     """A broker with every kind of login that keeps rights: all is allowed where none was set."""
-    rights = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    with Kafka.start(server_folder / "guarded", rights, tuple(KafkaListener)) as broker:
-        yield broker
+    server: Kafka = _named(servers, "guarded")
+    return server
 
 
 @pytest.fixture(scope="session")
-def schema_registry(server_folder: Path) -> Iterator[SchemaRegistryServer]:
+def schema_registry(servers: Servers) -> SchemaRegistryServer:
     """A schema registry for all tests: use subjects of your own, and do not stop it."""
-    with SchemaRegistryServer.start(server_folder / "registry") as registry:
-        yield registry
+    server: SchemaRegistryServer = _named(servers, "registry")
+    return server
 
 
 @pytest.fixture(scope="session")
-def s3_server(server_folder: Path) -> Iterator[Minio]:
+def opensearch_server(servers: Servers) -> OpenSearch:
+    """An OpenSearch server for all tests: use indexes of your own, and do not stop it."""
+    server: OpenSearch = _named(servers, "opensearch")
+    return server
+
+
+@pytest.fixture(scope="session")
+def iceberg_rest(servers: Servers) -> IcebergRest:
+    """An Iceberg REST catalog for all tests: use databases of your own, and do not stop it."""
+    server: IcebergRest = _named(servers, "iceberg")
+    return server
+
+
+@pytest.fixture(scope="session")
+def s3_server(servers: Servers) -> Minio:
     """An S3 server for all tests: use a prefix of your own, and do not stop it."""
-    with Minio.start(server_folder / "s3") as server:
-        yield server
+    server: Minio = _named(servers, "s3")
+    return server
 
 
 @pytest.fixture(scope="session")
-def gcs_server(server_folder: Path) -> Iterator[FakeGcs]:
+def gcs_server(servers: Servers) -> FakeGcs:
     """A Google Cloud Storage server for all tests, as `s3_server`."""
-    with FakeGcs.start(server_folder / "gcs") as server:
-        yield server
+    server: FakeGcs = _named(servers, "gcs")
+    return server
 
 
 @pytest.fixture(scope="session")
-def azure_server(server_folder: Path) -> Iterator[Azurite]:
+def azure_server(servers: Servers) -> Azurite:
     """An Azure Blob server for all tests, as `s3_server`."""
-    with Azurite.start(server_folder / "azure") as server:
-        yield server
+    server: Azurite = _named(servers, "azure")
+    return server

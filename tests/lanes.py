@@ -5,9 +5,9 @@ types, what needs no servers, the contracts, and `tests/slice`, a thin slice thr
 server. The rest is all other folders.
 
 `python tests/lanes.py first` runs a lane. Each of its processes is a pytest that collects all of
-the lane, and runs the files that no other has claimed; the servers of its fixtures are its own. So
-a process that waits for a server leaves the other files to the others, and no list says who runs
-what.
+the lane, and runs the files that no other has claimed. So a process that waits leaves the other
+files to the others, and no list says who runs what. This process keeps the servers that all of them
+use (`kept_servers.py`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,17 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 FIRST: Final = ("arch", "contract", "property", "slice", "unit", "vectors")
 # Targets of their own run these, which need what takes long to fetch or to build.
-APART: Final = ("spark_versions", "tidb")
+APART: Final = ("spark_lake", "spark_versions", "tidb")
 # Their files take minutes each: begun last, one of them would keep everybody waiting.
 LONG: Final = ("slice", "moments", "chaos", "contract")
 LANES: Final = ("first", "rest")
+# Single files of the same kind, among folders of short ones.
+LONG_FILES: Final = (
+    "tests/integration/test_docs_examples.py",
+    "tests/integration/test_run.py",
+    "tests/integration/spark/test_datasource.py",
+)
+SLOWEST: Final = 12  # files that a run names at its end
 
 
 def folders_of(lane: str, root: Path = ROOT) -> list[str]:
@@ -99,7 +106,7 @@ class Claiming:
         files: dict[str, list[pytest.Item]] = {}
         for item in items:
             files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-        for name, tests in files.items():
+        for name, tests in sorted(files.items(), key=lambda file: file[0] not in LONG_FILES):
             try:
                 (self._claims / name.replace("/", "+")).touch(exist_ok=False)
             except FileExistsError:
@@ -241,6 +248,15 @@ def shown(told: Told) -> str:
     return "\n".join(lines)
 
 
+def slowest(told: Told, count: int = SLOWEST) -> str:
+    """Return a line for each of the files that took longest, the longest first."""
+    files = sorted(told.files.items(), key=lambda file: -file[1].seconds)[:count]
+    return "\n".join(
+        f"   {part.seconds:7.0f} s in {part.outcomes.total():4} tests of {name}"
+        for name, part in files
+    )
+
+
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Run a lane; return the exit code."""
     parser = argparse.ArgumentParser(prog="lanes.py", description=(__doc__ or "").split("\n")[0])
@@ -248,11 +264,14 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--processes", type=int, default=(os.cpu_count() or 1) + 1)
     parser.add_argument("--beside", action="append", default=[], help="a command to run meanwhile")
     chosen, more = parser.parse_known_args(arguments)
+    from kept_servers import Keeper  # what every process of a run would load, and one uses
+
     began = time.monotonic()
     print(f"== pytest: the tests of the {chosen.lane} lane in {chosen.processes} processes")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lane-")))
         run = Run(chosen.lane, root, folder, stack)
+        stack.enter_context(Keeper(folder))
         for command in chosen.beside:
             print(f"== beside: {command}", flush=True)
             words = shlex.split(command)
@@ -262,7 +281,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         for name in failed:
             run.print_log(name)
     wrong = [*told.wrong(), *(f"{name} failed" for name in failed)]
-    print(shown(told))
+    print(f"{shown(told)}\n   the files that took longest:\n{slowest(told)}")
     minutes, seconds = divmod(round(time.monotonic() - began), 60)
     count = sum(f.outcomes.total() for f in told.files.values())
     result = f"NOT PASSED: {'; '.join(wrong)}" if wrong else "all passed"
@@ -270,6 +289,11 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     return 1 if wrong else 0
 
 
+def end_with_the_run() -> None:
+    """Let a request to end be an error here, so that processes and servers end with this one."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
+    end_with_the_run()
     sys.exit(main())

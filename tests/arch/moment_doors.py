@@ -52,21 +52,28 @@ DOORS: tuple[tuple[str, str, str], ...] = (
         "rowferry/flow/sink/kafka/*",
         r"self\._(producer|admin)\.(produce\w*|flush|purge|create_topics|list_topics|describe_\w+)",
     ),
+    (
+        "a Pulsar broker",
+        "rowferry/flow/sink/pulsar/*",
+        r".*\.(create_producer|get_topic_partitions|send_async|flush_async)|self\._producer\.close",
+    ),
     ("an HTTP request", "rowferry/flow/*", r".*\.(request|urlopen)"),
     ("a socket", "rowferry/flow/*", r"socket\.create_connection"),
 )
 
 # Modules that make doors out of a library: module -> why nothing in it has a name of its own.
 WALLS = {
-    "rowferry/mysql/session.py": "pymysql for the source; callers name what they ask",
-    "rowferry/flow/sink/mysql/session.py": "pymysql for the downstream; callers name what they run",
+    "rowferry/mysql/connection.py": "pymysql; callers name what they open it for",
+    "rowferry/mysql/session.py": "sessions that read; callers name what they ask",
+    "rowferry/flow/sink/mysql/session.py": "sessions that write; callers name what they run",
     f"{_STORAGE}/local_files.py": "a directory as `Files`; the sink names what it puts",
     f"{_STORAGE}/local_handles.py": "handles of `local_files`",
     f"{_STORAGE}/object_files.py": "a bucket as `Files`; the sink names what it puts",
-    f"{_STORAGE}/spool.py": "a nameless file of the task's own: nobody else can reach it",
+    f"{_STORAGE}/upload_spool.py": "a nameless file of the task's own: nobody else can reach it",
     f"{_STORAGE}/reader.py": "readers of the output, not a feed",
     "rowferry/control/store/connection.py": "SQLAlchemy's engine; the store names its transactions",
     "rowferry/control/store/backup.py": "an operator's copy of a meta database, not a feed",
+    "rowferry/control/store/rekeying.py": "an operator's work on a meta database, not a feed",
     "rowferry/control/store/checking.py": "an operator's check of a meta database, not a feed",
 }
 _FEED = ("rowferry/flow/*", "rowferry/mysql/*", "rowferry/control/*", "rowferry/spark/job.py")

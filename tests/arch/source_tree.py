@@ -20,6 +20,7 @@ Sources = Mapping[str, str]
 
 # Who may import what of ours: first pattern that fits the importing module decides. Patterns are
 # matched against dotted names below `rowferry`.
+_BOTH_SOURCES = ("flow.capture.announcements", "flow.capture.label_end")
 _STAGES = ("capture", "decide", "dispatch", "encode", "sink")
 _CONTRACTS = tuple(f"flow.{stage}.contract" for stage in _STAGES)
 _BELOW_FLOW = ("change*", "columnar*", "mysql*", "spec*", "answers", "errors", "moment")
@@ -34,14 +35,17 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("mysql*", ("mysql*", "columnar*", "change*", "spec*", "errors", "moment")),
     ("registry", ("errors", *_CONTRACTS)),
     ("flow.assemble", _FLOW),
+    ("flow.rereading", _FLOW),
+    ("flow.sampling", _FLOW),
+    ("flow.parking", _FLOW),
     ("flow.warm", _FLOW),
     (
         "flow.capture.range_log*",
-        (*_BELOW_FLOW, "flow.capture.range_log*", "flow.capture.label_end", "wire*", *_CONTRACTS),
+        (*_BELOW_FLOW, "flow.capture.range_log*", *_BOTH_SOURCES, "wire*", *_CONTRACTS),
     ),
     (
         "flow.capture.binlog*",
-        (*_BELOW_FLOW, "flow.capture.binlog*", "flow.capture.label_end", *_CONTRACTS),
+        (*_BELOW_FLOW, "flow.capture.binlog*", *_BOTH_SOURCES, *_CONTRACTS),
     ),
     (
         "flow.sink.mysql*",  # it joins statements of the texts that its own codec wrote
@@ -51,6 +55,22 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "flow.sink.mysql*",
             "flow.sink.lanes",
             "flow.dispatch*",
+            "flow.encode.sql_rows.frame",
+            "flow.encode.sql_rows.reader",  # a refused row's key
+            *_CONTRACTS,
+        ),
+    ),
+    (
+        "flow.sink.search*",  # it sends the items, and makes the mappings, that its own codec wrote
+        (
+            *_BELOW_FLOW,
+            "flow.sink",
+            "flow.sink.search*",
+            "flow.sink.defaults",
+            "flow.sink.lanes",
+            "flow.sink.web_calls",
+            "flow.dispatch*",
+            "flow.encode.search_documents*",
             "flow.encode.sql_rows.frame",
             *_CONTRACTS,
         ),
@@ -103,15 +123,30 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "flow.sink.storage.options",
         ),
     ),
-    ("downstream.rebuild*", ("downstream.rebuild*", "downstream.consume.storage", *_FLOW)),
+    ("secrets*", ("secrets*", *_FLOW)),
+    (
+        "downstream.rebuild*",
+        ("downstream.rebuild*", "downstream.consume.storage", "secrets*", *_FLOW),
+    ),
     (
         "downstream.verify*",
-        ("downstream.verify*", "downstream.rebuild*", "downstream.consume.storage", *_FLOW),
+        (
+            "downstream.verify*",
+            "downstream.rebuild*",
+            "downstream.consume.storage",
+            "secrets*",
+            *_FLOW,
+        ),
     ),
-    ("downstream.consume*", ("downstream.consume*", *_FLOW)),
+    ("downstream.trace*", ("downstream.trace*", "downstream.consume*", "secrets*", *_FLOW)),
+    ("downstream.consume*", ("downstream.consume*", "secrets*", *_FLOW)),
     ("downstream", ()),
-    ("spark*", ("spark*", "downstream.rebuild*", "downstream.verify*", *_FLOW)),
-    ("control*", ("control*", "spark*", *_FLOW)),
+    ("spark*", ("spark*", "downstream.rebuild*", "downstream.verify*", "secrets*", *_FLOW)),
+    (
+        "control.operator.trace*",  # looks for a row in what a changefeed wrote
+        ("control*", "downstream.trace*", "downstream.consume*", "secrets*", *_FLOW),
+    ),
+    ("control*", ("control*", "spark*", "secrets*", *_FLOW)),
     (
         "face*",
         (
@@ -119,6 +154,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "control*",
             "downstream*",
             "refstore*",
+            "secrets*",
             "spark*",
             "testing*",
             "wire*",
@@ -130,7 +166,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
         (f"testing.histories.{name}", ("testing.histories*",))
         for name in ("facts", "forms", "judge", "outputs", "statements", "truth")
     ),
-    ("testing.histories*", ("testing*", "control*", "spark*", *_FLOW)),
+    ("testing.histories*", ("testing*", "control*", "secrets*", "spark*", *_FLOW)),
     (
         "testing.nemesis*",
         ("testing*", "downstream*", "refstore*", "control.store*", *_FLOW),
@@ -145,27 +181,31 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
 # Which modules own a foreign library; no other may import it.
 OWNERS: dict[str, tuple[str, ...]] = {
     "pyspark": ("spark*",),
-    "sqlalchemy": ("control.store*",),
+    "sqlalchemy": ("control.store*", "flow.sink.lake.iceberg.catalog"),
+    "pyiceberg": ("flow.sink.lake.iceberg*",),
     "alembic": ("control.store*",),
     "psycopg": ("control.store*", "testing.servers*"),
-    "grpc": ("refstore*", "wire*", "flow.capture.range_log.client*", "face.rpc"),
+    "grpc": ("refstore*", "wire*", "flow.capture.range_log.client*", "face.rpc*"),
     "sqlglot": ("mysql.ddl*",),
     "re2": ("flow.decide.table_filter", "spec.linear"),
     "obstore": ("flow.sink.storage*", "testing.histories*"),
     "confluent_kafka": ("flow.sink.kafka*", "downstream.consume.kafka_topics", "testing*"),
+    "pulsar": ("flow.sink.pulsar*", "testing*"),
     "urllib3": (
         "flow.encode.avro*",
         "flow.sink.http*",
+        "flow.sink.search*",
+        "flow.sink.pulsar*",
         "face.cli.client",
         "face.bearer",
+        "secrets.vault",
         "testing*",
     ),
     "pymysql": (
-        "mysql.session",
+        "mysql.connection",
+        "mysql.refusals",
         "mysql.guarded_client",
         "mysql.wary_connection",
-        "flow.sink.mysql.session",
-        "downstream.consume.mysql_target",
         "testing.servers*",
         "testing.histories*",
     ),
@@ -176,7 +216,8 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "uvicorn": ("face.rest*",),
     "h11": ("face.rest*",),
     "joserfc": ("face.bearer",),
-    "prometheus_client": ("control.fleet.measures", "face.rest*"),
+    "cryptography": ("spec.sealing", "mysql.guarded_client", "testing.servers.certificates"),
+    "prometheus_client": ("control.fleet*", "face.rest*"),
     "typer": ("face.cli*",),
     "rich": ("face.cli*",),
     "psutil": (),
@@ -311,6 +352,123 @@ def wrong_layers(sources: Sources) -> list[str]:
     return found
 
 
+# Packages that know no database: what they need of one they ask of the source's traits and dialect.
+NEUTRAL: tuple[str, ...] = (
+    "change*",
+    "columnar*",
+    "control*",
+    "flow.assemble",
+    "flow.decide*",
+    "flow.dispatch*",
+    "flow.encode.contract",
+    "flow.sink.contract",
+    "registry",
+    "spark*",
+    "spec*",
+)
+# Which of their modules know MySQL all the same, what of it, and why that is no fact about sources.
+KNOW_MYSQL: dict[str, tuple[tuple[str, ...], str]] = {
+    "control.store.mysql_kind": (
+        ("mysql.connection", "mysql.login"),
+        "the meta database may be a MySQL server, whatever the source is",
+    ),
+    "flow.decide.expression": (
+        ("mysql.type_facts",),
+        "the language of event filters is MySQL's, and so are its rules of comparison",
+    ),
+    "flow.decide.expression_syntax": (
+        ("mysql.ddl.cursor",),
+        "the language of event filters is MySQL's",
+    ),
+    "flow.decide.row_policy": (
+        ("mysql.stamps",),
+        "names the triggers that stamp rows; sources of other databases have STAMPED_BY_ROWS false",
+    ),
+    "control.operator.resnapshots": (
+        ("mysql.key_values",),
+        "keys are written as MySQL's literals; sources of other databases have `rereads` false",
+    ),
+    "flow.decide.transformed_ddl": (
+        ("mysql.ddl.cursor", "mysql.ddl.difference", "mysql.ddl.table"),
+        "writes DDL anew for masked tables, which only MySQL's dialect may have",
+    ),
+    "flow.decide.transforms": (
+        ("mysql.ddl.cursor",),
+        "expressions of masks are written in the language of event filters",
+    ),
+    "flow.decide.typed_result": (
+        ("mysql.ddl.statement",),
+        "types of computed columns are declared as MySQL writes them",
+    ),
+    "spark.verify_job": (
+        ("mysql.key_ranges",),
+        "verify compares servers of MySQL's kind, by ranges of their keys",
+    ),
+}
+
+
+def knowing_mysql(sources: Sources) -> list[str]:
+    """Return imports of `rowferry.mysql` where no database is known, and reasons that are stale."""
+    ours = {module_name(path) for path in sources}
+    found, used = [], set()
+    for path, text in sources.items():
+        name = module_name(path)
+        if not _fits(name, NEUTRAL):
+            continue
+        allowed = KNOW_MYSQL.get(name, ((), ""))[0]
+        for line, target in imports(path, text):
+            if target.split(":")[0].split(".")[0] != "rowferry":
+                continue
+            module = _imported_module(target, ours)
+            if module in allowed:
+                used.add((name, module))
+            elif module.split(".")[0] == "mysql":
+                found.append(f"{path}:{line}: {name} knows no database, and imports {module}")
+    stale = {(n, m) for n, (modules, _) in KNOW_MYSQL.items() for m in modules} - used
+    return found + [f"{name} does not import {module} any more" for name, module in sorted(stale)]
+
+
+# Who may look into positions, places and what a segment reads: the source that made them. Others
+# store and hand them on.
+OPAQUE: frozenset[str] = frozenset({"place", "position", "read", "until_place"})
+LOOK_INSIDE: dict[str, str] = {
+    "control.feed.loop": "the number of a resnapshot, which the operator gave it",
+    "control.feed.quarantining": "which parked rows a segment sends again, as it wrote it there",
+    "control.operator.resnapshots": "the numbers of resnapshots and how far they are",
+    "downstream.verify.rendezvous": "verify makes the places itself, of MySQL servers",
+    "face.cli.verify_sync": "shows the places that verify made",
+    "testing.nemesis_judge": "judges the range source by what it has stored",
+}
+_READING: frozenset[str] = frozenset({"get", "items", "keys", "values", "pop"})
+
+
+def looking_inside(sources: Sources) -> list[str]:
+    """Return places where somebody else than a source reads a source's own form."""
+    found, used = [], set()
+    for path, text in sources.items():
+        name = module_name(path)
+        if name.startswith("flow.capture") or not {"position", "place"} & set(
+            re.findall(r"\w+", text)
+        ):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Subscript(value=held, slice=ast.Constant(value=str())):
+                    pass
+                case ast.Call(func=ast.Attribute(value=held, attr=attr)) if attr in _READING:
+                    pass
+                case _:
+                    continue
+            match held:
+                case ast.Attribute(attr=word) | ast.Name(id=word) if word in OPAQUE:
+                    used.add(name)
+                    if name not in LOOK_INSIDE:
+                        found.append(f"{path}:{held.lineno}: looks into {ast.unparse(held)}")
+    return found + [
+        f"{name} looks into none any more" for name in sorted(LOOK_INSIDE.keys() - used)
+    ]
+
+
 def wrong_owners(sources: Sources) -> list[str]:
     """Return imports of foreign libraries outside the modules that own them."""
     found = []
@@ -360,6 +518,10 @@ def private_spark(sources: Sources) -> list[str]:
     return found
 
 
+# What a function calls its results where it does not say what they are.
+_VAGUE = re.compile(r"(^|_)(found|told|said)(_|$)", re.IGNORECASE)
+
+
 def empty_names(sources: Sources, exempt: Mapping[str, str] | None = None) -> list[str]:
     """Return classes and modules whose names say nothing."""
     found = []
@@ -372,6 +534,31 @@ def empty_names(sources: Sources, exempt: Mapping[str, str] | None = None) -> li
                 if node.name not in (exempt or {}):
                     found.append(f"{path}:{node.lineno}: the name {node.name} says nothing")
     return found
+
+
+def vague_results(sources: Sources) -> list[str]:
+    """Return variables, parameters, attributes and functions that do not say what they hold."""
+    lines = []
+    for path, text in sources.items():
+        if "_pb2" in path:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            name = _named_by(node)
+            if name is not None and _VAGUE.search(name):
+                lines.append(f"{path}:{getattr(node, 'lineno', 0)}: {name} does not say what it is")
+    return lines
+
+
+def _named_by(node: ast.AST) -> str | None:
+    """Return the name that a node gives to something of ours; None: it gives none."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+            return name
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return name
+        case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+            return name
+    return None
 
 
 def repeated_names(sources: Sources) -> list[str]:

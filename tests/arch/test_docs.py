@@ -26,6 +26,7 @@ from rowferry.face.cli import main as cli
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.declared import parse_declared
 from rowferry.testing import validators
 
 LANGUAGES = {"sh", "python", "toml", "yaml", "json", "sql", "text"}
@@ -92,7 +93,7 @@ def wrong_codes(text: str) -> list[str]:
 def test_names_and_codes_exist(page: Path) -> None:
     text = page.read_text()
     # Files that the demonstration and a run write are paths, not modules.
-    assert lost_names(re.sub(r"`rowferry\.(?:owner|lock|tmp)/?`", "", text)) == []
+    assert lost_names(re.sub(r"`rowferry\.(?:owner|lock|progress|tmp)/?`", "", text)) == []
     assert wrong_codes(text) == []
 
 
@@ -211,6 +212,12 @@ def built(block: Block, folder: Path) -> ChangefeedSpec:
         sink = "http://127.0.0.1:1/changes"
     elif "[sink.mysql-config]" in block.text:
         sink = "mysql://root@127.0.0.1:1/"
+    elif "[sink.search-config]" in block.text:
+        sink = "es://127.0.0.1:1"
+    elif "[sink.lake]" in block.text:
+        sink = f"delta+file://{folder}/out"
+    elif "persistent://" in block.text:
+        sink = "pulsar://127.0.0.1:1/topic?protocol=canal-json"
     elif "partition = " in block.text:
         sink = "kafka://127.0.0.1:1/topic?protocol=canal-json"
     spec, notices = build_spec(
@@ -223,6 +230,10 @@ def built(block: Block, folder: Path) -> ChangefeedSpec:
 
 @pytest.mark.parametrize("block", all_blocks(*CONFIGS), ids=str)
 def test_configurations_are_accepted(block: Block, tmp_path: Path) -> None:
+    if block.text.startswith("owner:"):
+        (declared,) = parse_declared(block.text, block.language, str(block), str(tmp_path))
+        assert declared.feeds
+        return
     assert built(block, tmp_path).config
 
 

@@ -16,20 +16,23 @@ from typing import Any
 import pytest
 from source_tree import OWNERS, ROOT
 
+from rowferry import __version__
 from rowferry.errors import MissingLibrary
 from rowferry.registry import CODECS, EXTRAS, SINKS, SOURCES, extras_named
 
 OPTIONAL: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
 ]
+_BUCKETS = ["s3", "gcs", "gs", "azblob", "azure", "delta+s3", "delta+gs", "delta+azure"]
 NEEDS = {
     **dict.fromkeys(["source mysql", "source mariadb"], "mysql"),
     **dict.fromkeys(["sink mysql", "sink mysql+ssl", "sink tidb", "sink tidb+ssl"], "mysql"),
     **dict.fromkeys(["sink kafka", "sink kafka+ssl"], "kafka"),
-    **dict.fromkeys(
-        [f"sink {n}" for n in ("s3", "gcs", "gs", "azblob", "azure")], "object-storage"
-    ),
+    **dict.fromkeys([f"sink pulsar{n}" for n in ("", "+ssl", "+http", "+https")], "pulsar"),
+    **dict.fromkeys([f"sink {n}" for n in _BUCKETS], "object-storage"),
+    **dict.fromkeys([f"sink iceberg+{n}" for n in ("file", "s3", "gs", "azure")], "iceberg"),
 }
+IMPORTED = {"pulsar_client": "pulsar"}  # libraries that are imported under another name
 COMMANDS = {
     "run mysql": "run --source mysql://u@127.0.0.1:1 --sink-uri file://out?protocol=csv",
     "run kafka": "run --source range://127.0.0.1:1 --sink-uri kafka://h/t?protocol=canal-json",
@@ -137,7 +140,8 @@ def test_a_part_without_its_library_names_the_extra(seen: dict[str, Any]) -> Non
 def test_a_command_says_in_one_line_what_to_install(
     seen: dict[str, Any], command: str, what: str, library: str
 ) -> None:
-    assert seen[command] == [2, line(what, library, EXTRAS[library]) + "\n", ""]
+    first = f"rowferry {__version__}: asking source and sink\n" if "run" in command.split() else ""
+    assert seen[command] == [2, line(what, library, EXTRAS[library]) + "\n", first]
 
 
 def test_files_are_read_back_without_any_extra(seen: dict[str, Any]) -> None:
@@ -164,7 +168,8 @@ def whole(extra: str) -> set[str]:
         if inner := re.fullmatch(r"rowferry\[([\w,-]+)\]", text):
             found |= set().union(*(whole(one) for one in inner[1].split(",")))
         else:
-            found.add(re.split(r"[\[<>=]", text)[0].replace("-", "_"))
+            name = re.split(r"[\[<>=]", text)[0].replace("-", "_")
+            found.add(IMPORTED.get(name, name))
     return found
 
 

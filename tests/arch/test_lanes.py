@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -96,13 +97,42 @@ def suite(folder: Path, **files: str) -> Path:
 
 
 def test_every_file_runs_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = suite(tmp_path, **{f"n{n}": COUNTS for n in range(12)}, both=PASSES)
+    root = suite(tmp_path, **{f"n{n}": COUNTS for n in range(9)}, both=PASSES)
     assert lanes.main(["first", "--processes", "2", "--beside", "true"], root) == 0
     ran = [p.read_text().splitlines() for p in root.rglob("*.ran")]
-    assert [len(times) for times in ran] == [1] * 12
+    assert [len(times) for times in ran] == [1] * 9
     said = capsys.readouterr().out
-    assert re.search(r"^   unit +14 passed +\d+ s$", said, re.MULTILINE)
-    assert re.search(r"^== first lane: all passed: 14 tests in \d+ min \d+ s$", said, re.MULTILINE)
+    assert re.search(r"^   unit +11 passed +\d+ s$", said, re.MULTILINE)
+    assert re.search(r"^ +\d+ s in +2 tests of tests/unit/test_both.py$", said, re.MULTILINE)
+    assert re.search(r"^== first lane: all passed: 11 tests in \d+ min \d+ s$", said, re.MULTILINE)
+
+
+def test_files_that_take_long_begin_first() -> None:
+    assert [name for name in lanes.LONG_FILES if not (ROOT / name).is_file()] == []
+    told = lanes.Told()
+    for name, seconds in (("tests/unit/test_a.py", 2), ("tests/unit/test_b.py", 9)):
+        told.take(json.dumps([name, "passed", seconds]))
+    assert [line.split()[-1][-4] for line in lanes.slowest(told).splitlines()] == ["b", "a"]
+    assert lanes.slowest(told, 1).split() == "9 s in 1 tests of tests/unit/test_b.py".split()
+
+
+ORDERED = """
+import pathlib
+
+def test_it() -> None:
+    name = pathlib.Path(__file__).name
+    with pathlib.Path(__file__).with_name("order").open("a") as order:
+        print(name, file=order)
+"""
+
+
+def test_a_long_file_is_claimed_before_others(tmp_path: Path) -> None:
+    root = suite(tmp_path, a=ORDERED, z=ORDERED)
+    (root / "conftest.py").write_text(
+        "import lanes\nlanes.LONG_FILES = ('tests/unit/test_z.py',)\n"
+    )
+    assert lanes.main(["first", "--processes", "1"], root) == 0
+    assert (root / "tests/unit/order").read_text().split() == ["test_z.py", "test_a.py"]
 
 
 @pytest.mark.parametrize(

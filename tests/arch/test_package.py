@@ -17,7 +17,7 @@ NEEDED = {
     "encode_watermark decode decode_message",
     "sink": "TRAITS TABLES dispatch check_tables probe open segment_bytes partition_label allocate "
     "publish discard close",
-    "source": "TABLES STAMPED_BY_ROWS traits probe planner read",
+    "source": "TABLES DIALECT STAMPED_BY_ROWS traits probe planner read",
 }
 ENTRIES = [(r, name) for r in (SOURCES, CODECS, SINKS) for name in r.names()]
 

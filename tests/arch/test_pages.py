@@ -184,7 +184,7 @@ class Given:
     def read(self, segment: Segment, tables: object) -> Iterator[Rows]:
         yield rows()
 
-    def found(self, segment: Segment) -> None:
+    def facts_read(self, segment: Segment) -> None:
         return None
 
 
@@ -220,8 +220,10 @@ def test_only_a_sink_of_rows_takes_a_protocol_of_rows() -> None:
 @pytest.mark.usefixtures("drawer")
 def test_an_added_sink_of_packets_delivers_them(capsys: pytest.CaptureFixture[str]) -> None:
     flow, outputs = allocated(to_sink("bell://"))
-    packed = list(flow.pack_segment(PART, outputs, {SLICE: TABLE}, planned_at_ms=0))
-    flow.deliver(iter([one for one in packed if isinstance(one, Packet)]))
+    packed = list(
+        flow.pack_segment(PART, outputs, {SLICE: TABLE}, planned_at_ms=0, quarantine=None)
+    )
+    flow.deliver(iter([one for one in packed if isinstance(one, Packet)]), quarantine=None)
     (receipt,) = (one for one in packed if isinstance(one, Receipt))
     plan = Plan(1, 1, 0, Stretch((PART,), (), {}, watermark=8), outputs, None)
     flow.sink.publish(plan, [receipt], {SLICE: TABLE})

@@ -61,7 +61,8 @@ def test_what_only_our_own_tests_use_is_left_out(wheel: zipfile.ZipFile) -> None
     names = wheel.namelist()
     kept = tuple(f"rowferry/testing/{name}" for name in NOT_SHIPPED)
     assert [n for n in names if n.startswith(kept)] == []
-    assert {n.split("/")[0] for n in names} == {"rowferry", "rowferry-0.1.0.dist-info"}
+    tops = {"rowferry", "pyspark_rowferry", "rowferry-0.1.0.dist-info"}
+    assert {n.split("/")[0] for n in names} == tops
     assert [n for n in names if "__pycache__" in n or n.endswith((".nbi", ".nbc"))] == []
 
 
@@ -115,6 +116,7 @@ def test_it_works_without_the_checkout(wheel: zipfile.ZipFile, tmp_path: Path) -
     """The public modules, the demonstration and the registry are loaded from the wheel alone."""
     wheel.extractall(tmp_path / "there")
     modules = [*PUBLIC, "rowferry.face.cli.demo", "rowferry.face.cli.server", "rowferry.warm"]
+    modules.append("pyspark_rowferry")
     code = f"""
 import importlib, importlib.util, rowferry
 assert rowferry.__file__.startswith({str(tmp_path)!r}), rowferry.__file__

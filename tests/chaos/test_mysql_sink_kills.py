@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from pymysql.connections import Connection
 
 from rowferry.downstream.verify.local import ThreadRunner
@@ -21,7 +20,7 @@ from rowferry.testing.servers import MariaDb, MySql
 
 DATABASE = "ferry_kills"
 ROWS = 200
-PATIENCE_S = 240.0  # for a start on a machine under load; never reached by working code
+PATIENCE_S = 600.0  # for a start on a machine under load; never reached by working code
 
 
 def _nothing(target: MariaDb) -> None:
@@ -33,7 +32,6 @@ def _kill_target(target: MariaDb) -> None:
     target.restart()
 
 
-@pytest.mark.timeout(1500)
 def test_kills_of_the_feed_and_of_its_target(
     mysql_server: MySql, tmp_path: Path, seed: int
 ) -> None:
@@ -55,7 +53,7 @@ def test_kills_of_the_feed_and_of_its_target(
         finally:
             writers.stop()
         with RunProcess([*arguments, "--until", "caught-up"], tmp_path / "work") as process:
-            assert process.wait(PATIENCE_S) == 0, process.said()[-2000:]
+            assert process.wait(PATIENCE_S) == 0, process.printed()[-2000:]
         sides = [open_side(server.uri, ROWS) for server in (mysql_server, target)]
         request = VerifyRequest(Names.of([f"{DATABASE}.*"], ()), (), ROWS)
         results = list(verify(*sides, request, ThreadRunner()))
@@ -75,7 +73,7 @@ def _kill_in_work(
     before = _arrived(target)
     with RunProcess(arguments, folder) as process:
         wait_for(lambda: not process.alive or _arrived(target) > before, "new rows", PATIENCE_S)
-        assert process.alive, process.said()[-2000:]
+        assert process.alive, process.printed()[-2000:]
         time.sleep(dice.uniform(0, 0.5))
         disturb(target)
         time.sleep(dice.uniform(0, 0.5))

@@ -32,17 +32,14 @@ def check(report: Report, must_happen: Mapping[str, int]) -> None:
     assert len(report.watermarks) > 1, str(report)
 
 
-@pytest.mark.timeout(900)
 def test_canal_json(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
     check(Nemesis(cluster, tmp_path / "run", seed, "canal-json", EVENTS, 60).run(), EVENTS)
 
 
-@pytest.mark.timeout(900)
 def test_csv(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
     check(Nemesis(cluster, tmp_path / "run", seed, "csv", FEWER, 35).run(), WORST)
 
 
-@pytest.mark.timeout(900)
 def test_by_range(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
     """Rows may run ahead of the watermark here; what a reader has at a watermark is the same."""
     nemesis = Nemesis(cluster, tmp_path / "run", seed, "canal-json", FEWER, 35, "range")

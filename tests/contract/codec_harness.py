@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pyarrow as pa
 from codec_kit import codec_for
 from rowferry.change.chunk import Change, Op, Rows, make_rows
 from rowferry.change.plan import Topic
-from rowferry.change.sqltype import SqlType
+from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.flow.encode.contract import Codec, Encoded
 from rowferry.registry import CODECS
@@ -162,6 +163,7 @@ class CodecHarness:
         in_files: it is a format of files; else it is read message by message.
         carries_commit_ts, carries_update_before: what comes back under these settings.
         deletes_have_all: a delete has the whole old row, not only the handle key's columns.
+        reads: what a reader gets of a value, where the format has no form for it.
     """
 
     name: str
@@ -171,6 +173,13 @@ class CodecHarness:
     deletes_have_all: bool = True
     in_files: bool = True
     needs: Callable[[], dict[str, Any]] = dict
+    reads: Callable[[SqlType, Any], Any] = lambda kind, value: value
+
+    def seen(self, table: TableSchema, image: Image) -> Image:
+        """A row as a reader gets it."""
+        if image is None:
+            return None
+        return {n: self.reads(table.column(n).type, v) for n, v in image.items()}
 
     def build(self, section: dict[str, Any] | None = None, sink: str = "") -> Codec:
         """The codec as a task builds it: from the spec's JSON form; `None` is `all_on`."""
@@ -211,6 +220,37 @@ def _registry() -> str:
     return stack.enter_context(registry_stub()).url
 
 
+def _as_debezium(kind: SqlType, value: Any) -> Any:
+    """Debezium has no zero dates, counts fractions by three digits, and packs JSON."""
+    if value is None:
+        return None
+    if kind.kind in (Kind.DATE, Kind.DATETIME) and value.startswith("0000-00-00"):
+        return None
+    if kind.kind is Kind.DATETIME:
+        return value if kind.scale else f"{value}.000"
+    if kind.kind is Kind.TIMESTAMP:
+        return value.replace("0000-00-00", "1970-01-01")
+    if kind.kind is Kind.TIME:
+        return value if kind.scale else f"{value}.000000"
+    if kind.kind is Kind.JSON:
+        return json.dumps(json.loads(value), separators=(",", ":"), ensure_ascii=False)
+    if kind.name == "geometry":
+        return value or bytes(4)
+    return value
+
+
+def _as_documents(kind: SqlType, value: Any) -> Any:
+    """Documents have no zero dates, and hold JSON as values."""
+    if value is None:
+        return None
+    if kind.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP) and value[5:7] == "00":
+        return None
+    if kind.kind in (Kind.JSON, Kind.VECTOR):
+        found = json.loads(value)
+        return None if found is None else json.dumps(found, ensure_ascii=False)
+    return value
+
+
 CODEC_HARNESSES: dict[str, CodecHarness] = {
     "avro": CodecHarness(
         "avro",
@@ -223,10 +263,22 @@ CODEC_HARNESSES: dict[str, CodecHarness] = {
         in_files=False,
         needs=lambda: {"schema-registry": _registry()},
     ),
+    "canal": CodecHarness("canal", carries_commit_ts=False, in_files=False),
     "canal-json": CodecHarness("canal-json", {"enable-tidb-extension": True}),
     "csv": CodecHarness("csv", {"csv": {"include-commit-ts": True, "output-old-value": True}}),
+    "debezium": CodecHarness(
+        "debezium", {"enable-tidb-extension": True}, in_files=False, reads=_as_debezium
+    ),
     "json": CodecHarness("json", {"json": {"json-columns": "text"}}),
     "open-protocol": CodecHarness("open-protocol", in_files=False),
+    "search-documents": CodecHarness(
+        "search-documents",
+        carries_update_before=False,
+        deletes_have_all=False,
+        in_files=False,
+        reads=_as_documents,
+    ),
+    "simple": CodecHarness("simple", in_files=False),
     "sql-rows": CodecHarness(
         "sql-rows", carries_update_before=False, deletes_have_all=False, in_files=False
     ),

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from codec_harness import CODEC_HARNESSES, CodecHarness
 from harness_names import harness_named
-from lane_harness import LANE_HARNESSES, KafkaHarness, LaneHarness, MySqlHarness
+from iceberg_harness import ICEBERG_HARNESSES, ICEBERG_SERVERS
+from lake_harness import LAKE_HARNESSES, LAKE_SERVERS
+from lane_harness import LANE_HARNESSES, KafkaHarness, LaneHarness, MySqlHarness, PulsarHarness
+from search_harness import SEARCH_HARNESSES, SearchHarness
 from sink_harness import OBJECT_SERVERS, SINK_HARNESSES, ObjectHarness, SinkHarness
 from source_harness import SOURCE_HARNESSES, SourceHarness
 
@@ -16,20 +19,24 @@ from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.registry import CODECS, SINKS, SOURCES
 from rowferry.testing.servers import Relay
 
+_HARNESSES = SINK_HARNESSES | LAKE_HARNESSES | ICEBERG_HARNESSES
+_LANE_HARNESSES = LANE_HARNESSES | SEARCH_HARNESSES
+_SERVERS = OBJECT_SERVERS | LAKE_SERVERS | ICEBERG_SERVERS
+
 
 def _variants(registered: list[str], known: list[str]) -> list[str]:
     """Return the registered names, and the degraded variants (`name+how`) of each."""
-    more = [k for k in known if k not in registered and k.partition("+")[0] in registered]
+    more = [k for k in known if k not in registered and k.rpartition("+")[0] in registered]
     return sorted([*registered, *more])
 
 
 def _sink(request: pytest.FixtureRequest, place: Path) -> Iterator[SinkHarness]:
-    found = harness_named(request.param, SINK_HARNESSES, "sink")
+    found = harness_named(request.param, _HARNESSES, "sink")
     harness = found(place, request.getfixturevalue("monkeypatch"))
     if not isinstance(harness, ObjectHarness):
         yield harness
         return
-    harness.server = request.getfixturevalue(OBJECT_SERVERS[harness.scheme])
+    harness.server = request.getfixturevalue(_SERVERS[harness.scheme])
     with Relay(harness.server.client_port) as harness.relay:
         yield harness
 
@@ -45,7 +52,7 @@ _BY_CLASS = {SINKS.load(name): name for name in reversed(SINKS.names()) if name 
 _SEGMENTS = sorted(name for kind, name in _BY_CLASS.items() if kind is not Blackhole)
 
 
-@pytest.fixture(params=_variants(_SEGMENTS, list(SINK_HARNESSES)))
+@pytest.fixture(params=_variants(_SEGMENTS, list(_HARNESSES)))
 def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkHarness]:
     yield from _sink(request, tmp_path / "target")
 
@@ -56,17 +63,27 @@ def healthy_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sin
     yield from _sink(request, tmp_path / "target")
 
 
+@pytest.fixture(params=[name for name in _SEGMENTS if hasattr(SINKS.load(name), "write")])
+def bytes_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SinkHarness]:
+    """Sinks that take what a codec has written."""
+    yield from _sink(request, tmp_path / "target")
+
+
 def _lanes(request: pytest.FixtureRequest, folder: Path) -> LaneHarness:
-    harness = harness_named(request.param, LANE_HARNESSES, "sink with a lane")(folder)
+    harness = harness_named(request.param, _LANE_HARNESSES, "sink with a lane")(folder)
     if isinstance(harness, KafkaHarness):
         harness.broker = request.getfixturevalue("guarded_broker")
+    if isinstance(harness, PulsarHarness):
+        harness.broker = request.getfixturevalue("pulsar_broker")
     if isinstance(harness, MySqlHarness):
         kind = "mysql" if harness.scheme.endswith("+ssl") else "mariadb"
         harness.server = request.getfixturevalue(f"{kind}_server")
+    if isinstance(harness, SearchHarness):
+        harness.server = request.getfixturevalue("opensearch_server")
     return harness
 
 
-@pytest.fixture(params=_variants(_LANES, list(LANE_HARNESSES)))
+@pytest.fixture(params=_variants(_LANES, list(_LANE_HARNESSES)))
 def lane_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LaneHarness]:
     with _lanes(request, tmp_path) as started:
         yield started

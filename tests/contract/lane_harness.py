@@ -25,12 +25,13 @@ from rowferry.errors import Fenced
 from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import LaneSink, Owner, Packet
+from rowferry.flow.sink.pulsar.options import PulsarOptions
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import HttpReceiver, ReceiverFault, Refusal
-from rowferry.testing.servers import Kafka, KafkaListener, Relay, Server
+from rowferry.testing.servers import Kafka, KafkaListener, Pulsar, Relay, Server
 from rowferry.testing.servers.certificates import Certificates
 
 
@@ -55,6 +56,12 @@ class Words:
 
 def words(*values: bytes) -> Encoded:
     return Encoded(pa.array(values, pa.large_binary()))
+
+
+def places(plan: Plan) -> list[tuple[int, int, str, int]]:
+    """Where a plan's rows go: segment, slice, topic and partitions of each output."""
+    topics = [(o, Topic.from_json(o.target)) for o in plan.outputs]
+    return [(o.segment, o.slice, topic.name, topic.partitions) for o, topic in topics]
 
 
 def packets(plan: Plan, content: Sequence[tuple[int, int, Sequence[bytes]]]) -> list[Packet]:
@@ -256,6 +263,61 @@ class KafkaTlsHarness(KafkaHarness):
         return f"kafka+ssl://{address}/{self.topic}?write-timeout=300ms&ca={ca}"
 
 
+class PulsarHarness(LaneHarness):
+    """A broker that all tests share, with a topic of each test's own; it leaves repeats out."""
+
+    scheme = "pulsar"
+    broker: Pulsar  # set by the fixture
+
+    def __enter__(self) -> Self:
+        self.topic = f"contract-{uuid4().hex}"
+        self._built: list[Any] = []
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for sink in self._built:
+            sink.close()
+
+    def uri(self) -> str:
+        web = f"web-service-url={self.broker.web_url}&deduplication=required"
+        return f"pulsar://{self.broker.address}/{self.topic}?{web}"
+
+    def received(self) -> list[bytes]:
+        if self.topic not in self.broker.topics():
+            return []
+        return [m.value or b"" for m in self.broker.read_all(self.topic)]
+
+    def build(self, changefeed: str = FEED) -> LaneSink:
+        found = super().build(changefeed)
+        self._built.append(found)
+        return found
+
+    def break_for_now(self) -> None:
+        for sink in self._built:  # its next connection finds nobody
+            sink.close()
+            quick = PulsarOptions.read({"operation-timeout": "1s"})
+            nobody = {"service_url": "pulsar://127.0.0.1:1", "options": quick}
+            sink._settings = replace(sink._settings, **nobody)
+
+    def break_for_good(self) -> None:
+        self.broker.terminate_topic(self.topic)
+
+
+class PulsarTlsHarness(PulsarHarness):
+    """The same with TLS; brokers are looked up at the admin interface."""
+
+    scheme = "pulsar+https"
+
+    def uri(self) -> str:
+        address, ca = self.broker.web_tls_url[8:], self.broker.certificates.ca
+        return f"pulsar+https://{address}/{self.topic}?tls-trust-certs-file-path={ca}"
+
+
 class MySqlHarness(LaneHarness):
     """Two tables behind a relay; a trigger writes down each row that comes, in its order.
 
@@ -382,4 +444,6 @@ LANE_HARNESSES: dict[str, Callable[[Path], LaneHarness]] = {
     "mysql": MySqlHarness,
     "mysql+exactly-once": LaneAfterLaneHarness,
     "mysql+ssl": MySqlTlsHarness,
+    "pulsar": PulsarHarness,
+    "pulsar+https": PulsarTlsHarness,
 }

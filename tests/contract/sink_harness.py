@@ -33,7 +33,7 @@ from rowferry.registry import ROW_FORMATS, SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 from rowferry.testing.servers import ObjectServer, Relay
-from rowferry.testing.servers.object_server import BUCKET
+from rowferry.testing.servers.objects.object_server import BUCKET
 
 T = TypeVar("T")
 TRAITS = CodecTraits(".csv", "nowhere", carries_before_image=False, can_omit_columns=False)

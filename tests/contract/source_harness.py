@@ -13,6 +13,7 @@ from rowferry.change.table import TableId
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import decisions_of
 from rowferry.flow.capture.contract import Source
+from rowferry.flow.capture.range_log.client_access import RangeAccess
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
@@ -20,6 +21,7 @@ from rowferry.registry import SOURCES
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 from rowferry.testing.servers import MariaDb, MySql, Server
+from rowferry.testing.servers.certificates import Certificates
 
 
 class SourceHarness(ABC):
@@ -166,6 +168,37 @@ class MovingRangeHarness(RangeHarness):
             self.store.move_leader(one.range_id)
 
 
+class GuardedRangeHarness(RangeHarness):
+    """A store that wants certificates of both sides, and a token."""
+
+    scheme = "range+ssl"
+
+    def __init__(self, folder: Path) -> None:
+        made = folder / "certificates"
+        Certificates.make(made)
+        token = folder / "token"
+        token.write_text("a-token-of-the-store\n")
+        token.chmod(0o600)
+        server, ca = str(made / "server.pem"), str(made / "ca.pem")
+        self._access = RangeAccess(
+            True, ca, str(made / "client.pem"), str(made / "client_key.pem"), "a-token-of-the-store"
+        )
+        guard = ("--tls-cert", server, "--tls-key", server, "--tls-ca", ca, "--tls-mutual")
+        guard += ("--token-file", str(token))
+        self._cluster = LocalCluster(folder, 1, guard_options=guard, access=self._access)
+
+    def uri(self) -> str:
+        return f"range+ssl://{self._cluster.master_address}?{self._parameters}"
+
+    def dead_uri(self) -> str:
+        return f"range+ssl://127.0.0.1:1?{self._parameters}"
+
+    @property
+    def _parameters(self) -> str:
+        one = self._access
+        return f"ca={one.ca}&cert={one.cert}&key={one.key}&token={one.token}"
+
+
 class BinlogHarness(SourceHarness):
     """A server of its own; between planning and reading its log goes on in another file."""
 
@@ -284,4 +317,5 @@ SOURCE_HARNESSES: dict[str, Callable[[Path], SourceHarness]] = {
     "mysql+cut": CutMySqlHarness,
     "range": RangeHarness,
     "range+moving": MovingRangeHarness,
+    "range+ssl": GuardedRangeHarness,
 }

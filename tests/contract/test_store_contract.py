@@ -39,13 +39,33 @@ from store_material import (
     sqlite_url,
 )
 
-from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.chunk import DdlKind, Op, SchemaChange
+from rowferry.change.plan import Output, Plan, Segment
+from rowferry.change.quarantine import (
+    WAITS,
+    DivertedRow,
+    ParkedKey,
+    PlanQuarantine,
+    RefusedKey,
+    RowPlace,
+    by_table,
+)
+from rowferry.change.resnapshot import Resnapshot, ResnapshotOutcome
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.store import fence
+from rowferry.control.store import fence, published, watching
 from rowferry.control.store.connection import Database
-from rowferry.control.store.contract import Hold, MetaStore, Sample, Subscribed, Subscribing
+from rowferry.control.store.contract import (
+    FeedNews,
+    Hold,
+    LogLine,
+    MetaStore,
+    Sample,
+    Subscribed,
+    Subscribing,
+    TableCount,
+)
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import (
     BadInput,
@@ -846,7 +866,13 @@ def _sample(at: float, rows: int = 0, **more: Any) -> Sample:
 
 def test_samples_come_back_oldest_first_and_old_ones_go(store: MetaStore, feed: str) -> None:
     other = store.create_changefeed(make_spec("feed-2")).id
-    rich = _sample(NOW + 1, 7, retention_ms=10**10, snapshots=(("shop.orders", 2, 5),))
+    rich = _sample(
+        *(NOW + 1, 7),
+        retention_ms=10**10,
+        snapshots=(("shop.orders", 2, 5),),
+        totals=(0, 3, 2, 50),
+        unit="rows",
+    )
     bare = Sample(NOW, None, 0, 0, 0, 0, 0.0)
     store.write_samples({feed: rich, other: _sample(NOW + 1)})
     store.write_samples({feed: bare, "nobody": bare})
@@ -861,6 +887,200 @@ def test_samples_come_back_oldest_first_and_old_ones_go(store: MetaStore, feed: 
     assert store.samples(other) == ()  # its own are old, whoever looks
     store.remove(feed)
     assert store.samples(feed) == ()
+
+
+def test_old_samples_are_folded_and_nothing_of_their_sums_is_lost(
+    store: MetaStore, feed: str
+) -> None:
+    begin = NOW // 300 * 300
+    for place in range(12):  # one each minute: 2 stretches of five minutes, and a part
+        store.write_samples({feed: replace(_sample(begin + 60 * place, 10), lag_ms=place)})
+    for _ in range(2):
+        store.fold_samples([feed, "nobody"], begin + 699)
+    found = store.samples(feed)
+    assert [s.at - begin for s in found] == [240.0, 540.0, 600.0, 660.0]
+    assert [s.rows for s in found] == [50, 50, 10, 10]
+    assert [s.lag_ms for s in found] == [4, 9, 10, 11]  # the greatest of each stretch
+    assert found[0].bytes == 5 * 10**12 and found[0].micro_batches == 15
+
+
+# --- for those who watch -------------------------------------------------------------------------
+
+
+def test_counts_of_tables_go_on_from_owner_to_owner(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    run_plan(store, claim, make_plan(1, table=make_table(), watermark=20), make_table())
+    captured = ORDERS
+    gone = TableId("shop", "gone")
+    counts = TableCount(captured, 2**40, 2**41, 2**62), TableCount(gone, 1, 2, 3)
+    for _ in range(2):
+        store.write_news({claim: FeedNews(counts, kept_until=NOW + 60)})
+    assert set(store.table_counts(feed)) == set(counts)
+    record = store.feed(feed)
+    assert record is not None and record.kept_until == NOW + 60
+    later = store.claim(feed, claim.holder, NOW, 60)
+    # What is not captured any more is not counted any more.
+    assert store.open_table_counts(later) == (counts[0],) == store.table_counts(feed)
+    store.write_news({claim: FeedNews((replace(counts[0], rows=5),))})  # it is fenced
+    assert store.table_counts(feed) == (counts[0],)
+    store.write_news({})
+    store.remove(feed)
+    store.write_news({later: FeedNews(counts)})
+    assert store.table_counts(feed) == ()
+
+
+def test_many_owners_tell_at_once(store: MetaStore, claim: Claim, feed: str) -> None:
+    """What is valid is stored, whatever else comes with it; tables of one name stay apart."""
+    others = [store.create_changefeed(make_spec(name)).id for name in ("other", "taken")]
+    claims = [store.claim(name, Holder.here(), NOW, TTL_S) for name in others]
+    store.claim("taken", claims[1].holder, NOW, TTL_S)
+    news = {
+        one: FeedNews((TableCount(ORDERS, number, 2, 3),), kept_until=NOW + number)
+        for number, one in enumerate((claim, *claims), 60)
+    }
+    for _ in range(2):
+        store.write_news(news)
+    assert [store.table_counts(name) for name in (feed, *others)] == [
+        (TableCount(ORDERS, 60, 2, 3),),
+        (TableCount(ORDERS, 61, 2, 3),),
+        (),
+    ]
+    assert {f.id: f.kept_until for f in store.feeds()} == {
+        feed: NOW + 60,
+        "other": NOW + 61,
+        "taken": None,
+    }
+
+
+def test_schema_changes_are_kept_with_the_plan_that_published_them(
+    store: MetaStore, claim: Claim, feed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "SCHEMA_CHANGES", 3)
+    for number in range(1, 6):
+        words = f"ALTER {number} \0é"
+        change = SchemaChange(100 + number, DdlKind.ADD_COLUMN, words, ORDERS)
+        plan = make_plan(number, changes=(change,))
+        run_plan(store, claim, plan)
+        store.publish(claim, plan)  # a repeat adds nothing
+    found = store.schema_changes(feed)
+    assert [c.commit_ts for c in found] == [105, 104, 103]
+    assert (found[0].table, found[0].kind) == (ORDERS, "add column")
+    assert found[0].query.startswith("ALTER 5") and "\0" not in found[0].query
+    assert store.schema_changes(feed, 1) == found[:1]
+    store.remove(feed)
+    assert store.schema_changes(feed) == ()
+
+
+def _reading(number: int, *segments: Segment) -> Plan:
+    """Return a plan that reads these."""
+    plan = make_plan(number)
+    return replace(plan, stretch=replace(plan.stretch, segments=segments), outputs=())
+
+
+def test_published_batches_are_kept_with_their_plan_and_folded_when_old(
+    store: MetaStore, claim: Claim, feed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "FOLD", 3)
+    monkeypatch.setattr(published, "LONGEST", 2000)
+    wide = {"names": ["x" * 3000]}
+    for number in range(1, 16):
+        ts = 100 * number
+        kept = Segment(0, {"at": number}, (), ts, ts + 9, payload=b"rows")
+        there = Segment(1, wide if number == 15 else {}, (), 7, 7, snapshot=True)
+        output = Output(0, 0, {"path": f"file {number}"})
+        plan = replace(
+            _reading(number, *((kept, there) if number != 14 else ())), outputs=(output,)
+        )
+        run_plan(store, claim, plan)
+        store.publish(claim, plan)  # a repeat adds nothing
+    batches = store.published_batches(feed)
+    assert [b.micro_batch for b in batches] == [*range(1, 14), 15]  # 14 had nothing to read
+    first, last = batches[0], batches[-1]
+    assert (first.first_ts, first.last_ts, first.snapshots, first.whole) == (100, 109, (7,), True)
+    assert (first.segments[0].read, first.segments[0].payload) == ({"at": 1}, b"")
+    assert first.outputs[0].target == {"path": "file 1"}
+    assert (last.first_ts, last.segments, last.whole) == (1500, (), False)  # it was too long
+    assert first.published_at > 0
+
+    monkeypatch.setattr(published, "_OLD_SINGLES", published._OLD_SINGLES.offset(4))
+    monkeypatch.setattr(published, "_OLDEST_FOLDED", published._OLDEST_FOLDED.offset(2))
+    for number in (16, 17, 18):
+        run_plan(store, claim, _reading(number))
+    batches = store.published_batches(feed)
+    # Ten were older than the last four: nine became three, of which the last two are kept.
+    assert [(b.first_batch, b.micro_batch) for b in batches[:2]] == [(4, 6), (7, 9)]
+    assert [b.micro_batch for b in batches[2:]] == [10, 11, 12, 13, 15]
+    folded = batches[1]
+    assert (folded.first_ts, folded.last_ts, folded.whole) == (700, 909, False)
+    assert [s.read for s in folded.segments] == [{"at": 7}, {"at": 9}]
+    assert (folded.outputs, folded.snapshots) == ((), (7,))
+    store.remove(feed)
+    assert store.published_batches(feed) == ()
+
+
+def test_log_lines_are_bounded_and_of_changefeeds_that_there_are(
+    store: MetaStore, feed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LOG_LINES", 4)
+    lines = [LogLine(NOW + i, "warning", "a:8300", f"line {i} \0") for i in range(3)]
+    store.add_log_lines({})
+    for _ in range(2):
+        store.add_log_lines({feed: lines, "nobody": lines})
+    ages = [line.at - NOW for line in store.log_lines(feed)]  # where answers are lost, some twice
+    assert len(ages) == 4 and ages[:3] == [2, 1, 0]
+    assert store.log_lines(feed, 1)[0].words.startswith("line 2")
+    assert store.log_lines("nobody") == ()
+    store.remove(feed)
+    assert store.log_lines(feed) == ()
+
+
+def test_when_the_checkpoint_moved_is_known(store: MetaStore, claim: Claim, feed: str) -> None:
+    def moved_at() -> float | None:
+        found = store.feed(feed)
+        assert found is not None and found in store.feeds()
+        return found.moved_at
+
+    assert moved_at() is None
+    run_plan(store, claim, make_plan(1, watermark=20))
+    first = moved_at()
+    assert first is not None
+    run_plan(store, claim, make_plan(2))
+    assert moved_at() == first  # a plan without a watermark moves nothing
+
+
+def test_history_says_why_a_claim_was_taken_and_given_back(tmp_path: Path) -> None:
+    with closing(open_store(sqlite_url(tmp_path / "meta.db"))) as store:
+        _check_reasons(store, store.create_changefeed(make_spec()).id)
+
+
+def _check_reasons(store: MetaStore, feed: str) -> None:
+    def why() -> list[tuple[str, str, str]]:
+        lines = [n for n in store.history(feed) if n.what in ("claimed", "released")]
+        return [(n.what, n.details["by"], n.details["why"]) for n in reversed(lines)]
+
+    server = replace(Holder.here("a:8300"), host="elsewhere")
+    other = replace(Holder.here("b:8300"), host="elsewhere")
+    claim = store.claim(feed, server, NOW, 6)
+    record = store.feed(feed)
+    assert record is not None and record.lease is not None and record.lease.owner == "a:8300"
+    with pytest.raises(LeaseHeld, match=r"pid \d+ \(a:8300\), since"):
+        store.claim(feed, other, NOW + 5, 6)
+    store.release(claim, "another server has fewer changefeeds")
+    claim = store.claim(feed, other, NOW + 5, 6)
+    store.release(claim)
+    store.claim(feed, other, NOW + 5, 6)
+    store.claim(feed, other, NOW + 5, 6)
+    store.claim(feed, server, NOW + 20, 6)
+    ran_out = "the lease of b:8300 ran out 9 s ago: it was killed, hangs, or does not reach the"
+    assert why() == [
+        ("claimed", "a:8300", "it is new"),
+        ("released", "a:8300", "another server has fewer changefeeds"),
+        ("claimed", "b:8300", "nobody had it"),
+        ("claimed", "b:8300", "nobody had it"),
+        ("claimed", "b:8300", "this process had it already"),
+        ("claimed", "a:8300", f"{ran_out} meta database"),
+    ]
 
 
 # --- standing still ------------------------------------------------------------------------------
@@ -902,6 +1122,163 @@ def test_a_hold_is_asked_for_answered_and_ended(store: MetaStore, claim: Claim, 
         store.stand(fenced, "b", "at")
     with pytest.raises(NoSuchChangefeed):
         store.hold("nobody", first)
+
+
+# --- tables that are read again ------------------------------------------------------------------
+
+
+def test_resnapshots_are_asked_for_cancelled_and_ended(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    def known() -> list[tuple[str, str, int]]:
+        found = store.feed(feed)
+        assert found is not None
+        assert [f.resnapshots for f in store.feeds() if f.id == feed] == [found.resnapshots]
+        return [(r.id, r.outcome.value, r.rows) for r in found.resnapshots]
+
+    table = TableId("d", "ü")
+    asked = [Resnapshot(str(n), table, ("1",), ("2", "b'"), "n > 1", 5.5) for n in range(3)]
+    assert known() == []
+    for one in asked * 2:
+        store.ask_resnapshot(feed, one)
+    stored = store.feed(feed)
+    assert stored is not None
+    assert stored.resnapshots == tuple(asked)
+    store.cancel_resnapshot(feed, "1")
+    assert not store.cancel_resnapshot(feed, "unknown")
+    done = Resnapshot("0", table, outcome=ResnapshotOutcome.DONE, rows=9, words="w")
+    for _ in range(2):
+        store.end_resnapshot(claim, done)
+    store.end_resnapshot(claim, replace(done, id="1"))  # is over
+    assert known() == [("0", "done", 9), ("1", "cancelled", 0), ("2", "", 0)]
+    with pytest.raises(Fenced):
+        store.end_resnapshot(replace(claim, epoch=claim.epoch - 1), replace(done, id="2"))
+    for n in range(30):
+        store.ask_resnapshot(feed, replace(asked[0], id=f"more {n}"))
+        store.end_resnapshot(claim, replace(done, id=f"more {n}"))
+    assert known()[0] == ("2", "", 0)  # what is open is never forgotten
+    assert len(known()) == 21
+    with pytest.raises(NoSuchChangefeed):
+        store.ask_resnapshot("nobody", asked[0])
+
+
+# --- rows that sinks refuse ----------------------------------------------------------------------
+
+
+def _diverted(key: str, table_id: int = 7, **more: Any) -> DivertedRow:
+    row = DivertedRow(
+        *(ORDERS, table_id, 10, None, key, int(Op.INSERT), 1 << 60, "s" * 64, f"{key}\0".encode())
+    )
+    return replace(row, **more)
+
+
+def _parking_plan(number: int, *refused: RefusedKey, **more: Any) -> Plan:
+    return make_plan(number).with_(quarantine=PlanQuarantine(refused=refused, **more))
+
+
+def test_parked_rows_stay_with_their_plan_and_come_back_in_order(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    first = make_plan(1)
+    store.record(claim, first, ())
+    plan = _parking_plan(
+        1, RefusedKey(7, "ü", "too 'long'\0"), parked=by_table([ParkedKey(7, "ü")])
+    )
+    store.record_again(claim, plan)
+    assert store.pending(feed) == plan
+    store.park(claim, plan, [_diverted("left by a run that was cut off")])
+    rows = [_diverted("ü"), _diverted("ü", op=2, physical_id=3), _diverted("b", table_id=8)]
+    for _ in range(2):
+        store.park(claim, plan, rows)
+    parked = store.parked(feed)
+    assert [(str(r.place), r.key, r.op, r.table_id, r.physical_id) for r in parked] == [
+        ("1-0", "ü", Op.INSERT, 7, None),
+        ("1-1", "ü", Op.DELETE, 7, 3),
+        ("1-2", "b", Op.INSERT, 8, None),
+    ]
+    assert [r.cause for r in parked] == ["too 'long'\\0", WAITS, WAITS]
+    assert {(r.image, r.size, r.parked_at, r.wanted) for r in parked[:1]} == {(b"", 3, NOW, False)}
+    assert store.parked(feed, [RowPlace(1, 2), RowPlace(9, 9)])[0].image == b"b\0"
+    with pytest.raises(PlanRefused):
+        store.publish(claim, first)  # it was recorded anew
+    with pytest.raises(PlanRefused, match="not pending"):
+        store.record_again(claim, make_plan(2))
+    store.publish(claim, plan)
+    found = store.feed(feed)
+    assert found is not None and found.parked == 3 and store.feeds()[0] == found
+    behind = _parking_plan(2)
+    store.record(claim, behind, ())
+    store.park(claim, behind, [_diverted("ü")])
+    assert len(store.parked(feed)) == 4
+    store.discard(claim, 2, "it comes again")
+    assert len(store.parked(feed)) == 3
+    fenced = replace(claim, epoch=claim.epoch - 1)
+    with pytest.raises(Fenced):
+        store.park(fenced, plan, ())
+    with pytest.raises(Fenced):
+        store.record_again(fenced, plan)
+
+
+def test_parked_rows_are_asked_for_sent_again_and_dropped(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    plan = _parking_plan(1, RefusedKey(7, "a", "no"), RefusedKey(7, "b", "no"))
+    store.record(claim, plan, ())
+    store.park(claim, plan, [_diverted(key) for key in "abacd"])
+    store.publish(claim, plan)
+    assert store.want_parked(feed, {ParkedKey(7, "a"), ParkedKey(7, "b"), ParkedKey(8, "c")}) == 3
+    assert [r.wanted for r in store.parked(feed)] == [True, True, True, False, False]
+    again = PlanQuarantine(
+        again=(RowPlace(1, 0), RowPlace(1, 2)), stays=(RefusedKey(7, "b", "still no"),)
+    )
+    run_plan(store, claim, make_plan(2).with_(quarantine=again))
+    assert [(str(r.place), r.cause, r.wanted) for r in store.parked(feed)] == [
+        ("1-1", "still no", False),
+        ("1-3", WAITS, False),
+        ("1-4", WAITS, False),
+    ]
+    store.drop_parked(feed, {RowPlace(1, 3), RowPlace(5, 5)})
+    assert [r.key for r in store.parked(feed)] == ["b", "d"]
+    dropped = next(n for n in store.history(feed) if n.what == "quarantine dropped")
+    assert [row["key"] for row in dropped.details["rows"]] == ["c"]
+    with pytest.raises(NoSuchChangefeed):
+        store.drop_parked("nobody", set())
+
+
+def test_parked_rows_follow_schema_changes_and_go_with_their_changefeed(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    plan = _parking_plan(1)
+    store.record(claim, plan, ())
+    rows = [_diverted("a"), _diverted("b", table_id=8), _diverted("c", table_id=9)]
+    store.park(claim, plan, rows)
+    store.publish(claim, plan)
+    renamed = make_table(ITEMS, 7, 20)
+    changes = (
+        SchemaChange(20, DdlKind.RENAME_TABLE, "", ITEMS, renamed, previous=ORDERS),
+        SchemaChange(21, DdlKind.TRUNCATE_TABLE, "", ORDERS, dropped_table_id=8),
+        SchemaChange(22, DdlKind.TRUNCATE_PARTITION, "", ORDERS, make_table(ORDERS, 9, 22)),
+    )
+    next_plan = make_plan(2)
+    run_plan(
+        store,
+        claim,
+        next_plan.with_(stretch=replace(next_plan.stretch, schema_changes=changes)),
+    )
+    assert [(r.key, r.table, r.shape) for r in store.parked(feed)] == [
+        ("a", ITEMS, "s" * 64),
+        ("c", ORDERS, "s" * 16),
+    ]
+    store.release(claim)
+    store.move(feed, Verb.PAUSE)
+    store.reset(feed, make_spec(feed), "test")
+    assert store.parked(feed) == ()
+    other = store.claim(feed, Holder.here(), NOW, TTL_S)
+    last = _parking_plan(3)
+    store.record(other, last, ())
+    store.park(other, last, rows)
+    store.remove(other)
+    assert store.parked(feed) == ()
 
 
 # --- beginning anew ------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ import faulthandler
 import random
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,8 +29,12 @@ _BEHIND: Final = 256
 _NUMBERS: Final = (0, 1, 2, 3, 4, 7, 8, 0x7F, 0x80, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF, 0x7FFF, 0x8000)
 _LARGE: Final = (0xFFFF, 0xFFFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 62, (1 << 63) - 1)
 _LARGEST: Final = (1 << 63, (1 << 64) - 1)
+_LENGTHS: Final = (*_NUMBERS, *_LARGE, *_LARGEST)
+_WIDTHS: Final = (2, 3, 4, 8)
+_ZEROS, _OTHERS = bytes(_BEHIND), b"\xff\x01" * (_BEHIND // 2)
+_LOOK: Final = 32  # inputs between two looks at the clock
 
-_behind = bytes(_BEHIND)
+_behind = _ZEROS
 
 
 @dataclass(frozen=True)
@@ -59,8 +65,18 @@ class Tally:
     inputs: int = 0
     read: int = 0
     refused: int = 0
-    seconds: float = 0.0
-    errors: set[str] = field(default_factory=set)
+    seconds: float = 0.0  # of a core
+    memory_mb: int = 0  # the most that the process had meanwhile
+    errors: Counter[str] = field(default_factory=Counter)  # by code
+
+    def add(self, other: Tally) -> None:
+        """Take in what came of others' inputs."""
+        self.inputs += other.inputs
+        self.read += other.read
+        self.refused += other.refused
+        self.seconds += other.seconds
+        self.memory_mb = max(self.memory_mb, other.memory_mb)
+        self.errors += other.errors
 
 
 class Found(Exception):
@@ -85,34 +101,36 @@ def _damage(dice: random.Random, data: bytearray, target: Target) -> None:
     if not size:
         data += dice.randbytes(1 + dice.getrandbits(3))
         return
-    place, kind = int(dice.random() * size), dice.getrandbits(4)
+    bits = dice.getrandbits(4 + 3 + 8)  # few calls for the dice: they are most of the driver's time
+    place, kind, bit, byte = int(dice.random() * size), bits & 15, bits >> 4 & 7, bits >> 7
     if kind < 3:
-        data[place] ^= 1 << dice.getrandbits(3)
+        data[place] ^= 1 << bit
     elif kind < 5:
-        data[place] = dice.getrandbits(8)
+        data[place] = byte
     elif kind < 7:
-        data[place] = dice.choice(_NUMBERS) & 255
+        data[place] = _NUMBERS[byte & 15] & 255
     elif kind < 10:
-        width = (2, 3, 4, 8)[dice.getrandbits(2)]
-        number = dice.choice((*_NUMBERS, *_LARGE, *_LARGEST, size, size - place, size + 1))
-        order = "little" if dice.getrandbits(1) else "big"
+        width, order = _WIDTHS[bit & 3], "little" if bit & 4 else "big"
+        which = byte % (len(_LENGTHS) + 3)
+        own = (size, size - place, size + 1)
+        number = _LENGTHS[which] if which < len(_LENGTHS) else own[which - len(_LENGTHS)]
         piece = (number & ((1 << 8 * width) - 1)).to_bytes(width, order)  # type: ignore[arg-type]
         data[place : place + width] = piece
     elif kind == 10:
         del data[place:]
     elif kind == 11:
-        del data[place : place + 1 + dice.getrandbits(4)]
+        del data[place : place + 1 + (byte & 15)]
     elif kind == 12:
-        end = place + 1 + dice.getrandbits(5)
-        data[place:place] = data[place:end] * (1 + dice.getrandbits(2))
+        end = place + 1 + (byte & 31)
+        data[place:place] = data[place:end] * (1 + (bit & 3))
     elif kind == 13:
         other = dice.choice(target.corpus)
         start = int(dice.random() * (len(other) + 1))
-        data[place : place + dice.getrandbits(5)] = other[start : start + dice.getrandbits(6)]
+        data[place : place + (byte & 31)] = other[start : start + dice.getrandbits(6)]
     elif kind == 14 and target.words:
-        data[place : place + dice.getrandbits(2)] = dice.choice(target.words)
+        data[place : place + (bit & 3)] = dice.choice(target.words)
     else:
-        data[place:place] = dice.randbytes(1 + dice.getrandbits(2))
+        data[place:place] = dice.randbytes(1 + (bit & 3))
 
 
 def answer(target: Target, data: bytes, tally: Tally) -> Any:
@@ -130,11 +148,11 @@ def answer(target: Target, data: bytes, tally: Tally) -> Any:
                 f"{target.name}: an error of {len(text)} characters for {data.hex()}"
             ) from err
         tally.refused += 1
-        tally.errors.add(type(err).__name__)
+        tally.errors[err.code] += 1
         return text
     except target.also as err:
         tally.refused += 1
-        tally.errors.add(type(err).__name__)
+        tally.errors[type(err).__name__] += 1
         return type(err)
     except (Exception, RecursionError) as err:
         raise Found(f"{target.name}: {type(err).__name__} ({err}) for {data.hex()}") from err
@@ -142,32 +160,46 @@ def answer(target: Target, data: bytes, tally: Tally) -> Any:
     return found
 
 
-def fuzz(target: Target, inputs: int, number: int, twice: bool) -> Tally:
-    """Give a target its corpus and so many damaged inputs; `number` decides which.
+def fuzz(
+    target: Target,
+    inputs: int,
+    number: int,
+    twice: bool,
+    part: int = 0,
+    note: Callable[[bytes], None] | None = None,
+) -> Tally:
+    """Give a target its corpus and so many damaged inputs; `number` and `part` decide which.
+
+    `note` is told of every input before the target is: one that ends the process can be found.
 
     Raises:
         Found: an input that it ends on otherwise than it may, or that it reads past the end of.
     """
     global _behind
-    dice, tally = random.Random(f"{target.name} {number}"), Tally(target.name)
-    begun = time.perf_counter()
+    dice = random.Random(f"{target.name} {number}" + (f" {part}" if part else ""))
+    tally = Tally(target.name)
+    _behind = _ZEROS
     for data in target.corpus:
-        _behind = bytes(_BEHIND)
         if isinstance(answer(target, data, tally), str) and tally.refused:
             raise Found(f"{target.name}: a valid input is refused: {data.hex()}")
+    begun, watched = time.process_time(), time.perf_counter()
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
     for done in range(inputs):
-        if done % 1000 == 0:
+        if not done % _LOOK and (now := time.perf_counter()) - watched > 1:
             faulthandler.dump_traceback_later(HANGS_S, exit=True)
+            watched = now
         data = damaged(dice, target)
-        _behind = bytes(_BEHIND)
+        if note:
+            note(data)
         first = answer(target, data, tally)
         if twice:
-            _behind = b"\xff\x01" * (_BEHIND // 2)
+            _behind = _OTHERS
             if answer(target, data, Tally("")) != first:
                 raise Found(f"{target.name}: bytes behind the end count for {data.hex()}")
+            _behind = _ZEROS
     faulthandler.cancel_dump_traceback_later()
     tally.inputs = inputs + len(target.corpus)
-    tally.seconds = time.perf_counter() - begun
+    tally.seconds = time.process_time() - begun
     return tally
 
 
@@ -179,19 +211,30 @@ def limit_memory() -> None:
     )
 
 
-def table(tallies: Iterable[Tally]) -> str:
+def most_memory_mb() -> int:
+    """Return the most memory that this process had since the last call."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    found = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    Path("/proc/self/clear_refs").write_text("5")
+    return found >> 10
+
+
+def table(tallies: Sequence[Tally]) -> str:
     """Return what came of all targets as a table in Markdown."""
-    lines = ["| reader | inputs | read | refused | inputs/s |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| reader | inputs | read | refused | errors | core s | inputs/s | memory, MB |",
+        "|---|---:|---:|---:|---|---:|---:|---:|",
+    ]
     total = Tally("all")
     for one in tallies:
-        total.inputs += one.inputs
-        total.read += one.read
-        total.refused += one.refused
-        total.seconds += one.seconds
-        lines.append(_line(one))
-    return "\n".join([*lines, _line(total)])
+        total.add(one)
+    return "\n".join([*lines, *map(_line, (*tallies, total))])
 
 
 def _line(one: Tally) -> str:
     rate = one.inputs / max(one.seconds, 1e-9)
-    return f"| {one.name} | {one.inputs:,} | {one.read:,} | {one.refused:,} | {rate:,.0f} |"
+    errors = ", ".join(f"{code} {count:,}" for code, count in one.errors.most_common())
+    return (
+        f"| {one.name} | {one.inputs:,} | {one.read:,} | {one.refused:,} | {errors} "
+        f"| {one.seconds:,.0f} | {rate:,.0f} | {one.memory_mb:,} |"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -19,13 +20,16 @@ from rowferry.control.operator.statement_syntax import parse as parse_statement
 from rowferry.errors import NoSuchChangefeed
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
+from rowferry.flow.assemble import sink_traits
 from rowferry.flow.capture.binlog.ddl.text import first_words
 from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.table_filter import TableFilter
+from rowferry.flow.encode.parquet.format import Parquet
 from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
 from rowferry.flow.sink.storage.paths import parse_path
 from rowferry.mysql.ddl.rename import rename_tables
 from rowferry.mysql.ddl.statement import parse_create, plan_ddl
+from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
 from rowferry.spec.config_file import read_config
 from rowferry.spec.uri import Uri
 
@@ -79,7 +83,7 @@ def message_target(name: str, share: int, words: tuple[bytes, ...] = ()) -> Targ
     codec = CODEC_HARNESSES[name].build(sink="kafka://127.0.0.1:9092/topic")
     sent = codec.batch(codec.encode_rows(ROWS, PLANNED_AT_MS, TOPIC), TOPIC)
     corpus = tuple(
-        len(k or b"").to_bytes(2, "big") + (k or b"") + (v or b"") for k, v in pairs(sent)
+        len(k or b"").to_bytes(2, "big") + (k or b"") + (v or b"") for k, v in pairs(sent) if v
     )
 
     def run(data: bytes) -> Any:
@@ -87,6 +91,38 @@ def message_target(name: str, share: int, words: tuple[bytes, ...] = ()) -> Targ
         return described(codec.decode_message(data[2:cut] or None, data[cut:]))
 
     return Target(f"messages: {name}", corpus, run, share, words)
+
+
+def parquet_target(share: int) -> Target:
+    spec = ChangefeedSpec(
+        "f",
+        Uri.parse(NO_PLACE, "source"),
+        Uri.parse("file:///x?protocol=parquet", "sink"),
+        {"sink": {"parquet": {"zero-date": "null"}}},
+    )
+    made = Parquet(spec, sink_traits("file"))
+    parts: list[bytes] = []
+    file = made.file(TABLE, parts.append)
+    file.add(ROWS)
+    file.finish()
+    words = (b"PAR1", b"\xff\xff\xff\xff\x0f", b"\x15\x00", b"\x19\x1c")
+    run = lambda data: described(made.decode(bytes(data), TABLE))  # noqa: E731
+    return Target("files: parquet", (b"".join(map(bytes, parts)),), run, share, words)
+
+
+def simple_target(share: int) -> Target:
+    """Messages of a queue whose rows are read by a definition that came before."""
+    codec = CODEC_HARNESSES["simple"].build(sink="kafka://127.0.0.1:9092/topic")
+    sent = codec.batch(codec.encode_rows(ROWS, PLANNED_AT_MS, TOPIC), TOPIC)
+    corpus = tuple(value or b"" for _, value in pairs(sent))
+
+    def run(data: bytes) -> Any:
+        reader = CODEC_HARNESSES["simple"].build(sink="kafka://127.0.0.1:9092/topic")
+        for value in corpus[:1]:
+            list(reader.decode_message(None, value))
+        return described(reader.decode_message(None, data))
+
+    return Target("messages: simple", corpus, run, share, JSON_WORDS)
 
 
 JSON_WORDS = (
@@ -120,7 +156,7 @@ class Nothing:
 
 def rest() -> Callable[[bytes], Any]:
     app = create_app(Nothing(), About("127.0.0.1:8300", "0", 1.0, "here"))  # type: ignore[arg-type]
-    client = TestClient(app, base_url="http://127.0.0.1:8300")
+    entered: list[TestClient] = []  # its loop is begun with the first request, once for a process
     paths = (
         ("POST", "/api/v2/changefeeds"),
         ("POST", "/api/rowferry/sql"),
@@ -131,7 +167,9 @@ def rest() -> Callable[[bytes], Any]:
 
     def run(data: bytes) -> Any:
         method, path = paths[data[0] % len(paths)] if data else paths[0]
-        said = client.request(method, path, content=data[1:])
+        if not entered:
+            entered.append(TestClient(app, base_url="http://127.0.0.1:8300").__enter__())
+        said = entered[0].request(method, path, content=data[1:])
         if said.status_code >= 500 or len(said.content) > 100_000:
             raise AssertionError(f"{said.status_code}: {said.text[:300]}")
         return said.status_code
@@ -199,11 +237,14 @@ def ddl(data: bytes) -> Any:
 
 # --- settings -------------------------------------------------------------------------------------
 
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk would be most of the time
+
 
 def config(suffix: str) -> Callable[[bytes], Any]:
-    file = Path(tempfile.mkdtemp(prefix="rowferry-fuzz-")) / f"c{suffix}"
+    folder = tempfile.TemporaryDirectory(prefix="rowferry-fuzz-", dir=_MEMORY)
 
     def run(data: bytes) -> Any:
+        file = Path(folder.name) / f"{os.getpid()}{suffix}"
         file.write_bytes(data)
         return str(read_config(file))
 
@@ -243,16 +284,24 @@ def text(call: Callable[[str], Any]) -> Callable[[bytes], Any]:
 
 
 TARGETS = (
-    file_target("csv", 3, CSV_WORDS),
-    file_target("canal-json", 3, JSON_WORDS),
-    file_target("json", 3, JSON_WORDS),
-    message_target("canal-json", 2, JSON_WORDS),
-    message_target("open-protocol", 2, JSON_WORDS),
-    message_target("json", 2, JSON_WORDS),
-    message_target("avro", 2, (b"\0\0\0\0\1", b"\x80\x80\x80\x80\x08", b"\xff\xff\xff\xff\x0f")),
+    file_target("csv", 2, CSV_WORDS),
+    file_target("canal-json", 1, JSON_WORDS),
+    file_target("json", 1, JSON_WORDS),
+    message_target("canal-json", 8, JSON_WORDS),
+    message_target("open-protocol", 5, JSON_WORDS),
+    message_target("json", 4, JSON_WORDS),
+    message_target("avro", 6, (b"\0\0\0\0\1", b"\x80\x80\x80\x80\x08", b"\xff\xff\xff\xff\x0f")),
+    parquet_target(2),
+    message_target("debezium", 4, JSON_WORDS),
+    simple_target(4),
+    message_target("canal", 6, (b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x08", b"\x0a\x00")),
     Target("requests: REST", BODIES, rest(), 1, JSON_WORDS),
     Target(
-        "statements of operators", STATEMENTS, text(lambda t: str(parse_statement(t))), 4, SQL_WORDS
+        "statements of operators",
+        STATEMENTS,
+        text(lambda t: str(parse_statement(t))),
+        14,
+        SQL_WORDS,
     ),
     Target("DDL", DDL, ddl, 2, SQL_WORDS),
     Target(
@@ -266,14 +315,14 @@ TARGETS = (
         "table filters",
         (b"a.*", b"!`b`.c?", b"/^x[0-9]+$/./y/", b"[a-z]*.t"),
         text(lambda t: TableFilter([t]).matches_table("a", "b")),
-        3,
+        30,
         (b"*", b"?", b"!", b".", b"/", b"[", b"`", b"\\"),
     ),
     Target(
         "URIs",
         URIS,
         text(lambda t: str(Uri.parse(t, "sink"))),
-        6,
+        20,
         (b"%", b"@", b"://", b"?", b"&", b"=", b"[", b"%00"),
     ),
     Target(
@@ -291,19 +340,19 @@ TARGETS = (
         (b"&a", b"*a", b"!!python/object:x", b"? ", b": ", b"- ", b"\n  ", b"{", b"|"),
     ),
     Target("settings: JSON", (JSON_CONFIG,), config(".json"), 3, JSON_WORDS),
-    Target("storage: index", (b"CDC000005.csv\n",), lambda d: read_any_index(d, "f"), 8),
+    Target("storage: index", (b"CDC000005.csv\n",), lambda d: read_any_index(d, "f"), 60),
     Target(
         "storage: metadata",
         (b'{"checkpoint-ts":470482460079030272}',),
         lambda d: read_metadata(d, "f"),
-        8,
+        50,
         JSON_WORDS,
     ),
     Target(
         "storage: paths",
         PATHS,
         text(lambda t: str(parse_path(t))),
-        8,
+        100,
         (b"/", b"..", b"\0", b"CDC", b".csv"),
     ),
 )

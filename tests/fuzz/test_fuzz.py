@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import fuzz_run
 import pytest
 from fuzz_driver import Found, Target, buffer, fuzz, table
 from fuzz_targets import TARGETS
@@ -66,5 +70,70 @@ def test_the_same_number_gives_the_same_inputs() -> None:
 
 def test_the_table() -> None:
     tallies = [fuzz(Target(name, (b"x",), len), 9, 1, twice=False) for name in "ab"]
+    tallies[1].errors["RF-1"] = 1200
     lines = table(tallies).splitlines()
-    assert lines[2].startswith("| a | 10 | 10 | 0 |") and lines[-1].startswith("| all | 20 | 20 |")
+    assert lines[2].startswith("| a | 10 | 10 | 0 |  |")
+    assert lines[-1].startswith("| all | 20 | 20 | 0 | RF-1 1,200 |")
+
+
+# --- several processes ---------------------------------------------------------------------------
+
+
+def _writes(folder: Path) -> Callable[[bytes], None]:
+    def run(data: bytes) -> None:
+        with (folder / str(os.getpid())).open("ab") as file:
+            file.write(data.hex().encode() + b"\n")
+
+    return run
+
+
+def test_the_same_inputs_however_many_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz_run, "PART", 20)
+    seen = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        targets = [Target(name, (b"valid",), _writes(folder)) for name in "ab"]
+        tallies, wrong = fuzz_run.run(targets, 100, 1, processes)
+        assert not wrong and [t.inputs for t in tallies] == [53, 53]  # a corpus for each part
+        assert all(t.memory_mb for t in tallies)
+        seen.append(sorted(line for f in folder.iterdir() for line in f.read_text().split()))
+    assert seen[0] == seen[1] and len(set(seen[0])) > 60
+
+
+def _dies(data: bytes) -> None:
+    if data != b"valid":
+        os._exit(11)
+
+
+def test_what_a_process_ended_on_is_told() -> None:
+    seen: list[bytes] = []
+    fuzz(Target("planted", (b"valid",), seen.append), 1, 1, twice=False)
+    _, wrong = fuzz_run.run([Target("planted", (b"valid",), _dies)], 5)
+    assert wrong == [f"a process ended amid an input: {seen[1].hex()}"]
+
+
+def test_what_is_found_does_not_end_the_others() -> None:
+    targets = [Target("planted", (b"valid",), _breaks), Target("fine", (b"x",), len)]
+    tallies, wrong = fuzz_run.run(targets, 100)
+    assert [t.inputs for t in tallies] == [0, 51] and "planted: ValueError" in wrong[0]
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{fuzz_run.BEGIN}\nold\n{fuzz_run.END}\nbehind\n")
+    monkeypatch.setattr(fuzz_run, "RESULTS", tmp_path / "fuzz.json")
+    tallies = [fuzz(Target("a", (b"x",), len), 9, 1, twice=False)]
+    tallies[0].errors["RF-1"] = 3
+    fuzz_run.keep(tallies, 1, page)
+    text = page.read_text()
+    assert text.startswith("before\n<!--") and text.endswith("-->\nbehind\n") and "old" not in text
+    assert "10 inputs" in text and "| a | 10 |" in text
+    assert '"inputs": 10' in (tmp_path / "fuzz.json").read_text()
+    more = [fuzz(Target(name, (b"x",), len), 9, 2, twice=False) for name in "ab"]
+    fuzz_run.keep(more, 2, page, add=True)
+    text = page.read_text()
+    assert "30 inputs (`SEED=1`, `SEED=2`)" in text and text.count("fuzz -->") == 2
+    assert "| a | 20 | 20 | 0 | RF-1 3 |" in text and "| b | 10 |" in text

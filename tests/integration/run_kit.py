@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def call(
 def _let_go_of_log_files() -> None:
     root = logging.getLogger()
     for handler in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
-        if type(handler) is logging.FileHandler:
+        if isinstance(handler, RotatingFileHandler):
             root.removeHandler(handler)
             handler.close()
 

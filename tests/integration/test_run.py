@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 from run_kit import Result, call, tree
@@ -28,12 +30,14 @@ from rowferry.refstore.cluster import LocalCluster
 from rowferry.spark import session as spark_session
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import close_session, open_session
+from rowferry.spark.shared import SharedSpark
 from rowferry.spec.build import build_spec
 from rowferry.testing.harness import RunProcess, checkpoint, wait_for
+from rowferry.testing.servers.spark.classes import SparkClasses
 from rowferry.testing.storage import storage_changes
 from rowferry.testing.verify import verify_storage
 
-PATIENCE_S = 300.0  # an upper bound for a machine under load, never reached by working code
+PATIENCE_S = 600.0  # an upper bound for a machine under load, never reached by working code
 PROTOCOLS = ("csv", "canal-json")
 
 
@@ -132,9 +136,9 @@ class Ferry:
         """Run in this process, on the Spark that all tests here share."""
         with self.patch.context() as here:
             here.setattr(spark_session, "open_session", lambda *_: self.session)
-            here.setattr(SparkRunner, "close", lambda _: None)
+            here.setattr(SharedSpark, "close", lambda _: None)
             arguments = self.arguments(*more, sink=sink, source=source)
-            return call(self.folder, self.capfd, self.patch, ["run", *arguments])
+            return call(self.folder, self.capfd, self.patch, ["run", "--spark-only", *arguments])
 
     def catch_up(self, **more: str) -> Result:
         done = self.run("--until", "caught-up", **more)
@@ -211,9 +215,11 @@ def ferry(
 
 # What a run may print when it is not on a terminal.
 OURS = re.compile(
-    r"changefeed feed: \d+ tables? from \S+ to \S+"
+    r"rowferry \S+: asking source and sink"
+    r"|stopping after this micro-batch; again to stop now"
+    r"|changefeed feed: \d+ tables? from \S+ to \S+"
     r"|[\d,]+ rows  [\d,]+ rows/s  [\d.]+ MB/s  lag .+"
-    r"|(done|stopped): [\d,]+ rows?, .+ in \d+ micro-batch(es)?, [\d.]+ s; checkpoint-ts \d+"
+    r"|(done|stopped): [\d,]+ rows?, .+ in \d+ micro-batch(es)?, [\d.]+ s; checkpoint-ts [1-9]\d+"
 )
 
 
@@ -237,11 +243,16 @@ def test_a_process_from_its_start_to_ctrl_c(ferry: Ferry) -> None:
         wait_for(lambda: checkpoint(ferry.out) >= end, "the changes", PATIENCE_S)
         process.interrupt()
         assert process.wait(PATIENCE_S) == 0
-        lines = process.said().splitlines()
+        lines = process.printed().splitlines()
     assert [line for line in lines if not OURS.fullmatch(line)] == []
+    assert "stopping after this micro-batch; again to stop now" in lines
     assert lines[-1].startswith("stopped: ")
     logs = ferry.folder / ".rowferry" / "logs"
     assert {"spark.log", "spark-process.log", "feed.log"} <= {p.name for p in logs.iterdir()}
+    told = (logs / "feed.log").read_text()
+    for words in ("claimed with epoch 1 by process", "it is new", '"rules"', "schema change at"):
+        assert words in told, told
+    assert "checkpoint" in told and "was released" in told
 
     ferry.change(ferry.orders, [30], [40])
     ferry.catch_up()
@@ -251,6 +262,36 @@ def test_a_process_from_its_start_to_ctrl_c(ferry: Ferry) -> None:
     again = ferry.catch_up()
     assert again.out.splitlines()[-1].startswith("done: 0 rows")
     assert ferry.count() == ferry.changes
+
+
+def test_java_reads_the_classes_that_were_kept(session: SparkSession) -> None:
+    """The many starts of Spark in the suite take half the work by it."""
+    assert session.range(3).count() == 3
+    kept = SparkClasses.ensure()
+    assert SparkClasses.environment().keys() <= os.environ.keys()
+    children = psutil.Process().children(recursive=True)
+    programs = [Path(f"/proc/{child.pid}/maps") for child in children if child.name() == "java"]
+    assert any(str(kept) in program.read_text() for program in programs)
+
+
+def test_a_filter_that_fits_nothing_is_no_success(ferry: Ferry) -> None:
+    ferry.create(partitioned=False)
+    rules = ("--filter", f"{ferry.database[:-1]}.*")
+    refused = ferry.run("--until", "caught-up", *rules)
+    code, words = refused.refusal()
+    assert (refused.code, code) == (2, "RF-1040")
+    assert f"did you mean {ferry.database}.*?" in words and "databases there: " in words
+    assert not (ferry.folder / ".rowferry").exists()
+    misspelt = ferry.run("--until", "caught-up", "--table", f"{ferry.database}.order")
+    assert misspelt.code == 2 and f"did you mean {ferry.orders}?" in misspelt.refusal()[1]
+    empty = ferry.run("--until", "caught-up", "--allow-empty", *rules)
+    assert empty.code == 0 and empty.out.splitlines()[-1].startswith("done: 0 rows")
+    # Made by a run, without a server: so it is forgotten without one.
+    patch = (ferry.folder, ferry.capfd, ferry.patch)
+    gone = call(*patch, ["changefeed", "remove", "--local", "-c", "feed"])
+    assert gone.code == 0 and "remove successfully" in gone.out
+    again = call(*patch, ["changefeed", "remove", "--local", "-c", "feed"])
+    assert "Changefeed not found" in again.out
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

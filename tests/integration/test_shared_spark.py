@@ -50,7 +50,7 @@ def deliver(spark: SharedSpark, name: str) -> None:
         with HttpReceiver() as receiver:
             spec = ChangefeedSpec(name, SOURCE, Uri.parse(receiver.uri, "sink"))
             found = runner.run(spec, Plan(turn + 1, 1, 0, Stretch(segments, (), {})), {})
-        assert sorted(r.segment for r in found) == [0, 1, 2, 3, 4]
+        assert sorted(r.segment for r in found if r.segment >= 0) == [0, 1, 2, 3, 4]
         rows = [row for request in receiver.taken for row in json.loads(request.body)]
         for lane in range(4):
             places = [tuple(row["place"]) for row in rows if row["lane"] == lane]

@@ -131,7 +131,7 @@ def test_lanes_keep_their_order_through_the_shuffle(
     for lane in range(4):
         places = [tuple(row["place"]) for row in rows if row["lane"] == lane]
         assert places == [(s, n) for s in range(5) for n in (lane, lane + 4)]
-    assert sorted(r.segment for r in found) == [0, 1, 2, 3, 4]
+    assert sorted(r.segment for r in found if r.segment >= 0) == [0, 1, 2, 3, 4]
     assert {r.headers["Rowferry-Micro-Batch"] for r in receiver.taken} == {"7"}
     assert {r.headers["Rowferry-Epoch"] for r in receiver.taken} == {"3"}
 
@@ -156,3 +156,19 @@ def test_spark_prints_nothing_and_logs_to_its_file(
     said = capfd.readouterr()
     assert (said.out, said.err) == ("", "")
     assert "KeyError" in (folder / "spark.log").read_text()
+
+
+@pytest.mark.parametrize("laned", [False, True])
+def test_each_segment_is_told_of_once_and_before_the_job_ends(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch, laned: bool
+) -> None:
+    told: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(job, "SegmentTask", LanedTask if laned else ObedientTask)
+    with HttpReceiver() as receiver:
+        sink = receiver.uri if laned else str(SPEC.sink)
+        spec = ChangefeedSpec("feed", SPEC.source, Uri.parse(sink, "sink"))
+        runner = SparkRunner(session, "pool")
+        runner.on_part = lambda *part: told.append(part)
+        runner.run(spec, plan(*["pack" if laned else 2] * 3), {})
+        runner.close()
+    assert sorted(told) == [(n, 8 if laned else 2001, 1000 if laned else 2 << 40) for n in range(3)]

@@ -1,4 +1,4 @@
-"""A walk over the servers that all tests share."""
+"""A walk over servers that no other process uses: it ends sessions and purges logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ sys.path.append(str(Path(__file__).parents[1] / "integration" / "binlog"))  # it
 
 from moment_walk import Walk
 
+from own_servers import mariadb_server, mysql_server, source_server
 from rowferry.testing.servers import Kafka, MariaDb, MySql
+
+__all__ = ["mariadb_server", "mysql_server", "source_server", "walk"]
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from moment_kit import Gap, Killed, World
-from moment_targets import Downstream
+from moment_targets import Downstream, LakeTables
 
 from rowferry.errors import (
     Fenced,
@@ -477,6 +477,29 @@ _TARGETS = (
     ),
 )
 
+# --- lakes ----------------------------------------------------------------------------------------
+
+
+def _merge_files(world: World, gap: Gap) -> None:
+    """Merge small files from outside, as `rowferry lake optimize` does beside a feed."""
+    target = world.target
+    assert isinstance(target, LakeTables)
+    target.optimize()
+
+
+def _remove_orphans(world: World, gap: Gap) -> None:
+    """Have no process for a while, in which somebody removes what no commit names."""
+    target = world.target
+    assert isinstance(target, LakeTables)
+    target.remove_orphans()
+    raise Killed
+
+
+_LAKES = (
+    Event("files merged by others", _merge_files, sink="lake", claims=True),
+    Event("orphans removed", _remove_orphans, sink="lake", drives=True),
+)
+
 # --- servers of a case's own ----------------------------------------------------------------------
 
 
@@ -501,7 +524,17 @@ _SERVERS = (
 
 EVENTS = {
     e.name: e
-    for e in (*_SERVERS, *_VERBS, *_TARGETS, *_ROWS, *_TABLES, *_ALTERS, *_LOG, *_PROCESSES)
+    for e in (
+        *_SERVERS,
+        *_VERBS,
+        *_TARGETS,
+        *_LAKES,
+        *_ROWS,
+        *_TABLES,
+        *_ALTERS,
+        *_LOG,
+        *_PROCESSES,
+    )
 }
 
 

@@ -30,6 +30,7 @@ from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, RowferryError, Verdict
 from rowferry.flow.assemble import Flow
+from rowferry.flow.capture.binlog.snapshot import rereads
 from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
 from rowferry.spark.job import InProcessRunner
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -479,9 +480,12 @@ class Hook:
 def small_snapshots() -> Iterator[None]:
     """Let snapshots of a few rows have several stretches."""
     kept = snapshot._LEAST_ROWS, snapshot._MOST_ROWS, snapshot.MOST_SEGMENTS
+    beside = rereads._LEAST_ROWS, rereads._MOST_ROWS
     snapshot._LEAST_ROWS = snapshot._MOST_ROWS = _CHUNK_ROWS  # type: ignore[misc]
+    rereads._LEAST_ROWS = rereads._MOST_ROWS = _CHUNK_ROWS  # type: ignore[misc]
     snapshot.MOST_SEGMENTS = _SEGMENTS  # type: ignore[misc]
     try:
         yield
     finally:
         snapshot._LEAST_ROWS, snapshot._MOST_ROWS, snapshot.MOST_SEGMENTS = kept  # type: ignore[misc]
+        rereads._LEAST_ROWS, rereads._MOST_ROWS = beside  # type: ignore[misc]

@@ -51,7 +51,7 @@ class Scene:
     """A life of a feed.
 
     Attributes:
-        sink: the kind of its target: files, parquet, mysql or kafka.
+        sink: the kind of its target: files, parquet, mysql, kafka, delta or iceberg.
         prepare: what lies before the walk.
         sail: the walk; every gap in it is tried.
     """
@@ -123,6 +123,14 @@ def _follow(world: World) -> None:
     world.ferry.catch_up()
 
 
+def _follow_in_small_steps(world: World) -> None:
+    """Touch rows of the same files in several micro-batches, then all else."""
+    for key in (1, 5, 9):
+        world.sql(f"UPDATE a SET v = v + 1 WHERE id = {key}", f"DELETE FROM a WHERE id = {key + 2}")
+        world.ferry.steps(1)
+    _follow(world)
+
+
 def _plan_again(world: World) -> None:
     """Discard a plan whose job was done, and end the process before the next one."""
     world.ferry.runner.fault = SnapshotGone(f"a snapshot of {world.database} is gone")
@@ -176,6 +184,10 @@ SCENES = {
         Scene("parquet log", "parquet", _make_and_run, _follow),
         Scene("tables begin", "mysql", _make_keyed, _begin),
         Scene("tables log", "mysql", _make_keyed_and_run, _follow),
+        Scene("delta begin", "delta", _make_keyed, _begin),
+        Scene("delta log", "delta", _make_keyed_and_run, _follow_in_small_steps),
+        Scene("iceberg begin", "iceberg", _make_keyed, _begin),
+        Scene("iceberg log", "iceberg", _make_keyed_and_run, _follow_in_small_steps),
         Scene("topic begin", "kafka", _make_keyed, _begin),
         Scene("topic log", "kafka", _make_keyed_and_run, _write),
     )

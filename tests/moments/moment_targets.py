@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from feed_kit import read_table
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId, TableSchema
+from rowferry.change.typed_columns import typed
 from rowferry.downstream.consume.arrival import Where, row_changes
 from rowferry.flow.assemble import Flow
+from rowferry.flow.sink.lake.upkeep import LakeUpkeep
+from rowferry.registry import SINKS
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
 from rowferry.testing.mysql_history import quoted
 from rowferry.testing.rebuild import RebuiltTable, TableDifferences, compare, rebuild
 from rowferry.testing.servers import Kafka, Server
@@ -149,7 +161,8 @@ class Topic:
     def clear(self) -> None:
         """Go on with a new topic."""
         self._turn += 1
-        self._topic = f"{self._database}_{self._turn}"
+        # The broker is everybody's, the number of a database only this process's.
+        self._topic = f"{self._database}_{os.getpid()}_{self._turn}"
         self.uri = f"kafka://{self._broker.bootstrap}/{self._topic}?protocol=canal-json"
         self.uri += "&partition-num=1&enable-tidb-extension=true"
 
@@ -180,6 +193,106 @@ class Topic:
                 if missing or (more and not extra):
                     wrong.append(f"{schema.id}: {missing} missing, {more} extra")
         return "; ".join(wrong)
+
+
+class LakeTables:
+    """Tables of a lake in a directory, read by what others wrote for that.
+
+    Upkeep is done often, so that its gaps are come by, too.
+    """
+
+    config = ""
+
+    def __init__(self, folder: Path, scheme: str) -> None:
+        self._folder, self._scheme, self._turn = folder, scheme, 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Go on with an empty directory."""
+        self._turn += 1
+        self.root = self._folder / f"lake{self._turn}"
+        more = "&checkpoint-interval=2" if self._scheme == "delta" else "&history=50"
+        self.uri = f"{self._scheme}+file://{self.root}?fsync=false&optimize-after=5{more}"
+
+    def look(self) -> None:
+        """Nothing: the end is judged."""
+
+    def optimize(self) -> None:
+        """Merge small files, as anybody may at any time."""
+        if self.root.exists():
+            for _ in self._upkeep().optimize(time.time_ns() // 1_000_000):
+                pass
+
+    def remove_orphans(self) -> None:
+        """Remove what no commit names, as one may while the feed does not run."""
+        if self.root.exists():
+            upkeep = self._upkeep()
+            for path in list(upkeep.orphans()):
+                upkeep.remove(path)
+
+    def _upkeep(self) -> LakeUpkeep:
+        source = Uri.parse("range://127.0.0.1:1", "source")
+        spec = ChangefeedSpec("upkeep", source, Uri.parse(self.uri, "sink"))
+        sink: Any = SINKS.load(f"{self._scheme}+file")(spec, None)
+        upkeep: LakeUpkeep = sink.upkeep()
+        return upkeep
+
+    def judge(self, world: World, flow: Flow, extra: bool) -> str:
+        """Compare each table with the source's, and look for a micro-batch in two commits."""
+        wrong = []
+        for schema in flow.capture.probe(flow.decide):
+            if not flow.decide.captures(schema):
+                continue
+            names = [c.name for c in schema.visible]
+            plain = read_table(world.server, schema, names)
+            columns = [
+                typed(plain.column(c.name).combine_chunks(), c, schema, native_times=True)
+                for c in schema.visible
+            ]
+            want = pa.table(columns, names).to_pylist()
+            have = self._rows(schema.id)
+            missing = [row for row in want if row not in have]
+            more = [row for row in have if row not in want]
+            if missing or (more and not extra) or (len(have) != len(want) and not extra):
+                wrong.append(f"{schema.id}: {missing} missing, {more} extra, {len(have)} rows")
+            batches = self._micro_batches(schema.id)
+            if len(batches) != len(set(batches)):
+                wrong.append(f"{schema.id}: micro-batches {batches} are in several commits")
+        return "; ".join(wrong)
+
+    def _rows(self, table: TableId) -> list[dict[str, Any]]:
+        if self._scheme == "delta":
+            place = self.root / table.database / table.table
+            if not place.exists():
+                return []
+            query = QueryBuilder().register("t", DeltaTable(str(place)))
+            return pa.table(query.execute("SELECT * FROM t").read_all()).to_pylist()
+        found = self._iceberg(table)
+        return found.scan().to_arrow().to_pylist() if found else []
+
+    def _micro_batches(self, table: TableId) -> list[Any]:
+        """The micro-batch of each commit of rows that the table still knows."""
+        if self._scheme == "delta":
+            place = self.root / table.database / table.table
+            history = DeltaTable(str(place)).history() if place.exists() else []
+            done = [e for e in history if e["operation"] == "MERGE"]
+            return [(e["rowferry.changefeed"], e["rowferry.micro-batch"]) for e in done]
+        found = self._iceberg(table)
+        told = [s.summary for s in found.metadata.snapshots if s.summary] if found else []
+        return [
+            s.additional_properties["rowferry.micro-batch"]
+            for s in told
+            if s.operation in (Operation.APPEND, Operation.OVERWRITE)
+            and not {"rowferry.statement", "deleted-data-files"} & s.additional_properties.keys()
+        ]
+
+    def _iceberg(self, table: TableId) -> Table | None:
+        place = self.root / "catalog.db"
+        if not place.exists():
+            return None
+        with closing(SqlCatalog("rowferry", uri=f"sqlite:///{place}")) as catalog:
+            name = (table.database, table.table)
+            return catalog.load_table(name) if catalog.table_exists(name) else None
 
 
 def _words(found: TableDifferences, extra: bool) -> str:

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from moment_events import EVENTS, Event
 from moment_kit import Broken, Gap, Hook, Hung, Pair, Stopped, World, small_snapshots
 from moment_scenes import LAST, SCENES, Scene
-from moment_targets import Downstream, Files, Topic
+from moment_targets import Downstream, Files, LakeTables, Topic
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -40,7 +40,22 @@ _FENCED = frozenset(
         "ddl done downstream",
         "write held rows",
         "commit held rows",
+        "commit delta version",
+        "delta version committed",
+        "put iceberg metadata",
+        "look for iceberg metadata to write",
+        "commit iceberg snapshot",
+        "iceberg snapshot committed",
+        "delete iceberg metadata",
+        "drop iceberg table",
+        "rename iceberg table",
+        "delete files of iceberg table",
     }
+)
+LAKES = ("delta", "iceberg")
+# What a lake table cannot follow: the feed stops and names the choices, which has tests of its own.
+_LAKE_REFUSES = frozenset(
+    {"modify column", "swap columns", "drop key", "drop and create without key"}
 )
 _numbers = itertools.count(1)
 
@@ -128,6 +143,8 @@ class Walk:
             world.target = Downstream(other, world.database)
         elif scene.sink == "kafka":
             world.target = Topic(self._broker, world.database)
+        elif scene.sink in LAKES:
+            world.target = LakeTables(folder, scene.sink)
         elif scene.sink == "parquet":
             world.target = Files(folder, scene.sink)
         try:
@@ -191,10 +208,13 @@ class Walk:
 
 def fits(scene: Scene, gap: Gap, event: Event) -> bool:
     """Return whether an event makes sense in a gap."""
-    if event.sink and event.sink != scene.sink:
+    lake = "lake" if scene.sink in LAKES else ""
+    if event.sink and event.sink not in (scene.sink, lake):
         return False
     if scene.sink == "kafka" and event.shapes:
         return False  # messages are judged by their keys only
+    if lake and event.name in _LAKE_REFUSES:
+        return False
     if event.claims and gap.name in _FENCED:
         return False
     return not (event.drives and gap.name == "receive log")
@@ -252,6 +272,8 @@ STORED = (
     "publish index",
     "publish metadata",
 )
+# What happens to lakes in the ordinary suite, besides kills.
+IN_LAKES = ("files merged by others", "second owner", "orphans removed", "lose connection")
 PAIRS = 24
 DANGEROUS = (
     "create",
@@ -272,11 +294,13 @@ def chosen_cases(walk: Walk) -> list[Case]:
     what there is happen in each critical gap of the scenes with a snapshot.
     """
     homes_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
+    lakes_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
     for scene in SCENES:
+        found = lakes_of if SCENES[scene].sink in LAKES else homes_of
         for server in SERVERS:
             for gap in walk.gaps(server, scene):
-                homes_of[gap].append((server, scene))
-    events = itertools.cycle(EVENTS.values())
+                found[gap].append((server, scene))
+    events = itertools.cycle(e for e in EVENTS.values() if e.sink != "lake")
     turn = itertools.cycle(SERVERS)
     cases: list[Case] = []
     for gap, places in homes_of.items():
@@ -292,7 +316,19 @@ def chosen_cases(walk: Walk) -> list[Case]:
         gap, scene = Gap(name, 1), "parquet log"
         places = [(server, scene) for server in SERVERS if gap in walk.gaps(server, scene)]
         cases.append(_case(places, next(turn), gap, "kill"))
+    cases += _lake_cases({g: p for g, p in lakes_of.items() if g not in homes_of})
     return [*cases, *pairs(walk, random.Random(1), PAIRS)]
+
+
+def _lake_cases(homes_of: dict[Gap, list[tuple[str, str]]]) -> Iterator[Case]:
+    """Yield a kill in each gap that only lakes have, and another event in every second one."""
+    turn, events = itertools.cycle(SERVERS), itertools.cycle(IN_LAKES)
+    alone = [(gap, places) for gap, places in homes_of.items() if gap.number == 1]
+    for number, (gap, places) in enumerate(alone):
+        scene = SCENES[places[0][1]]
+        for event in ("kill", *([next(events)] if number % 2 else [])):
+            if fits(scene, gap, EVENTS[event]):
+                yield _case(places, next(turn), gap, event)
 
 
 def _case(places: Sequence[tuple[str, str]], server: str, gap: Gap, event: str) -> Case:

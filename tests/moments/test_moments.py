@@ -22,7 +22,6 @@ def chosen(walk: Walk, request: pytest.FixtureRequest) -> list[Case]:
     return [Case.parse(str(one))] if one else chosen_cases(walk)
 
 
-@pytest.mark.timeout(1800)  # some hundred cases
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_feed_ends_right_whatever_happens_in_a_gap(

@@ -18,6 +18,7 @@ import pytest
 
 import rowferry
 from rowferry.testing.servers import Kafka, MariaDb, MySql
+from rowferry.testing.servers.child import Living
 
 KINDS = {
     "mysql": MySql,
@@ -28,7 +29,6 @@ KINDS = {
 }
 COPIES = {"mysql": 2, "mariadb": 2}  # moments and histories have their own: both use all of one
 ORDERS = "ROWFERRY_HUNT"  # the environment's name of the file that has `Orders`
-_PLAIN = (str, int, float, bytes, bool, tuple, list, dict, Path, type(None))
 
 
 class Orders(SimpleNamespace):
@@ -38,15 +38,15 @@ class Orders(SimpleNamespace):
         sources: where the package must come from.
         first: the moments and histories that run before all others.
         sound: nothing is planted.
-        servers: facts of the servers that run already, by their folders' names; each is given to
-            one who would start it.
+        servers: the servers that run already, by their folders' names; each is given to one who
+            would start it.
         report: the file for what was found.
     """
 
     sources: str
     first: tuple[str, ...]
     sound: bool
-    servers: dict[str, list[dict[str, Any]]]
+    servers: dict[str, list[Living]]
     report: str
 
 
@@ -56,21 +56,9 @@ def orders() -> Orders:
     return told
 
 
-def facts_of(server: Any) -> dict[str, Any]:
-    """Return what another process must know of a server."""
-    facts = {k: v for k, v in vars(server).items() if isinstance(v, _PLAIN)}
-    return {**facts, "_child": None, "pid": server.pid}
-
-
-def _started(kind: Any, facts: dict[str, Any]) -> Any:
+def _given(server: Any) -> Any:
     """Return a running server as if it had been started here; nothing here can end it."""
-    server = kind(facts["folder"], *([1, ()] if issubclass(kind, MySql | MariaDb) else []))
-    known = dict(facts)
-    pid = known.pop("pid")
-    vars(server).update(known)
-    server._child = SimpleNamespace(pid=pid, poll=lambda: None)
     server._end = lambda how: None
-    server._clear = lambda: None
     return server
 
 
@@ -80,7 +68,7 @@ def _attach(told: Orders) -> None:
 
         def found(cls: Any, folder: Path, *rest: Any, _start: Any = start, **more: Any) -> Any:
             if KINDS.get(folder.name) is cls and told.servers[folder.name]:
-                return _started(cls, told.servers[folder.name].pop(0))
+                return _given(told.servers[folder.name].pop(0))
             return _start(cls, folder, *rest, **more)
 
         kind.start = classmethod(found)  # type: ignore[assignment,method-assign]

@@ -36,9 +36,13 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         case "http":
             with HttpReceiver() as receiver:
                 yield f"http://127.0.0.1:{receiver.port}/"
+        case "delta" | "iceberg":
+            yield f"{request.param}+file://{tmp_path}/lake?fsync=false"
 
 
-@pytest.mark.parametrize("sink", ["storage", "kafka", "mysql", "http"], indirect=True)
+@pytest.mark.parametrize(
+    "sink", ["storage", "kafka", "mysql", "http", "delta", "iceberg"], indirect=True
+)
 def test_an_ordinary_feed_runs(sink: str, mysql_server: MySql, tmp_path: Path) -> None:
     database = f"ordinary_{uuid.uuid4().hex[:8]}"
     mysql_server.script(

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hunt import COPIES, KINDS, ORDERS, Orders, facts_of
+from hunt import COPIES, KINDS, ORDERS, Orders
 from planted import ROOT, Copy, Mutant, read_list
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -41,11 +41,14 @@ CAUGHT, SURVIVED, CRASHES, ENDLESS = "caught", "survived", "crashes", "no end"
 # Which sink an ordinary feed must still reach with a defect in these files; all others: storage.
 SINKS = {
     "flow/sink/kafka/": "kafka",
+    "flow/sink/queue/": "kafka",
     "flow/sink/packing.py": "kafka",
     "flow/dispatch/partition_rule.py": "kafka",
     "flow/dispatch/by_neighbours.py": "mysql",
     "flow/sink/mysql/": "mysql",
     "flow/sink/http/": "http",
+    "flow/sink/lake/iceberg/": "iceberg",
+    "flow/sink/lake/": "delta",
 }
 
 
@@ -170,7 +173,7 @@ class Hunter:
             sources=str(self._copy.path),
             first=first,
             sound=sound,
-            servers={n: [facts_of(s) for s in some] for n, some in self._servers.items()},
+            servers=self._servers,
             report=str(report),
         )
         orders.write_bytes(pickle.dumps(told))

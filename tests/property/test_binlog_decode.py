@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rowferry.change.table import TableId
+from rowferry.columnar.json_binary import MYSQL, json_texts
 from rowferry.errors import CorruptLog
-from rowferry.flow.capture.binlog.decode.json_binary import json_texts
 from rowferry.flow.capture.binlog.decode.rows_events import RowEvents, RowsDecoder
 from rowferry.flow.capture.binlog.decode.table_map import MappedColumn, MappedTable, infer_schema
 from rowferry.mysql.session import Flavour
@@ -115,7 +115,9 @@ def _json_container(keys: list[bytes] | None, values: list[Any], large: bool) ->
 
 def fast_json(document: bytes) -> str | None:
     raw = np.frombuffer(document, np.uint8)
-    data, offsets, _, why = json_texts(raw, np.array([0, len(raw)]), np.ones(1, np.bool_))
+    data, offsets, _, why = json_texts(
+        MYSQL, raw, np.zeros(1, np.int64), np.array([len(raw)]), np.ones(1, np.bool_)
+    )
     return None if why else data[: offsets[-1]].tobytes().decode("utf-8", "surrogateescape")
 
 

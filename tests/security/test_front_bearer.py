@@ -169,7 +169,7 @@ def published() -> Iterator[tuple[str, dict[str, Any]]]:
             self.send_response(answer["status"])
             self.send_header("location", "/elsewhere")
             self.end_headers()
-            self.wfile.write(answer["body"])
+            self.wfile.write(answer.get(self.path, answer["body"]))
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -201,6 +201,37 @@ def test_keys_come_from_an_address_and_change(
         assert issuer.who(signed(claims(), "ES256")) is not None  # what was known stays
 
 
+def test_an_issuer_tells_where_its_keys_are(
+    published: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bearer, "_AGAIN_S", 0.0)
+    url, answer = published
+    name = url.removesuffix("/keys") + "/realms/data"
+    place = "/realms/data/.well-known/openid-configuration"
+    answer["/keys"] = json.dumps(KeySet([KEYS["RS256"]]).as_dict(private=False)).encode()
+    told = signed(claims(iss=name))
+
+    def believed(**form: Any) -> bool:
+        answer[place] = json.dumps(form).encode()
+        return TokenIssuer(name, AUDIENCE).who(told) is not None
+
+    assert believed(issuer=name, jwks_uri=url)
+    assert not believed(issuer=name + "/", jwks_uri=url)  # another one's
+    assert not believed(issuer=name)
+    assert not believed(issuer=name, jwks_uri=["x"])
+    assert not believed(issuer=name, jwks_uri=url.replace("127.0.0.1", "127.0.0.1.example.com"))
+    assert not believed(issuer=name, jwks_uri="file:///etc/passwd")
+    answer[place] = b"{" + b" " * (2 << 20) + b"}"
+    assert TokenIssuer(name, AUDIENCE).who(told) is None
+    with pytest.raises(BadOption, match="does not begin with https"):
+        monkeypatch.setattr(
+            bearer,
+            "_got",
+            lambda where: json.dumps({"issuer": ISSUER, "jwks_uri": "http://127.0.0.1/keys"}),
+        )
+        bearer._jwks_uri(ISSUER)  # no stranger leads us to this machine
+
+
 def test_an_address_that_is_away_lets_nobody_in() -> None:
     assert TokenIssuer(ISSUER, AUDIENCE, "http://127.0.0.1:1/x").who(signed(claims())) is None
 
@@ -214,6 +245,9 @@ def test_settings_of_another_form_are_refused(tmp_path: Path) -> None:
         with pytest.raises(BadOption, match=words):
             TokenIssuer(ISSUER, AUDIENCE, jwks)
     done = CliRunner().invoke(app, ["server", "--oidc-issuer", ISSUER])
-    assert isinstance(done.exception, BadOption) and "--oidc-jwks" in str(done.exception)
+    assert isinstance(done.exception, BadOption) and "--oidc-audience" in str(done.exception)
+    for name in ("rowferry-login", "http://login.example.com", f"{ISSUER}?x=1"):
+        with pytest.raises(BadOption, match="--oidc-jwks"):  # it cannot tell where its keys are
+            TokenIssuer(name, AUDIENCE)
     with pytest.raises(AccessDenied):
         Gate.of("x").admit(f"Bearer {signed(claims())}", "", "rest")  # nobody is believed

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,11 +17,13 @@ import pytest
 from front_kit import PATIENCE_S, Front, is_ended
 
 from rowferry.control.operator.operations import Operations
+from rowferry.errors import ServerBusy
 from rowferry.face import rpc
 from rowferry.face.descriptors import share_of_descriptors
 from rowferry.face.gate import Gate
 from rowferry.face.rest.door import DoorPatience
 from rowferry.face.rest.turns import Turns
+from rowferry.face.rpc_calls import Shares
 from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire.subscribe_pb2_grpc import SubscriptionsStub
 
@@ -164,7 +166,7 @@ def slow(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> Iterator[Si
             for one in self._threads:
                 one.join(PATIENCE_S)
 
-    yield SimpleNamespace(asked=Asked, go_on=go_on)
+    yield SimpleNamespace(asked=Asked, go_on=go_on, begun=begun)
     go_on.set()
 
 
@@ -214,6 +216,81 @@ def test_health_is_told_when_all_threads_are_taken(
         for one in threads:
             one.join(PATIENCE_S)
     assert [one.status for one in answers] == [200] * 50
+
+
+@contextmanager
+def piped(address: str, source: str) -> Iterator[str]:
+    """Lead connections to an address on, so that they come from `source`."""
+    host, _, port = address.rpartition(":")
+    talks: list[socket.socket] = []
+
+    def copy(come: socket.socket, go: socket.socket) -> None:
+        with suppress(OSError):
+            while data := come.recv(65536):
+                go.sendall(data)
+
+    def take() -> None:
+        with suppress(OSError):
+            while True:
+                one = listener.accept()[0]
+                other = socket.create_connection((host, int(port)), PATIENCE_S, (source, 0))
+                talks.extend((one, other))
+                for pair in ((one, other), (other, one)):
+                    threading.Thread(target=copy, args=pair, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taking = threading.Thread(target=take, daemon=True)
+        taking.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        taking.join()
+    for talk in talks:
+        talk.close()
+
+
+def test_one_client_does_not_take_all_calls(operations: Operations, slow: SimpleNamespace) -> None:
+    wanted = wire.SubscribeCDCRequest(
+        subscriber_name="x",
+        db_name="a",
+        table_name="b",
+        sink=wire.CDCSink(
+            type="storage", config={"uri": "file:///x?protocol=csv", "source_uri": "range://a:1"}
+        ),
+    )
+    with (
+        rpc.serve(operations, "127.0.0.1:0") as serving,
+        piped(serving.address, "127.0.0.2") as elsewhere,
+        grpc.insecure_channel(serving.address) as channel,
+        grpc.insecure_channel(elsewhere) as other,
+    ):
+        ours, theirs = (SubscriptionsStub(c) for c in (channel, other))  # type: ignore[no-untyped-call]
+        calls = [ours.SubscribeCDC.future(wanted, timeout=PATIENCE_S) for _ in range(8)]
+        for _ in calls:
+            assert slow.begun.acquire(timeout=PATIENCE_S)
+        with pytest.raises(grpc.RpcError) as refused:
+            ours.SubscribeCDC(wanted, timeout=PATIENCE_S)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+        assert "[RF-8003] 8 calls of this client" in refused.value.details()  # type: ignore[attr-defined]
+        with pytest.raises(grpc.RpcError) as answered:
+            theirs.SubscribeCDC(wire.SubscribeCDCRequest(subscriber_name="x"), timeout=PATIENCE_S)
+        assert "db_name and table_name" in answered.value.details()  # type: ignore[attr-defined]
+        slow.go_on.set()
+        assert all(call.exception(PATIENCE_S) for call in calls)  # nobody answers at range://a:1
+        with pytest.raises(grpc.RpcError) as again:
+            ours.SubscribeCDC(wire.SubscribeCDCRequest(subscriber_name="x"), timeout=PATIENCE_S)
+        assert "db_name and table_name" in again.value.details()  # type: ignore[attr-defined]
+
+
+def test_shares_are_by_network_where_one_client_has_many_addresses() -> None:
+    shares = Shares(1)
+    with shares.taken("2001:db8::1"), shares.taken("10.0.0.1"), shares.taken("2001:db8:0:1::1"):
+        for taken in ("2001:db8::ffff", "10.0.0.1", "::ffff:10.0.0.1"):
+            with pytest.raises(ServerBusy), shares.taken(taken):
+                pass
+        with shares.taken("10.0.0.2"), shares.taken("unix:here"):
+            pass
+    with shares.taken("2001:db8::ffff"):
+        pass
 
 
 def test_calls_are_limited_as_well(operations: Operations) -> None:

@@ -20,6 +20,12 @@ from rowferry.face.gate import Gate
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.wire import subscribe_pb2 as wire
+from rowferry.wire.resnapshot_pb2 import (
+    CancelResnapshotRequest,
+    ListResnapshotsRequest,
+    ResnapshotRequest,
+)
+from rowferry.wire.resnapshot_pb2_grpc import ResnapshotsStub
 from rowferry.wire.subscribe_pb2_grpc import SubscriptionsStub
 
 FEEDS, OWN = "/api/v2/changefeeds", "/api/rowferry/changefeeds"
@@ -35,7 +41,14 @@ LOOKS: list[tuple[str, str, Any]] = [
     ("GET", f"{FEEDS}/one/tables", None),
     ("GET", f"{OWN}/one", None),
     ("GET", f"{OWN}/one/hold", None),
+    ("GET", f"{OWN}/one/day", None),
+    ("GET", f"{OWN}/one/resnapshots", None),
+    ("GET", f"{FEEDS}/one/trace?table=a.b&key=id%3D1", None),
+    ("GET", f"{OWN}/one/sample", None),
+    ("GET", f"{OWN}/one/quarantine", None),
     ("GET", "/api/rowferry/overview", None),
+    ("GET", "/api/rowferry/export?as=me", None),
+    ("GET", "/api/rowferry/form", None),
     ("GET", "/api/v2/captures", None),
     ("GET", "/api/v2/processors", None),
     ("GET", "/api/v2/status", None),
@@ -49,6 +62,13 @@ OPERATES: list[tuple[str, str, Any]] = [
     ("POST", f"{FEEDS}/one/pause", None),
     ("POST", f"{FEEDS}/one/resume", {"overwrite_checkpoint_ts": 7}),
     ("POST", f"{OWN}/one/reset", {"commit_ts": 7}),
+    ("GET", f"{OWN}/one/log", None),
+    ("GET", f"{FEEDS}/one/trace?table=a.b&key=id%3D1&values=true", None),
+    ("POST", f"{OWN}/one/resnapshots", {"table": "a.b"}),
+    ("DELETE", f"{OWN}/one/resnapshots/x", None),
+    ("GET", f"{OWN}/one/quarantine/x", None),
+    ("POST", f"{OWN}/one/quarantine/retry", {"all": True}),
+    ("POST", f"{OWN}/one/quarantine/drop", {"all": True}),
     ("POST", f"{OWN}/one/hold", {}),
     ("DELETE", f"{OWN}/one/hold?hold=x", None),
     ("POST", "/api/rowferry/sql", {"statement": "PAUSE CHANGEFEED one"}),
@@ -59,9 +79,14 @@ DECIDES: list[tuple[str, str, Any]] = [
     ("PUT", f"{FEEDS}/one", {"sink_uri": "blackhole:///"}),
     ("DELETE", f"{FEEDS}/nothing", None),
     ("POST", f"{OWN}/check", NOWHERE),
+    ("POST", "/api/rowferry/apply", {"declarations": []}),
+    ("POST", "/api/rowferry/apply", {"declarations": [], "dry_run": True}),
     ("POST", f"{OWN}/one/check", {"sink_uri": "blackhole:///"}),
     ("POST", f"{OWN}/one/tables", {"add": ["a.b"]}),
     ("POST", f"{OWN}/one/tables", {"drop": ["a.b"]}),
+    ("POST", "/api/rowferry/source/check", {"source_uri": "range://127.0.0.1:1"}),
+    ("POST", "/api/rowferry/source/tables", {"source_uri": "range://127.0.0.1:1"}),
+    ("POST", "/api/rowferry/sink/check", {"sink_uri": "blackhole://"}),
     ("POST", "/api/v2/verify_table", NOWHERE),
     ("POST", "/api/v2/get_all_tables", NOWHERE),
     ("POST", "/api/v2/log", {"log_level": "info"}),
@@ -120,7 +145,8 @@ def test_every_path_is_in_one_of_the_lists(guarded: Front) -> None:
         for method, about in methods.items():
             if about["summary"] == "Not supported" or path in ("/api/v2/health",):
                 continue
-            filled = path.replace("{changefeed_id}", "one")
+            filled = path.replace("{changefeed_id}", "one").replace("{resnapshot}", "x")
+            filled = filled.replace("{row}", "x")
             spare = {filled, filled.replace("/one", "/nothing")}
             if "{capture_id}" in path:
                 continue  # as the one without it
@@ -143,7 +169,7 @@ def test_a_role_also_counts_within_the_process(operations: Operations) -> None:
         current_actor.reset(kept)
 
 
-def test_calls_need_an_admin(operations: Operations) -> None:
+def test_calls_need_their_role(operations: Operations) -> None:
     with (
         rpc.serve(operations, "127.0.0.1:0", gate=GATE) as serving,
         grpc.insecure_channel(serving.address) as channel,
@@ -168,6 +194,17 @@ def test_calls_need_an_admin(operations: Operations) -> None:
             for role in (Role.VIEWER, Role.OPERATOR):
                 assert code(call, request, f"Bearer {role}") is grpc.StatusCode.PERMISSION_DENIED
         assert code(stub.SubscribeCDC, subscribe, "Bearer admin") is grpc.StatusCode.UNAVAILABLE
+        again = ResnapshotsStub(channel)  # type: ignore[no-untyped-call]
+        wanted = ResnapshotRequest(changefeed_id="one", db_name="a", table_name="b")
+        cancel = CancelResnapshotRequest(changefeed_id="one", id="x")
+        for call, request in ((again.Resnapshot, wanted), (again.CancelResnapshot, cancel)):
+            assert code(call, request, "") is grpc.StatusCode.UNAUTHENTICATED
+            assert code(call, request, "Bearer viewer") is grpc.StatusCode.PERMISSION_DENIED
+            assert code(call, request, "Bearer operator") is grpc.StatusCode.INVALID_ARGUMENT
+        look = ListResnapshotsRequest(changefeed_id="one")
+        assert code(again.ListResnapshots, look, "") is grpc.StatusCode.UNAUTHENTICATED
+        seen = again.ListResnapshots(look, metadata=[("authorization", "Bearer viewer")])
+        assert list(seen.resnapshots) == []
     assert operations.store.feed("one") is not None
 
 

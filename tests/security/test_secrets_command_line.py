@@ -45,7 +45,7 @@ def test_a_real_run_takes_its_login_from_a_file(tmp_path: Path) -> None:
     sink = f"file://{tmp_path}/out?protocol=csv"
     with RunProcess(["--source", f"@{source}", "--sink-uri", sink], tmp_path / "work") as run:
         assert run.wait(60) != 0
-        assert "ann@127.0.0.1:1" in run.said() and WORD not in run.said()
+        assert "ann@127.0.0.1:1" in run.printed() and WORD not in run.printed()
 
 
 def test_a_meta_database_that_a_file_names(tmp_path: Path) -> None:

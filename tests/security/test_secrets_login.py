@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,10 +21,10 @@ from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.sink.mysql import session as downstream
 from rowferry.flow.sink.mysql.options import read_settings
+from rowferry.mysql import guarded_client
 from rowferry.mysql import session as upstream
-from rowferry.mysql.login_options import LOGIN_OPTIONS
+from rowferry.mysql.login_options import LoginOptions
 from rowferry.spec.build import build_spec
-from rowferry.spec.option import OptionTable, read_options
 from rowferry.spec.uri import Uri
 from rowferry.testing.servers import MySql
 from rowferry.testing.servers.certificates import Certificates
@@ -83,14 +84,15 @@ class Rogue:
 
     def _ask(self, talk: socket.socket) -> None:
         number = self._hear(talk) + 1
-        if self._asks == "public key":
+        if self._asks in ("public key", "first login"):
             _send(talk, number, b"\1\4")  # the password is not known yet: all of it
             number = self._hear(talk) + 1
         if self._asks.startswith("mysql_") or self._asks == "dialog":
             rest = b"\4Password: " if self._asks == "dialog" else b""
             _send(talk, number, b"\xfe" + self._asks.encode() + b"\0" + rest)
             number = self._hear(talk) + 1
-        if self._asks == "switches to sha256":
+        # Inside TLS nobody answers its greeting by that plugin, so that it must ask.
+        if self._asks == "switches to sha256" or (self._asks == "greets with sha256" and self._tls):
             _send(talk, number, b"\xfesha256_password\0" + SALT + b"\0")
             number = self._hear(talk) + 1
         if self._asks in ("public key", "switches to sha256", "greets with sha256"):
@@ -134,7 +136,10 @@ def _decrypted(body: bytes) -> bytes:
     if len(body) != 256:
         return b""
     pad = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)
-    plain = _KEY.decrypt(body, pad)
+    try:
+        plain = _KEY.decrypt(body, pad)
+    except ValueError:  # by another key
+        return b""
     return bytes(c ^ SALT[i % len(SALT)] for i, c in enumerate(plain)).rstrip(b"\0")
 
 
@@ -143,8 +148,7 @@ def _decrypted(body: bytes) -> bytes:
 
 def _source(login: str, parameters: str) -> None:
     uri = Uri.parse(f"mysql://{login}/?{parameters}", "source")
-    table = OptionTable("source", LOGIN_OPTIONS)
-    upstream.connect(upstream.Login.of(uri, read_options(table, dict(uri.parameters)))).close()
+    upstream.connect(upstream.Login.of(uri, LoginOptions.read(dict(uri.parameters)))).close()
 
 
 def _sink(login: str, parameters: str) -> None:
@@ -232,6 +236,94 @@ def test_a_public_key_is_taken_where_the_user_says_so(client: Any) -> None:
     with rogue("public key") as found:
         _attempt(client, found, password, "ssl-mode=disabled&get-server-public-key=true")
     assert found.knows(password)
+
+
+INSIDE: Final = ["first login", "switches to sha256", "greets with sha256"]
+
+
+@pytest.mark.parametrize("asks", INSIDE)
+def test_the_password_inside_tls_that_nobody_verified(
+    client: Any,
+    asks: str,
+    certificates: Certificates,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is given, as by every client, with one warning; refused where the user asks for it."""
+    monkeypatch.setattr(guarded_client, "_is_loopback", lambda address: False)
+    monkeypatch.setattr(guarded_client, "_warned", set())  # an earlier server had the same port
+    password = secrets.token_hex(8)
+    with rogue(asks, certificates) as found:
+        said = _attempt(
+            client, found, password, "ssl-mode=required&clear-password-over=verified-tls"
+        )
+        assert found.got and not found.knows(password)
+        assert said.verdict is Verdict.STOP and "verify-identity" in str(said)
+        assert not caplog.records
+        for _ in range(2):
+            _attempt(client, found, password, "ssl-mode=required")
+        assert found.knows(password)
+    (warning,) = (r for r in caplog.records if "RF-1035" in r.getMessage())
+    assert "verify-identity" in warning.getMessage()
+    assert password not in warning.getMessage()
+
+
+@pytest.mark.parametrize("asks", INSIDE)
+def test_a_verified_server_or_one_on_loopback_is_not_warned_of(
+    asks: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    password = secrets.token_hex(8)
+    for parameters in (
+        "ssl-mode=required",
+        f"ssl-mode=verify-ca&ssl-ca={certificates.ca}&clear-password-over=verified-tls",
+    ):
+        with rogue(asks, certificates) as found:
+            _attempt(_source, found, password, parameters)
+        assert found.knows(password)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("asks", ["public key", "switches to sha256"])
+def test_a_key_that_the_user_gave_is_the_only_one(
+    client: Any, asks: str, certificates: Certificates, tmp_path: Path
+) -> None:
+    """What a server offers in its place is not used, nor is the password sent without it."""
+    own = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key()
+    given = tmp_path / "public_key.pem"
+    password = secrets.token_hex(8)
+    for key, known in ((own, False), (_KEY.public_key(), True)):
+        given.write_bytes(
+            key.public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+        )
+        with rogue(asks) as found:
+            _attempt(client, found, password, f"server-public-key-path={given}")
+        assert found.got and found.knows(password) is known
+    for wrong in (tmp_path / "none", Path(certificates.ca)):
+        with rogue(asks) as found:
+            said = _attempt(client, found, password, f"server-public-key-path={wrong}")
+        assert said.verdict is Verdict.STOP and "server-public-key-path" in str(said)
+
+
+def test_a_real_server_takes_the_password_by_its_key(
+    client: Any, mysql_server: MySql, tmp_path: Path
+) -> None:
+    (_, key) = mysql_server.execute("SHOW STATUS LIKE 'Caching_sha2_password_rsa_public_key'")[0]
+    (tmp_path / "key.pem").write_text(key)
+    name, password = f"k{secrets.token_hex(4)}", secrets.token_hex(8)
+    mysql_server.script(
+        "CREATE DATABASE meta",
+        f"CREATE USER '{name}'@'%' IDENTIFIED WITH caching_sha2_password BY '{password}'",
+        f"GRANT ALL ON *.* TO '{name}'@'%'",
+    )
+    try:
+        client(
+            f"{name}:{password}@127.0.0.1:{mysql_server.port}",
+            f"ssl-mode=disabled&server-public-key-path={tmp_path / 'key.pem'}",
+        )
+    finally:
+        mysql_server.script(f"DROP USER '{name}'@'%'", "DROP DATABASE meta")
 
 
 def test_a_real_server_lets_in_with_and_without_tls(client: Any, mysql_server: MySql) -> None:

@@ -18,14 +18,16 @@ import urllib3
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
-from rowferry.errors import BadOption
+from rowferry.errors import BadOption, NotAllowed
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.serving import serve
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES, load_format
+from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option
 from rowferry.spec.reach import Reach
+from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import HttpReceiver
 
 ABOUT = About("127.0.0.1:8300", "0.1.0", 1_700_000_000.0, "here")
@@ -275,10 +277,14 @@ def test_a_pattern_that_means_nothing_is_refused(pattern: str) -> None:
 
 
 # What such a name says is told by the option, so that a server can judge its value.
-_TELLING = re.compile(r"(^|-)(ca|cert|env|file|path|url|uri|endpoint|registry|profile|key)$")
+_TELLING = re.compile(
+    r"(^|-)(ca|cert|env|file|path|url|uri|endpoint|registry|profile|key|catalog)$"
+)
 _NOT_SO = {
     "access-key": "a secret itself",
     "account-key": "a secret itself",
+    "api-key": "a secret itself",
+    "aws-secret-access-key": "a secret itself",
     "secret-access-key": "a secret itself",
     "sasl-gssapi-kerberos-config-path": "must be empty",
     "use-table-id-as-path": "must be false",
@@ -297,3 +303,22 @@ def test_every_option_that_names_something_outside_says_so() -> None:
     }
     telling = {key for key in options if _TELLING.search(key)} - set(_NOT_SO)
     assert telling == {key for key, o in options.items() if o.names}
+
+
+def test_no_sink_writes_to_this_machine_where_it_was_not_allowed(tmp_path: Path) -> None:
+    """Whatever it makes of the files there: also the tables of a lake."""
+    local = [n for n in SINKS.names() if Uri.parse(f"{n}://h/p", "sink").is_file]
+    assert {"file", "delta+file", "iceberg+file"} <= set(local)
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    (allowed / "link").symlink_to("/etc")
+    reach = Reach(roots=(str(allowed),))
+    for scheme in local:
+        for path in ("/etc/cron.d", f"{allowed}/../other", f"{allowed}/link/x", f"{allowed}er"):
+            with pytest.raises(NotAllowed, match="does not write to .*--allow-root"):
+                reach.check(_written_to(f"{scheme}://{path}"), SINKS.load(scheme).TABLES)
+        reach.check(_written_to(f"{scheme}://{allowed}/x"), SINKS.load(scheme).TABLES)
+
+
+def _written_to(sink: str) -> ChangefeedSpec:
+    return ChangefeedSpec("x", Uri.parse("range://h:1", "source"), Uri.parse(sink, "sink"))

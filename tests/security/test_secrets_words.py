@@ -30,6 +30,7 @@ from rowferry.flow.encode.sql_rows.reader import read_frame
 from rowferry.flow.sink.http.client import Receiver
 from rowferry.flow.sink.http.options import read_settings
 from rowferry.flow.sink.mysql.sink import MySqlSink
+from rowferry.mysql.guarded_client import GuardedClient
 from rowferry.mysql.session import connected, rows
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.spec.build import build_spec
@@ -189,7 +190,8 @@ def test_a_text_means_the_same_in_every_mode(source_server: Server, mode: str) -
     source_server.script("DROP DATABASE IF EXISTS modes", "CREATE DATABASE modes")
     with connected(login) as connection:
         rows(connection, login, "CREATE TABLE modes.t (id BIGINT PRIMARY KEY, v TEXT)")
-        rows(connection, login, f"SET sql_mode = '{mode}'")
+        assert isinstance(connection, GuardedClient)
+        connection.set_mode(mode)
         joined = b"".join(texts).decode().rstrip(",")
         rows(connection, login, f"INSERT INTO modes.t VALUES {joined}".replace("%", "%%"))
         found = rows(connection, login, "SELECT v FROM modes.t ORDER BY id")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import io
 import struct
 import threading
 import zlib
@@ -12,12 +13,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import grpc
+import obstore
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
+from sqlalchemy.exc import SQLAlchemyError
 
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.control.store import postgres_kind
+from rowferry.control.store.faults import in_our_words
+from rowferry.control.store.kind import kind_of
 from rowferry.errors import (
     CorruptLog,
+    DecodeError,
+    MetaUnavailable,
     OddAnswer,
     RowRejected,
     ServerError,
@@ -29,11 +40,13 @@ from rowferry.flow.capture.binlog.decode import columns
 from rowferry.flow.capture.binlog.frame import compressed
 from rowferry.flow.capture.range_log import client as range_log
 from rowferry.flow.encode.avro import registry
+from rowferry.flow.encode.parquet.reader import read_file
 from rowferry.flow.sink.http.client import Receiver
 from rowferry.flow.sink.http.options import read_settings as http_settings
 from rowferry.flow.sink.storage import compress, object_files
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+from rowferry.testing.servers import Postgres
 
 MOST = 1 << 20
 BOMB = gzip.compress(bytes(32 << 20), 9)
@@ -223,3 +236,68 @@ def test_an_object_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     files.create("metadata", bytes(MOST + 1))
     with pytest.raises(SinkDamaged, match=f"s3://b/metadata has more than {MOST} bytes"):
         files.get("metadata")
+
+
+def test_a_directory_of_a_bucket_with_names_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    files = object_files.ObjectFiles(store, "s3://b", "p")
+    names = [f"CDC{i:06}.csv" for i in range(1, 2001)]
+    for name in names:
+        obstore.put(store, f"p/d/t/{name}", b"")
+    obstore.put(store, "p/d/t/meta/CDC.index", b"")
+    obstore.put(store, "p/d/t2/other", b"")
+    found = files.entries("d/t")
+    assert [(e.name, e.is_directory) for e in found] == [
+        *((n, False) for n in names),
+        ("meta", True),
+    ]
+    monkeypatch.setattr(object_files, "MOST_NAMES", 100_000)
+    with pytest.raises(
+        SinkDamaged, match=r"s3://b/p/d/t has more objects than can be listed \(\d+"
+    ):
+        files.entries("d/t")
+    files.check_writable()  # looks at no more than one page
+
+
+def test_an_answer_of_a_meta_database_without_end(
+    postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_kind, "MOST_ANSWER", MOST)
+    engine = kind_of(postgres_server.url("postgres"), 30.0).engine()
+    try:
+        with engine.connect() as connection:
+            for _ in range(3):  # each answer counts for itself
+                whole = connection.exec_driver_sql(f"SELECT repeat('x', {MOST // 2})").scalar_one()
+                assert len(whole) == MOST // 2
+            with pytest.raises(SQLAlchemyError) as said:
+                connection.exec_driver_sql("SELECT repeat('x', 8192) FROM generate_series(1, 2000)")
+        error = in_our_words(said.value, "meta")
+        assert isinstance(error, MetaUnavailable)
+        assert f"the server's answer is longer than {MOST} bytes" in str(error)
+    finally:
+        engine.dispose()
+
+
+def test_a_text_that_a_parquet_file_holds_once_and_means_often() -> None:
+    """18 KB of a dictionary and its numbers would be gigabytes of rows."""
+    kinds = {"id": SqlType("bigint"), "c": SqlType("longtext")}
+    shape = tuple(Column(place, name, kind) for place, (name, kind) in enumerate(kinds.items(), 1))
+    table = TableSchema(TableId("d", "t"), 1, 1, shape)
+    count = 2300
+    once = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), ["x" * 1_000_000])
+    numbers = pa.array(range(count), pa.int64())
+    rows = {"_op": ["insert"] * count, "_commit_ts": numbers, "_seq": numbers, "id": numbers}
+    out = io.BytesIO()
+    # Without Arrow's own schema a reader takes the column for one of plain texts.
+    pq.write_table(
+        pa.table({**rows, "c": once}),
+        out,
+        compression="zstd",
+        dictionary_pagesize_limit=64 << 20,
+        store_schema=False,
+    )
+    assert len(out.getvalue()) < 50_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(DecodeError, match="its texts have more than"):
+        list(read_file(out.getvalue(), table))
+    assert pa.total_allocated_bytes() - before < 100 << 20

@@ -14,14 +14,16 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.columnar import inflate
 from rowferry.downstream.consume.mysql_target import MySqlTarget
 from rowferry.errors import CorruptLog, OddAnswer, SinkUnavailable, SourceError
-from rowferry.flow.capture.binlog.client import stream as streams
+from rowferry.flow.capture.binlog.client import packets as streams
 from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
 from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable
 from rowferry.flow.capture.binlog.frame import events as ev
+from rowferry.flow.capture.binlog.frame import scan
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
-from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs, run_walk
+from rowferry.flow.capture.binlog.frame.scan import LogBytes, Maps, SegmentPairs, run_walk
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
+from rowferry.flow.capture.binlog.frame.walk_state import WalkState
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.contract import Appetite
 from rowferry.mysql import session, wary_connection
@@ -169,10 +171,9 @@ class NoTables:
 
 
 def walked(data: bytes, filled: int) -> int:
-    state = np.zeros(k.STATE_SIZE, np.int64)
-    room = np.frombuffer(bytearray(data), np.uint8)
-    none = (Maps(), SegmentPairs())
-    return run_walk(room, filled, 5, 0, False, 1 << 62, state, state.copy(), *none, False)
+    state = WalkState()
+    log = LogBytes(np.frombuffer(bytearray(data), np.uint8), filled, 5, 0, False, 1 << 62)
+    return run_walk(log, state, state.copy(), Maps(), SegmentPairs(), False)
 
 
 @pytest.mark.parametrize("behind", [0, 15, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -217,17 +218,45 @@ def test_events_in_several_packets_are_framed() -> None:
     log = Dump()
     for size in (10, FULL - 1 - ev.HEADER, 100, 2 * FULL, FULL + 5, 7):
         log.transaction(size)
+    scanner = scanned(log)
+    assert scanner.position().offset == log.offset and scanner.at_border
+
+
+def maps_log(count: int) -> Dump:
+    """A transaction that describes a table again and again, each time another way."""
+    log = Dump()
+    log.add(34, b"\1" + bytes(24))
+    log.add(2, bytes(8) + b"\1" + bytes(4) + b"d\0BEGIN")
+    pieces = []
+    for number in range(count):
+        body = number.to_bytes(6, "little") + b"\1\0\1d\0\6%06d\0\1\3\0\0" % (number % 1_000_000)
+        size = ev.HEADER + len(body)
+        log.offset += size
+        head = struct.pack("<IBIIIH", 1_700_000_000, 19, 1, size, log.offset, 0)
+        pieces.append(packet(next(log._numbers), b"\0" + head + body))
+    log.bytes += b"".join(pieces)
+    log.add(16, bytes(8))
+    return log
+
+
+def scanned(log: Dump) -> Scanner:
     answers = lambda c: [log.bytes] if c[:1] == DUMP else honest(c)  # noqa: E731
     with rogue(answers) as server:
         stream = LogStream(login(server.port), Flavour.MYSQL, StartAt("f", 4))
-        position = LogPosition(Flavour.MYSQL, "", "f")
-        scanner = Scanner(stream, position, NoTables(), WHOLE)
+        scanner = Scanner(stream, LogPosition(Flavour.MYSQL, "", "f"), NoTables(), WHOLE)
         try:
             while scanner.position().offset < log.offset:
                 scanner.advance()
         finally:
             stream.close()
-    assert scanner.position().offset == log.offset and scanner.at_border
+    return scanner
+
+
+def test_very_many_descriptions_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scanned(maps_log(5_000)).at_border
+    monkeypatch.setattr(scan, "MOST_MAPS", MOST)
+    with pytest.raises(CorruptLog, match=r"one transaction has 1,9\d\d TABLE_MAPs"):
+        scanned(maps_log(5_000))
 
 
 def test_the_longest_row_is_the_longest_event() -> None:

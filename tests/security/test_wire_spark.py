@@ -9,12 +9,16 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from rowferry.errors import BadOption
 from rowferry.spark.doors import authentication, is_hidden
 from rowferry.spark.session import close_session, open_session
+from rowferry.spark.shipping import TASK_KEY, has_key, packed, unpacked
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
 
 SECRET_FILE = "spark.authenticate.secret.file"
 FAILURE = 5  # the kind of Spark's message that says why a call was refused
@@ -55,6 +59,28 @@ def test_nobody_is_heard_without_the_secret(spark: SparkSession) -> None:
 def test_spark_works_behind_its_doors(spark: SparkSession) -> None:
     found = spark.range(3).mapInArrow(lambda batches: batches, "id long").collect()
     assert sorted(row.id for row in found) == [0, 1, 2]
+
+
+def test_tasks_open_secrets_with_a_key_that_is_not_sent(spark: SparkSession) -> None:
+    """The key is in the environment of the workers, from their start."""
+    spec = ChangefeedSpec(
+        "web",
+        Uri.parse("mysql://ann:a-word-of-the-source@127.0.0.1:1/", "source"),
+        Uri.parse("blackhole://", "sink"),
+    )
+    context = spark.sparkContext
+    assert has_key(context.getConf()) and TASK_KEY not in context.environment
+    text = packed(spec, with_key=True)
+    assert "a-word-of-the-source" not in text
+
+    def passwords(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"word": [unpacked(text).source.password]})
+
+    found = spark.range(1).mapInArrow(passwords, "word string").collect()
+    assert [row.word for row in found] == ["a-word-of-the-source"]
+    lines = [_command(entry) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    assert not any(os.environ[TASK_KEY].encode() in line for line in lines)
 
 
 def test_others_can_read_nothing(spark: SparkSession) -> None:

@@ -10,10 +10,11 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -21,6 +22,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from object_store_kit import files_at
 from playwright.sync_api import expect
+from pyiceberg.catalog.rest import RestCatalog
 from web_kit import Fleet, filled, started_browser
 
 from rowferry.change.position import PHYSICAL_SHIFT
@@ -36,11 +38,20 @@ from rowferry.face.rest.serving import serve
 from rowferry.spark.job import InProcessRunner
 from rowferry.testing.harness import RunProcess, wait_for
 from rowferry.testing.receiver import HttpReceiver
-from rowferry.testing.servers import Kafka, ObjectServer, Postgres, SchemaRegistryServer, Server
+from rowferry.testing.servers import (
+    IcebergRest,
+    Kafka,
+    ObjectServer,
+    OpenSearch,
+    Postgres,
+    Pulsar,
+    SchemaRegistryServer,
+    Server,
+)
 from rowferry.testing.servers.__main__ import FETCHED
 
 NAME = "slice"
-PATIENCE_S = 300.0  # an upper bound for a machine under load, never reached by working code
+PATIENCE_S = 600.0  # an upper bound for a machine under load, never reached by working code
 Rows = dict[str, dict[str, str | None]]  # by id; values as text
 
 
@@ -129,6 +140,13 @@ def to_kafka(stack: ExitStack, database: str, folder: Path, broker: Kafka) -> Ta
     return Target(uri, lambda: of_canal_json(m.value or b"" for m in broker.read_all(database)))
 
 
+def to_pulsar(stack: ExitStack, database: str, folder: Path, broker: Pulsar) -> Target:
+    place = f"persistent://public/default/{database}"
+    more = f"{CANAL}&partition-num=1&web-service-url={broker.web_url}"
+    uri = f"pulsar://{broker.address}/{place}?{more}"
+    return Target(uri, lambda: of_canal_json(m.value or b"" for m in broker.read_all(database)))
+
+
 def to_avro(
     stack: ExitStack, database: str, folder: Path, broker: Kafka, registry: SchemaRegistryServer
 ) -> Target:
@@ -156,6 +174,38 @@ def to_mysql(stack: ExitStack, database: str, folder: Path, target: Server) -> T
     route = f"[[sink.dispatchers]]\nmatcher = ['*.*']\ntarget-schema = '{copy}'\n"
     uri = f"{target.uri}?meta-database={notes}"
     return Target(uri, lambda: of_table(target, f"{copy}.orders"), made + route)
+
+
+def to_opensearch(stack: ExitStack, database: str, folder: Path, server: OpenSearch) -> Target:
+    index, notes = f"{database}-orders", f"{database}-notes"
+    stack.callback(server.ask, "DELETE", f"/{index},{notes}?ignore_unavailable=true")
+
+    def read() -> Rows:
+        found: Rows = {}
+        for row in server.documents(index).values():
+            texts = {n: None if v is None else str(v) for n, v in row.items()}
+            found[str(row["id"])] = {"price": None, **texts}
+        return found
+
+    uri = f"opensearch://{server.address}?ownership-index={notes}&number-of-replicas=0"
+    return Target(uri, read)
+
+
+def to_iceberg(stack: ExitStack, database: str, folder: Path, server: IcebergRest) -> Target:
+    catalog = stack.enter_context(closing(RestCatalog("slice", uri=server.url)))
+
+    def forget() -> None:
+        for name in catalog.list_tables(database):
+            catalog.drop_table(name)
+
+    def read() -> Rows:
+        rows = catalog.load_table((database, "orders")).scan().to_arrow().to_pylist()
+        texts = [{n: None if v is None else str(v) for n, v in row.items()} for row in rows]
+        return {str(row["id"]): row for row in texts}
+
+    stack.callback(forget)
+    uri = f"iceberg+file://{folder}/out?fsync=false&catalog={quote(server.url, safe='')}"
+    return Target(uri, read)
 
 
 # --- meta databases ------------------------------------------------------------------------------
@@ -202,8 +252,11 @@ SLICES: Final = {
     "mariadb-kafka-postgres": Slice(
         "mariadb_server", (to_kafka, ("kafka_broker",)), (in_postgres, ("postgres_server",))
     ),
+    "mysql-pulsar": Slice("mysql_server", (to_pulsar, ("pulsar_broker",))),
     "mysql-avro": Slice("mysql_server", (to_avro, ("kafka_broker", "schema_registry"))),
     "mysql-http-mysql": Slice("mysql_server", (to_http, ()), (in_mysql, ("mysql_server",))),
+    "mariadb-opensearch": Slice("mariadb_server", (to_opensearch, ("opensearch_server",))),
+    "mariadb11-iceberg": Slice("mariadb11_server", (to_iceberg, ("iceberg_rest",))),
     "mysql-mariadb": Slice("mysql_server", (to_mysql, ("mariadb_server",))),
     "mariadb-mysql": Slice("mariadb_server", (to_mysql, ("mysql_server",))),
 }
@@ -331,7 +384,7 @@ def test_a_feed_by_spark(mysql_server: Server, stack: ExitStack, tmp_path: Path)
     arguments = ["--source", mysql_server.uri, "--sink-uri", target.uri, "--config", str(config)]
     arguments += ["--meta", f"sqlite:///{tmp_path}/meta.db", "--until", "caught-up"]
     with RunProcess(arguments, tmp_path / "work") as process:
-        assert process.wait(PATIENCE_S) == 0, process.said()
+        assert process.wait(PATIENCE_S) == 0, process.printed()
     assert target.read() == of_table(mysql_server, f"{database}.orders")
 
 
@@ -363,11 +416,11 @@ def test_the_page_in_a_browser(stack: ExitStack, tmp_path: Path) -> None:
 
 def fixtures_of(conftest: str) -> dict[str, str]:
     """Return the server that each fixture of the suite gives: its class's name."""
-    return dict(re.findall(r"^def (\w+)\(.*?\) -> Iterator\[(\w+)\]:", conftest, re.MULTILINE))
+    return dict(re.findall(r"^def (\w+)\(servers: Servers\) -> (\w+):", conftest, re.MULTILINE))
 
 
 def test_every_server_has_its_slice() -> None:
-    """What `make services` fetches is what a feed goes through, or the browser above."""
+    """What `make services` fetches is what a feed goes through, or what looks at it."""
     known = fixtures_of((Path(__file__).parents[1] / "conftest.py").read_text())
     used = {known[fixture] for chosen in SLICES.values() for fixture in chosen.servers}
-    assert used | {"Chromium"} == {kind.__name__ for kind in FETCHED}
+    assert used | {"Chromium", "Prometheus"} == {kind.__name__ for kind in FETCHED}

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rowferry.testing.servers import Server
-from rowferry.testing.servers.spark_releases import SPARK_RELEASES
+from rowferry.testing.servers.spark.classes import SparkClasses
+from rowferry.testing.servers.spark.releases import SPARK_RELEASES
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = version("pyspark")
@@ -63,7 +64,10 @@ class Spark:
 def spark_of(release: str) -> Spark:
     by_name = dict(zip(NAMES, SPARK_RELEASES, strict=True))
     found = by_name.get(release)
-    return Spark(release, found.environment() if found else dict(os.environ))
+    # Classes that were kept are those of the version that is installed.
+    kept = () if found is None else SparkClasses.environment()
+    given = found.environment() if found else os.environ
+    return Spark(release, {name: value for name, value in given.items() if name not in kept})
 
 
 @pytest.fixture(params=[*NAMES, INSTALLED])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,8 @@ from test_types_arrive import COLUMNS, KEYED, KEYS
 from rowferry.errors import Fenced, SinkUnwritable, SourceUnsupported, TargetUnfit
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.options import DownstreamLogin
-from rowferry.flow.sink.mysql.session import DownstreamFlavour, Session, connect
-from rowferry.mysql.session import Flavour, connected, facts
+from rowferry.flow.sink.mysql.session import Session, connect
+from rowferry.mysql.session import Flavour, Login, connected, facts
 from rowferry.testing.servers import MariaDb, Server, TiDb
 
 # TiDB has no shapes, and no negative zero: whatever is written, 0 is read.
@@ -31,12 +31,8 @@ HIDDEN = (
 )
 
 
-def login_of(server: Server) -> DownstreamLogin:
-    login = server.login
-    words = ("disabled", "", "", "")
-    return DownstreamLogin(
-        login.host, login.port, login.user, login.password, *words, 10.0, 60.0, 60.0
-    )
+def login_of(server: Server) -> Login:
+    return replace(server.login, ssl_mode="disabled")
 
 
 @pytest.fixture
@@ -117,7 +113,7 @@ def test_tidb_is_told_whatever_version_it_shows(tidb_server: TiDb) -> None:
         tidb_server.restart()
         assert tidb_server.execute("SELECT VERSION()") == [("8.0.36",)] != [(before,)]
         found = connect(login_of(tidb_server))
-        assert found.facts.flavour is DownstreamFlavour.TIDB
+        assert found.facts.flavour is Flavour.TIDB
         assert found.facts.lock == "FOR UPDATE" and found.facts.fence_slots > 1
         found.close()
         with connected(tidb_server.login) as connection:

@@ -18,6 +18,7 @@ from rowferry.flow.decide.column_select import ColumnSelectors
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.decide.table_route import TableRoutes
 from rowferry.mysql.ddl.statement import parse_create
+from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.dispatch_rules import DispatchRule
 from rowferry.spec.filter_rules import COLUMN_SELECTORS
@@ -87,9 +88,9 @@ def test_routing_expression(given: dict[str, Any], expected: dict[str, Any], key
     rule = DispatchRule(0, ("*.*",), **{key: given["expression"]})
     if "error" in expected:
         with pytest.raises(BadRoute):
-            TableRoutes([rule], case_sensitive=False)
+            TableRoutes([rule], False, MYSQL_DIALECT)
         return
-    routes = TableRoutes([rule], case_sensitive=False)
+    routes = TableRoutes([rule], False, MYSQL_DIALECT)
     if "name" in expected and key == "target_table":
         table = TableId(given["schema"], given["table"])
         assert routes.target(table) == (given["schema"], expected["name"])

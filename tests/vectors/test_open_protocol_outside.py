@@ -14,11 +14,10 @@ from rowferry.change.plan import Topic
 from rowferry.change.table import TableId
 from rowferry.errors import BadInput
 from rowferry.flow.encode.contract import Encoded, LargeRows
-from rowferry.flow.encode.large_message import LARGE, check_large_messages
+from rowferry.flow.encode.large_message import LargeMessageOptions, check_large_messages
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.registry import CODECS
-from rowferry.spec.option import read_options
 
 
 def by_id(area: str) -> Any:
@@ -98,7 +97,7 @@ def test_large_message_config(case: dict[str, Any]) -> None:
     }
 
     def check() -> None:
-        options = read_options(LARGE, settings)
+        options = LargeMessageOptions.read(settings)
         name, extension = given["protocol"], given["enable_tidb_extension"]
         # Of all protocols only `simple` is not here; it has a form for large rows without needs.
         here = name in CODECS.names()

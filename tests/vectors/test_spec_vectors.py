@@ -17,7 +17,7 @@ from rowferry.control.lifecycle import MOVES, Verb
 from rowferry.errors import BadChangefeedId, BadInput
 from rowferry.flow.assemble import sink_traits
 from rowferry.flow.encode.csv.codec import Csv
-from rowferry.flow.sink.storage.options import SINK_TABLE, STORAGE_TABLE
+from rowferry.flow.sink.storage.options import LayoutOptions, StorageOptions
 from rowferry.registry import SINKS
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed_id import check_changefeed_id
@@ -86,7 +86,7 @@ def test_sink_uri(given: dict[str, Any], expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("given", "expected"), vectors("storage-uri"))
 def test_storage_uri(given: dict[str, Any], expected: dict[str, Any]) -> None:
     text = given["sink_uri"] + ("&" if "?" in given["sink_uri"] else "?") + "protocol=csv"
-    tables = [STORAGE_TABLE, SINK_TABLE]
+    tables = [StorageOptions.TABLE, LayoutOptions.TABLE]
     if expected.get("ok"):
         spec, _ = build_spec("range://h:1", text, tables=tables, sinks=sink_traits)
         assert sink_traits(spec.sink.scheme).takes_files

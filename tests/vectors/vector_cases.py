@@ -15,8 +15,12 @@ HERE: Final = Path(__file__).parent
 # Protocols whose expectation is no `value.bin`, and the module that reads its form.
 OWN_FORMS: Final = {
     "avro": "test_avro_vectors",
+    "canal": "test_message_vectors",
+    "debezium": "test_message_vectors",
     "open-protocol": "test_open_protocol_vectors",
     "parquet": "test_parquet_vectors",
+    "search-documents": "test_search_documents_vectors",
+    "simple": "test_message_vectors",
     "sql-rows": "test_sql_rows_vectors",
 }
 

@@ -23,11 +23,13 @@ from validator_kit import PATIENCE_S
 from rowferry.change.chunk import DdlKind, Op, Rows
 from rowferry.change.plan import Plan, Receipt, Segment, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop, StepResult
+from rowferry.control.feed.under_way import StepProgress
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.encode.contract import Format
@@ -101,6 +103,7 @@ class Feed:
         self.runner = runner or Runner()
         self.faults: list[RowferryError] = []
         self.warnings: list[str] = []
+        self.told: list[StepProgress] = []
         self._loop: Loop | None = None
         self._settings = (server, tuple(rules), source, config)
         self.run()
@@ -136,7 +139,16 @@ class Feed:
             self.store.update_spec(NAME, prepared.spec)
         self._flow = prepared.flow
         self._claim = self.store.claim(NAME, Holder.here(), time.time(), 3600)
-        self._loop = Loop(NAME, prepared.flow, self.store, self._claim, self.runner, _now_ms)
+        self._loop = Loop(
+            *(NAME, prepared.flow, self.store, self._claim, self.runner, _now_ms),
+            tell_progress=self.told.append,
+            resnapshots=self.resnapshots,
+        )
+
+    def resnapshots(self) -> tuple[Resnapshot, ...]:
+        """Return what was asked for, as the owner of a changefeed sees it."""
+        feed = self.store.feed(NAME)
+        return feed.resnapshots if feed else ()
 
     @property
     def server(self) -> Server:

@@ -22,7 +22,7 @@ from rowferry.errors import (
     SourceUnsupported,
     Verdict,
 )
-from rowferry.flow.capture.binlog.frame import scanner
+from rowferry.flow.capture.binlog.frame import segment_cutter
 from rowferry.testing.servers import MariaDb, MySql, Server
 
 PLAIN_TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(300))"
@@ -106,7 +106,7 @@ def test_the_password_is_changed(scene: Scene, user: str) -> None:
 def test_the_password_is_changed_while_a_plan_waits(
     scene: Scene, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanner, "CARRY_BYTES", 0)
+    monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 0)
     feed = started(scene, account=user)
     scene.sql("INSERT INTO t VALUES (2, 'two')")
 
@@ -281,7 +281,7 @@ def damaged(
 ) -> tuple[Feed, LogFile]:
     """A stopped feed, and a closed file with rows that it has not read."""
     if request.param == "fetched":
-        monkeypatch.setattr(scanner, "CARRY_BYTES", 0)
+        monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 0)
     feed = started(scene)
     feed.stop()
     log = LogFile(scene.server)

@@ -277,6 +277,31 @@ def test_a_restart_inside_a_snapshot(scene: Scene, monkeypatch: pytest.MonkeyPat
     assert feed.differences() == ""
 
 
+def test_a_snapshot_is_told_of_from_its_plan_on_part_by_part(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MOST_SEGMENTS", 3)
+    monkeypatch.setattr(snapshot, "_LEAST_ROWS", 100)
+    monkeypatch.setattr(snapshot, "_MOST_ROWS", 100)
+    scene.sql("CREATE TABLE keyless (v INT)", "INSERT INTO keyless VALUES (1), (1)")
+    rows = ", ".join(f"({i}, 'row {i}')" for i in range(1000))
+    scene.sql(f"INSERT INTO t VALUES {rows}", "ANALYZE TABLE t, keyless")
+    feed = scene.feed(config="force-replicate = true")
+    feed.catch_up()
+    own = [p for p in feed.told if p.snapshots]
+    assert {p.unit for p in own} == {"rows"}
+    first = {s.table.table: s for s in own[0].snapshots}
+    assert own[0].rows == 0 and first["t"].done == 0  # planned: nothing was read yet
+    assert 900 <= first["t"].total <= 1100 and first["keyless"].total >= 1
+    assert len({p.micro_batch for p in own}) >= 4
+    sums = [sum(s.done for s in p.snapshots) for p in own]
+    assert sums == sorted(sums) and len(set(sums)) >= 10
+    last = own[-1]
+    assert all(s.done == s.total for s in last.snapshots) and len(last.snapshots) == 2
+    assert feed.told[-1].snapshots == ()
+    assert feed.differences() == ""
+
+
 def test_texts_that_csv_readers_take_for_null_are_told_at_creation(scene: Scene) -> None:
     feed = scene.feed(config="[sink.csv]\nquote = ''\nnull = 'NULL'", protocol="csv")
     assert any("sink.csv.quote is empty" in words for words in feed.notices)

@@ -26,7 +26,7 @@ from rowferry.errors import (
 from rowferry.flow.assemble import tables_of
 from rowferry.flow.capture.binlog import read
 from rowferry.flow.capture.binlog.frame import events as ev
-from rowferry.flow.capture.binlog.frame import scanner, segment_join
+from rowferry.flow.capture.binlog.frame import scanner, segment_cutter, segment_join
 from rowferry.flow.capture.binlog.snapshot import joining
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
 
@@ -89,9 +89,9 @@ def with_whole_images(tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
 @pytest.fixture
 def tiny_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are cut every few KB, in the middle of transactions, and tasks fetch them."""
-    monkeypatch.setattr(scanner, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(segment_cutter, "SEGMENT_BYTES", 20_000)
     monkeypatch.setattr(scanner, "HUGE_TXN", 8_000)
-    monkeypatch.setattr(scanner, "CARRY_BYTES", 0)
+    monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 0)
 
 
 @contextmanager
@@ -293,7 +293,7 @@ def test_joined_segments_hold_the_same_rows(
         session("BEGIN", many(300 * i, 300), f"INSERT INTO other VALUES ({i}, {i})", "COMMIT")
     feed.catch_up()
     segments = feed.runner.segments("log")
-    assert max(s["to"] - s["from"] for s in segments) > 1.5 * scanner.SEGMENT_BYTES
+    assert max(s["to"] - s["from"] for s in segments) > 1.5 * segment_cutter.SEGMENT_BYTES
     assert ids(feed) == [*range(6000)]
     assert feed.differences() == ""
 

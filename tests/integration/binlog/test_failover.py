@@ -18,7 +18,7 @@ from rowferry.errors import (
     SourceMoved,
     SourceUnavailable,
 )
-from rowferry.flow.capture.binlog.frame import scanner
+from rowferry.flow.capture.binlog.frame import segment_cutter
 from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
 from rowferry.testing.servers import MariaDb, MySql, Server
 from rowferry.testing.servers.replication import promote, replicate, wait_for
@@ -64,7 +64,7 @@ def pair(
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans take no bytes along: a task asks the server for them."""
-    monkeypatch.setattr(scanner, "CARRY_BYTES", 0)
+    monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 0)
 
 
 def many(first: int, count: int) -> str:

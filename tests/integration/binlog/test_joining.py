@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from feed_kit import Feed, Scene, scene_of
+from validator_kit import Watched
 
 from rowferry.change.chunk import DdlKind
+from rowferry.change.plan import Plan, Segment
+from rowferry.control.feed import under_way
 from rowferry.errors import SourceUnavailable
 from rowferry.flow.capture.binlog import planner, source
 from rowferry.flow.capture.binlog.client.server import BinlogServer
-from rowferry.flow.capture.binlog.snapshot import joining
+from rowferry.flow.capture.binlog.snapshot import joining, rereads
 from rowferry.testing.servers import Server
 
 Act = Callable[[], None]
@@ -242,3 +245,123 @@ def test_a_waiting_table_that_goes_without_a_trace(scene: Scene, meddler: Meddle
     follow(feed)
     assert kinds(feed, "later_renamed") == [DdlKind.CREATE_TABLE, DdlKind.DROP_TABLE]
     assert any("later_renamed is gone" in words for words in feed.warnings)
+
+
+# --- beside the log ------------------------------------------------------------------------------
+
+ROWS = 1_500
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a table of some rows be several parts."""
+    monkeypatch.setattr(rereads, "_LEAST_ROWS", 400)
+    for name in ("_LEAST_PART_BYTES", "_FIRST_PART_BYTES", "_MOST_PART_BYTES"):
+        monkeypatch.setattr(under_way, name, 1)
+
+
+def joining_feed(scene: Scene) -> Feed:
+    """A feed that runs, and whose filter has just taken in the table `big`."""
+    rows = ", ".join(f"({i}, '{i}', {i % 7})" for i in range(ROWS))
+    scene.sql(
+        "CREATE TABLE still (id int PRIMARY KEY)",
+        "INSERT INTO still VALUES (0)",
+        "CREATE TABLE big (id int PRIMARY KEY, v varchar(40), n int)",
+        f"INSERT INTO big VALUES {rows}",
+    )
+    feed = scene.feed([f"{scene.database}.still"])
+    feed.catch_up()
+    feed.run(rules=[f"{scene.database}.*"])
+    return feed
+
+
+def parts_of(plan: Plan) -> list[Segment]:
+    return [s for s in plan.stretch.segments if s.beside and not s.reread]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_others_go_on_while_a_table_joins(scene: Scene) -> None:
+    """Rows of another table come between two parts; the checkpoint waits for the last of them."""
+    feed = joining_feed(scene)
+    watched = Watched(feed)
+    lows: list[int] = []
+    marks: list[int] = []
+
+    def write(plan: Plan) -> None:
+        if parts := parts_of(plan):
+            lows.append(parts[0].first_commit_ts)
+            marks.append(feed.loop.watermark)
+            number = len(lows)
+            scene.sql(
+                f"INSERT INTO still VALUES ({number})",
+                f"UPDATE big SET v = 'changed' WHERE id % 5 = {number}",
+                f"DELETE FROM big WHERE id = {500 * number - 1}",
+                f"INSERT INTO big VALUES ({ROWS + number}, 'new', 0)",
+            )
+
+    feed.runner.before = write
+    follow(feed)
+    assert len(lows) > 3
+    assert len(set(marks)) == 1
+    others = [c.commit_ts for c in feed.changes("still")]
+    for low, following in zip(lows, lows[1:], strict=False):
+        assert any(low < stamp < following for stamp in others)
+    assert kinds(feed, "big") == [DdlKind.CREATE_TABLE]
+    assert feed.repeated("big") == feed.repeated("still") == []
+    assert watched.failures() == []
+    assert "rereads" not in feed.store.state("feed").position
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_dies_while_a_table_joins(scene: Scene) -> None:
+    """Whoever goes on begins with the part that was not finished."""
+    feed = joining_feed(scene)
+    watched, lows = Watched(feed), list[int]()
+
+    def die(plan: Plan) -> None:
+        if (parts := parts_of(plan)) and (low := parts[0].first_commit_ts) not in lows:
+            lows.append(low)
+            scene.sql(f"UPDATE big SET v = 'after {low}' WHERE id % 5 = {len(lows)}")
+            raise SourceUnavailable("it dies here")
+
+    feed.runner.after = die
+    while len(lows) < 4:
+        feed.step()
+        if feed.faults:
+            feed.faults.clear()
+            feed.run()
+    follow(feed)
+    assert watched.failures() == []
+    first = [c.after["id"] for c in feed.changes("big") if c.commit_ts in lows and c.after]
+    assert sorted(first) == list(range(ROWS))
+
+
+STATEMENTS = (
+    "ALTER TABLE big DROP COLUMN n",
+    "ALTER TABLE big DROP PRIMARY KEY, ADD PRIMARY KEY (n, id)",
+    "TRUNCATE TABLE big",
+    "RENAME TABLE big TO big2",
+    "ALTER TABLE big PARTITION BY HASH (id) PARTITIONS 3",
+    "SET SESSION sql_log_bin = 0; DROP TABLE big; SET SESSION sql_log_bin = 1",
+)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_statements_while_a_table_joins(scene: Scene, statement: str) -> None:
+    """Amid its parts, and once more where it joins anew: rows are as the log says."""
+    feed = joining_feed(scene)
+    parts = 0
+
+    def act(plan: Plan) -> None:
+        nonlocal parts
+        if parts_of(plan):
+            parts += 1
+            if parts == 2:
+                scene.sql("UPDATE big SET v = 'x' WHERE id % 3 = 0", *statement.split("; "))
+
+    feed.runner.before = act
+    follow(feed)
+    assert parts > 1
+    if "DROP TABLE" in statement:
+        assert kinds(feed, "big")[-1] is DdlKind.DROP_TABLE

@@ -178,7 +178,7 @@ def tls_mariadb(
 
 
 @pytest.fixture
-def own_mysql(tmp_path: Path) -> Iterator[MySql]:
+def fresh_mysql(tmp_path: Path) -> Iterator[MySql]:
     with MySql.start(tmp_path, 104) as server:
         yield server
 
@@ -227,7 +227,7 @@ def test_a_user_that_must_use_tls(mysql_server: MySql) -> None:
 def test_a_server_that_insists_on_tls(
     flavour: str, tls_mariadb: MariaDb, request: pytest.FixtureRequest
 ) -> None:
-    server = tls_mariadb if flavour == "mariadb" else request.getfixturevalue("own_mysql")
+    server = tls_mariadb if flavour == "mariadb" else request.getfixturevalue("fresh_mysql")
     # The administrator's own connection is a plain one that stays.
     server.execute("SET GLOBAL require_secure_transport = ON")
     try:

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from page_examples import Block, all_blocks, commands
 from rowferry.mysql.session import Flavour
 from rowferry.testing.servers import Server
@@ -21,7 +19,6 @@ def blocks(language: str) -> list[Block]:
     return [b for b in all_blocks(language) if b.page == "mysql.md"]
 
 
-@pytest.mark.timeout(600)
 def test_a_reader_can_follow_the_page(source_server: Server, tmp_path: Path) -> None:
     database = f"page_{tmp_path.name[-20:].replace('-', '_')}"
     source_server.script(
@@ -49,7 +46,7 @@ def test_a_reader_can_follow_the_page(source_server: Server, tmp_path: Path) -> 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=1200,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-2000:]

@@ -21,9 +21,8 @@ from rowferry.flow.capture.binlog.client.probe import (
     preflight,
 )
 from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
-from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
+from rowferry.flow.capture.binlog.options import BinlogOptions
 from rowferry.mysql.session import Flavour, Login, connected, facts
-from rowferry.spec.option import read_options
 from rowferry.testing.servers import MariaDb, MariaDb11, MySql, Server
 from rowferry.testing.servers.replication import replicate, wait_for
 
@@ -56,7 +55,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 def ask(login: Login, snapshot: bool = True, **options: Any) -> Preflight:
     raw = {key.replace("_", "-"): value for key, value in options.items()}
     with connected(login) as connection:
-        return preflight(connection, login, read_options(BINLOG_OPTIONS, raw), snapshot)
+        return preflight(connection, login, BinlogOptions.read(raw), snapshot)
 
 
 def refusal(login: Login, kind: type[RowferryError] = SourceUnsupported, **options: Any) -> str:

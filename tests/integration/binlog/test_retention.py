@@ -228,6 +228,13 @@ def test_a_log_that_is_kept_for_ever(own: Server) -> None:
     assert notice(own, "binlog.000001", timedelta(days=1000)) == ""
 
 
+def cure_in(text: str) -> str:
+    """Return the statement that a finding says helps; the line for the server's file follows it."""
+    statement, lasting = text.split("run: ")[1].split(" (to keep it after a restart: ")
+    assert lasting.endswith(" below [mysqld] in the server's file)")
+    return statement
+
+
 def test_a_log_that_ages(own: Server) -> None:
     own.execute("SET GLOBAL binlog_expire_logs_seconds = 86400")
     assert notice(own, "binlog.000001", timedelta(hours=17)) == ""
@@ -238,7 +245,7 @@ def test_a_log_that_ages(own: Server) -> None:
     assert re.search(r"within 3h59m\d+s: the feed is 20h30s behind", text)
     assert "binlog_expire_logs_seconds is 86400" in text
     assert " now: " in notice(own, "binlog.000001", timedelta(hours=25))
-    own.execute(text.split("run: ")[1])
+    own.execute(cure_in(text))
     assert notice(own, "binlog.000001", timedelta(hours=20)) == ""
 
 
@@ -257,7 +264,7 @@ def test_a_log_that_is_kept_for_days(tmp_path: Path) -> None:
         server.execute("SET GLOBAL expire_logs_days = 0.5")
         text = notice(server, "binlog.000001", timedelta(hours=7))
         assert "within " in text
-        server.execute(text.split("run: ")[1])
+        server.execute(cure_in(text))
         assert notice(server, "binlog.000001", timedelta(hours=7)) == ""
 
 
@@ -271,5 +278,5 @@ def test_a_log_that_may_not_grow(tmp_path: Path) -> None:
         assert notice(server, "binlog.000001", timedelta(hours=1)) == ""
         text = notice(server, "binlog.000001", timedelta(minutes=30))
         assert "within " in text and f"max_binlog_total_size is {most}" in text
-        server.execute(text.split("run: ")[1])
+        server.execute(cure_in(text))
         assert notice(server, "binlog.000001", timedelta(minutes=30)) == ""

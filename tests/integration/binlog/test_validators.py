@@ -19,7 +19,7 @@ from validator_kit import Ferry, every, wrong_versions
 from rowferry.change.position import physical_ms
 from rowferry.change.table import TableId
 from rowferry.errors import RowferryError
-from rowferry.flow.capture.binlog.frame import scanner
+from rowferry.flow.capture.binlog.frame import scanner, segment_cutter
 from rowferry.testing.model import Row
 from rowferry.testing.mysql_history import (
     MySqlWriters,
@@ -181,9 +181,9 @@ def test_sessions_with_wrong_clocks(scene: Scene, seed: int) -> None:
 def test_transactions_cut_into_segments(
     scene: Scene, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanner, "SEGMENT_BYTES", 3_000)
+    monkeypatch.setattr(segment_cutter, "SEGMENT_BYTES", 3_000)
     monkeypatch.setattr(scanner, "HUGE_TXN", 2_000)
-    monkeypatch.setattr(scanner, "CARRY_BYTES", 1_000)
+    monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 1_000)
     scene.writers.most_rows = 150
     scene.writers.start(1, seed)
     scene.run(WRITING_S)

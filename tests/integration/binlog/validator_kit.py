@@ -12,6 +12,7 @@ from typing import Protocol
 from rowferry.change.chunk import Rows, SchemaChange
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
@@ -37,7 +38,7 @@ from rowferry.testing.validators import (
     WatermarkHolds,
 )
 
-PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by working code
+PATIENCE_S = 600.0  # an upper bound for a machine under load, never reached by working code
 NAME = "feed"
 
 
@@ -47,12 +48,15 @@ class LateRunner(InProcessRunner):
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
         self.begun_inside = 0  # segments of the log that begin inside a transaction
+        self.rereads: list[tuple[TableId, int]] = []  # parts that were read again, and their place
 
     def run(
         self, spec: ChangefeedSpec, plan: Plan, tables: Mapping[TableSlice, TableSchema]
     ) -> list[Receipt]:
         time.sleep(self._wait_s)
         self.begun_inside += sum(bool(s.read.get("txn_ts")) for s in plan.stretch.segments)
+        again = [s for s in plan.stretch.segments if s.reread]
+        self.rereads += [(s.slices[0].table, s.first_commit_ts) for s in again]
         return super().run(spec, plan, tables)
 
 
@@ -97,12 +101,19 @@ class Ferry:
             self.runner,
             lambda: time.time_ns() // 1_000_000,
             stretch_bytes=stretch_bytes,
+            resnapshots=self.resnapshots,
         )
         self.layout = StorageLayout(self.root)
         self.sights: list[Sight] = []
         self.faults: list[RowferryError] = []
         self.schema_changes = 0
         self.first_watermark = 0
+        self.lows: dict[str, int] = {}  # of the first snapshots
+
+    def resnapshots(self) -> tuple[Resnapshot, ...]:
+        """Return what was asked for, as the owner of a changefeed sees it."""
+        feed = self.store.feed(NAME)
+        return feed.resnapshots if feed else ()
 
     def step(self) -> StepResult | None:
         """Do one step; None: it failed in a way that a supervisor repeats.
@@ -121,7 +132,10 @@ class Ferry:
             time.sleep(0.02)
             return None
         self.schema_changes += step.schema_changes
-        self.first_watermark = self.first_watermark or step.watermark
+        if not self.first_watermark and step.watermark:
+            self.first_watermark = step.watermark
+            ranges = self.store.state(NAME).ranges
+            self.lows = {r.table: r.init_snapshot_ts for r in ranges if r.init_snapshot_ts}
         self._look()
         return step
 
@@ -157,18 +171,26 @@ class Ferry:
     def windows(self) -> list[SnapshotWindow]:
         """Return when each table's snapshot was taken."""
         return [
-            SnapshotWindow(TableId(r.database, r.table), r.init_snapshot_ts, self.first_watermark)
+            SnapshotWindow(TableId(r.database, r.table), self.lows[r.table], self.first_watermark)
             for r in self.store.state(NAME).ranges
-            if r.init_snapshot_ts
+            if r.table in self.lows
+        ]
+
+    def reread_windows(self) -> list[SnapshotWindow]:
+        """Return when parts of tables were read again: up to the next watermark."""
+        marks = [s.checkpoint_ts for s in self.sights]
+        return [
+            SnapshotWindow(table, low, min(m for m in marks if m > low))
+            for table, low in self.runner.rereads
         ]
 
     def commit_ts(self) -> dict[int, int]:
         """Return the commit-ts that each transaction got, by token, as the journal's rows tell.
 
-        The journal's own snapshot does not tell: its rows have the snapshot's.
+        The journal's own snapshots do not tell: their rows have the snapshots'.
         """
         found: dict[int, int] = {}
-        lows = {w.low for w in self.windows()}
+        lows = {w.low for w in self.windows()} | {low for _, low in self.runner.rereads}
         for rows in storage_changes(self.root, self.codec):
             if isinstance(rows, Rows) and rows.table.id.table == JOURNAL:
                 for token, stamp in zip(

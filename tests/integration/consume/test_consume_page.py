@@ -20,16 +20,16 @@ DIGITS = re.compile(r"\d{10,}|\[\d\]@\d+")
 
 
 def test_a_reader_can_follow_the_page(
-    mysql_server: MySql,
-    mariadb_server: MariaDb,
+    own_mysql: MySql,
+    own_mariadb: MariaDb,
     kafka_broker: Kafka,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for server in (mysql_server, mariadb_server):
+    for server in (own_mysql, own_mariadb):
         server.execute("DROP DATABASE IF EXISTS shop")
-    mysql_server.script(
+    own_mysql.script(
         "CREATE DATABASE shop",
         "CREATE TABLE shop.orders (id INT PRIMARY KEY, item VARCHAR(20))",
         "INSERT INTO shop.orders VALUES (1, 'tea')",
@@ -37,15 +37,15 @@ def test_a_reader_can_follow_the_page(
     config = tmp_path / "feed.toml"
     config.write_text('[filter]\nrules = ["shop.*"]\n')
     shell = [words for b in all_blocks("sh") if b.page == PAGE for words in commands(b)]
-    real = {BROKER: kafka_broker.bootstrap, "$PWD": str(tmp_path), COPY: mariadb_server.uri}
+    real = {BROKER: kafka_broker.bootstrap, "$PWD": str(tmp_path), COPY: own_mariadb.uri}
     shell = [[_replaced(word, real) for word in words] for words in shell]
     feeds = [
-        Changefeed(tmp_path, f"page-{n}", mysql_server.uri, words[2], config)
+        Changefeed(tmp_path, f"page-{n}", own_mysql.uri, words[2], config)
         for n, words in enumerate((shell[0], shell[2]))
     ]
     for feed in feeds:
         feed.catch_up()
-    mysql_server.execute("UPDATE shop.orders SET item = 'milk' WHERE id = 1")
+    own_mysql.execute("UPDATE shop.orders SET item = 'milk' WHERE id = 1")
     for feed in feeds:
         feed.catch_up()
         feed.close()
@@ -55,9 +55,9 @@ def test_a_reader_can_follow_the_page(
         assert found.code == 0, found.err
         said.append(found)
         if "--apply" in typed:
-            rows = mariadb_server.execute("SELECT id, item FROM shop.orders")
+            rows = own_mariadb.execute("SELECT id, item FROM shop.orders")
             assert rows == [("1", "milk")]
-            mariadb_server.execute("DROP DATABASE shop")
+            own_mariadb.execute("DROP DATABASE shop")
 
     text = (ROOT / "docs" / PAGE).read_text()
     (shown,) = (b.text for b in all_blocks("text") if b.page == PAGE)

@@ -26,7 +26,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.servers import Server
 from rowferry.testing.storage import storage_changes
 
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 
 
 class Database(Protocol):

@@ -32,7 +32,7 @@ from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire.range_cdc_pb2 import RequestHeader
 from rowferry.wire.subscribe_pb2_grpc import SubscriptionsStub
 
-WITHIN_S = 240.0
+WITHIN_S = 600.0
 PACE = FleetPace(lease_s=60.0, renew_s=0.2, every_s=0.05, sample_every_s=0.0, others_come_s=0.1)
 NAME = "my_app." + "x" * 248
 EXISTS, MISSING = grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND

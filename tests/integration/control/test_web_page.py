@@ -1,6 +1,6 @@
 """The web page in a real browser, on a real server whose meta database this test fills.
 
-With ROWFERRY_SCREENSHOTS=docs/images the pictures of docs/web.md are made anew.
+With ROWFERRY_SCREENSHOTS=FOLDER pictures of what each role sees are kept there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,17 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from web_kit import PATIENCE_MS, SECRET, SERVERS, Fleet, filled, started_browser
 
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.plan import Plan, Stretch
+from rowferry.change.quarantine import DivertedRow, PlanQuarantine
+from rowferry.change.sampled_change import SampledChange
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.actor import Role
-from rowferry.control.operator.operations import Operations, Wanted
+from rowferry.control.operator.operations import Operations
+from rowferry.control.store.contract import FeedNews, LogLine, Sample, TableCount
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable
 from rowferry.face.about import About
@@ -29,6 +38,8 @@ from rowferry.face.credentials import KnownLogins, Token, token_digest
 from rowferry.face.gate import Gate
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.serving import Serving, serve
+from rowferry.flow.capture.binlog.position import LogPosition
+from rowferry.mysql.session import Flavour
 from rowferry.refstore.cluster import LocalCluster
 
 PICTURES = os.environ.get("ROWFERRY_SCREENSHOTS", "")
@@ -60,6 +71,7 @@ class Desk:
 
     def __init__(self, browser: Browser, operations: Operations, held: ExitStack) -> None:
         self._browser, self.operations, self._held = browser, operations, held
+        self.changes: dict[str, tuple[SampledChange, ...]] = {}  # the last ones of each changefeed
         self.trouble: list[str] = []  # what browsers complained of, and requests to elsewhere
         self.serving = self.served()
 
@@ -104,7 +116,9 @@ def desk(browser: Browser, template: Path, tmp_path: Path) -> Iterator[Desk]:
         held.callback(store.close)
         fleet = Fleet(store, time.time() + 3600)  # its servers stay alive
         assert fleet.store is store
-        desk = Desk(browser, Operations(store), held)
+        changes: dict[str, tuple[SampledChange, ...]] = {}
+        desk = Desk(browser, Operations(store, here=changes.get), held)
+        desk.changes = changes
         yield desk
         assert desk.trouble == []
 
@@ -176,7 +190,7 @@ def test_buttons_change_what_is_stored(desk: Desk) -> None:
     page.goto(f"{desk.serving.url}/#/changefeed/audit-hooks")
     page.get_by_role("button", name="Resume audit-hooks").click()
     desk.is_soon("audit-hooks", FeedState.NORMAL)
-    expect(page.locator(".title .badge")).to_have_text("normal")
+    expect(page.locator(".title .badge")).to_contain_text("normal")
 
     page.goto(f"{desk.serving.url}/#/changefeed/year-end-copy")
     page.get_by_role("button", name="Remove…").click()
@@ -192,17 +206,44 @@ def test_buttons_change_what_is_stored(desk: Desk) -> None:
     expect(page.locator("tr.feed")).to_have_count(6)
 
 
+def test_parked_rows_are_marked_listed_and_dropped(desk: Desk) -> None:
+    store, name = desk.operations.store, "audit-hooks"  # it is paused: nobody has it
+    claim = store.claim(name, Holder.here(), time.time(), 60)
+    number = store.state(name).micro_batch + 1
+    plan = Plan(number, 1, 0, Stretch((), (), store.position(name)), quarantine=PlanQuarantine())
+    store.record(claim, plan, ())
+    table = TableId("crm", "customers")
+    rows = [DivertedRow(table, 1, 1, None, key, 0, 1 << 60, "s" * 64, b"x") for key in "78"]
+    store.park(claim, plan, rows)
+    store.publish(claim, plan)
+    store.release(claim)
+    page = desk.open()
+    expect(row(page, name)).to_contain_text("2 rows in quarantine")
+    page.goto(f"{desk.serving.url}/#/changefeed/{name}")
+    card = page.get_by_role("region", name="Quarantine", exact=True)
+    expect(card.locator("tbody tr")).to_have_count(2)
+    expect(card.get_by_role("button", name="Send all again")).to_be_enabled()
+    card.get_by_role("button", name=f"Drop row {number}-0").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drop").click()
+    expect(card.locator("tbody tr")).to_have_count(1)
+    assert [one.key for one in store.parked(name)] == ["8"]
+
+
 def test_one_changefeed_in_detail(desk: Desk) -> None:
     page = desk.open("changefeed/customers-lake")
     expect(page.locator(".chart")).to_have_count(4)
     bars = page.locator(".bars li")
     assert bars.count() == 5
     assert bars.nth(0).inner_text().split("\n")[0] == "crm.customers"
+    whole = page.get_by_role("region", name="Snapshot")
+    assert "1 of 5 tables done" in whole.inner_text()
+    assert "50%: 204 of 404 parts" in whole.inner_text()
+    assert page.locator("main .badge").nth(0).inner_text().split() == ["normal", "snapshot"]
     assert bars.nth(0).get_by_role("progressbar").get_attribute("aria-valuenow") == "35"
-    ranges = page.get_by_role("region", name="Table, Range, Stage, Position, Owner")
+    ranges = page.get_by_role("region", name="Table, Range, Stage, Position", exact=True)
     assert ranges.locator("tbody tr").count() == 10
     assert ranges.locator("tbody tr").nth(0).locator("td").all_inner_texts() == [
-        *("crm.customers", "31", "snapshot", "7480000301", SERVERS[1]),
+        *("crm.customers", "31", "snapshot", "7480000301"),
     ]
     assert "sink.csv.include-commit-ts" in page.locator(".settings").inner_text()
     assert "created" in page.locator(".history").inner_text()
@@ -238,6 +279,130 @@ def test_one_changefeed_in_detail(desk: Desk) -> None:
     expect(page.locator(".answer .wrong")).to_contain_text("RF-1006")
 
 
+def test_where_a_changefeed_is_its_tables_its_day_and_its_log(desk: Desk) -> None:
+    name, store, now = "orders-search", desk.operations.store, time.time()
+    feed = store.feed(name)
+    assert feed is not None and feed.lease is not None
+    claim = store.claim(name, replace(feed.lease.holder, address=SERVERS[0]), now, 3600.0)
+    place = LogPosition(Flavour.MYSQL, "uuid-1", "binlog.000012", 4711, "uuid-1:1-77")
+    change = SchemaChange(
+        feed.watermark + 1, DdlKind.ADD_COLUMN, "ALTER TABLE o ADD c int", TableId("shop", "o")
+    )
+    position = {"log": place.to_json()}
+    stretch = Stretch((), (change,), position, (), (), feed.watermark + 2)
+    plan = Plan(feed.micro_batch + 1, feed.spec_version, 0, stretch)
+    store.record(claim, plan, ())
+    store.publish(claim, plan)
+    (table, *_) = desk.operations.see(name).tables
+    counts = (TableCount(table, 1234, 5678, feed.watermark),)
+    store.write_news({claim: FeedNews(counts, kept_until=now + 7200)})
+    store.add_log_lines({name: [LogLine(now, "warning", SERVERS[0], "the sink is slow")]})
+    for hours in range(1, 24):
+        store.write_samples({name: Sample(now - 3600 * hours, 900, 0, 10, 20, 1, 0.1)})
+    page = desk.open(f"changefeed/{name}")
+    where = page.get_by_role("region", name="Position in the source's log")
+    expect(where).to_contain_text("binlog.000012")
+    for words in ("4711", "uuid-1:1-77", "kept for 1 h 5"):
+        expect(where).to_contain_text(words)
+    tables = page.get_by_role("region", name="Table, Stage, Rows, Bytes, Lag, Last change")
+    expect(tables.locator("tbody tr").nth(0)).to_contain_text("1.23 k")
+    assert page.locator(".chips").count() == 0  # names are not repeated
+    expect(page.get_by_role("region", name="Schema changes")).to_contain_text("ADD c int")
+    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text("the sink is slow")
+    day = page.get_by_role("region", name="Last 24 hours")
+    expect(day.locator(".chart")).to_have_count(2)
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if PICTURES:
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                page.screenshot(path=f"{PICTURES}/detail-{width}-{scheme}.png", full_page=True)
+
+
+def test_the_last_changes_as_each_role_sees_them(desk: Desk) -> None:
+    name, store = "orders-search", desk.operations.store
+    feed = store.feed(name)
+    assert feed is not None
+    stamp, table = feed.watermark, TableId("shop", "orders")
+    image = {"id": "7", "state": "open", "note": None, "text": "<b>x</b>"}
+    desk.changes[name] = (
+        SampledChange(table, "update", stamp, {"id": "7"}, image, {**image, "state": "paid"}),
+        SampledChange(table, "snapshot", stamp - 5, {"id": "8"}, None, image),
+    )
+    spec = feed.spec
+    store.update_spec(name, replace(spec, config={**spec.config, "sample-changes": True}))
+    page = logged_in(desk, Role.OPERATOR, f"changefeed/{name}")
+    last = page.get_by_role("region", name="Last changes")
+    expect(last.locator("tbody tr")).to_have_count(2)
+    newest = last.locator("tbody tr").nth(0)
+    for words in ("shop.orders", "update", "id 7", "state open", "state paid", "<b>x</b>"):
+        expect(newest).to_contain_text(words)
+    expect(newest).to_contain_text("note NULL")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if PICTURES:
+            page.screenshot(path=f"{PICTURES}/sample-{width}.png", full_page=True)
+    page = logged_in(desk, Role.VIEWER, f"changefeed/{name}")
+    last = page.get_by_role("region", name="Last changes")
+    expect(last.locator("tbody tr").nth(0)).to_contain_text("id ***")
+    assert "paid" not in page.content()
+    page = desk.open("changefeed/inventory-topic")
+    last = page.get_by_role("region", name="Last changes")
+    expect(last).to_contain_text(
+        f"only the server that runs inventory-topic knows them: ask {SERVERS[1]}"
+    )
+
+
+def test_a_table_is_read_again(desk: Desk) -> None:
+    """A row's button asks with range and expression; the bar follows, and Cancel ends it."""
+    name, store = "orders-search", desk.operations.store
+    feed = store.feed(name)
+    assert feed is not None and feed.lease is not None
+    claim = store.claim(name, replace(feed.lease.holder, address=SERVERS[0]), time.time(), 3600.0)
+    columns = (Column(1, "id", SqlType("int"), nullable=False), Column(2, "state", SqlType("text")))
+    key = Index(1, "PRIMARY", ("id",), unique=True, primary=True)
+    number = {r.table: r.table_id for r in store.ranges(name)}["orders"]
+    version = TableSchema(TableId("shop", "orders"), number, 1, columns, (key,))
+
+    def reach(*rereads: dict[str, Any]) -> None:
+        before = store.feed(name)
+        assert before is not None
+        stretch = Stretch((), (), {"rereads": list(rereads)}, (), (), before.watermark + 1)
+        plan = Plan(before.micro_batch + 1, before.spec_version, 0, stretch)
+        store.record(claim, plan, (version,))
+        store.publish(claim, plan)
+
+    reach()
+    page = desk.open(f"changefeed/{name}")
+    page.get_by_role("button", name="Read shop.orders again").click()
+    asking = page.locator("#ask")
+    asking.get_by_label("Keys").fill("200..100..50")
+    asking.get_by_role("button", name="Read again").click()
+    expect(asking.locator(".wrong")).to_contain_text("RF-1038")
+    asking.get_by_label("Keys").fill("100..200")
+    asking.get_by_label("Where").fill("state = 'open'")
+    asking.get_by_role("button", name="Read again").click()
+    again = page.get_by_role("region", name="Read again")
+    expect(again).to_contain_text("keys 100..200 · where state = 'open'")
+    (asked,) = desk.operations.resnapshots(name)
+    assert (asked.asked.first, asked.asked.where) == (("100",), "state = 'open'")
+    reach({"id": asked.asked.id, "table_id": number, "name": "x", "done": 40, "total": 160})
+    expect(again.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "25")
+    expect(again).to_contain_text("40 of about 160 rows")
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if PICTURES:
+            page.screenshot(path=f"{PICTURES}/again-{width}.png", full_page=True)
+    again.get_by_role("button", name="Cancel reading shop.orders again").click()
+    asking.get_by_role("button", name="Cancel it").click()
+    expect(again).to_contain_text("cancelled")
+    expect(again.get_by_role("button")).to_have_count(0)
+    assert [one.state for one in desk.operations.resnapshots(name)] == ["cancelled"]
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with LocalCluster(tmp_path_factory.mktemp("web-store"), 1) as cluster:
@@ -253,7 +418,7 @@ def test_the_form_tells_what_would_happen_and_creates(
 ) -> None:
     page = desk.open("new")
     create = page.get_by_role("button", name="Create", exact=True)
-    expect(page.locator("#new-source")).to_be_focused()
+    expect(page.locator("#new-source-scheme")).to_be_focused()
     page.fill("#new-source", source)
     page.fill("#new-sink", "pigeon://loft")
     wrong = page.locator("#new-sink-wrong")
@@ -275,7 +440,7 @@ def test_the_form_tells_what_would_happen_and_creates(
         "shop.items" in found.inner_text()
         and "shop.payments" not in found.locator("li b").all_inner_texts()
     )
-    page.get_by_text("More settings").click()
+    page.get_by_text("As JSON").click()
     page.fill("#new-config", '{"sink": {')
     expect(page.locator("#new-config-wrong")).to_contain_text("not JSON")
     page.fill("#new-config", '{"sink": {"csv": {"include-comit-ts": true}}}')
@@ -330,8 +495,8 @@ def test_keys(desk: Desk) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.keyboard.press("n")
-    expect(page.locator("#new-source")).to_be_focused()
-    page.keyboard.type("mysql://")
+    expect(page.locator("#new-source-scheme")).to_be_focused()
+    page.fill("#new-source", "mysql://")
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")
     assert page.locator("#new-source").input_value() == "mysql://"  # not thrown away by a key
@@ -404,6 +569,7 @@ def test_each_role_sees_what_it_may_do(desk: Desk, role: Role, tmp_path: Path) -
     buttons = {
         "Pause inventory-topic": Role.OPERATOR,
         "Reset…": Role.OPERATOR,
+        "Read stock.orders again": Role.OPERATOR,
         "Tables…": Role.ADMIN,
         "Remove…": Role.ADMIN,
     }
@@ -412,9 +578,9 @@ def test_each_role_sees_what_it_may_do(desk: Desk, role: Role, tmp_path: Path) -
         expect(page.get_by_role("button", name=name)).to_have_count(count)
     for name in ("Change settings", "New changefeed"):
         expect(page.get_by_role("link", name=name)).to_have_count(int(role is Role.ADMIN))
-    if role is Role.VIEWER:
-        page.screenshot(path=Path(PICTURES or tmp_path) / "web-viewer.png", animations="disabled")
-    else:
+    picture = Path(PICTURES or tmp_path) / f"web-{role}.png"
+    page.screenshot(path=picture, animations="disabled")
+    if role is not Role.VIEWER:
         page.get_by_role("button", name="Pause inventory-topic").click()
         desk.is_soon("inventory-topic", FeedState.STOPPED)
         asked = page.locator(".history li", has_text="asked").first
@@ -477,7 +643,7 @@ def test_a_page_that_is_drawn_while_another_is_on_its_way(desk: Desk) -> None:
             button.remove();
         }"""
     )
-    expect(page.locator("#new-source")).to_be_focused()
+    expect(page.locator("#new-source-scheme")).to_be_focused()
 
 
 def test_words_and_numbers(desk: Desk) -> None:
@@ -509,53 +675,3 @@ def test_words_and_numbers(desk: Desk) -> None:
     assert call("api", "written", {"a": "b"}, {"t": str(1 << 60), "u": ""}) == (
         '{"a":"b","t":1152921504606846976}'
     )
-
-
-def _written(desk: Desk, page: Page, source: str) -> None:
-    page.fill("#new-source", source)
-    page.fill("#new-sink", "file:///exports/shop?protocol=csv")
-    page.fill("#new-rules", "shop.*\n!shop.payments")
-    page.fill("#new-name", "shop-files")
-    expect(page.locator(".fine")).to_contain_text("3 tables")
-
-
-def _pointed(desk: Desk, page: Page, source: str) -> None:
-    page.locator(".plot").nth(0).hover()
-
-
-def _changed(desk: Desk, page: Page, source: str) -> None:
-    rules = {"filter": {"rules": ["shop.orders"]}, "sink": {"csv": {"include-commit-ts": True}}}
-    sink = "file:///exports/lake?protocol=csv"
-    desk.operations.create(Wanted(source, sink, "shop-lake", rules))
-    desk.operations.pause("shop-lake")
-    page.goto(f"{desk.serving.url}/#/changefeed/shop-lake/change")
-    page.fill("#change-rules", "shop.orders\nshop.items")
-    expect(page.locator(".fine")).to_contain_text("2 tables")
-
-
-def _asked(desk: Desk, page: Page, source: str) -> None:
-    page.get_by_role("button", name="Reset…").click()
-    page.get_by_label("behind a commit-ts").check()
-    ago = desk.operations.see("sessions-cache").feed.watermark
-    page.get_by_role("textbox", name="Commit-ts").fill(str(ago))
-    expect(page.get_by_role("dialog")).to_contain_text("That is 20")
-
-
-def test_pictures_of_the_page(desk: Desk, source: str, tmp_path: Path) -> None:
-    for name, route, width, scheme, prepare in (
-        ("web-list", "", 1280, "light", None),
-        ("web-phone", "", 390, "dark", None),
-        ("web-changefeed", "changefeed/customers-lake", 1280, "dark", _pointed),
-        ("web-error", "changefeed/audit-hooks", 1280, "light", None),
-        ("web-new", "new", 1280, "light", _written),
-        ("web-change", "", 1280, "dark", _changed),
-        ("web-reset", "changefeed/sessions-cache", 1280, "light", _asked),
-    ):
-        page = desk.open(route, width=width, color_scheme=scheme)
-        expect(page.locator('.page:not([data-key="waiting"])')).to_be_visible()
-        if prepare:
-            prepare(desk, page, source)
-        path = Path(PICTURES or tmp_path) / f"{name}.png"
-        whole = name in ("web-list", "web-changefeed", "web-new", "web-change")
-        page.screenshot(path=path, full_page=whole, animations="disabled")
-        assert path.read_bytes().startswith(b"\x89PNG")

@@ -135,12 +135,13 @@ def bench(browser: Browser, tmp_path: Path) -> Iterator[Bench]:
         assert bench.trouble == []
 
 
-@pytest.mark.timeout(600)
 def test_a_day_at_the_page(bench: Bench) -> None:
     bench.fill_source()
     page = bench.page
     ready = f"serving at {bench.url}"
-    wait_for(lambda: ready in bench.server.said() or not bench.server.alive, "a server", WITHIN_S)
+    wait_for(
+        lambda: ready in bench.server.printed() or not bench.server.alive, "a server", WITHIN_S
+    )
     page.goto(bench.url)
     expect(page.locator("main")).to_contain_text("No changefeed yet")
     bench.picture("empty")
@@ -191,8 +192,7 @@ def _watch_the_snapshot(bench: Bench) -> None:
     assert 0 < seen[0] < seen[1] < 100
     bench.picture("list-snapshot")
     page.locator("a.open").click()
-    expect(page.locator(".bars li")).to_have_count(1)
-    assert page.locator(".bars .what").inner_text() == "shop.orders"
+    expect(page.locator('.bars li[data-key="shop.orders"]')).to_have_count(1)
     bench.picture("detail-snapshot")
     receiver.all()
     expect(page.locator(".bars")).to_have_count(0)
@@ -203,12 +203,10 @@ def _watch_the_snapshot(bench: Bench) -> None:
         expect(chart.locator("path.line")).to_have_attribute("d", re.compile("L"))
         expect(chart.locator("figcaption b")).not_to_have_text("–")
     address = bench.url.removeprefix("http://")
-    ranges = page.get_by_role("region", name="Table, Range, Stage, Position, Owner")
+    ranges = page.get_by_role("region", name="Table, Range, Stage, Position")
     expect(ranges.locator("tbody tr")).to_have_count(RANGES + 1)
     stages = ranges.locator("tbody td:nth-child(3)").all_inner_texts()
     assert set(stages) == {"log"}
-    owners = ranges.locator("tbody td:nth-child(5)").all_inner_texts()
-    assert set(owners) == {address}
     positions = ranges.locator("tbody td:nth-child(4)").all_inner_texts()
     assert {p for p in positions if not p.isdigit()} <= {"–"}  # where nothing was written yet
     assert any(p.isdigit() for p in positions)
@@ -235,7 +233,7 @@ def _refused_and_cured(bench: Bench) -> None:
     page.keyboard.press("Enter")
     receiver.refusing = False
     page.get_by_role("button", name="Resume orders").click()
-    expect(page.locator(".title .badge")).to_have_text("normal")
+    expect(page.locator(".title .badge")).to_contain_text("normal")
     expect(trouble).to_have_count(0)
     wait_for(lambda: set(receiver.rows("items")) == {0, 1, 2}, "what was refused", WITHIN_S)
 
@@ -252,9 +250,11 @@ def _change(bench: Bench) -> None:
     expect(page.locator("#change-rules-wrong")).to_contain_text("RF-1009")
     assert "ann:***@" in page.locator("#change-sink").input_value()
     page.fill("#change-rules", "shop.orders\nshop.items\nshop.customers")
+    stored = page.locator("#change-sink").input_value()
     page.fill("#change-sink", "file:///elsewhere?protocol=csv")
     expect(page.locator("#change-sink-wrong")).to_contain_text("RF-2004")
-    page.fill("#change-sink", page.locator("#change-sink").evaluate("box => box.defaultValue"))
+    page.fill("#change-sink", stored)
+    page.get_by_text("As JSON").click()
     page.fill("#change-config", '{"sink": {"http-config": {"max-batch-rows": 50}}}')
     expect(page.locator(".found")).to_contain_text("3 tables would be captured")
     bench.picture("change")
@@ -293,12 +293,16 @@ def _begin_anew(bench: Bench) -> None:
     expect(page.get_by_role("region", name="History")).to_contain_text("a new snapshot")
     before = len(receiver.rows("items"))
     page.get_by_role("button", name="Resume orders").click()
-    expect(page.locator(".title .badge")).to_have_text("normal")
+    expect(page.locator(".title .badge")).to_contain_text("normal")
     wait_for(lambda: len(receiver.rows("items")) >= before + 3, "a second snapshot", WITHIN_S)
     page.get_by_role("button", name="Reset…").click()
-    expect(dialog).to_contain_text("orders runs")  # so it would have to be paused first
-    page.keyboard.press("Escape")
+    expect(dialog).to_contain_text("It runs: it is paused first")
+    bench.picture("reset-running")
+    before = len(receiver.rows("items"))
+    dialog.get_by_role("button", name="Pause and reset").click()
     expect(dialog).to_be_hidden()
+    expect(page.locator(".title .badge")).to_contain_text("normal")  # and it runs again
+    wait_for(lambda: len(receiver.rows("items")) >= before + 3, "a third snapshot", WITHIN_S)
 
 
 def _add_and_drop(bench: Bench) -> None:
@@ -339,7 +343,7 @@ def _remove(bench: Bench) -> None:
 
 def _scrolled(page: Page) -> None:
     """See that what comes in leaves the operator's place alone."""
-    expect(page.locator(".settings")).to_be_visible()
+    expect(page.locator(".settings").last).to_be_visible()
     page.get_by_role("link", name="Change settings").focus()
     page.evaluate("window.scrollTo(0, 300)")
     checkpoint = page.locator(".facts div", has_text="Checkpoint").locator(".more")

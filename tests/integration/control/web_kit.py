@@ -49,8 +49,8 @@ class Fleet:
         self._samples: dict[int, dict[str, Sample]] = defaultdict(dict)
         me = Holder.here()
         self.holders = [
-            Holder(f"cdc-{place}", 4000 + place, me.realm + "x", 1, f"instance-{place}")
-            for place in (1, 2)
+            Holder(f"cdc-{place}", 4000 + place, me.realm + "x", 1, f"instance-{place}", address)
+            for place, address in enumerate(SERVERS, 1)
         ]
         self.alive()
 
@@ -146,7 +146,16 @@ def filled(store: MetaStore, now: float | None = None) -> Fleet:
     )
     shares = (("crm.customers", 34, 96), ("crm.orders", 96, 96), ("crm.payments", 3, 120))
     shares += (("crm.order_items", 71, 80), ("crm.shipments", 0, 12))
-    fleet.sample("customers-lake", 30_000, 51_000, 310, 6, snapshots=shares)
+    fleet.sample(
+        "customers-lake",
+        30_000,
+        51_000,
+        310,
+        6,
+        snapshots=shares,
+        totals=(1, 5, 204, 404),
+        unit="parts",
+    )
     fleet.add(
         "payments-replica",
         f"mysql://app:{SECRET}@replica.internal:3306/",

@@ -13,7 +13,8 @@ from zlib import crc32
 from rowferry.change.chunk import Rows, SchemaChange, Watermark
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.change.table import TableSchema
+from rowferry.change.resnapshot import Resnapshot
+from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop, StepResult
@@ -25,7 +26,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.servers import Kafka, MySql
 
 NAME = "feed"
-PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by working code
+PATIENCE_S = 600.0  # an upper bound for a machine under load, never reached by working code
 
 
 class Statement(NamedTuple):
@@ -47,6 +48,7 @@ class Runner(InProcessRunner):
 
     def __init__(self) -> None:
         self.segments = 0
+        self.rereads: list[tuple[TableId, int]] = []  # parts that were read again, and their place
         self.before: Callable[[Plan], None] = lambda plan: None
         self.after: Callable[[Plan], None] = lambda plan: None
 
@@ -56,6 +58,8 @@ class Runner(InProcessRunner):
         self.before(plan)
         receipts = super().run(spec, plan, tables)
         self.segments = max(self.segments, len(plan.stretch.segments))
+        again = [s for s in plan.stretch.segments if s.reread]
+        self.rereads += [(s.slices[0].table, s.first_commit_ts) for s in again]
         self.after(plan)
         return receipts
 
@@ -111,7 +115,15 @@ class KafkaFeed:
         self.flow = prepared.flow
         self.codec = prepared.flow.encode
         self._claim = self.store.claim(NAME, Holder.here(), time.time(), 3600)
-        self._loop = Loop(NAME, prepared.flow, self.store, self._claim, self.runner, _now_ms)
+        self._loop = Loop(
+            *(NAME, prepared.flow, self.store, self._claim, self.runner, _now_ms),
+            resnapshots=self.resnapshots,
+        )
+
+    def resnapshots(self) -> tuple[Resnapshot, ...]:
+        """Return what was asked for, as the owner of a changefeed sees it."""
+        feed = self.store.feed(NAME)
+        return feed.resnapshots if feed else ()
 
     def stop(self) -> None:
         """Let connections go; nothing that was not published is remembered."""

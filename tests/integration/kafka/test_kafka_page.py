@@ -24,12 +24,11 @@ def content(server: MySql | MariaDb) -> dict[str, list[tuple[str | bytes | None,
     return {t: server.execute(f"SELECT * FROM shop.{t} ORDER BY 1") for t in TABLES}
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", range(3), ids=["canal-json", "open-protocol", "avro"])
 def test_what_a_reader_applies_equals_the_source(
     place: int,
-    mysql_server: MySql,
-    mariadb_server: MariaDb,
+    own_mysql: MySql,
+    own_mariadb: MariaDb,
     kafka_broker: Kafka,
     schema_registry: SchemaRegistryServer,
     tmp_path: Path,
@@ -41,8 +40,8 @@ def test_what_a_reader_applies_equals_the_source(
         "DECIMAL(10,2), at DATETIME(3))",
         "CREATE TABLE shop.notes (a INT, b VARCHAR(10), t TEXT, PRIMARY KEY (a, b))",
     )
-    mariadb_server.script(*tables)
-    mysql_server.script(
+    own_mariadb.script(*tables)
+    own_mysql.script(
         *tables,
         *(
             f"INSERT INTO shop.orders VALUES ({i}, 'item {i}', {i}.25, '2026-01-01 10:00:{i % 60}')"
@@ -53,8 +52,8 @@ def test_what_a_reader_applies_equals_the_source(
     for name, block in zip(("feed.toml", "avro.toml"), blocks("toml"), strict=True):
         (tmp_path / name).write_text(block.text)
     told = {
-        "mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/": mysql_server.uri,
-        "mysql://copy:$COPY_PASSWORD@127.0.0.1:3307/": mariadb_server.uri,
+        "mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/": own_mysql.uri,
+        "mysql://copy:$COPY_PASSWORD@127.0.0.1:3307/": own_mariadb.uri,
         "127.0.0.1:9092": kafka_broker.bootstrap,
         "http://127.0.0.1:8081": schema_registry.url,
     }
@@ -70,14 +69,14 @@ def test_what_a_reader_applies_equals_the_source(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=1200,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-2000:]
         return done.stdout
 
     assert re.search(r"^done: 43 rows", follow(run), re.MULTILINE)
-    mysql_server.script(
+    own_mysql.script(
         "UPDATE shop.orders SET price = price + 1, item = 'dearer' WHERE id < 20",
         "DELETE FROM shop.orders WHERE id BETWEEN 5 AND 9",
         "UPDATE shop.notes SET b = 'moved' WHERE a = 3",
@@ -87,4 +86,4 @@ def test_what_a_reader_applies_equals_the_source(
     follow(run)
     said = follow(consume)
     assert re.search(r" 0 violations", said)
-    assert content(mariadb_server) == content(mysql_server)
+    assert content(own_mariadb) == content(own_mysql)

@@ -12,10 +12,14 @@ import pytest
 from kafka_feed_kit import NAME, KafkaFeed, Scene
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
+from rowferry.change.plan import Plan
+from rowferry.change.resnapshot import Resnapshot, ResnapshotOutcome
 from rowferry.change.table import TableId
+from rowferry.control.feed import under_way
 from rowferry.downstream.consume.arrival import Where
 from rowferry.errors import SinkUnavailable
-from rowferry.flow.capture.binlog.frame import scanner
+from rowferry.flow.capture.binlog.frame import segment_cutter
+from rowferry.flow.capture.binlog.snapshot import rereads
 from rowferry.testing.feed import FeedFacts, WatchedFeed
 from rowferry.testing.mysql_history import (
     JOURNAL,
@@ -49,7 +53,11 @@ Message = tuple[int, int, Change, list[bytes]]  # partition, offset, change, eac
 def test_every_promise(
     scene: Scene, protocol: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanner, "SEGMENT_BYTES", 20_000)
+    """Among the faults every table with a key is read again, in parts, beside the stream."""
+    monkeypatch.setattr(segment_cutter, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(rereads, "_LEAST_ROWS", 40)
+    for name in ("_LEAST_PART_BYTES", "_FIRST_PART_BYTES", "_MOST_PART_BYTES"):
+        monkeypatch.setattr(under_way, name, 1)
     server, database = scene.server, scene.database
     server.execute(f"DROP DATABASE {database}")
     make_tables(server, database, 100)
@@ -60,41 +68,63 @@ def test_every_promise(
     writers = MySqlWriters(server, schemas, prepare=lambda cursor, dice: time.sleep(0.02))
     dice = random.Random(seed)
     first_mark = 0
+    windows: list[SnapshotWindow] = []
 
     def stumble(plan: object) -> None:
         if dice.random() < 0.2:
             raise SinkUnavailable("the answer was lost")
 
-    feed.runner.after = stumble
+    def linger(plan: Plan) -> None:
+        """Let writers go on between a part's planning and its reading."""
+        if any(s.reread for s in plan.stretch.segments):
+            time.sleep(0.15)
+
+    feed.runner.before, feed.runner.after = linger, stumble
     writers.start(2, seed)
     try:
-        while len(writers.acknowledged) < 150 or not feed.faults:
+        while (
+            len(writers.acknowledged) < 150
+            or not feed.faults
+            or any(one.is_open for one in feed.resnapshots())
+        ):
             step = feed.step()
-            first_mark = first_mark or (step.watermark if step else 0)
+            if not first_mark and step is not None and step.watermark:
+                first_mark = step.watermark
+                windows = [
+                    SnapshotWindow(TableId(r.database, r.table), r.init_snapshot_ts, first_mark)
+                    for r in feed.store.state(NAME).ranges
+                    if r.init_snapshot_ts
+                ]
+                for number, table in enumerate(t for t, s in schemas.items() if s.handle_index):
+                    feed.store.ask_resnapshot(NAME, Resnapshot(str(number), table))
             if dice.random() < 0.05:
                 feed.run()
     finally:
         writers.stop()
     feed.catch_up()
     messages = list(read(feed, scene))
-    commit_ts = {
+    assert {r.outcome for r in feed.resnapshots()} == {ResnapshotOutcome.DONE}
+    marks = sorted(
+        {change.commit_ts for *_, change, _ in messages if isinstance(change, Watermark)}
+    )
+    again = [
+        SnapshotWindow(table, low, next(m for m in marks if m > low))
+        for table, low in feed.runner.rereads
+    ]
+    assert len({w.low for w in again}) > 3
+    lows = {w.low for w in (*windows, *again)}
+    dated = {
         token: stamp
         for *_, change, _ in messages
         if isinstance(change, Rows) and change.table.id.table == JOURNAL
         for token, stamp in zip(
             change.after.field("token").to_pylist(), change.commit_ts.tolist(), strict=True
         )
+        if stamp not in lows
     }
-    windows = [
-        SnapshotWindow(TableId(r.database, r.table), r.init_snapshot_ts, first_mark)
-        for r in feed.store.state(NAME).ranges
-        if r.init_snapshot_ts
-    ]
-    lows = {w.low for w in windows}
-    dated = {token: stamp for token, stamp in commit_ts.items() if stamp not in lows}
     history = make_history(first_rows, schemas, settled(writers), dated)
     assert broken_order(history) == []
-    oracle = DeliveryOracle(history, FACTS, windows)
+    oracle = DeliveryOracle(history, FACTS, windows, rereads=again)
     assert judge(oracle, messages) == []
     rebuilt = rebuild_changes(change for *_, change, _ in messages)
     source = {name: read_rows(server, schema) for name, schema in schemas.items()}

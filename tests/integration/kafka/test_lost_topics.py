@@ -8,7 +8,7 @@ from kafka_feed_kit import KafkaFeed, Scene
 from rowferry.control.lifecycle import Verb
 from rowferry.control.operator.operations import Operations
 from rowferry.errors import TargetLost, Verdict
-from rowferry.flow.sink.kafka import sink
+from rowferry.flow.sink.queue import topic_sink
 
 CANAL = "protocol=canal-json&enable-tidb-extension=true&write-timeout=300ms"
 OWN_TOPICS = "[sink]\ndispatchers = [{matcher = ['*.*'], topic = 'x_{schema}_{table}'}]\n"
@@ -56,7 +56,7 @@ def test_a_topic_that_is_made_again(scene: Scene, monkeypatch: pytest.MonkeyPatc
     feed.catch_up()
     scene.broker.delete_topic(feed.topic)
     scene.broker.create_topic(feed.topic, 3)
-    monkeypatch.setattr(sink, "_LOOK_S", 0.0)
+    monkeypatch.setattr(topic_sink, "_LOOK_S", 0.0)
     again = f"topic {feed.topic} was deleted and made again"
     with pytest.raises(TargetLost, match=again):
         feed.catch_up()

@@ -15,7 +15,7 @@ from kafka_feed_kit import KafkaFeed, Scene, scene_of
 
 from rowferry.downstream.consume.consumer import ConsumeOutcome, ConsumeRequest, consume
 from rowferry.errors import SinkUnavailable, Verdict
-from rowferry.flow.capture.binlog.frame import scanner
+from rowferry.flow.capture.binlog.frame import segment_cutter
 from rowferry.flow.sink.kafka.sender import Sender
 from rowferry.testing.registry_stub import registry_stub
 from rowferry.testing.servers import Kafka, MySql
@@ -34,7 +34,7 @@ def judged(feed: KafkaFeed, folder: Path) -> ConsumeOutcome:
 def test_a_broker_dies_in_the_middle_of_a_micro_batch(
     mysql_server: MySql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanner, "SEGMENT_BYTES", 3_000)
+    monkeypatch.setattr(segment_cutter, "SEGMENT_BYTES", 3_000)
     with (
         Kafka.start(tmp_path / "broker") as broker,
         scene_of(mysql_server, broker, tmp_path, "broker_dies") as scene,

@@ -13,7 +13,7 @@ from kafka_feed_kit import Mark, Scene, Statement
 from rowferry.change.chunk import Op
 from rowferry.downstream.consume.arrival import ArrivedRow
 from rowferry.errors import TopicRefused
-from rowferry.flow.capture.binlog.frame import scanner
+from rowferry.flow.capture.binlog.frame import segment_cutter
 from rowferry.testing.servers import SchemaRegistryServer
 
 PARTITIONS = 3
@@ -49,6 +49,14 @@ EVERYWHERE = tuple(range(PARTITIONS))
 KINDS = {
     "canal": Kind("protocol=canal-json", dates=False, ddl=(0,)),
     "canal_more": Kind("protocol=canal-json&enable-tidb-extension=true", ddl=(0,), marks=True),
+    "canal_packets": Kind("protocol=canal", dates=False, ddl=(0,)),
+    "debezium": Kind("protocol=debezium", dates=False, ddl=EVERYWHERE),
+    "debezium_more": Kind(
+        "protocol=debezium&enable-tidb-extension=true&debezium-disable-schema=true",
+        ddl=EVERYWHERE,
+        marks=True,
+    ),
+    "simple": Kind("protocol=simple", ddl=EVERYWHERE, marks=True),
     "open": Kind("protocol=open-protocol", ddl=EVERYWHERE, marks=True),
     "avro": Kind("protocol=avro", whole_updates=False, dates=False, alone=True),
     "avro_more": Kind(
@@ -118,7 +126,7 @@ def partition(database: str, table: str, row: Expected) -> int:
 def test_every_rule(
     scene: Scene, name: str, schema_registry: SchemaRegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanner, "SEGMENT_BYTES", 4_000)  # order must hold across segments
+    monkeypatch.setattr(segment_cutter, "SEGMENT_BYTES", 4_000)  # order must hold across segments
     kind, database = KINDS[name], scene.database
     for table in RULES:
         scene.sql(

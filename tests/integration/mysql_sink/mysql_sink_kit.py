@@ -13,6 +13,7 @@ from zlib import crc32
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableSchema
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop, StepResult
@@ -25,7 +26,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.servers import Relay, Server
 
 NAME = "feed"
-PATIENCE_S = 120.0  # an upper bound for a machine under load, never reached by working code
+PATIENCE_S = 600.0  # an upper bound for a machine under load, never reached by working code
 
 
 class Runner(InProcessRunner):
@@ -96,7 +97,15 @@ class MySqlFeed:
             self.store.update_spec(self.name, prepared.spec)
         self.flow = prepared.flow
         self._claim = self.store.claim(self.name, Holder.here(), time.time(), 3600)
-        self._loop = Loop(self.name, prepared.flow, self.store, self._claim, self.runner, _now_ms)
+        self._loop = Loop(
+            *(self.name, prepared.flow, self.store, self._claim, self.runner, _now_ms),
+            resnapshots=self.resnapshots,
+        )
+
+    def resnapshots(self) -> tuple[Resnapshot, ...]:
+        """Return what was asked for, as the owner of a changefeed sees it."""
+        feed = self.store.feed(self.name)
+        return feed.resnapshots if feed else ()
 
     @property
     def loop(self) -> Loop:

@@ -17,6 +17,7 @@ from page_examples import all_blocks, commands
 from rowferry.change.plan import Plan
 from rowferry.change.table import TableId
 from rowferry.control.feed.loop import StepResult
+from rowferry.control.fleet import measures
 from rowferry.control.operator.operations import Operations
 from rowferry.control.operator.prepare import check_rules
 from rowferry.control.operator.table_rules import with_rules
@@ -193,6 +194,63 @@ def test_two_clusters_converge(clusters: Clusters, seed: int) -> None:
         one.catch_up()
 
 
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_conflicts_and_ignored_rows_are_counted(clusters: Clusters, way: str) -> None:
+    """By what each kind of server answers, one row at a time and several in a statement."""
+    clusters.both(f"CREATE TABLE acc (id INT PRIMARY KEY, v TEXT, {HIDDEN}) {MARKED}")
+    clusters.prepare("acc")
+    scene: OneWay = getattr(clusters, way)
+    opposite = clusters.back if way == "there" else clusters.there
+    number, other_number = ("1", "2") if way == "there" else ("2", "1")
+    feed = scene.feed("", ON.replace("{index}", number))
+    measured(feed)
+    scene.sql("INSERT INTO acc (id, v) VALUES (1, 'a'), (2, 'a'), (3, 'a'), (4, 'a'), (5, 'a')")
+    settle(feed)
+    assert read_measures(feed) == {}  # they met nobody
+    ahead = f"SET timestamp = {scene.target.execute(f'SELECT {NOW}')[0][0]} + 60"
+    scene.at_target(ahead, "UPDATE acc SET v = 'theirs' WHERE id IN (2, 3)")
+    scene.sql("UPDATE acc SET v = 'ours' WHERE id IN (1, 2, 4)")
+    settle(feed)
+    assert read_measures(feed) == {"won": 2, "lost": 1}
+    scene.sql("UPDATE acc SET v = 'ours' WHERE id = 3")
+    settle(feed)
+    assert read_measures(feed) == {"won": 2, "lost": 2}
+    scene.sql("UPDATE acc SET _tidb_softdelete_time = NOW(6) WHERE id = 5")
+    settle(feed)
+    assert read_measures(feed) == {"won": 3, "lost": 2}
+    scene.sql("DELETE FROM acc WHERE id = 5")
+    settle(feed)
+    assert read_measures(feed) == {"won": 3, "lost": 2, "hard-delete": 1}
+    # A snapshot of the other cluster has rows that it did not write: only its own two go back.
+    reverse = opposite.feed("", ON.replace("{index}", other_number))
+    measured(reverse)
+    settle(reverse)
+    assert read_measures(reverse) == {"won": 2, "foreign": 3}
+
+
+def measured(feed: MySqlFeed) -> None:
+    """Let the metrics of this process count what a feed does from now on."""
+    whole = feed.step
+
+    def step() -> StepResult | None:
+        done = whole()
+        if done is not None:
+            measures.note_counts(feed.name, done.counts)
+        return done
+
+    feed.step = step  # type: ignore[method-assign]
+
+
+def read_measures(feed: MySqlFeed) -> dict[str, int]:
+    """Return the conflicts and the dropped rows of a feed, as a scraper reads them."""
+    families = [f for m in (measures.CONFLICTS, measures.DROPPED) for f in m.collect()]
+    return {
+        next(v for k, v in s.labels.items() if k != "changefeed"): int(s.value)
+        for s in (sample for family in families for sample in family.samples)
+        if s.labels.get("changefeed") == feed.name and s.name.endswith("_total") and s.value
+    }
+
+
 def test_what_creation_refuses(clusters: Clusters) -> None:
     clusters.both(f"CREATE TABLE acc (id INT PRIMARY KEY, v TEXT, {HIDDEN}) {MARKED}")
 
@@ -285,6 +343,7 @@ def test_soft_delete_in_a_plain_copy(scene: Scene) -> None:
     scene.sql("INSERT INTO t (id, v) VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     feed = scene.feed(config="soft-delete-tables = ['*.t']\n")
     feed.catch_up()
+    measured(feed)
 
     def copied() -> list[int]:
         feed.catch_up()
@@ -297,6 +356,7 @@ def test_soft_delete_in_a_plain_copy(scene: Scene) -> None:
     assert copied() == [1, 3]
     scene.sql("UPDATE t SET id = 4 WHERE id = 3", "DELETE FROM t WHERE id = 1")
     assert copied() == [1, 4]  # a DELETE only purges
+    assert read_measures(feed) == {"hard-delete": 2, "deleted-row": 1}
 
 
 def test_both_ways_without_the_mode(clusters: Clusters) -> None:

@@ -7,17 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from page_examples import all_blocks, commands
 from rowferry.testing.servers import MariaDb, MySql
 
 PAGE = "mysql-sink.md"
 
 
-@pytest.mark.timeout(600)
-def test_a_reader_gets_a_copy(mysql_server: MySql, mariadb_server: MariaDb, tmp_path: Path) -> None:
-    mysql_server.script(
+def test_a_reader_gets_a_copy(own_mysql: MySql, own_mariadb: MariaDb, tmp_path: Path) -> None:
+    own_mysql.script(
         "DROP DATABASE IF EXISTS shop",
         "CREATE DATABASE shop CHARACTER SET utf8mb4",
         "CREATE TABLE shop.orders (id INT PRIMARY KEY, item VARCHAR(20) NOT NULL, "
@@ -30,14 +27,14 @@ def test_a_reader_gets_a_copy(mysql_server: MySql, mariadb_server: MariaDb, tmp_
         "INSERT INTO shop.notes VALUES (1, 'x', 'naïve 🚢'), (2, 'y', NULL), (3, 'z', '')",
         "DELETE FROM shop.orders WHERE id = 7",
     )
-    mariadb_server.script("DROP DATABASE IF EXISTS shop_copy", "DROP DATABASE IF EXISTS tidb_cdc")
+    own_mariadb.script("DROP DATABASE IF EXISTS shop_copy", "DROP DATABASE IF EXISTS tidb_cdc")
     first, second = [b for b in all_blocks("toml") if b.page == PAGE]
     (tmp_path / "copy.toml").write_text(first.text + second.text.replace("[sink.mysql-config]", ""))
     (block,) = [b for b in all_blocks("sh") if b.page == PAGE]
     (words,) = commands(block)
     for written, real in (
-        ("mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/", mysql_server.uri),
-        ("mysql://copy:$COPY_PASSWORD@127.0.0.1:3307/", mariadb_server.uri),
+        ("mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/", own_mysql.uri),
+        ("mysql://copy:$COPY_PASSWORD@127.0.0.1:3307/", own_mariadb.uri),
     ):
         words = [w.replace(written, real) for w in words]
     done = subprocess.run(
@@ -47,12 +44,12 @@ def test_a_reader_gets_a_copy(mysql_server: MySql, mariadb_server: MariaDb, tmp_
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stdout
     for table, count in (("orders", 39), ("notes", 3)):
-        here = mysql_server.execute(f"SELECT * FROM shop.{table} ORDER BY 1")
-        assert mariadb_server.execute(f"SELECT * FROM shop_copy.{table} ORDER BY 1") == here
+        here = own_mysql.execute(f"SELECT * FROM shop.{table} ORDER BY 1")
+        assert own_mariadb.execute(f"SELECT * FROM shop_copy.{table} ORDER BY 1") == here
         assert len(here) == count
-    assert len(mariadb_server.execute("SELECT * FROM tidb_cdc.rowferry_fence")) == 1
+    assert len(own_mariadb.execute("SELECT * FROM tidb_cdc.rowferry_fence")) == 1

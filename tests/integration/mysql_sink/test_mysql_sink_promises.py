@@ -11,7 +11,7 @@ import pytest
 from mysql_sink_kit import Scene, scene_of
 
 from rowferry.errors import SinkUnavailable
-from rowferry.flow.capture.binlog.frame import scanner
+from rowferry.flow.capture.binlog.frame import segment_cutter
 from rowferry.flow.sink.mysql import apply
 from rowferry.testing.mysql_history import JOURNAL, SHAPES, MySqlWriters, make_tables, settled
 from rowferry.testing.servers import MariaDb, MySql, Relay
@@ -68,7 +68,7 @@ def shuffle_unique_keys(scene: Scene, dice: random.Random, count: int) -> None:
 def test_equal_tables_whatever_fails(
     flaky: Scene, query: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scanner, "SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr(segment_cutter, "SEGMENT_BYTES", 20_000)
     monkeypatch.setattr(apply, "_WINDOW_BYTES", 4_000)
     scene, dice, relay = flaky, random.Random(seed), flaky.relay
     assert relay is not None

@@ -28,7 +28,7 @@ from rowferry.testing.servers import MariaDb
 NAME = "wholetransactions"
 TABLES = (TableId(NAME, "a"), TableId(NAME, "b"))
 TURNS, LARGE = 12, 6
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 
 
 class AllAtOnce(InProcessRunner):

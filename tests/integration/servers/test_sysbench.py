@@ -43,17 +43,3 @@ def test_rows_are_equal_everywhere(mysql_server: MySql, mariadb_server: MariaDb)
         (name,) = sysbench_table(server, tables=1, rows=50, database="sb_equal")
         found.append(server.execute(f"SELECT * FROM {name} ORDER BY id"))
     assert found[0] == found[1]
-
-
-def test_rows_can_stay_out_of_the_log(source_server: Server) -> None:
-    name = "gtid_executed" if isinstance(source_server, MySql) else "gtid_binlog_pos"
-
-    def written() -> int:
-        ((found,),) = source_server.execute(f"SELECT @@GLOBAL.{name}")
-        return int(re.findall(r"\d+", str(found))[-1])
-
-    source_server.execute("CREATE DATABASE sb_quiet")
-    before = written()
-    sysbench_table(source_server, tables=2, rows=10, database="sb_quiet", logged=False)
-    # CREATE DATABASE IF NOT EXISTS and two CREATE TABLE are there; the rows are not.
-    assert written() == before + 3

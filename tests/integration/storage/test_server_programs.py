@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rowferry.errors import SourceUnavailable
+from rowferry.testing.servers.packages import Fetched
 from rowferry.testing.servers.programs import (
-    Fetched,
     GoProgram,
     NodeProgram,
     PythonPackages,

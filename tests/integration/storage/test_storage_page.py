@@ -9,15 +9,12 @@ import sys
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
-
 from page_examples import all_blocks, commands
 from rowferry.testing.servers import Minio, MySql
 
 WRITTEN = "mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/"
 
 
-@pytest.mark.timeout(300)
 def test_a_reader_can_follow_the_page(
     mysql_server: MySql, s3_server: Minio, tmp_path: Path
 ) -> None:
@@ -46,7 +43,7 @@ def test_a_reader_can_follow_the_page(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=200,
+            timeout=1200,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-2000:]

@@ -55,13 +55,13 @@ def test_the_rules_are_those_of_the_page() -> None:
 
 
 def test_a_reader_can_follow_the_page(
-    mysql_server: MySql,
+    own_mysql: MySql,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(table_face, "opened_job", job_here)
-    with scene_of(mysql_server, tmp_path, "shop") as scene:
+    with scene_of(own_mysql, tmp_path, "shop") as scene:
         scene.sql(
             "CREATE TABLE orders (id INT PRIMARY KEY, item VARCHAR(20))",
             "INSERT INTO orders VALUES (1, 'tea'), (2, 'salt')",

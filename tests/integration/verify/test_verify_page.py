@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from feed_kit import scene_of
 from run_kit import call
+from test_lake_feed import LakeFeed
 
 from page_examples import ROOT, all_blocks, commands
 from rowferry.face.cli import verify as command
@@ -35,8 +36,8 @@ def one_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def test_a_reader_can_follow_the_page(
-    mysql_server: MySql,
-    mariadb_server: MariaDb,
+    own_mysql: MySql,
+    own_mariadb: MariaDb,
     one_spark: None,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -47,24 +48,31 @@ def test_a_reader_can_follow_the_page(
         "INSERT INTO shop.items VALUES (1, 'x'), (2, 'y')",
         "CREATE TABLE shop.orders (id INT PRIMARY KEY, item VARCHAR(20))",
     )
-    with scene_of(mysql_server, tmp_path, "shop") as scene:
-        mysql_server.script(*shop)
+    with scene_of(own_mysql, tmp_path, "shop") as scene:
+        own_mysql.script(*shop)
         scene.sql("INSERT INTO orders VALUES (1, 'milk'), (2, 'tea'), (3, 'milk'), (4, 'tea')")
-        mariadb_server.script("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", *shop)
-        mariadb_server.execute(
+        own_mariadb.script("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop", *shop)
+        own_mariadb.execute(
             "INSERT INTO shop.orders VALUES (1, 'milk'), (2, 'coffee'), (9, 'milk')"
         )
         feed = scene.feed()
         feed.catch_up()
+        (tmp_path / "lake").mkdir()
+        lake = LakeFeed(own_mysql, tmp_path / "lake", ["shop.*"])
+        scene._open.append(lake)
+        lake.catch_up()
         real = {
-            "mysql://root:$PASSWORD@127.0.0.1:3306/": mysql_server.uri,
-            "mariadb://root:$COPY_PASSWORD@127.0.0.1:3307/": mariadb_server.uri.replace(
+            "mysql://root:$PASSWORD@127.0.0.1:3306/": own_mysql.uri,
+            "mariadb://root:$COPY_PASSWORD@127.0.0.1:3307/": own_mariadb.uri.replace(
                 "mysql:", "mariadb:"
             ),
             "file://$PWD/changes": f"file://{feed.root}",
+            "delta+file://$PWD/lake": lake._sink_uri(),
         }
         shell = [words for b in all_blocks("sh") if b.page == PAGE for words in commands(b)]
-        first, repaired, online, _ = ([real.get(w, w) for w in words[1:]] for words in shell)
+        first, repaired, online, beside_lake, _ = (
+            [real.get(w, w) for w in words[1:]] for words in shell
+        )
 
         # Each row is a key range of its own: tasks get several.
         found = call(tmp_path, capfd, monkeypatch, [*first, "--chunk-rows", "1"])
@@ -76,18 +84,22 @@ def test_a_reader_can_follow_the_page(
         found = call(tmp_path, capfd, monkeypatch, repaired)
         assert found.code == 1, found.err
         statements = (tmp_path / "repair.sql").read_text().split(";\n")
-        mariadb_server.script(*(s for s in statements if s.strip()))
+        own_mariadb.script(*(s for s in statements if s.strip()))
         refused = call(tmp_path, capfd, monkeypatch, repaired)
         assert (refused.code, refused.refusal()[0]) == (2, "RF-1002")
-        rows = [s.execute("SELECT * FROM shop.orders") for s in (mysql_server, mariadb_server)]
+        rows = [s.execute("SELECT * FROM shop.orders") for s in (own_mysql, own_mariadb)]
         assert rows[0] == rows[1]
 
         found = call(tmp_path, capfd, monkeypatch, online)
         told = json.loads(found.out)
         assert (found.code, told["equal"], len(told["tables"])) == (0, True, 2)
 
+        found = call(tmp_path, capfd, monkeypatch, beside_lake)
+        assert found.code == 0, found.out + found.err
+        assert "shop.orders: equal, 4 rows" in found.out
+
         # On one kind of server, its ranges are summed up there; names may differ.
-        mariadb_server.script(
+        own_mariadb.script(
             "DROP DATABASE IF EXISTS shop_copy",
             "CREATE DATABASE shop_copy",
             "CREATE TABLE shop_copy.orders LIKE shop.orders",

@@ -29,7 +29,7 @@ from rowferry.spark.shared import DriverRunner
 from rowferry.testing.harness import wait_for
 from rowferry.testing.servers import MariaDb, Server
 
-WITHIN_S = 120.0
+WITHIN_S = 600.0
 PAGE_A = "mysql://root:$PASSWORD@127.0.0.1:3306/"
 PAGE_B = "mariadb://root:$COPY_PASSWORD@127.0.0.1:3307/"
 PAGE_SERVER = "http://127.0.0.1:8300"

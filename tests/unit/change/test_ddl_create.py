@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rowferry.change.sqltype import FACTS, Kind, SqlType
+from rowferry.change.sqltype import KINDS, Kind, SqlType
 from rowferry.change.table import (
     Column,
     Index,
@@ -20,6 +20,7 @@ from rowferry.change.table import (
 )
 from rowferry.errors import BadStatement
 from rowferry.mysql.ddl.statement import create_sql, parse_create, parse_type
+from rowferry.mysql.type_facts import TYPE_FACTS
 
 
 def column(text: str, options: str = "") -> Column:
@@ -30,7 +31,7 @@ def column(text: str, options: str = "") -> Column:
 # --- types ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(FACTS))
+@pytest.mark.parametrize("name", sorted(TYPE_FACTS))
 def test_every_known_type_has_a_spelling(name: str) -> None:
     text = f"{name}('a','b')" if name in ("enum", "set") else name
     assert parse_type(text).name == name
@@ -507,8 +508,8 @@ _NAMES = st.text(
 
 @st.composite
 def sql_types(draw: st.DrawFn) -> SqlType:
-    name = draw(st.sampled_from(sorted(FACTS)))
-    kind = FACTS[name].kind
+    name = draw(st.sampled_from(sorted(TYPE_FACTS)))
+    kind = KINDS[name]
     facts: dict[str, Any] = {}
     if kind in (Kind.INTEGER, Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL):
         facts["unsigned"] = draw(st.booleans())

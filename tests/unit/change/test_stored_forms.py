@@ -11,6 +11,7 @@ import pytest
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Again, Output, Plan, Segment, Stretch, TableSlice, Topic
 from rowferry.change.position import RangeProgress, Stage
+from rowferry.change.published import PublishedBatch
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import (
     Column,
@@ -106,6 +107,8 @@ EXAMPLES: dict[str, Any] = {
     "topic": Topic("t", 3, 1 << 20, exact=False, last_segment=2),
     "topic-plain": Topic("t", 3, 1 << 20),
     "plan": PLAN,
+    "published-batch": PublishedBatch.of(PLAN),
+    "published-batches": PublishedBatch(9, 3, 0, 0, whole=False),
     "log-position": LOG,
     "key-range": Chunk(("1", "'a'"), None, 5, "p0"),
     "holder": Holder("h", 1, "r", 2, "i"),

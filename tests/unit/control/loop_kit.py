@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, make_rows
+from rowferry.change.dialect import SourceDialect
 from rowferry.change.plan import Receipt, Segment, Stretch, TableSlice
 from rowferry.change.position import RangeProgress
 from rowferry.change.sqltype import SqlType
@@ -20,6 +21,7 @@ from rowferry.control.store.contract import Hold, MetaStore
 from rowferry.flow.assemble import Flow, assemble
 from rowferry.flow.capture.contract import Appetite, PlannerPosition, SnapshotShare, SourceTraits
 from rowferry.flow.decide.contract import Decision
+from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.registry import SOURCES
 from rowferry.spark.job import InProcessRunner
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -79,6 +81,7 @@ class ScriptedSource:
     """A source whose log is the script of its address; positions are places in it."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
+    DIALECT: ClassVar[SourceDialect] = MYSQL_DIALECT
     STAMPED_BY_ROWS: ClassVar[bool] = False
     notices: tuple[str, ...] = ()
     unnumbered: tuple[TableId, ...] = ()
@@ -121,7 +124,7 @@ class ScriptedSource:
                 pa.array(images, table.image),
             )
 
-    def found(self, segment: Segment) -> dict[str, Any] | None:
+    def facts_read(self, segment: Segment) -> dict[str, Any] | None:
         return None
 
     def settle(self, stretch: Stretch, receipts: Sequence[Receipt]) -> dict[str, Any]:

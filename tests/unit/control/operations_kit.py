@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rowferry.change.dialect import SourceDialect
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
+from rowferry.flow.capture.binlog.options import BinlogOptions
 from rowferry.flow.capture.contract import SourceTraits
 from rowferry.flow.decide.contract import Decision
+from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.registry import SOURCES
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -32,7 +34,8 @@ def table(name: str, keyed: bool = True) -> TableSchema:
 class ListedSource:
     """A source whose present tables are `TABLES` of its address; it has no log."""
 
-    TABLES: ClassVar[tuple[OptionTable, ...]] = (BINLOG_OPTIONS,)
+    TABLES: ClassVar[tuple[OptionTable, ...]] = (BinlogOptions.TABLE,)
+    DIALECT: ClassVar[SourceDialect] = MYSQL_DIALECT
     STAMPED_BY_ROWS: ClassVar[bool] = True
     notices: tuple[str, ...] = ()
     unnumbered: tuple[TableId, ...] = ()

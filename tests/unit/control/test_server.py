@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +18,15 @@ from loop_kit import START, forget_scripted_source, register_scripted_source
 from prometheus_client import generate_latest
 from server_kit import QUICK, WITHIN_S, Fleet, FragileStore
 
+from rowferry.change.table import TableId
+from rowferry.control.feed.feed_news import FeedReporter
 from rowferry.control.feed.lease import Claim, Holder
+from rowferry.control.feed.loop import StepResult
 from rowferry.control.feed.supervise import Patience
+from rowferry.control.feed.table_volumes import TableVolume
 from rowferry.control.fleet import measures
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.store.contract import MetaStore
+from rowferry.control.store.contract import FeedNews, MetaStore, TableCount
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowRejected, SinkUnavailable
 from rowferry.flow.sink.storage.sink import StorageSink
@@ -40,6 +46,7 @@ def fleet(tmp_path: Path, new_database: Path) -> Iterator[Fleet]:
     register_scripted_source()
     store = open_store(f"sqlite:///{tmp_path / 'meta.db'}")
     yield Fleet(tmp_path, store)
+    measures.look(())  # counts are this process's: those of the next test begin at none
     store.close()
     forget_scripted_source()
 
@@ -48,24 +55,86 @@ def shown() -> str:
     return generate_latest(measures.REGISTRY).decode()
 
 
-def test_the_operators_verbs_are_followed(fleet: Fleet) -> None:
-    script = fleet.create("one", 1, 2, 3)
+def test_a_look_stores_what_all_changefeeds_tell_at_once(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction for each of many changefeeds would take most of a server's time."""
+    count = TableCount(TableId("db", "t"), 1, 2, 3)
+    writes: list[int] = []
+    write = type(fleet.store).write_news
+
+    def write_news(store: MetaStore, news: Mapping[Claim, FeedNews]) -> None:
+        writes.append(len(news))
+        write(store, news)
+
+    monkeypatch.setattr(type(fleet.store), "write_news", write_news)
     with fleet.member() as member:
-        fleet.until_delivered("one")
+        fleet.create("quiet")
+        fleet.until(lambda: member.changefeeds == ("quiet",), "the changefeed")
+    for name in ("one", "two"):
+        fleet.create(name)
+        claim = fleet.store.claim(name, member.holder, time.time(), 30.0)
+        reporter = FeedReporter(fleet.store, claim)
+        reporter.add(StepResult(published=True, tables={count.table: TableVolume(1, 2, 3)}), 0.0)
+        one: Any = SimpleNamespace(claim=claim, news=reporter.news, stored=reporter.stored)
+        member._running[name] = one
+    writes.clear()
+    for _ in range(2):
+        member._store_news()
+    assert writes == [2, 0]
+    assert all(fleet.store.table_counts(name) == (count,) for name in ("one", "two"))
+
+
+def test_the_operators_verbs_are_followed(fleet: Fleet) -> None:
+    """Its name is its own: figures of a process outlive the tests that made them."""
+    script = fleet.create("followed", 1, 2, 3)
+    with fleet.member() as member:
+        fleet.until_delivered("followed")
         assert [s.address for s in fleet.store.servers()] == ["here:0"]
-        fleet.until(lambda: bool(fleet.store.samples("one")), "a sample")
-        rows = 'rowferry_rows_total{changefeed="one",stage="sent"} 3.0'
+        fleet.until(lambda: bool(fleet.store.samples("followed")), "a sample")
+        rows = 'rowferry_rows_total{changefeed="followed",stage="sent"} 3.0'
         fleet.until(lambda: rows in shown(), "its figures")
-        fleet.store.move("one", Verb.PAUSE)
-        fleet.until_state("one", FeedState.STOPPED)
+        fleet.store.move("followed", Verb.PAUSE)
+        fleet.until_state("followed", FeedState.STOPPED)
         fleet.until(lambda: not member.changefeeds, "an idle member")
-        assert 'changefeed="one"' not in shown()
+        stopped = 'rowferry_changefeed_state{changefeed="followed",state="stopped"} 1.0'
+        fleet.until(lambda: stopped in shown(), "its state")
+        lag = 'rowferry_checkpoint_lag_seconds{changefeed="followed"}'
+        assert lag in shown() and rows in shown()  # nobody runs it, and nothing vanishes
+        assert 'rowferry_resolved_ts{changefeed="followed"}' not in shown()
         script.commit(4)
-        fleet.store.move("one", Verb.RESUME)
-        fleet.until_delivered("one")
-        fleet.store.request_cancel("one")
-        fleet.until(lambda: fleet.store.feed("one") is None, "its removal")
+        fleet.store.move("followed", Verb.RESUME)
+        fleet.until_delivered("followed")
+        fleet.store.request_cancel("followed")
+        fleet.until(lambda: fleet.store.feed("followed") is None, "its removal")
+        fleet.until(lambda: 'changefeed="followed"' not in shown(), "an end of its figures")
     assert fleet.store.servers() == ()
+
+
+def test_what_is_told_of_a_changefeed_is_the_same_from_every_server(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    script = fleet.create("one", 1, 2, 3)
+    with fleet.member():
+        fleet.until_delivered("one")
+        fleet.until(lambda: bool(fleet.store.table_counts("one")), "counts")
+        fleet.until(lambda: bool(fleet.store.log_lines("one")), "log lines")
+        lease = fleet.feed("one").lease
+        assert lease is not None and lease.owner == "here:0"
+    (count,) = fleet.store.table_counts("one")
+    assert count.rows == 3 and count.bytes > 0 and count.last_ts == START + 3
+    lines = fleet.store.log_lines("one")
+    assert {line.server for line in lines} == {"here:0"}
+    words = "\n".join(line.words for line in reversed(lines))
+    assert "claimed with epoch 1" in words and "was released" in words
+    notes = {n.what: n.details for n in fleet.store.history("one")}
+    assert notes["claimed"]["by"] == notes["released"]["by"] == "here:0"
+    assert notes["released"]["why"] == "the server was told to stop"
+    script.commit(4)
+    with fleet.member():
+        fleet.until_delivered("one")
+        fleet.until(lambda: fleet.store.table_counts("one")[0].rows == 4, "a count that goes on")
 
 
 @pytest.mark.parametrize("laned", [False, True])
@@ -77,7 +146,10 @@ def test_what_each_stage_let_through_is_counted(fleet: Fleet, laned: bool) -> No
         fleet.create("one", 1, 2, 3, config=config, **({"sink": sink} if laned else {}))
 
         def counted(what: str, stage: str) -> float:
-            labels = {"changefeed": "one", "stage": stage}
+            labels = {
+                "changefeed": "one",
+                **({"stage": stage} if stage else {"table": "shop.orders"}),
+            }
             return measures.REGISTRY.get_sample_value(f"rowferry_{what}_total", labels) or 0.0
 
         def done() -> bool:
@@ -85,7 +157,14 @@ def test_what_each_stage_let_through_is_counted(fleet: Fleet, laned: bool) -> No
                 [counted(what, stage) for stage in ("captured", "decided", "sent")]
                 for what in ("rows", "bytes")
             )
-            return rows == [3, 1, 1] and size[0] > size[1] > 0 < size[2]
+            posted = {"changefeed": "one", "call": "post"}
+            posts = measures.REGISTRY.get_sample_value("rowferry_sink_calls_total", posted)
+            return (
+                rows == [3, 1, 1]
+                and size[0] > size[1] > 0 < size[2]
+                and bool(posts) == laned
+                and counted("table_rows", "") == 1
+            )
 
         with fleet.member():
             fleet.until(done, "all counts")

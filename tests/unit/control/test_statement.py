@@ -14,7 +14,14 @@ from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import ChangedSettings, Created, Operations, Seen, Wanted
 from rowferry.control.operator.statement import execute
-from rowferry.control.store.contract import FeedRecord, Lease, Sample
+from rowferry.control.store.contract import (
+    FeedRecord,
+    Lease,
+    LogLine,
+    PastSchemaChange,
+    Sample,
+    TableCount,
+)
 from rowferry.errors import BadStatement, NoSuchChangefeed
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -40,7 +47,7 @@ def feed(**changes: Any) -> FeedRecord:
         error="",
         error_code="",
         cancel=False,
-        lease=Lease(Holder("host", 77, "", 0, "i"), 0.0, time.time() + 60),
+        lease=Lease(Holder("host", 77, "", 0, "i"), 0.0, time.time() + 60, "host:77"),
     )
     return replace(made, **changes)
 
@@ -75,7 +82,18 @@ class Recorder(Operations):
         )
         cure = "do so" if self.feed.error else ""
         tables = (TABLE, TableId("a", "u"))
-        return Seen(self.feed, ranges, tables, self.samples, (), None, cure)
+        return Seen(
+            *(self.feed, ranges, tables, self.samples, (), None, cure),
+            log_place={"file": "binlog.000012", "offset": 400},
+            kept_ms=90_000,
+            counts=(TableCount(TABLE, 3, 40, 1_700_000_000_000 << 18),),
+            schema_changes=(
+                PastSchemaChange(1.0, 1_700_000_000_000 << 18, TABLE, "add column", "ALTER …"),
+            ),
+        )
+
+    def log(self, changefeed: str, limit: int = 200) -> tuple[LogLine, ...]:
+        return (LogLine(1_700_000_000.0, "warning", "a:8300", "it is slow"),)
 
     def feeds(self, states: Any = ()) -> tuple[FeedRecord, ...]:
         self.calls.append(("feeds", tuple(states)))
@@ -217,11 +235,20 @@ def test_drop_of_nothing(recorder: Recorder) -> None:
     assert execute(recorder, "DROP CHANGEFEED IF EXISTS x").message.endswith("nothing to drop")
 
 
+BAR = "######.............. 30% (3/10)"
+
+
 def test_show_hides_secrets_and_tells_where_it_stands(recorder: Recorder) -> None:
     recorder.feed = feed(state=FeedState.WARNING, error="gone", error_code="RF-4001")
+    now = time.time()
     recorder.samples = (
-        Sample(10.0, 5, 1, 0, 0, 0, 0.0),
-        Sample(15.0, 5, 1, 5000, 0, 0, 0.0, snapshots=(("a.t", 3, 10),)),
+        Sample(now - 5, 5, 1, 0, 0, 0, 0.0, totals=(0, 1, 1, 10), unit="rows"),
+        Sample(
+            *(now, 5, 1, 5000, 0, 0, 0.0),
+            snapshots=(("a.t", 3, 10),),
+            totals=(0, 1, 3, 10),
+            unit="rows",
+        ),
     )
     listed = execute(recorder, "SHOW CHANGEFEEDS")
     (row,) = (dict(zip(listed.columns, row, strict=True)) for row in listed.rows)
@@ -244,13 +271,16 @@ def test_show_hides_secrets_and_tells_where_it_stands(recorder: Recorder) -> Non
     progress = execute(recorder, "SHOW CHANGEFEED x PROGRESS")
     assert progress.columns == ("table", "range", "stage", "position", "snapshot")
     assert progress.rows == (
-        ("a.t", 5, "log", "log 42", "3/10"),
-        ("a.t", 6, "snapshot", "key ff", "3/10"),
-        ("a.t", 7, "registered", "", "3/10"),
-        ("a.t", 8, "log", "", "3/10"),
+        ("a.t", 5, "log", "log 42", BAR),
+        ("a.t", 6, "snapshot", "key ff", BAR),
+        ("a.t", 7, "registered", "", BAR),
+        ("a.t", 8, "log", "", BAR),
         ("a.u", None, None, None, None),
     )
-    assert progress.message.startswith(f"changefeed x is warning; checkpoint {WATERMARK} (")
+    assert progress.message.startswith(
+        f"changefeed x is warning (snapshot); snapshot {BAR[:24]}, 3 of 10 rows; "
+        f"about 18 s left; checkpoint {WATERMARK} ("
+    )
     assert progress.message.endswith("; 1,000 rows/s; [RF-4001] gone")
 
 
@@ -258,4 +288,23 @@ def test_a_new_changefeed_and_an_old_lease_show_nothing_invented(recorder: Recor
     recorder.feed = feed(watermark=0, lease=Lease(Holder("h", 1, "", 0, "i"), 0.0, 1.0))
     listed = execute(recorder, "SHOW CHANGEFEEDS")
     assert listed.rows[0][:6] == ("x", "normal", None, None, None, None)
-    assert execute(recorder, "SHOW CHANGEFEED x PROGRESS").message == "changefeed x is normal"
+    assert (
+        execute(recorder, "SHOW CHANGEFEED x PROGRESS").message
+        == "changefeed x is normal (waiting)"
+    )
+
+
+def test_what_belongs_to_a_changefeed_is_listed() -> None:
+    recorder = Recorder()
+    details = dict(execute(recorder, "SHOW CHANGEFEED x").rows)
+    assert (details["position.file"], details["position.offset"]) == ("binlog.000012", 400)
+    assert details["log_kept_ms"] == 90_000
+    tables = execute(recorder, "show changefeed x tables")
+    assert tables.columns == ("table", "rows", "bytes", "last_change")
+    assert [row[:3] for row in tables.rows] == [("a.t", 3, 40), ("a.u", 0, 0)]
+    (change,) = execute(recorder, "SHOW CHANGEFEED x SCHEMA CHANGES;").rows
+    assert change[2:] == ("a.t", "add column", "ALTER …")
+    (line,) = execute(recorder, "SHOW CHANGEFEED x LOG").rows
+    assert line[1:] == ("warning", "a:8300", "it is slow")
+    with pytest.raises(BadStatement, match="CHANGES"):
+        execute(recorder, "SHOW CHANGEFEED x SCHEMA")

@@ -8,16 +8,21 @@ import pytest
 
 from rowferry.control.operator.statement_syntax import (
     AddTables,
+    CancelResnapshot,
     CreateChangefeed,
     Drop,
     DropTables,
+    ParkedRows,
     Pause,
     Reset,
+    ResnapshotTable,
     Resume,
     SetOptions,
     ShowChangefeed,
     ShowChangefeeds,
+    ShowResnapshots,
     Statement,
+    TraceRow,
     parse,
 )
 from rowferry.control.operator.statement_tokens import split
@@ -29,6 +34,7 @@ def create(**given: Any) -> CreateChangefeed:
     return CreateChangefeed(**(made | given))
 
 
+VALUES_OF_A_ROW = TraceRow("x", "a.b", (("id", "5"),), values=True)
 ENDS = "FROM 's://' INTO 't://'"
 
 
@@ -56,6 +62,33 @@ ENDS = "FROM 's://' INTO 't://'"
         ("ALTER CHANGEFEED x RESET TO SNAPSHOT", Reset("x", snapshot=True)),
         ("ALTER CHANGEFEED x RESET TO TS 470479394591473664", Reset("x", 470479394591473664)),
         ("ALTER CHANGEFEED x RESET TO POSITION 'b.1:4'", Reset("x", position="b.1:4")),
+        ("ALTER CHANGEFEED x RESNAPSHOT TABLE a.b", ResnapshotTable("x", "a.b")),
+        (
+            "alter changefeed x resnapshot table `a`.b keys '1..2' where 'n = ''one''';",
+            ResnapshotTable("x", "`a`.b", "1..2", "n = 'one'"),
+        ),
+        ("ALTER CHANGEFEED x CANCEL RESNAPSHOT '7'", CancelResnapshot("x", "7")),
+        ("SHOW CHANGEFEED x RESNAPSHOTS", ShowResnapshots("x")),
+        (
+            "TRACE CHANGEFEED x TABLE a.b KEY (id = 5)",
+            TraceRow("x", "a.b", (("id", "5"),)),
+        ),
+        (
+            "trace changefeed x table `a`.b key (a = 'it''s', b = -7) since 465500000000000000 "
+            "until '2026-01-01' limit 3 with log, values",
+            TraceRow(
+                *("x", "`a`.b", (("a", "it's"), ("b", "-7"))),
+                *("465500000000000000", "2026-01-01", 3, True, True),
+            ),
+        ),
+        ("TRACE CHANGEFEED x TABLE a.b KEY (id = 5) WITH VALUES", VALUES_OF_A_ROW),
+        ("SHOW CHANGEFEED x QUARANTINE", ParkedRows("x")),
+        ("ALTER CHANGEFEED x RETRY QUARANTINE", ParkedRows("x", "retry")),
+        (
+            "ALTER CHANGEFEED x RETRY QUARANTINE TABLE a.b KEY '7,it''s'",
+            ParkedRows("x", "retry", "a.b", "7,it's"),
+        ),
+        ("alter changefeed x drop quarantine table a.b", ParkedRows("x", "drop", "a.b")),
         ("PAUSE CHANGEFEED x", Pause("x")),
         ("RESUME CHANGEFEED x", Resume("x")),
         ("RESUME CHANGEFEED x FROM TS 5", Resume("x", 5)),
@@ -106,7 +139,10 @@ def test_values(written: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "line 1, column 1: expected CREATE, EXPLAIN, ALTER, PAUSE, RESUME, DROP or SHOW"),
+        (
+            "",
+            "line 1, column 1: expected CREATE, EXPLAIN, ALTER, PAUSE, RESUME, DROP, SHOW or TRACE",
+        ),
         ("SELECT 1", "line 1, column 1: .* found 'SELECT'"),
         ("PAUSE\n  CHANGFEED x", "line 2, column 3: expected CHANGEFEED, found 'CHANGFEED'"),
         ("PAUSE CHANGEFEED", "column 17: expected the changefeed's name, found the end"),
@@ -133,7 +169,10 @@ def test_values(written: str, value: Any) -> None:
         ("ALTER CHANGEFEED x RESET TO TS 0", "expected a commit-ts.* found '0'"),
         ("ALTER CHANGEFEED x RESET TO TS -5", "expected a commit-ts"),
         ("ALTER CHANGEFEED x RESET SNAPSHOT", "expected TO, found 'SNAPSHOT'"),
-        ("ALTER CHANGEFEED x RENAME", "expected SET, ADD, DROP or RESET, found 'RENAME'"),
+        (
+            "ALTER CHANGEFEED x RENAME",
+            "expected SET, ADD, DROP, RESET, RESNAPSHOT, CANCEL or RETRY, found 'RENAME'",
+        ),
         ("SHOW TABLES", "expected ALL, CHANGEFEEDS or CHANGEFEED, found 'TABLES'"),
         ("PAUSE CHANGEFEED " + "x" * 500 + " y" * 2, "expected the end"),
     ],

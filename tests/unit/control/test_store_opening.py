@@ -24,6 +24,7 @@ from rowferry.control.store.mysql_kind import MysqlKind
 from rowferry.control.store.sql_store import open_store
 from rowferry.control.store.tables import REVISIONS, VERSION_TABLE, MetaTable
 from rowferry.errors import BadUri, MetaDamaged, MetaUnavailable
+from rowferry.mysql.login import tls_context
 
 MIGRATIONS = Path(connection.__file__).parent / "migrations"
 
@@ -176,14 +177,15 @@ def test_tls_is_asked_for_as_the_url_says() -> None:
     url = "mysql://root@db/meta?ssl-mode="
     modes = {}
     for mode in ("required", "verify-ca", "verify-identity"):
-        tls = MysqlKind(make_url(url + mode), 5.0)._tls()["ssl"]
+        tls = tls_context(MysqlKind(make_url(url + mode), 5.0).login())
+        assert tls is not None
         modes[mode] = (tls.verify_mode is ssl.CERT_REQUIRED, tls.check_hostname)
     assert modes == {
         "required": (False, False),
         "verify-ca": (True, False),
         "verify-identity": (True, True),
     }
-    assert MysqlKind(make_url(url + "disabled"), 5.0)._tls() == {"ssl_disabled": True}
+    assert MysqlKind(make_url(url + "disabled"), 5.0).login().ssl_mode == "disabled"
 
 
 @pytest.mark.parametrize("tables", [1, 5, 10])

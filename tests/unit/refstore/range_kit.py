@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from rowferry.flow.capture.range_log.page import read_page
 from rowferry.refstore import cdc as cdc_half
+from rowferry.refstore.master.timestamps import Clock
 from rowferry.refstore.meta import RangeMeta
-from rowferry.refstore.mutations import OP_DELETE, OP_PUT
 from rowferry.refstore.range import Range, RangeOptions
-from rowferry.refstore.timestamps import Clock
-from rowferry.refstore.writes import Writes
+from rowferry.refstore.rows.mutations import OP_DELETE, OP_PUT
+from rowferry.refstore.rows.writes import Writes
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire
 

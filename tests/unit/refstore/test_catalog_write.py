@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rowferry.errors import StoreUnavailable
-from rowferry.refstore.leaders import Leaders
+from rowferry.refstore.master.leaders import Leaders
 from rowferry.refstore.meta import RangeMeta
 from rowferry.wire import store_pb2 as wire
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rowferry.errors import StoreDamaged
-from rowferry.refstore.kernels import LOG_TAG
-from rowferry.refstore.logfile import RECORD_BYTES, LogFile
-from rowferry.refstore.pairs import Pairs
+from rowferry.refstore.storage.kernels import LOG_TAG
+from rowferry.refstore.storage.logfile import RECORD_BYTES, LogFile
+from rowferry.refstore.storage.pairs import Pairs
 from rowferry.wire import range_cdc_pb2 as cdc
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rowferry.errors import StoreDamaged
-from rowferry.refstore.kernels import LOG_TAG, SNAPSHOT_TAG
-from rowferry.refstore.pairs import EMPTY_RUN, Pairs, Run, as_bytes, read_entries
-from rowferry.refstore.state import StoreState
+from rowferry.refstore.storage.kernels import LOG_TAG, SNAPSHOT_TAG
+from rowferry.refstore.storage.pairs import EMPTY_RUN, Pairs, Run, as_bytes, read_entries
+from rowferry.refstore.storage.state import StoreState
 from rowferry.wire import range_cdc_pb2 as cdc
 
 WRITE, DELETE = cdc.CdcChangeData.WRITE, cdc.CdcChangeData.DELETE

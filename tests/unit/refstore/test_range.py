@@ -12,8 +12,8 @@ from rowferry.errors import StoreDamaged
 from rowferry.refstore import cdc as cdc_half
 from rowferry.refstore.cdc import CdcRefused
 from rowferry.refstore.meta import Fault, RequestRefused
-from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.range import RangeOptions
+from rowferry.refstore.rows.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.split import split
 from rowferry.wire import range_cdc_pb2 as cdc
 from rowferry.wire import store_pb2 as wire

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rowferry.errors import BadInput, StoreDamaged
-from rowferry.refstore.timestamps import Clock, TimestampOracle
-from rowferry.refstore.topology import Topology
+from rowferry.refstore.master.timestamps import Clock, TimestampOracle
+from rowferry.refstore.master.topology import Topology
 
 
 def test_timestamps_grow_with_the_clock_and_without_it(tmp_path: Path) -> None:

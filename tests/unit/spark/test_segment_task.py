@@ -20,6 +20,7 @@ from rowferry.change.plan import (
     Topic,
     Volume,
 )
+from rowferry.change.quarantine import RefusedKey
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.flow.encode.contract import Encoded
@@ -67,6 +68,9 @@ class Recorder:
         self.delivered: list[Packet] = []
         self.sink = self
 
+    def take_counts(self) -> dict[str, int]:
+        return {}
+
     def run_segment(
         self, segment: Segment, outputs: Any, tables: Any, planned_at_ms: int
     ) -> Iterator[Receipt]:
@@ -74,15 +78,18 @@ class Recorder:
         for output in outputs:
             yield Receipt(segment.ordinal, output.slice, 10, 20, 30, output.target)
 
+    def take_refused(self) -> tuple[RefusedKey, ...]:
+        return ()
+
     def pack_segment(
-        self, segment: Segment, outputs: Any, tables: Any, planned_at_ms: int
+        self, segment: Segment, outputs: Any, tables: Any, planned_at_ms: int, quarantine: Any
     ) -> Iterator[Packet | Receipt]:
         for partition in (1, 0):
             values = pa.array([b"%d-%d" % (segment.ordinal, partition)], pa.large_binary())
             yield Packet(segment.ordinal, 1 - partition, TOPIC, partition, Encoded(values))
         yield from self.run_segment(segment, outputs, tables, planned_at_ms)
 
-    def deliver(self, packets: Iterator[Packet]) -> None:
+    def deliver(self, packets: Iterator[Packet], quarantine: Any) -> None:
         self.delivered += packets
 
 
@@ -125,9 +132,13 @@ def test_receipts_come_back_as_columns(flow: Recorder) -> None:
         "slice": 1,
         "rows": 10,
         "bytes": 20,
+        "last_ts": 0,
+        "counts": "null",
+        "sample": "null",
+        "quarantine": "null",
         "source_bytes": 30,
         "note": '{"number": 3}',
-        "found": "null",
+        "source_facts": "null",
         "captured_rows": 0,
         "captured_bytes": 0,
         "decided_rows": 0,

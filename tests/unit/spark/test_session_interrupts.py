@@ -14,7 +14,7 @@ def test_ctrl_c_is_ours_as_soon_as_spark_has_its_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = signal.getsignal(signal.SIGINT)
-    context = object()
+    context = SimpleNamespace(environment={})
 
     def made(conf: object) -> object:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # as Spark puts its own handler in place

@@ -62,6 +62,7 @@ class Noting:
         self.ran = 0
         self.closed = 0
         self.tasks: list[int | None] = []
+        self.plans: list[Plan] = []
         self.error: Exception | None = None
 
     def run(
@@ -72,6 +73,7 @@ class Noting:
         tasks: int | None = None,
     ) -> list[Receipt]:
         self.tasks.append(tasks)
+        self.plans.append(plan)
         if self.error is not None:
             error, self.error = self.error, None
             raise error
@@ -147,3 +149,14 @@ def test_no_changefeed_has_all_slots_and_failed_ones_share_one() -> None:
 )
 def test_a_master_on_this_machine_gets_a_slot_more(given: str, wanted: str) -> None:
     assert with_a_spare(given) == wanted
+
+
+def test_while_spark_starts_segments_are_carried_out_here() -> None:
+    """One after the other, in their order; what is left when it is there goes there."""
+    here, spark = Noting(), Noting()
+    there = iter([False, False, True])
+    runner = EitherRunner(here, lambda: spark, Seats(alone=True), lambda needed: next(there))
+    runner.run(SPEC, plan(*[TINY_BYTES] * 4), {})
+    assert (here.ran, spark.ran, spark.tasks) == (2, 1, [3])
+    assert [s.ordinal for p in here.plans for s in p.stretch.segments] == [0, 1]
+    assert [s.ordinal for p in spark.plans for s in p.stretch.segments] == [2, 3]

@@ -50,4 +50,4 @@ def test_types_are_those_of_the_page(name: str, plain: str, native: str) -> None
 
 def test_every_kind_is_on_the_page() -> None:
     named = {read_type(TokenCursor(name), "utf8mb4")[0].kind for name, _, _ in TYPES}
-    assert named == set(Kind)
+    assert named == set(Kind) - {Kind.NUMERIC}  # no type of the servers that are read

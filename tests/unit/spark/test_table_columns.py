@@ -195,7 +195,23 @@ def test_virtual_columns_are_left_out() -> None:
     more = Column(2, "v", SqlType("int"), generated="virtual")
     of = TableSchema(of.id, 7, 1, (*of.columns, more))
     (found,) = converted(chunk(of, (Op.INSERT, None, (1, 2))))
-    assert list(found) == ["a", "_op", "_commit_ts", "_seq", "_before"]
+    assert list(found) == ["a", "_op", "_commit_ts", "_commit_time", "_seq", "_before"]
+
+
+def test_the_time_of_a_commit_is_that_of_its_ts() -> None:
+    rows = chunk(table(SqlType("int")), (Op.INSERT, None, (1,)))
+    at = datetime(2026, 2, 3, 4, 5, 6, 789_000, UTC)
+    ms = round(at.timestamp() * 1000)
+    stamped = make_rows(
+        rows.table,
+        rows.batch.column("op"),
+        pa.array([(ms << 18) + 5], pa.uint64()),
+        rows.batch.column("seq"),
+        rows.before,
+        rows.after,
+    )
+    (found,) = converted(stamped)
+    assert (found["_commit_ts"], found["_commit_time"]) == ((ms << 18) + 5, at)
 
 
 def test_a_column_with_a_name_of_ours_is_refused() -> None:

@@ -71,7 +71,11 @@ def test_only_the_named_table_is_captured(written: str, name: tuple[str, str]) -
         ({**GOOD, "table": "orders"}, "RF-1002", "'orders' is not database.table"),
         ({**GOOD, "table": "a.b.c"}, "RF-1002", "stands in backquotes"),
         ({**GOOD, "tabel": "x"}, "RF-1001", "unknown option 'tabel'; did you mean 'table'?"),
-        ({**GOOD, "feed-level": "range"}, "RF-1001", "known here: connect-timeout,"),
+        (
+            {**GOOD, "feed-level": "range"},
+            "RF-1001",
+            "known here: clear-password-over, connect-timeout,",
+        ),
         ({**GOOD, "startingPosition": "soon"}, "RF-1002", "snapshot | now"),
         ({**GOOD, "temporal": "utc"}, "RF-1002", "string | native"),
         ({**GOOD, "maxBytesPerTrigger": "0"}, "RF-1002", "maxBytesPerTrigger"),

@@ -24,7 +24,7 @@ from rowferry.errors import (
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.sink.storage.index_file import metadata_content
 from rowferry.flow.sink.storage.schema_file import of_change, of_table
-from rowferry.refstore.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
+from rowferry.refstore.rows.mutations import OP_DELETE, OP_INSERT, OP_UPDATE
 from rowferry.refstore.workload import START_BALANCE, Bank
 from rowferry.spec.build import build_spec
 from rowferry.testing.feed import DeliveredRows, WatchedFeed, Where

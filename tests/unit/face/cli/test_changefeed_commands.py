@@ -47,6 +47,7 @@ PAGE = {
     "bytes_per_s": 2e6,
     "owner": "h:8300",
     "tables": 3,
+    "phase": "log",
     "snapshot": None,
     "snapshots": [],
     "error": None,
@@ -162,12 +163,14 @@ def test_bad_input_ends_with_2_and_asks_nothing(
 
 
 def test_list_in_ticdcs_form_and_as_a_table(run: Run, server: FakeServer) -> None:
-    finished = {**PAGE, "id": "z", "state": "finished", "lag_ms": None}
+    finished = {**PAGE, "id": "z", "state": "finished", "phase": None, "lag_ms": None}
+    part = {"done": 1, "all": 4, "unit": "parts", "tables_done": 0, "tables": 1, "left_ms": None}
+    reading = {**PAGE, "phase": "snapshot", "snapshot": part}
     broken = {**PAGE, "id": "y", "error": {"code": "RF-4001", "message": "gone", "cure": "wait"}}
     server.answers = {
         f"GET {V2}/changefeeds": {"total": 1, "items": [ITEM]},
         f"GET {V2}/changefeeds?state=all": {"total": 0, "items": None},
-        f"GET {OURS}/overview": {"changefeeds": [PAGE, broken, finished]},
+        f"GET {OURS}/overview": {"changefeeds": [reading, broken, finished]},
     }
     summary = {"state": "failed", "tso": 5 << 18, "checkpoint": "t1", "error": ITEM["error"]}
     form = [{"id": "x", "keyspace": "default", "summary": summary}]
@@ -176,16 +179,18 @@ def test_list_in_ticdcs_form_and_as_a_table(run: Run, server: FakeServer) -> Non
     table = run("changefeed", "list", "--output", "table").out.splitlines()
     assert [line.split("\t")[0] for line in table] == ["id", "x", "y"]
     assert table[1].split("\t")[1:] == [
-        *("normal", "1.5 s", "1,234", "3", "h:8300", "mysql://h", "kafka://k:9092/t", "")
+        *("normal", "snapshot 25%", "1.5 s", "1,234", "3", "h:8300"),
+        *("mysql://h", "kafka://k:9092/t", ""),
     ]
     assert table[2].endswith("[RF-4001] gone")
     every = run("changefeed", "list", "--output", "table", "--all").out.splitlines()
-    assert every[3].startswith("z\tfinished\t\t")
+    assert every[3].startswith("z\tfinished\t\t\t")
 
 
 def test_query_in_ticdcs_forms(run: Run, server: FakeServer) -> None:
     server.answers = {
         f"GET {V2}/changefeeds/x": DETAIL,
+        "GET /api/rowferry/changefeeds/x": {"position": {"file": "b.1"}, "owner": "a:8300"},
         f"GET {V2}/changefeeds?state=all": {"total": 1, "items": [ITEM]},
         f"GET {V2}/changefeeds/y": (404, {"error_msg": "[RF-2007] no y", "error_code": "C"}),
     }
@@ -194,7 +199,8 @@ def test_query_in_ticdcs_forms(run: Run, server: FakeServer) -> None:
         list(found)
         == (
             "upstream_id id keyspace sink_uri source_uri config create_time start_ts resolved_ts "
-            "target_ts checkpoint_tso checkpoint_time state creator_version"
+            "target_ts checkpoint_tso checkpoint_time state creator_version position kept_ms owner "
+            "table_counts"
         ).split()
     )
     assert found["checkpoint_tso"] == DETAIL["checkpoint_ts"]
@@ -361,19 +367,23 @@ def test_create_and_resume_can_wait_until_it_has_caught_up(
 ) -> None:
     monkeypatch.setattr("rowferry.face.cli.changefeed._WATCH_EVERY_S", _WATCH_EVERY_S / 1000)
     reading = [{"table": "a.t", "done": 3, "all": 4}]
+    whole = {"done": 3, "all": 4, "unit": "rows", "tables_done": 0, "tables": 1, "left_ms": 7000}
     server.answers = {
         f"POST {OURS}/changefeeds/check": {**CHECKED, "notices": []},
         f"POST {V2}/changefeeds": DETAIL,
         f"POST {V2}/changefeeds/x/resume": {},
         f"GET {OURS}/changefeeds/x": pages(
-            {"lag_ms": None, "snapshots": reading}, {"lag_ms": 60_000}, {"lag_ms": 900}
+            {"lag_ms": None, "phase": "snapshot", "snapshots": reading, "snapshot": whole},
+            {"lag_ms": 60_000},
+            {"lag_ms": 900},
         ),
     }
     ended = run("changefeed", *words, "--wait")
     assert ended.code == 0
     first, *_, last = ended.err.splitlines()
-    assert first == "x  normal  1,234 rows/s  2.0 MB/s  snapshot a.t 75% (3/4)"
-    assert last == "x  normal  1,234 rows/s  2.0 MB/s  catch-up 100% (lag 0.9 s)"
+    bar = "snapshot a.t 75% (3 of about 4 rows, about 7 s left)"
+    assert first == f"x  normal (snapshot)  1,234 rows/s  2.0 MB/s  {bar}"
+    assert last == "x  normal (log)  1,234 rows/s  2.0 MB/s  catch-up 100% (lag 0.9 s)"
     assert len(server.asked) == requests
 
 

@@ -59,7 +59,7 @@ def in_bash(script: str, **settings: str) -> list[str]:
 def test_bash_completes_verbs() -> None:
     first, *replies = in_bash(PRESS_TAB)
     assert first == "complete -o default -F _rowferry_completion rowferry"
-    assert replies == ["resume", "remove", "reset"]
+    assert replies == ["resume", "remove", "reset", "resnapshot"]
 
 
 def test_installed_in_bash_it_is_there_in_the_next_session(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_zsh_is_told_verbs_and_a_script_that_asks_for_them(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = re.findall(r'"(\w+)":"', of_zsh(run, monkeypatch, "rowferry changefeed re"))
-    assert found == ["resume", "remove", "reset"]
+    assert found == ["resume", "remove", "reset", "resnapshot"]
     monkeypatch.setenv("_ROWFERRY_COMPLETE", "source_zsh")
     script = run().out.strip().splitlines()
     assert script[0] == "#compdef rowferry"  # by this line compinit finds the function's file

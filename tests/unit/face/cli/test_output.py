@@ -15,7 +15,10 @@ from rowferry.control.feed.loop import StepResult
 from rowferry.errors import BadOption
 from rowferry.face.cli import output
 from rowferry.face.cli.changefeed_forms import show_list
-from rowferry.face.cli.output import FeedView, Printer, RunView
+from rowferry.face.cli.output import Printer
+from rowferry.face.cli.progress import run_view
+from rowferry.face.cli.progress.feed_view import FeedView
+from rowferry.face.cli.progress.run_view import RunView
 from rowferry.flow.capture.contract import SnapshotShare
 
 
@@ -72,12 +75,22 @@ def test_bars_for_snapshots_and_catching_up() -> None:
             {
                 **seen,
                 "lag_ms": 15_000,
+                "phase": "snapshot",
                 "snapshots": [{"table": "a.t", "done": 1, "all": 4}],
+                "snapshot": {
+                    "done": 1,
+                    "all": 4,
+                    "unit": "parts",
+                    "tables_done": 0,
+                    "tables": 1,
+                    "left_ms": 9000,
+                },
                 "error": {"code": "RF-4001", "message": "[gone]"},
             }
         )
     text = shown(screen)
-    assert "snapshot a.t" in text and "1/4" in text
+    assert "snapshot a.t" in text and "1 of 4 parts, about 9 s left" in text
+    assert "warning (snapshot)" in Text.from_ansi(text).plain
     assert "catch-up" in text and "lag 15.0 s" in text
     assert "[RF-4001] [gone]" in text
     assert [round(share, 2) for _, share, _ in view._bars()] == [0.25, 0.75]
@@ -85,7 +98,7 @@ def test_bars_for_snapshots_and_catching_up() -> None:
 
 def test_bars_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     screen, now = terminal(), 1_700_000_000.0
-    monkeypatch.setattr(output.time, "time", lambda: now)
+    monkeypatch.setattr(run_view.time, "time", lambda: now)
 
     def behind(seconds: float, *shares: SnapshotShare) -> StepResult:
         stamp = round((now - seconds) * 1000) << PHYSICAL_SHIFT
@@ -93,9 +106,9 @@ def test_bars_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with RunView(screen, "feed") as view:
         view.step(behind(80, SnapshotShare(TableId("a", "t"), 1, 4)))
-        assert view._bars() == [("a.t", 0.25)]
+        assert view._bars() == [("snapshot a.t", 0.25, "1 of about 4 rows")]
         view.step(behind(20))
-        assert view._bars() == [("catch-up", 0.75)]
+        assert view._bars() == [("catch-up", 0.75, "")]
     text = Text.from_ansi(shown(screen)).plain
     assert "catch-up" in text and "75%" in text and "lag 20.0 s" in text
     view.step(behind(1))

@@ -29,12 +29,16 @@ def known_series() -> set[str]:
 
 
 def labels() -> dict[str, tuple[str, ...]]:
-    collectors = REGISTRY._collector_to_names
-    return {
-        name: tuple(getattr(c, "_labelnames", ()))
-        for c, names in collectors.items()
-        for name in names
-    }
+    """Return the labels of each metric, under every name that a query may use for it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for collector, names in REGISTRY._collector_to_names.items():
+        if hasattr(collector, "_labelnames"):
+            found |= {name: tuple(collector._labelnames) for name in names}
+            continue
+        for family in collector.describe():
+            mine = tuple(family._labelnames)  # type: ignore[attr-defined]
+            found |= {family.name: mine, f"{family.name}_total": mine}
+    return found
 
 
 def queries() -> list[str]:

@@ -13,7 +13,7 @@ from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.operations import Operations, Seen
-from rowferry.control.store.contract import Hold, Sample
+from rowferry.control.store.contract import Hold, LogLine, Sample
 from rowferry.errors import SinkUnavailable
 from rowferry.face.about import About
 from rowferry.face.rest.overview import Overview, changefeed_item, changefeed_page
@@ -41,13 +41,18 @@ def test_the_overview(client: TestClient, source: str, operations: Operations) -
     create(client, source)
     create(client, source, "two")
     # A little in the future, so that nothing is old when the machine is slow.
-    store, now, me = operations.store, time.time() + 300, Holder.here()
+    store, now, me = operations.store, time.time() + 300, Holder.here("10.0.0.1:8300")
     store.announce(me, "10.0.0.1:8300", now)
     store.claim("one", me, now, 60.0)
     store.move("two", Verb.FAULT, SinkUnavailable("it is away"))
     share = (("shop.orders", 1, 4), ("shop.items", 2, 2))
-    store.write_samples({"one": Sample(now - 5, 700, 0, 10, 1000, 1, 0.5)})
-    store.write_samples({"one": Sample(now, 900, 0, 50, 2000, 4, 1.0, 60_000, share)})
+    before, sums = ((0, 2, 1, 6), (1, 2, 3, 6))
+    store.write_samples(
+        {"one": Sample(now - 5, 700, 0, 10, 1000, 1, 0.5, None, (), before, "parts")}
+    )
+    store.write_samples(
+        {"one": Sample(now, 900, 0, 50, 2000, 4, 1.0, 60_000, share, sums, "parts")}
+    )
     found = client.get(f"{OWN}/overview").json()
     assert found["server"] == {
         "address": "127.0.0.1:8300",
@@ -59,16 +64,34 @@ def test_the_overview(client: TestClient, source: str, operations: Operations) -
     assert server["pid"] == me.pid and abs(server["seen_at"] - now * 1000) < 2
     one, two = found["changefeeds"]
     assert set(one) == {
-        *("id", "state", "source_uri", "sink_uri", "checkpoint_ts", "checkpoint_time", "lag_ms"),
+        *(
+            "id",
+            "state",
+            "phase",
+            "source_uri",
+            "sink_uri",
+            "checkpoint_ts",
+            "checkpoint_time",
+            "lag_ms",
+        ),
         *("rows_per_s", "bytes_per_s", "owner", "tables", "snapshot", "error"),
-        *("lag_series", "rows_series"),
+        *("lag_series", "rows_series", "quarantined"),
     }
     assert one["owner"] == "10.0.0.1:8300" and one["state"] == "normal"
     assert one["lag_ms"] == 900 and one["lag_series"] == [700, 900]
     assert one["rows_series"] == [one["rows_per_s"]]
     assert one["rows_per_s"] == pytest.approx(10, rel=0.01)
     assert one["bytes_per_s"] == pytest.approx(400, rel=0.01)
-    assert one["snapshot"] == {"done": 3, "all": 6}
+    assert one["snapshot"] | {"left_ms": 0} == {
+        "done": 3,
+        "all": 6,
+        "unit": "parts",
+        "tables_done": 1,
+        "tables": 2,
+        "left_ms": 0,
+    }
+    assert one["snapshot"]["left_ms"] == pytest.approx(7500, rel=0.01)
+    assert (one["phase"], two["phase"]) == ("snapshot", "waiting")
     assert two["owner"] is None and two["lag_ms"] is None and two["snapshot"] is None
     assert two["error"]["code"] == "RF-4001" and two["error"]["message"] == "it is away"
     assert two["error"]["cure"] and 0 < two["error"]["at"] < now * 1000
@@ -77,12 +100,42 @@ def test_the_overview(client: TestClient, source: str, operations: Operations) -
     assert set(page) - set(one) == {
         *("samples", "snapshots", "ranges", "captured", "config", "history", "created_at"),
         *("spec_version", "epoch", "target_ts", "retention_ms"),
+        *("position", "kept_ms", "table_counts", "schema_changes", "rereads", "resnapshots"),
     }
     assert [s["micro_batch_ms"] for s in page["samples"]] == [500.0, 250.0]
     assert page["snapshots"][0] == {"table": "shop.orders", "done": 1, "all": 4}
     assert page["config"] == {"filter": {"rules": ["shop.*"]}}
     assert page["retention_ms"] == 60_000 and page["target_ts"] is None and page["epoch"] == 1
     assert page["history"][-1]["what"] == "created"
+
+
+def test_tables_day_and_log_of_a_changefeed(
+    client: TestClient, source: str, operations: Operations
+) -> None:
+    create(client, source)
+    store, now = operations.store, time.time()
+    for minutes in range(30):
+        sample = Sample(now - 60 * minutes, 100 * minutes, 0, 6, 10, 1, 0.5)
+        store.write_samples({"one": sample})
+    samples = client.get(f"{OWN}/changefeeds/one/day").json()["samples"]
+    assert 6 <= len(samples) <= 7 and samples[0]["lag_ms"] == 2900
+    lines = [
+        LogLine(now + i, "warning", "a:8300", f"http://h/?a=1&password=pw{i}") for i in range(3)
+    ]
+    store.add_log_lines({"one": lines})
+    (newest, *_) = client.get(f"{OWN}/changefeeds/one/log").json()["lines"]
+    assert newest == {
+        "at": round((now + 2) * 1000),
+        "level": "warning",
+        "server": "a:8300",
+        "message": "http://h/?a=1&password=***",
+    }
+    assert len(client.get(f"{OWN}/changefeeds/one/log?limit=2").json()["lines"]) == 2
+    assert client.get(f"{OWN}/changefeeds/one/log?limit=501").status_code == 400
+    for what in ("day", "log"):
+        assert client.get(f"{OWN}/changefeeds/nobody/{what}").status_code == 400
+    page = client.get(f"{OWN}/changefeeds/one").json()
+    assert page["position"] == {} and page["kept_ms"] is None and page["schema_changes"] == []
 
 
 def test_the_overview_is_read_once_a_second(
@@ -184,7 +237,7 @@ def test_one_stands_still_for_a_while(
     nothing = {"hold": None, "pending": False, "micro_batch": 0, "lag_ms": None}
     assert client.get(path).json() == nothing
     refused = client.post(path, json={})
-    assert refused.status_code == 400 and "can be held" in refused.json()["error_msg"]
+    assert refused.status_code == 400 and "cannot stand still" in refused.json()["error_msg"]
     place = {"server": "s", "file": "log.1", "offset": 4, "gtid": ""}
     for wrong in ({"seconds": 0}, {"position": "log.1:4"}, {"position": {**place, "offset": 3}}):
         assert client.post(path, json=wrong).status_code == 400, wrong

@@ -84,7 +84,7 @@ def test_a_subscription_is_a_changefeed(
         assert row.cluster_id > 0 and row.table_id > 0
         for wrong, words in (
             (subscription("a b", uri=uri), "a b"),
-            (subscription("x", "pigeon", uri=uri), "http, kafka, mysql, storage"),
+            (subscription("x", "pigeon", uri=uri), "http, kafka, mysql, pulsar, storage"),
             (subscription("x", "kafka", brokers="b:1"), "topic"),
             (subscription("x", uri=uri, source_uri=source, nonsense="1"), "nonsense"),
             (wire.SubscribeCDCRequest(subscriber_name="x"), "table_name"),

@@ -14,7 +14,7 @@ from rowferry.errors import LogLost, SnapshotGone
 from rowferry.flow.capture.range_log import catalog
 from rowferry.flow.capture.range_log.client import Head, KnownRange, Registration, Rerouted
 from rowferry.flow.capture.range_log.page import Page, read_page
-from rowferry.refstore.kv_encode import encode_rows, table_end, table_prefix
+from rowferry.refstore.rows.kv_encode import encode_rows, table_end, table_prefix
 from rowferry.wire import range_cdc_pb2 as pb
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rowferry.change.sqltype import FACTS, SqlType
+from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import BadInput, CorruptLog
 from rowferry.flow.capture.range_log.kv import RowDecoder
-from rowferry.refstore.kv_encode import encode_rows
+from rowferry.mysql.type_facts import TYPE_FACTS
+from rowferry.refstore.rows.kv_encode import encode_rows
 
 PREFIX = "748000000000000001" + "5f72"
 ROW_1 = PREFIX + "8000000000000001"
@@ -21,7 +22,7 @@ TYPES = [
     SqlType(name, scale=3)
     if name in ("datetime", "timestamp", "time", "vector")
     else SqlType(name, length=20, scale=3, elements=("a", "b"))
-    for name in FACTS
+    for name in TYPE_FACTS
 ]
 VALUES = {
     "decimal": "-12345.678",
@@ -213,7 +214,7 @@ def test_json_cannot_be_in_a_key() -> None:
 
 def _row() -> tuple[TableSchema, bytes, bytes]:
     """One row with all types, some of them in its key."""
-    names = list(FACTS)
+    names = list(TYPE_FACTS)
     in_key = [names.index(n) for n in ("varchar", "varbinary", "decimal", "time", "double", "int")]
     definition = table(*TYPES, key=tuple(f"c{i}" for i in in_key))
     row = {}

@@ -8,7 +8,7 @@ import pytest
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import StoreError
-from rowferry.refstore.kv_encode import encode_keys, encode_rows
+from rowferry.refstore.rows.kv_encode import encode_keys, encode_rows
 
 ID = Column(1, "id", SqlType("int"), False)
 PRIMARY = Index(1, "PRIMARY", ("id",), unique=True, primary=True)

@@ -12,7 +12,7 @@ import pytest
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.flow.capture.range_log.kv import RowDecoder
-from rowferry.refstore.kv_encode import encode_keys, encode_rows, table_end, table_prefix
+from rowferry.refstore.rows.kv_encode import encode_keys, encode_rows, table_end, table_prefix
 
 PREFIX = "748000000000000001" + "5f72"  # table 1
 ROW_1 = PREFIX + "8000000000000001"
@@ -285,13 +285,17 @@ def test_dropped_columns_are_passed_over() -> None:
 COMPILED_LATER = """
 import numpy as np, pyarrow as pa
 from numba.core.registry import CPUDispatcher
-from rowferry.flow.capture.range_log import kv, kv_json, kv_locate, kv_numbers, kv_text, kv_vector
+from rowferry.flow.capture.range_log import kv, kv_locate, kv_numbers, kv_text, kv_vector
 from rowferry.flow.capture.range_log import kv_time
-from rowferry.refstore import kv_encode, kv_encode_kernels
-from rowferry.change.sqltype import FACTS, SqlType
+from rowferry.columnar import json_binary, packed_text
+from rowferry.mysql.type_facts import TYPE_FACTS
+from rowferry.refstore.rows import kv_encode
+from rowferry.refstore.rows import kv_encode_kernels
+from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 
-MODULES = (kv_vector, kv_json, kv_locate, kv_numbers, kv_text, kv_time, kv_encode_kernels)
+MODULES = (kv_vector, json_binary, packed_text, kv_locate, kv_numbers, kv_text, kv_time,
+           kv_encode_kernels)
 
 def compiled():
     found = {}
@@ -306,7 +310,7 @@ kv_encode.warm()
 before = compiled()
 words = {"date": "2020-01-01", "datetime": "2020-01-01 00:00:00", "time": "00:00:00",
          "timestamp": "2020-01-01 00:00:00", "json": "[1.5]", "vector": "[1.5]", "decimal": "1"}
-columns = tuple(Column(i + 1, n, SqlType(n, elements=("a",))) for i, n in enumerate(FACTS))
+columns = tuple(Column(i + 1, n, SqlType(n, elements=("a",))) for i, n in enumerate(TYPE_FACTS))
 for key in ("int", "varchar", "decimal"):
     index = Index(1, "PRIMARY", (key,), unique=True, primary=True)
     table = TableSchema(TableId("d", "t"), 1, 1, columns, (index,))

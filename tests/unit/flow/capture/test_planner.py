@@ -87,6 +87,8 @@ class Feed:
         for change in stretch.schema_changes:
             if change.kind is DdlKind.TRUNCATE_TABLE:
                 self.tables[change.table] = {}
+            elif change.kind is DdlKind.DROP_TABLE:
+                self.tables.pop(change.table, None)
             elif change.kind is DdlKind.RENAME_TABLE:
                 assert change.previous
                 self.tables[change.table] = self.tables.pop(change.previous, {})
@@ -511,3 +513,86 @@ def test_a_beginning_that_cannot_be_reached(store: FakeRanges) -> None:
     store.compact(2)
     with pytest.raises(LogLost, match="begin with a snapshot"):
         Feed(store, start).step()
+
+
+def told_since(feed: Feed, count: int, mark: int) -> list[tuple[DdlKind, str]]:
+    changes = [c for s in feed.stretches[count:] for c in s.schema_changes]
+    assert [c.commit_ts for c in changes] == sorted(c.commit_ts for c in changes)
+    assert all(c.commit_ts > mark for c in changes)
+    return [(c.kind, c.table.table) for c in changes]
+
+
+@pytest.mark.parametrize("altered", [False, True])
+def test_a_table_left_out_for_a_while_comes_back_without_what_is_gone(
+    store: FakeRanges, altered: bool
+) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "u"))
+    store.write(11, [{"id": i, "v": "u"} for i in range(5)])
+    feed = Feed(store)
+    feed.planner = feed.open("tu")
+    feed.catch_up()
+    feed.check(10, 11)
+    feed.planner = feed.open("t")
+    feed.catch_up()
+    store.write(11, [{"id": 9, "v": "new"}], delete=[1, 2])
+    if altered:
+        store.ddl(DdlKind.ADD_COLUMN, simple_table(11, "u", extra=("w",)))
+    feed.catch_up()
+    feed.planner = feed.open("t")  # what is remembered survives a restart
+    feed.catch_up()
+    mark = feed.watermark
+    before = len(feed.stretches)
+    feed.planner = feed.open("tu")
+    feed.catch_up()
+    feed.check(10, 11)
+    kinds = (
+        [DdlKind.DROP_TABLE, DdlKind.CREATE_TABLE]
+        if altered
+        else [DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE]
+    )
+    assert told_since(feed, before, mark) == [(kind, "u") for kind in kinds]
+    assert not feed.position["left"]
+
+
+def test_a_name_that_readers_kept_is_cleared_for_another_table(store: FakeRanges) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "u"))
+    store.write(11, [{"id": i, "v": "u"} for i in range(5)])
+    feed = Feed(store)
+    feed.planner = feed.open("tu")
+    feed.catch_up()
+    feed.planner = feed.open("t")
+    feed.catch_up()
+    store.drop(11)  # not told: the filter does not keep it
+    feed.catch_up()
+    assert feed.tables[TableId("db", "u")]
+    mark = feed.watermark
+    before = len(feed.stretches)
+    feed.planner = feed.open("tu")
+    feed.catch_up()
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(12, "u"))
+    store.write(12, [{"id": 77, "v": "another"}])
+    feed.catch_up()
+    assert told_since(feed, before, mark) == [
+        (DdlKind.DROP_TABLE, "u"),
+        (DdlKind.CREATE_TABLE, "u"),
+    ]
+    feed.check(10, 12)
+
+
+def test_a_table_renamed_away_untold_and_back_is_emptied(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.catch_up()
+    feed.planner = feed.open(ignored=(DdlKind.RENAME_TABLE,))
+    away = TableId("db", "t")
+    store.ddl(DdlKind.RENAME_TABLE, simple_table(10, "x"), previous=away)
+    feed.catch_up()
+    store.write(10, [], delete=[3, 4])
+    mark = feed.watermark
+    before = len(feed.stretches)
+    store.ddl(DdlKind.RENAME_TABLE, simple_table(10, "t"), previous=TableId("db", "x"))
+    feed.catch_up()
+    feed.check(10)
+    assert told_since(feed, before, mark)[:2] == [
+        (DdlKind.DROP_TABLE, "t"),
+        (DdlKind.CREATE_TABLE, "t"),
+    ]

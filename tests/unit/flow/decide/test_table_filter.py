@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rowferry.change.dialect import fold
 from rowferry.errors import BadConfigFile, BadFilterRule
-from rowferry.flow.decide.table_filter import TableFilter, fold, is_system_database
+from rowferry.flow.decide.table_filter import TableFilter
+from rowferry.mysql.dialect import MYSQL_DIALECT
 
 
 @pytest.mark.parametrize(
@@ -102,8 +104,9 @@ def test_bad_regular_expression_prints_nothing(capfd: pytest.CaptureFixture[str]
 
 
 def test_system_databases() -> None:
-    assert all(map(is_system_database, ["mysql", "MySQL", "tidb_cdc", "INFORMATION_SCHEMA"]))
-    assert not any(map(is_system_database, ["metric_schema", "shop", "", "mysql2"]))
+    is_system = MYSQL_DIALECT.is_system_database
+    assert all(map(is_system, ["mysql", "MySQL", "tidb_cdc", "INFORMATION_SCHEMA"]))
+    assert not any(map(is_system, ["metric_schema", "shop", "", "mysql2"]))
 
 
 def test_fold_never_changes_the_length() -> None:

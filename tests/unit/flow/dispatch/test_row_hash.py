@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rowferry.change.chunk import Op, Rows, make_rows
-from rowferry.change.sqltype import FACTS, SqlType
+from rowferry.change.sqltype import KINDS, SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import EncodeError
 from rowferry.flow.dispatch import hash_kernels
@@ -60,7 +60,7 @@ def values_of(kind: SqlType) -> tuple[Any, ...]:
     return VALUES.get(kind.name) or (BLOBS if kind.arrow == pa.large_binary() else TEXTS)
 
 
-@pytest.mark.parametrize("name", FACTS)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_type(name: str) -> None:
     table = one_column(kind_of(name))
     rows = inserts(table, *((v,) for v in (*values_of(table.columns[0].type), None)))

@@ -29,10 +29,9 @@ from rowferry.flow.encode import claim_check
 from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.flow.encode.claim_check import FolderStore
 from rowferry.flow.encode.contract import Codec, Encoded
-from rowferry.flow.encode.large_message import LARGE, check_large_messages
+from rowferry.flow.encode.large_message import LargeMessageOptions, check_large_messages
 from rowferry.flow.encode.open_protocol.codec import OpenProtocol
 from rowferry.registry import CODECS
-from rowferry.spec.option import read_options
 
 KAFKA = "kafka://broker/topic?enable-tidb-extension=true"
 SMALL = Topic("few", 1, 700)
@@ -375,7 +374,7 @@ def test_settings_that_a_protocol_cannot_keep(
 ) -> None:
     form = CODECS.load(protocol).TRAITS.large_rows
     with pytest.raises(error, match=words):
-        check_large_messages(read_options(LARGE, settings), protocol, form, extension)
+        check_large_messages(LargeMessageOptions.read(settings), protocol, form, extension)
 
 
 @pytest.mark.parametrize(
@@ -408,7 +407,7 @@ def test_values_that_are_refused(
 
 def test_an_empty_text_is_the_default() -> None:
     keys = ("large-message-handle-option", "large-message-handle-compression")
-    assert read_options(LARGE, dict.fromkeys(keys, "")) == read_options(LARGE, {})
+    assert LargeMessageOptions.read(dict.fromkeys(keys, "")) == LargeMessageOptions.read({})
 
 
 @pytest.mark.parametrize("kind", [CanalJson, OpenProtocol])

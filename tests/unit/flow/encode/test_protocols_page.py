@@ -20,7 +20,7 @@ def page_blocks() -> list[Block]:
 
 def test_the_examples_print_what_the_page_says() -> None:
     *found, _ = page_blocks()
-    assert [b.language for b in found] == ["python", "text"] * 2
+    assert [b.language for b in found] == ["python", "text"] * 3
     names: dict[str, Any] = {}
     for example, wanted in zip(found[::2], found[1::2], strict=True):
         printed = io.StringIO()

@@ -17,7 +17,7 @@ from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable, Verdi
 from rowferry.flow.sink.storage import object_files
 from rowferry.flow.sink.storage.files import DirectoryEntry, each
 from rowferry.flow.sink.storage.object_files import ObjectFiles
-from rowferry.flow.sink.storage.spool import Budget, UploadSpool
+from rowferry.flow.sink.storage.upload_spool import Budget, UploadSpool
 
 
 @pytest.fixture

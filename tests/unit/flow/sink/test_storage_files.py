@@ -3,11 +3,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rowferry.errors import FileConflict, SinkUnavailable, SinkUnwritable
+from rowferry.flow.sink.storage import files as storage_files
 from rowferry.flow.sink.storage import local_files, local_handles
 from rowferry.flow.sink.storage.files import DirectoryEntry, each, each_fenced
 from rowferry.flow.sink.storage.local_files import LocalFiles
@@ -218,6 +220,22 @@ def test_each_works_at_once_and_answers_in_order(files: LocalFiles) -> None:
 
     assert each(files, slowly, range(50)) == [-n for n in range(50)]
     assert each(files, str, []) == []
+
+
+def test_each_inside_of_each_waits_for_no_free_thread(
+    files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All threads that there are may be busy with calls that make calls themselves."""
+    few: list[ThreadPoolExecutor] = []
+    monkeypatch.setattr(storage_files, "_pool", few)
+    monkeypatch.setattr(storage_files, "_MOST_HELPERS", 2)
+    files.parallel = 8
+
+    def inner(number: int) -> int:
+        return sum(each(files, lambda n: n * number, range(4)))
+
+    assert each(files, inner, range(20)) == [6 * n for n in range(20)]
+    few[0].shutdown()
 
 
 def test_each_raises_the_first_error_and_begins_no_more(files: LocalFiles) -> None:

@@ -26,29 +26,39 @@ def cloud(**keys: Any) -> dict[str, Any]:
 
 def test_defaults() -> None:
     found = settings()
-    assert (found.flush_interval_s, found.file_size_bytes) == (5.0, 67108864)
-    assert (found.date_separator, found.partition_separator) == ("day", True)
-    assert (found.index_digits, found.atomicity, found.time_zone.key) == (20, "none", "UTC")
-    assert (found.output_column_id, found.expiration_days) == (False, 0)
+    assert (found.storage.flush_interval.total_seconds(), found.storage.file_size) == (
+        5.0,
+        67108864,
+    )
+    assert (found.layout.date_separator, found.layout.enable_partition_separator) == ("day", True)
+    assert (
+        found.layout.file_index_digit,
+        found.layout.transaction_atomicity,
+        found.layout.time_zone.key,
+    ) == (20, "none", "UTC")
+    assert (found.storage.output_column_id, found.storage.file_expiration_days) == (False, 0)
 
 
 def test_a_uri_parameter_wins_over_the_file() -> None:
     config = {"sink": {"cloud-storage-config": {"flush-interval": "7s"}, "date-separator": "year"}}
-    assert settings(config).flush_interval_s == 7
+    assert settings(config).storage.flush_interval.total_seconds() == 7
     found = settings(config, "flush-interval=1m30s&date-separator=none")
-    assert (found.flush_interval_s, found.date_separator) == (90, "none")
+    assert (found.storage.flush_interval.total_seconds(), found.layout.date_separator) == (
+        90,
+        "none",
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("1ms", 0.1), ("-10s", 0.1), ("1h", 600), ("1m30s", 90), ("250ms", 0.25)]
 )
 def test_flush_interval_is_moved_into_its_bounds(text: str, seconds: float) -> None:
-    assert settings(cloud(flush_interval=text)).flush_interval_s == seconds
+    assert settings(cloud(flush_interval=text)).storage.flush_interval.total_seconds() == seconds
 
 
 @pytest.mark.parametrize(("given", "used"), [(1, 1024), (5000, 5000), (1 << 40, 536870912)])
 def test_file_size_is_moved_into_its_bounds(given: int, used: int) -> None:
-    assert settings(cloud(file_size=given)).file_size_bytes == used
+    assert settings(cloud(file_size=given)).storage.file_size == used
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,7 @@ def test_a_bad_value_is_refused_by_key(config: dict[str, Any]) -> None:
 def test_global_atomicity_is_refused_with_its_reason() -> None:
     with pytest.raises(BadOption, match="MySQL and TiDB sinks only"):
         settings(query="transaction-atomicity=global")
-    assert settings(query="transaction-atomicity=table").atomicity == "table"
+    assert settings(query="transaction-atomicity=table").layout.transaction_atomicity == "table"
 
 
 def test_options_without_effect_are_taken() -> None:
@@ -99,7 +109,7 @@ def test_options_without_effect_are_taken() -> None:
 
 
 def test_expiry_needs_days_in_paths() -> None:
-    assert settings(cloud(file_expiration_days=3)).expiration_days == 3
+    assert settings(cloud(file_expiration_days=3)).storage.file_expiration_days == 3
     with pytest.raises(OptionsConflict, match="date-separator"):
         settings(cloud(file_expiration_days=3), "date-separator=month")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from binlog_event_kit import mapped, row_events
 
-from rowferry.flow.capture.binlog.decode import json_binary
+from rowferry.columnar import json_binary, packed_text
 from rowferry.flow.capture.binlog.decode import kernels_columns as decode_kernels_columns
 from rowferry.flow.capture.binlog.decode import kernels_find as decode_kernels
 from rowferry.flow.capture.binlog.decode import kernels_text as decode_kernels_text
@@ -25,7 +25,7 @@ WARM = (
     decode_kernels_columns,
     json_binary,
 )
-MODULES = (*WARM, decode_kernels_text)
+MODULES = (*WARM, decode_kernels_text, packed_text)
 
 
 def compiled() -> dict[str, set[str]]:

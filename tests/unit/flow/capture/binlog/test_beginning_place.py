@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadOption
-from rowferry.flow.capture.binlog.options import BINLOG_OPTIONS
+from rowferry.flow.capture.binlog.options import BinlogOptions
 from rowferry.flow.capture.binlog.snapshot.begin import Beginning
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -14,7 +14,7 @@ from rowferry.spec.uri import Uri
 def beginning(place: str) -> Beginning:
     source = Uri.parse("mysql://h:3306/", "source").with_parameter("start-position", place)
     spec = ChangefeedSpec("feed", source, Uri.parse("blackhole://", "sink"))
-    return Beginning.of(spec.options(BINLOG_OPTIONS, source), "")
+    return Beginning.of(spec.options(BinlogOptions, source), "")
 
 
 @pytest.mark.parametrize(

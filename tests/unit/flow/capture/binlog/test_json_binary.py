@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rowferry.columnar.addresses import BAD_DIFF, BAD_JSON, JSON_TOO_DEEP
-from rowferry.flow.capture.binlog.decode.json_binary import json_texts
+from rowferry.columnar.json_binary import MYSQL, json_texts
 from rowferry.flow.capture.binlog.decode.json_changes import apply_changes
 from rowferry.testing.slow_binlog import packed
 
@@ -15,7 +15,7 @@ def texts(*documents: bytes | None) -> list[str | None]:
     offsets = np.cumsum([0, *(len(d or b"") for d in documents)], dtype=np.int64)
     present = np.array([d is not None for d in documents])
     raw = np.frombuffer(b"".join(d or b"" for d in documents), np.uint8)
-    data, begins, row, why = json_texts(raw, offsets, present)
+    data, begins, row, why = json_texts(MYSQL, raw, offsets[:-1], np.diff(offsets), present)
     if why:
         raise ValueError(row, why)
     found = [data[a:b].tobytes().decode() for a, b in zip(begins[:-1], begins[1:], strict=True)]

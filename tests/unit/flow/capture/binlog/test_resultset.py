@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rowferry.change.sqltype import FACTS, SqlType
+from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import (
     CorruptLog,
@@ -24,6 +24,7 @@ from rowferry.errors import (
 from rowferry.mysql import resultset_kernels as kernels
 from rowferry.mysql.resultset import ResultSet, row_images
 from rowferry.mysql.session import Login
+from rowferry.mysql.type_facts import TYPE_FACTS
 
 LOGIN = Login("h", 1, "u", "", read_timeout_s=20)
 FULL = 0xFFFFFF
@@ -98,6 +99,9 @@ class FakeConnection:
         assert command == 3
         self.statement = body
         self._thread.start()
+
+    def check_status(self, status: int) -> None:
+        assert status == 2, "as `end` has it"
 
     def _send(self) -> None:
         at = 0
@@ -253,7 +257,7 @@ def test_damaged_rows_never_crash(data: st.DataObject) -> None:
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.none() | st.binary(max_size=12), min_size=1, max_size=5),
-    st.sampled_from(sorted(FACTS)),
+    st.sampled_from(sorted(TYPE_FACTS)),
 )
 def test_any_bytes_are_a_value_or_refused(values: list[bytes | None], name: str) -> None:
     schema = table(SqlType(name, elements=("a",) if name in ("enum", "set") else ()))

@@ -68,7 +68,7 @@ class Log:
         return 0
 
 
-class Book:
+class CapturedTables:
     """Knows one captured table, d.t; notes what it is asked about."""
 
     def __init__(self) -> None:
@@ -97,9 +97,9 @@ def query(sql: str, head: bytes = b"") -> bytes:
     return bytes(8) + b"\1" + bytes(4) + head + b"d\0" + sql.encode()
 
 
-def framed(*events: tuple[int, bytes]) -> Book:
+def framed(*events: tuple[int, bytes]) -> CapturedTables:
     """Frame one transaction of these events to its end; return what the book was asked."""
-    log, book = Log(), Book()
+    log, book = Log(), CapturedTables()
     log.transaction(*events)
     position = LogPosition(Flavour.MYSQL, "", "binlog.000001")
     scanner = Scanner(log, position, book, WHOLE)  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def tagged(number: int, after_ms: int = 0) -> tuple[int, bytes]:
 def delivered(log: Log, low: str = "") -> dict[int, int]:
     """Frame a log, and read what was framed; returns the rows' keys and commit-ts."""
     position = LogPosition(Flavour.MYSQL, "", "binlog.000001")
-    scanner = Scanner(log, position, Book(), WHOLE)  # type: ignore[arg-type]
+    scanner = Scanner(log, position, CapturedTables(), WHOLE)  # type: ignore[arg-type]
     if low:
         scanner.exclude_until(TABLE.table_id, GtidSet.parse(low))
     scanner.advance()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from page_examples import ROOT, all_blocks, table_rows
-from rowferry.change.sqltype import FACTS, SqlType
-from rowferry.flow.encode.avro.options import CODEC, KAFKA, SINK
+from rowferry.change.sqltype import SqlType
+from rowferry.flow.encode.avro.options import SINK, AvroOptions, RegistryOptions
 from rowferry.flow.encode.avro.schema import Modes, avro_type
+from rowferry.mysql.type_facts import TYPE_FACTS
 from rowferry.spec.option import shown
 
 PAGE = (ROOT / "docs" / "avro.md").read_text()
@@ -45,14 +46,16 @@ def test_the_mapping_is_the_codes(row: list[str]) -> None:
 
 def test_the_mapping_knows_every_type() -> None:
     told = {name.split(" ")[0] for row in MAPPING for name in row[0].lower().split(", ")}
-    assert told - {"bool"} == set(FACTS)
+    assert told - {"bool"} == set(TYPE_FACTS)
 
 
 def test_every_option_is_on_the_page() -> None:
     told: dict[str, Any] = {}
     for keys, default, _ in OPTIONS:
         told |= dict.fromkeys(re.findall(r"`([\w-]+)`", keys), default.strip("`"))
-    options = {o.key: o for t in (SINK, KAFKA, CODEC) for o in t.options}
+    options = {
+        o.key: o for t in (SINK, RegistryOptions.TABLE, AvroOptions.TABLE) for o in t.options
+    }
     assert set(told) == set(options) - {"glue-schema-registry-config"}
     for key, default in told.items():
         assert default in (shown(options[key].default) or "none", "the system's"), key

@@ -281,4 +281,5 @@ def test_types_are_those_of_the_page(name: str, native: str, plain: str) -> None
 
 def test_every_kind_is_on_the_page() -> None:
     named = [parse_create(f"CREATE TABLE d.t (c {name})").columns[0] for name, _, _ in TYPES]
-    assert {column.type.kind for column in named} == set(Kind)
+    # No type of MySQL has as many digits as there are: that kind is for other sources.
+    assert {column.type.kind for column in named} == set(Kind) - {Kind.NUMERIC}

@@ -19,7 +19,7 @@ from rowferry.change.plan import Plan, Stretch
 from rowferry.change.table import TableId
 from rowferry.errors import RowRejected, SinkUnavailable, SinkUnwritable, Verdict
 from rowferry.flow.sink.contract import Owner
-from rowferry.flow.sink.http.client import retry_after_s
+from rowferry.flow.sink.web_calls import retry_after_s
 from rowferry.testing.receiver import KEY, HttpReceiver, ReceiverFault, Refusal
 
 LONG_S = 3600

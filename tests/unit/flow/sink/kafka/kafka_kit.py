@@ -41,7 +41,7 @@ class FakeBroker:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(sink, "Topics", lambda settings: self)
-        patch.setattr(sink, "Sender", lambda settings, largest: FakeSender(self))
+        patch.setattr(sink, "Sender", lambda settings, largest, counts: FakeSender(self))
 
     # --- as `Topics` -----------------------------------------------------------------------------
 

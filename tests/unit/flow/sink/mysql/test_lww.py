@@ -14,13 +14,9 @@ from rowferry.errors import TargetUnfit
 from rowferry.flow.sink.mysql.emulation import check_triggers, triggers
 from rowferry.flow.sink.mysql.lww import newest_wins
 from rowferry.flow.sink.mysql.progress_table import ProgressTable
-from rowferry.flow.sink.mysql.session import (
-    DownstreamFacts,
-    DownstreamFlavour,
-    Session,
-    StatementRefused,
-)
+from rowferry.flow.sink.mysql.session import DownstreamFacts, Session, StatementRefused
 from rowferry.mysql.ddl.statement import parse_create
+from rowferry.mysql.flavour import Flavour
 
 A, B = TableId("shop", "a"), TableId("shop", "b")
 
@@ -52,7 +48,7 @@ class Recorder:
         self,
         answers: Sequence[tuple[Any, ...]] = (),
         wide: bool = True,
-        flavour: DownstreamFlavour = DownstreamFlavour.MARIADB,
+        flavour: Flavour = Flavour.MARIADB,
     ) -> None:
         self.facts = DownstreamFacts(flavour, "", 1 << 20)
         self.said: list[tuple[str, tuple[object, ...]]] = []
@@ -120,7 +116,7 @@ def test_progress_is_written_at_once_and_then_sparsely() -> None:
 @pytest.mark.parametrize("for_purge", [True, False])
 def test_tidb_gets_the_progress_where_its_purge_looks(for_purge: bool) -> None:
     table = ProgressTable("feed", "c", 30.0, lambda: 0.0, for_purge)
-    seen = Recorder(flavour=DownstreamFlavour.TIDB)
+    seen = Recorder(flavour=Flavour.TIDB)
     table.resume(table.foresee(stretch((1, B))))
     table.publish(session(seen), plan(table.foresee(stretch((1, A))), 5))
     said = [(sql.split("(")[0].split("WHERE")[0], sql) for sql, _ in seen.said]

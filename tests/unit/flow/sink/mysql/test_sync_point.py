@@ -10,8 +10,9 @@ import pytest
 from rowferry.errors import BadOption, OptionsConflict, SinkUnwritable
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.sink.mysql.ledger import Ledger
-from rowferry.flow.sink.mysql.session import DownstreamFacts, DownstreamFlavour
+from rowferry.flow.sink.mysql.session import DownstreamFacts
 from rowferry.flow.sink.mysql.sync_point import SyncPoints
+from rowferry.mysql.flavour import Flavour
 from rowferry.spec.build import build_spec
 from rowferry.spec.sync_point import SyncPointSettings, read_sync_point
 
@@ -26,9 +27,7 @@ INSERT = (
 class Recording:
     """A session that answers as TiDB does, and keeps what it was sent."""
 
-    def __init__(
-        self, flavour: DownstreamFlavour = DownstreamFlavour.TIDB, last: str | None = None
-    ) -> None:
+    def __init__(self, flavour: Flavour = Flavour.TIDB, last: str | None = None) -> None:
         self.facts = DownstreamFacts(flavour, "8", 1 << 20)
         self.sent: list[Any] = []
         self._last, self._clock = last, 1000
@@ -99,7 +98,7 @@ def test_another_process_goes_on_behind_the_last_one() -> None:
 
 
 def test_only_tidb_tells_timestamps() -> None:
-    for flavour in (DownstreamFlavour.MYSQL, DownstreamFlavour.MARIADB):
+    for flavour in (Flavour.MYSQL, Flavour.MARIADB):
         session: Any = Recording(flavour)
         with pytest.raises(SinkUnwritable, match="not TiDB, which enable-sync-point needs"):
             points([0.0]).check(session)

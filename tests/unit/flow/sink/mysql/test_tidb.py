@@ -13,11 +13,11 @@ from rowferry.errors import SinkUnwritable, TargetUnfit
 from rowferry.flow.assemble import assemble
 from rowferry.flow.sink.mysql import session as sessions
 from rowferry.flow.sink.mysql.lww import newest_wins
-from rowferry.flow.sink.mysql.session import DownstreamFlavour, Session, StatementRefused
+from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.flow.sink.mysql.statements import Around, upserting, upserting_on_tidb
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
+from rowferry.mysql import connection, snapshot_position
 from rowferry.mysql import key_ranges as chunks
-from rowferry.mysql import snapshot_position
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.mysql.session import Flavour
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -35,7 +35,7 @@ MADE = {"sink": {"mysql-config": {"create-tables": True}}}
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster()
-    monkeypatch.setattr(sessions, "GuardedClient", found.connect)
+    monkeypatch.setattr(connection, "GuardedClient", found.connect)
     return found
 
 
@@ -61,7 +61,7 @@ def connected(cluster: Cluster, for_rows: bool = True) -> Session:
 def test_every_session(cluster: Cluster) -> None:
     for for_rows in (False, True):
         found = connected(cluster, for_rows)
-        assert found.facts.flavour is DownstreamFlavour.TIDB  # whatever version it shows
+        assert found.facts.flavour is Flavour.TIDB  # whatever version it shows
         assert found.facts.lock == "FOR UPDATE" and not found.facts.judges_fence
         assert found.ask("SELECT @@tidb_cdc_write_source") == [("1",)]
         assert found.ask("SELECT @@tidb_translate_softdelete_sql") == [("0",)]

@@ -89,6 +89,9 @@ class Connection:
         self.cluster.sent.append(text)
         self._rows = list(self._answered(" ".join(self._opened(text).split())))
 
+    def set_mode(self, mode: str, *more: str) -> None:
+        self.query(", ".join((f"SET sql_mode = '{mode}'", *more)))
+
     def next_result(self) -> None:
         pass
 

@@ -1,4 +1,4 @@
-"""Chunks of tables made alike, encoded together: the same bytes as each by itself."""
+"""Chunks of tables of the same layout, encoded together: the same bytes as each by itself."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def test_the_bytes_are_those_of_each_chunk_by_itself(make: Callable[[], Any]) ->
 def test_neighbours_take_one_call(make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     codec = make()
     calls: list[int] = []
-    real = codec.encode_alike
+    real = codec.encode_same_layout
 
     def counted(whole: Rows, parts: list[Rows], at_ms: int) -> Any:
         calls.append(len(parts))
         return real(whole, parts, at_ms)
 
-    monkeypatch.setattr(codec, "encode_alike", counted)
+    monkeypatch.setattr(codec, "encode_same_layout", counted)
     chunks = parts_of(*((made(f"t{n}"), "iu") for n in range(5)))
     list(encoded_rows(codec, chunks, AT_MS))
     assert calls == [5]

@@ -1,0 +1,254 @@
+"""A Delta table equals the source's, whatever happens on the way; delta-rs judges."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lake_kit import FEED, NOON, PLAIN, TEXT_KEY, TWO_KEYS, Lake, Model, ordered, table
+from rowferry.change.chunk import Op
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import TableSchema
+from rowferry.errors import BadInput, Fenced, SinkOwned, TargetLost, TargetUnfit
+from rowferry.flow.sink.contract import Owner
+from rowferry.moment import watched
+
+
+def equal(lake: Lake, model: Model) -> bool:
+    return ordered(lake.rows(), model.schema.handle_key) == model.expected()
+
+
+@pytest.mark.parametrize("schema", [PLAIN, TEXT_KEY, TWO_KEYS], ids=["number", "text", "two"])
+def test_random_changes(schema: TableSchema, tmp_path: Path) -> None:
+    lake, model = Lake(tmp_path, "&checkpoint-interval=3"), Model(schema, 7)
+    for _ in range(8):
+        lake.open()
+        for _ in range(2):
+            lake.step(schema, model.changes(25), model.changes(25))
+            assert equal(lake, model)
+    last = json.loads((tmp_path / "shop/orders/_delta_log/_last_checkpoint").read_text())
+    assert last["version"] >= 12
+    assert lake.delta().transaction_version(f"rowferry/{FEED}/1") == 16
+
+
+def test_small_files_are_merged_and_nothing_else_changes(tmp_path: Path) -> None:
+    lake, model = Lake(tmp_path), Model(PLAIN, 3)
+    lake.uri = lake.uri.replace("optimize-after=0", "optimize-after=5")
+    lake.open()
+    for _ in range(12):
+        lake.step(PLAIN, model.changes(20))
+        assert equal(lake, model)
+    assert len(lake.delta().file_uris()) <= 5
+    operations = [entry["operation"] for entry in lake.delta().history()]
+    assert operations.count("OPTIMIZE") >= 2 and operations.count("MERGE") == 12
+
+
+def test_a_change_does_not_read_or_write_what_it_does_not_touch(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.open()
+    lake.step(PLAIN, [(Op.INSERT, None, {"id": n, "note": "a"}) for n in range(500)])
+    (first,) = (tmp_path / "shop/orders").glob("part-*.parquet")
+    before = first.stat().st_mtime_ns
+    told: list[str] = []
+    with watched(told.append):
+        lake.step(PLAIN, [(Op.UPDATE, {"id": 7, "note": "a"}, {"id": 7, "note": "b"})])
+    assert first.stat().st_mtime_ns == before
+    assert "read data file for its keys" not in told and "put deletion vectors" in told
+    assert [r for r in lake.rows() if r["id"] == 7] == [{"id": 7, "note": "b"}]
+
+
+def test_runs_that_are_lost_are_made_anew(tmp_path: Path) -> None:
+    lake, model = Lake(tmp_path), Model(TEXT_KEY, 11)
+    lake.open()
+    lake.step(TEXT_KEY, model.changes(40))
+    for number, run in enumerate((tmp_path / "shop/orders/_rowferry").glob("*.run")):
+        run.write_bytes(b"torn" if number else b"")
+    lake.open()
+    lake.step(TEXT_KEY, model.changes(40))
+    assert equal(lake, model)
+
+
+# --- crashes, replays, owners ---------------------------------------------------------------------
+
+STEPS = (
+    "put lake files",
+    "name lake files",
+    "lake files put",
+    "publish lake",
+    "read delta commits",
+    "read key run",
+    "put deletion vectors",
+    "commit delta version",
+    "delta version committed",
+    "publish lake progress",
+)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("rows_again", [False, True], ids=["looks", "writes"])
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_a_step_and_carried_out_again(
+    step: str, rows_again: bool, tmp_path: Path
+) -> None:
+    """Also where rows are written again, as another table of the plan needs it."""
+    lake, model = Lake(tmp_path), Model(PLAIN, 5)
+    lake.open()
+    lake.step(PLAIN, model.changes(30))
+    lake.open()
+    plan = lake.plan(PLAIN, 2)
+    content = [model.changes(20), model.changes(20)]
+
+    def end(name: str) -> None:
+        if name == step:
+            raise Killed
+
+    with pytest.raises(Killed), watched(end):
+        lake.publish(plan, PLAIN, lake.write(plan, PLAIN, content))
+    lake.open()
+    known = lake.sink.has_rows_of(plan) and not rows_again
+    receipts = [] if known else lake.write(plan, PLAIN, content)
+    lake.publish(plan, PLAIN, receipts)
+    assert equal(lake, model)
+    lake.step(PLAIN, model.changes(20))
+    assert equal(lake, model)
+    merges = [e for e in lake.delta().history() if e["operation"] == "MERGE"]
+    assert sorted(e["rowferry.micro-batch"] for e in merges) == [1, 2, 3]
+    assert {e["rowferry.checkpoint-ts"] for e in merges} == {NOON + n for n in (1, 2, 3)}
+
+
+def test_an_owner_that_was_replaced_commits_nothing(tmp_path: Path) -> None:
+    lake, model = Lake(tmp_path), Model(PLAIN, 6)
+    lake.open()
+    lake.step(PLAIN, model.changes(10))
+    old, plan = lake.sink, lake.plan(PLAIN)
+    receipts = lake.write(plan, PLAIN, [model.changes(10)])
+    lake.open()
+    version = lake.delta().version()
+    with pytest.raises(Fenced):
+        old.publish(plan, receipts, {plan.stretch.segments[0].slices[0]: PLAIN})
+    assert lake.delta().version() == version
+    lake.publish(plan, PLAIN, receipts)
+    assert equal(lake, model)
+
+
+def test_a_plan_given_up_after_its_commit_is_not_taken_for_the_next(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.open()
+    plan = lake.plan(PLAIN)
+    first = [(Op.INSERT, None, {"id": 1, "note": "a"})]
+
+    def end(name: str) -> None:
+        if name == "publish lake progress":
+            raise Killed
+
+    with pytest.raises(Killed), watched(end):
+        lake.publish(plan, PLAIN, lake.write(plan, PLAIN, [first]))
+    lake.open()
+    assert lake.sink.discard(plan) is True
+    lake.step(PLAIN, [*first, (Op.INSERT, None, {"id": 2, "note": "b"})])
+    assert ordered(lake.rows(), ["id"]) == [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}]
+
+
+def test_a_reset_fills_the_tables_anew(tmp_path: Path) -> None:
+    lake, model = Lake(tmp_path), Model(PLAIN, 8)
+    lake.open()
+    lake.step(PLAIN, model.changes(30))
+    lake.open(continues=False)
+    lake.micro_batch = 0
+    lake.step(PLAIN, [(Op.INSERT, None, {"id": 1, "note": "new"})])
+    assert lake.rows() == [{"id": 1, "note": "new"}]
+
+
+# --- commits of others ----------------------------------------------------------------------------
+
+
+def test_a_compaction_by_others_is_met(tmp_path: Path) -> None:
+    lake, model = Lake(tmp_path), Model(PLAIN, 9)
+    lake.open()
+    lake.step(
+        PLAIN,
+        [(Op.INSERT, None, model.rows.setdefault((n,), {"id": n, "note": "x"})) for n in range(9)],
+    )
+    theirs = tmp_path / "shop/orders/theirs.parquet"
+    (ours,) = (tmp_path / "shop/orders").glob("part-*.parquet")
+    theirs.write_bytes(ours.read_bytes())
+    plan = lake.plan(PLAIN)
+    receipts = lake.write(plan, PLAIN, [model.changes(40)])
+    log = tmp_path / "shop/orders/_delta_log"
+    (add,) = [
+        json.loads(x)["add"]
+        for x in (log / f"{0:020d}.json").read_text().splitlines()
+        if '"add"' in x
+    ]
+    moved = [
+        {"remove": {"path": add["path"], "dataChange": False, "deletionTimestamp": 1}},
+        {"add": {**add, "path": theirs.name, "dataChange": False}},
+    ]
+    told: list[str] = []
+
+    def others(name: str) -> None:
+        if name == "commit delta version" and not told:
+            told.append(name)
+            (log / f"{1:020d}.json").write_text("\n".join(map(json.dumps, moved)))
+
+    with watched(others):
+        lake.publish(plan, PLAIN, receipts)
+    assert told and equal(lake, model)
+    assert (log / f"{2:020d}.json").is_file()
+
+
+def test_tables_of_others_are_left_alone(tmp_path: Path) -> None:
+    Lake(tmp_path / "a", changefeed="other").open()
+    lake = Lake(tmp_path / "a")
+    with pytest.raises(SinkOwned, match="other"):
+        lake.sink.probe(Owner(FEED, 9))
+    log = tmp_path / "b/shop/orders/_delta_log"
+    log.mkdir(parents=True)
+    schema = json.dumps({"type": "struct", "fields": []})
+    metadata = {"id": "1", "schemaString": schema, "partitionColumns": [], "configuration": {}}
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    lines = [{"protocol": protocol}, {"metaData": metadata}]
+    (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, lines)))
+    lake = Lake(tmp_path / "b")
+    with pytest.raises(SinkOwned, match="was not made by a changefeed; choose another sink URI"):
+        lake.sink.check_tables([PLAIN])
+    newer = {**protocol, "minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["later"]}
+    (log / f"{1:020d}.json").write_text(json.dumps({"protocol": newer}))
+    with pytest.raises(TargetUnfit, match="needs what this version cannot keep: later"):
+        Lake(tmp_path / "b").sink.check_tables([PLAIN])
+
+
+def test_a_table_without_a_key_needs_the_mode_changelog(tmp_path: Path) -> None:
+    bare = table(("id", SqlType("bigint")), ("note", SqlType("text")), key=())
+    with pytest.raises(BadInput, match="sink.lake.mode = 'changelog'"):
+        Lake(tmp_path / "a").sink.check_tables([bare])
+    lake = Lake(tmp_path / "b", "&mode=changelog")
+    lake.sink.check_tables([bare])
+    lake.open()
+    new = {"id": 1, "note": "b"}
+    lake.step(
+        bare, [(Op.INSERT, None, {"id": 1, "note": "a"}), (Op.UPDATE, {"id": 1, "note": "a"}, new)]
+    )
+    lake.step(bare, [(Op.DELETE, new, None)])
+    found = lake.rows("_op, _commit_ts, note, _before.note AS old")
+    assert sorted((r["_op"], r["note"], r["old"]) for r in found) == [
+        ("delete", "b", "b"),
+        ("insert", "a", None),
+        ("update", "b", "a"),
+    ]
+    assert {r["_commit_ts"] for r in found} == {NOON}
+
+
+def test_a_table_that_was_deleted_is_not_made_anew(tmp_path: Path) -> None:
+    lake, model = Lake(tmp_path), Model(PLAIN, 2)
+    lake.open()
+    lake.step(PLAIN, model.changes(5))
+    (tmp_path / "shop/orders").rename(tmp_path / "away")
+    lake.open()
+    with pytest.raises(TargetLost, match="reset --snapshot"):
+        lake.plan(PLAIN)

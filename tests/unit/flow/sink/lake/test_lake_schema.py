@@ -1,0 +1,209 @@
+"""Schema changes of a source's table become those of its lake table; old rows stay readable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from iceberg_kit import IcebergLake
+from lake_kit import NOON, ORDERS, PLAIN, Lake, ordered, table, with_columns
+from rowferry.change.chunk import DdlKind, Op
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, TableId
+from rowferry.errors import EncodeError, SchemaChangeRefused
+from rowferry.moment import watched
+
+ID, NOTE = PLAIN.columns
+ADD, DROP, MODIFY = DdlKind.ADD_COLUMN, DdlKind.DROP_COLUMN, DdlKind.MODIFY_COLUMN
+
+
+@pytest.fixture(params=[Lake, IcebergLake], ids=["delta", "iceberg"])
+def kind(request: pytest.FixtureRequest) -> type[Lake]:
+    found: type[Lake] = request.param
+    return found
+
+
+@pytest.fixture
+def lake(kind: type[Lake], tmp_path: Path) -> Lake:
+    """A table with two rows."""
+    found = kind(tmp_path)
+    found.open()
+    found.step(PLAIN, [(Op.INSERT, None, {"id": n, "note": f"n{n}"}) for n in (1, 2)])
+    return found
+
+
+def test_columns_are_added_renamed_and_dropped(lake: Lake) -> None:
+    price = Column(3, "price", SqlType("decimal", length=8, scale=2))
+    second = with_columns(PLAIN, ID, NOTE, price)
+    lake.step(PLAIN, changes=[lake.change(ADD, second)])
+    lake.step(second, [(Op.INSERT, None, {"id": 3, "note": "n3", "price": "1.50"})])
+    third = with_columns(second, ID, replace(NOTE, name="remark"), price)
+    lake.step(second, changes=[lake.change(MODIFY, third)])
+    old, new = ({"id": 1, "remark": r, "price": None} for r in ("n1", "x"))
+    lake.step(third, [(Op.UPDATE, old, new)])
+    assert ordered(lake.rows(), ["id"]) == [
+        {"id": 1, "remark": "x", "price": None},
+        {"id": 2, "remark": "n2", "price": None},
+        {"id": 3, "remark": "n3", "price": Decimal("1.50")},
+    ]
+    # One that was dropped and added again is another column: its old values do not come back.
+    fourth = with_columns(third, ID, price)
+    fifth = with_columns(fourth, ID, price, Column(4, "remark", SqlType("varchar", length=60)))
+    lake.step(third, changes=[lake.change(DROP, fourth)])
+    lake.open()
+    lake.step(fourth, changes=[lake.change(ADD, fifth)])
+    lake.step(fifth, [(Op.INSERT, None, {"id": 4, "price": None, "remark": "n4"})])
+    assert [(r["id"], r["remark"]) for r in ordered(lake.rows(), ["id"])] == [
+        (1, None),
+        (2, None),
+        (3, None),
+        (4, "n4"),
+    ]
+    assert lake.column_names() == ["id", "price", "remark"]
+
+
+def test_older_rows_get_the_default_of_a_new_column(lake: Lake) -> None:
+    second = with_columns(PLAIN, ID, NOTE, Column(3, "state", SqlType("int"), filled=7, default=7))
+    third = with_columns(second, *second.columns, Column(4, "n", SqlType("int"), nullable=False))
+    lake.step(PLAIN, changes=[lake.change(ADD, second)])
+    lake.step(second, changes=[lake.change(ADD, third)])
+    lake.step(third, [(Op.DELETE, {"id": 1, "note": "n1", "state": 7, "n": 0}, None)])
+    assert lake.rows() == [{"id": 2, "note": "n2", "state": 7, "n": 0}]
+
+
+def test_any_number_of_schema_changes_that_write_files_anew(lake: Lake) -> None:
+    """Names of files do not grow with them; versions have 18 digits where they are commit-ts."""
+    schema = replace(PLAIN, version=NOON)
+    for number in range(12):
+        added = Column(3 + number, f"c{number}", SqlType("int"), filled=7, default=7)
+        new = replace(schema, columns=(*schema.columns, added), version=schema.version + 1)
+        lake.step(schema, changes=[lake.change(ADD, new)])
+        schema = new
+    (first, second) = ordered(lake.rows(), ["id"])
+    assert list(first.values()) == [1, "n1", *[7] * 12]
+    lake.step(schema, [(Op.DELETE, second, None)])
+    assert lake.rows() == [first]
+
+
+def test_types_get_wider_or_the_feed_stops(lake: Lake) -> None:
+    number = Column(3, "v", SqlType("decimal", length=6, scale=2))
+    second = with_columns(PLAIN, ID, NOTE, number)
+    lake.step(PLAIN, changes=[lake.change(ADD, second)])
+    lake.step(second, [(Op.INSERT, None, {"id": 3, "note": None, "v": "1.25"})])
+    wide = replace(number, type=SqlType("decimal", length=12, scale=4))
+    third = with_columns(second, ID, NOTE, wide)
+    lake.step(second, changes=[lake.change(MODIFY, third)])
+    assert ordered(lake.rows(), ["id"])[2]["v"] == Decimal("1.2500")
+    version = lake.commits()
+    for kind in (SqlType("decimal", length=6, scale=2), SqlType("varchar", length=9)):
+        fourth = with_columns(third, ID, NOTE, replace(number, type=kind))
+        with pytest.raises(SchemaChangeRefused, match="'v' changed to .* reset --snapshot"):
+            lake.step(third, changes=[lake.change(MODIFY, fourth)])
+    assert lake.commits() == version
+
+
+def test_fewer_digits_of_seconds_stop_the_feed(kind: type[Lake], tmp_path: Path) -> None:
+    exact = table(("id", SqlType("bigint")), ("at", SqlType("datetime", scale=6)))
+    lake = kind(tmp_path)
+    lake.open()
+    lake.step(exact, [(Op.INSERT, None, {"id": 1, "at": "2024-02-29 23:59:59.000001"})])
+    rounded = with_columns(exact, ID, replace(exact.columns[1], type=SqlType("datetime")))
+    with pytest.raises(SchemaChangeRefused, match="'at' changed to datetime"):
+        lake.step(exact, changes=[lake.change(MODIFY, rounded)])
+
+
+def test_truncate_rename_and_drop(lake: Lake) -> None:
+    lake.step(PLAIN, changes=[lake.change(DdlKind.TRUNCATE_TABLE, PLAIN, dropped_table_id=1)])
+    assert lake.rows() == []
+    lake.step(PLAIN, [(Op.INSERT, None, {"id": 5, "note": "n5"})])
+    new = replace(PLAIN, id=TableId("shop", "sales"), version=PLAIN.version + 1)
+    lake.step(PLAIN, changes=[lake.change(DdlKind.RENAME_TABLE, new, previous=ORDERS)])
+    assert not lake.has("shop/orders")
+    lake.open()
+    lake.step(new, [(Op.INSERT, None, {"id": 6, "note": "n6"})])
+    assert [r["id"] for r in ordered(lake.rows(name="shop/sales"), ["id"])] == [5, 6]
+    gone = replace(lake.change(DdlKind.DROP_TABLE, None), table=new.id)
+    lake.step(new, changes=[gone])
+    assert len(lake.rows(name="shop/sales")) == 2  # it is kept
+    made = with_columns(new, ID)
+    lake.step(new, changes=[lake.change(DdlKind.CREATE_TABLE, made)])
+    lake.step(made, [(Op.INSERT, None, {"id": 9})])
+    assert lake.rows(name="shop/sales") == [{"id": 9}]
+    lake.uri += "&on-drop=drop"
+    lake.open()
+    lake.step(made, changes=[replace(lake.change(DdlKind.DROP_TABLE, None), table=new.id)])
+    assert not lake.has("shop/sales")
+    assert list(lake.root.glob("shop/**/*.parquet")) == []
+
+
+def test_two_renames_that_swap_are_done_once(lake: Lake) -> None:
+    """A crash behind each of them: those that were noted are not done again."""
+    names = [ORDERS, TableId("shop", "aside"), TableId("shop", "b")]
+    other = replace(PLAIN, id=names[2], table_id=2)
+    lake.step(other, [(Op.INSERT, None, {"id": 8, "note": "b"})])
+    moves = [(PLAIN, 0, 1), (other, 2, 0), (PLAIN, 1, 2)]
+    changes = [
+        lake.change(DdlKind.RENAME_TABLE, replace(t, id=names[b]), previous=names[a])
+        for t, a, b in moves
+    ]
+    plan = lake.plan(PLAIN, 0, changes)
+    for step in range(3):
+        lake.open()
+        lake.sink._advance(plan, lake.sink._note(plan), 0, final=False) if not step else None
+        doing = changes[: step + 1]
+        part = replace(plan, stretch=replace(plan.stretch, schema_changes=tuple(doing)))
+        lake.sink._change_tables(part, lake.sink._note(plan))
+    lake.publish(plan, PLAIN, [])
+    assert lake.rows() == [{"id": 8, "note": "b"}]
+    assert len(lake.rows(name="shop/b")) == 2 and not lake.has("shop/aside")
+
+
+def test_what_takes_unnamed_rows_away_stops_the_feed(lake: Lake) -> None:
+    with pytest.raises(SchemaChangeRefused, match="the log does not name"):
+        lake.step(PLAIN, changes=[lake.change(DdlKind.DROP_PARTITION, PLAIN)])
+
+
+def test_days_that_no_calendar_has(kind: type[Lake], tmp_path: Path) -> None:
+    schema = table(("id", SqlType("bigint")), ("d", SqlType("date")))
+    zero = [(Op.INSERT, None, {"id": 1, "d": "0000-00-00"})]
+    texts = kind(tmp_path / "a", "&zero-date=string")
+    texts.open()
+    texts.step(schema, zero)
+    assert texts.rows() == [{"id": 1, "d": "0000-00-00"}]
+    strict = kind(tmp_path / "b", "&zero-date=error")
+    strict.open()
+    with pytest.raises(EncodeError, match="zero-date = 'null' or 'string'"):
+        strict.step(schema, zero)
+    keyed = table(("d", SqlType("date")), ("note", SqlType("text")), key=("d",))
+    plain = kind(tmp_path / "c")
+    plain.open()
+    with pytest.raises(EncodeError, match="zero-date = 'string'"):
+        plain.step(keyed, [(Op.INSERT, None, {"d": "0000-00-00", "note": None})])
+
+
+def test_a_plan_given_up_amid_its_schema_changes(lake: Lake) -> None:
+    """The next plan has its number; rows and changes of both are there."""
+    second = with_columns(PLAIN, ID, NOTE, Column(3, "v", SqlType("int")))
+    first = lake.plan(PLAIN, 1, [lake.change(ADD, second)])
+    new = [(Op.INSERT, None, {"id": n, "note": None}) for n in (7, 8)]
+
+    class Killed(BaseException):
+        pass
+
+    told: list[str] = []
+
+    def end(name: str) -> None:
+        told.append(name)
+        if told.count("publish lake progress") == 2:
+            raise Killed
+
+    with pytest.raises(Killed), watched(end):
+        lake.publish(first, PLAIN, lake.write(first, PLAIN, [new[:1]]))
+    lake.open()
+    assert lake.sink.discard(first) is True
+    lake.step(PLAIN, new, changes=[lake.change(ADD, second)])
+    assert sorted(r["id"] for r in lake.rows()) == [1, 2, 7, 8]
+    assert lake.column_names()[2] == "v"

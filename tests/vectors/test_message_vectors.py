@@ -1,0 +1,48 @@
+"""Protocols of messages: <protocol>/<case>/{change.json, messages.json, ORIGIN}.
+
+`messages.json` has an object for each change: `value_hex` is exact bytes, a text in `value` exact
+text, and anything else in `key` and `value` is JSON whose spaces do not count.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from change_file import rows_of, spec_of
+from vector_cases import cases_of
+
+from codec_kit import codec_for
+from rowferry.mysql.ddl.statement import parse_create
+from rowferry.registry import CODECS
+
+CASES = [case for name in ("canal", "debezium", "simple") for case in cases_of(name)]
+
+
+def shown(wanted: Any, found: bytes | None) -> Any:
+    """A message's part in the form that the expectation has."""
+    if isinstance(wanted, str) or found is None:
+        return found and found.decode()
+    return json.loads(found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda p: f"{p.parent.name}-{p.name}")
+def test_messages(case: Path) -> None:
+    change = json.loads((case / "change.json").read_text("utf-8"))
+    spec = spec_of("kafka://broker/topic", change.get("config"))
+    codec = codec_for(CODECS.load(case.parent.name), spec)
+    rows = rows_of(parse_create(change["ddl"], "test"), change["changes"])
+    encoded = codec.encode_rows(rows, change.get("planned_at_ms", 0))
+    messages = json.loads((case / "messages.json").read_text("utf-8"))
+    assert len(encoded.values) == len(messages)
+    for place, wanted in enumerate(messages):
+        value = encoded.values[place].as_py()
+        if "value_hex" in wanted:
+            assert value.hex() == wanted["value_hex"]
+            continue
+        assert shown(wanted["value"], value) == wanted["value"]
+        if "key" in wanted:
+            assert encoded.keys is not None
+            assert shown(wanted["key"], encoded.keys[place].as_py()) == wanted["key"]
