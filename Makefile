@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark fmt moments bench bench-mysql bench-kafka bench-mysql-sink bench-storage bench-many-feeds soak mutants chaos fuzz audit advisories wheel site docs clean tools
+.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-many-feeds soak mutants chaos fuzz audit advisories wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -67,7 +67,7 @@ KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/columnar/*.py \
 	src/rowferry/flow/capture/binlog/frame/*kernels*.py \
 	src/rowferry/flow/capture/binlog/frame/compressed.py \
 	src/rowferry/flow/capture/binlog/decode/*.py \
-	src/rowferry/refstore/kernels.py src/rowferry/refstore/kv_encode*.py \
+	src/rowferry/refstore/storage/kernels.py src/rowferry/refstore/rows/kv_encode*.py \
 	src/rowferry/downstream/verify/*kernels*.py)
 
 $(VENV)/.warm: $(VENV)/.stubs $(STUBS) $(KERNELS) | tools
@@ -81,13 +81,16 @@ SERVERS := $(or $(ROWFERRY_SERVERS),.cache/servers)
 
 services: $(SERVERS)/.fetched ## fetch the database servers that the tests start
 
-$(SERVERS)/.fetched: $(wildcard src/rowferry/testing/servers/*.py) | $(VENV)/.installed
+$(SERVERS)/.fetched: $(wildcard src/rowferry/testing/servers/*.py src/rowferry/testing/servers/*/*.py) | $(VENV)/.installed
 	@echo "== fetching database servers"
 	@$(BIN)/python -m rowferry.testing.servers
 	@touch $@
 
 services-spark: | $(VENV)/.installed ## fetch older versions of Spark, 450 MB each
 	@$(BIN)/python -m rowferry.testing.servers spark
+
+services-lake: | $(VENV)/.installed ## fetch a Spark 4.1 with the libraries of Delta and Iceberg, 600 MB
+	@$(BIN)/python -m rowferry.testing.servers lake
 
 # --- daily work ----------------------------------------------------------------------------------
 
@@ -122,6 +125,9 @@ test-tidb: setup services ## build a TiDB, once, for up to 30 minutes; then run 
 test-spark: setup services services-spark ## run what uses Spark with each version of Spark
 	@$(BIN)/pytest tests/spark_versions
 
+test-lake: setup services services-lake ## let Spark with Delta and Iceberg read and change lake tables
+	@$(BIN)/pytest tests/spark_lake
+
 fmt: setup ## format the code and repair what ruff can repair
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
@@ -141,11 +147,20 @@ bench-mysql: setup services ## measure MySQL sources beside other tools; ARGS="-
 bench-kafka: setup services ## measure feeds to Kafka beside a bare producer; ARGS="--scale 1 --docs"
 	@$(BIN)/python bench/kafka.py $(ARGS)
 
+bench-pulsar: setup services ## measure feeds to Pulsar beside the bare client; ARGS="--scale 0.1"
+	@$(BIN)/python bench/pulsar_feed.py $(ARGS)
+
 bench-mysql-sink: setup services ## measure feeds into MariaDB beside statements by hand; ARGS="--scale 0.1"
 	@$(BIN)/python bench/mysql_sink.py $(ARGS)
 
 bench-storage: setup services ## measure feeds to files and S3 beside bare puts; ARGS="--scale 0.1"
 	@$(BIN)/python bench/storage.py $(ARGS)
+
+bench-lake: setup ## measure changes into Delta tables beside delta-rs; ARGS="--rows 1000000 --changes 1000"
+	@$(BIN)/python bench/lake.py $(ARGS)
+
+bench-search: setup services ## measure feeds to OpenSearch beside a bare bulk loader; ARGS="--scale 0.1"
+	@$(BIN)/python bench/search.py $(ARGS)
 
 bench-many-feeds: setup services ## measure many changefeeds on one server; ARGS="--feeds 50"
 	@$(BIN)/python bench/many_feeds.py $(ARGS)
@@ -174,8 +189,8 @@ INPUTS ?= 100000
 FUZZ := PYTHONPATH=tests/fuzz:tests:tests/contract:tests/unit/flow/capture/binlog NUMBA_BOUNDSCHECK=1 \
 	NUMBA_CACHE_DIR=$(CURDIR)/.cache/checked-kernels $(BIN)/python -m fuzz_run
 
-fuzz: setup ## throw damaged inputs at every reader of what others send; INPUTS=100000 SEED=1 ONLY="log: rows"
-	@$(FUZZ) --inputs $(INPUTS) --dice $(SEED) --only "$(ONLY)"
+fuzz: setup ## throw damaged inputs at every reader of what others send; INPUTS=100000 SEED=1 ONLY="log: rows" ARGS="--processes 2"
+	@$(FUZZ) --inputs $(INPUTS) --dice $(SEED) --only "$(ONLY)" $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --quiet \

@@ -27,7 +27,7 @@ from rowferry.flow.capture.range_log.page import read_page
 from rowferry.flow.dispatch.by_topic import ByKey
 from rowferry.flow.sink.contract import Owner
 from rowferry.mysql.ddl.statement import parse_create
-from rowferry.refstore.kv_encode import encode_rows
+from rowferry.refstore.rows.kv_encode import encode_rows
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.wire import range_cdc_pb2 as pb

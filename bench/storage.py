@@ -184,7 +184,7 @@ def _scenario(
     feeds: Feeds, log: Log, places: list[Place], asked: argparse.Namespace
 ) -> Iterator[Figure]:
     for place in places:
-        for protocol in ("csv", "canal-json"):
+        for protocol in ("csv", "parquet", "canal-json"):
             variants = VARIANTS if log.name == "common" and protocol == "csv" else VARIANTS[:1]
             for variant in variants:
                 figure = _measured(feeds, log, place, f"protocol={protocol}{variant}", asked.tries)

@@ -1,6 +1,6 @@
 """The whole line: reference store → Spark → files, on one and on two cores.
 
-    .venv/bin/python bench/whole.py [--rows N] [--memory-rows N]
+    .venv/bin/python bench/whole.py [--rows N] [--memory-rows N] [--docs]
 
 Measures rows/s of a snapshot and of a log, how both grow from one core to two, the memory of the
 driver, the Java process and each worker, and the cycle of an empty micro-batch.
@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pyarrow as pa
-from report import Figure, keep
+from report import Figure, keep, machine
 from stages import image
 
 from rowferry.change.table import TableId
@@ -34,6 +35,8 @@ from rowferry.refstore.cluster import LocalCluster
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import open_session
 
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- figures: whole -->", "<!-- end of figures: whole -->"
 TABLE = TableId("bench", "t")
 RANGES = 8
 SQL = (
@@ -122,7 +125,9 @@ def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--rows", type=int, default=1_000_000, help="0: only --memory-rows")
     ask.add_argument("--memory-rows", type=int, default=0, help="also a snapshot of so many rows")
+    ask.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.name}")
     asked = ask.parse_args()
+    before = machine()
     figures: list[Figure] = []
     folder = Path(tempfile.mkdtemp(prefix="rowferry-bench-"))
     try:
@@ -138,6 +143,25 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     keep("whole" if asked.rows else "memory", figures)
+    if asked.docs:
+        page = PAGE.read_text()
+        head, tail = page.split(BEGIN)[0], page.split(END)[1]
+        PAGE.write_text(f"{head}{BEGIN}\n\n{page_table(figures, asked.rows, before)}\n{END}{tail}")
+
+
+def page_table(figures: list[Figure], rows: int, about: dict[str, Any]) -> str:
+    """Return the figures for the page, in Markdown."""
+    lines = [
+        f"{rows:,} rows of sysbench's table in {RANGES} ranges, {about['cpu']}, {about['cores']} "
+        f"cores, load {about['load_average']} before the run.\n",
+        "| what | rows/s | MB/s | against one core | more |",
+        "|---|---|---|---|---|",
+    ]
+    for f in figures:
+        speed = f"{f.rows_per_s:,.0f} | {f.mb_per_s:,.0f}" if f.rows_per_s else " | "
+        more = ", ".join(f"{k} {v}" for k, v in (f.other or {}).items())
+        lines.append(f"| {f.name} | {speed} | {f'{f.ratio:.1f}×' if f.ratio else ''} | {more} |")
+    return "\n".join(lines) + "\n"
 
 
 def speeds(cluster: LocalCluster, store: Store, folder: Path, rows: int) -> list[Figure]:

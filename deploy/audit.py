@@ -37,6 +37,7 @@ _WORDS: Final = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache Software License": "Apache-2.0",
     "Apache 2": "Apache-2.0",
+    "Apache License v2.0": "Apache-2.0",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "ISC License (ISCL)": "ISC",
     "Python Software Foundation License": "PSF-2.0",

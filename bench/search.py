@@ -1,0 +1,155 @@
+"""MySQL's log to OpenSearch, beside a bare bulk loader of the same documents, in one run.
+
+    .venv/bin/python bench/search.py [--scale 0.1] [--tries 3]
+
+The log of sysbench-like changes is written by the server. The feed delivers it to empty indexes,
+through Spark on two cores. One further feed goes through a front that keeps its requests; a plain
+loop of four threads then sends the same bodies to empty indexes: that is the ceiling. All servers
+and Spark share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from mysql_feeds import Feeds, Target
+from mysql_load import Log, make, make_numbers
+from report import RESULTS, Figure, load_average, machine
+
+from rowferry.spark.job import InProcessRunner, SparkRunner
+from rowferry.spark.session import open_session
+from rowferry.testing.search_front import SearchFront
+from rowferry.testing.servers import MySql, OpenSearch
+
+AIM = 0.6
+THREADS = 4
+NOTES = "rowferry-ownership"
+
+
+def main() -> None:
+    """Run what was asked for."""
+    ask = argparse.ArgumentParser()
+    ask.add_argument("--scale", type=float, default=1.0, help="1: 1.6 million changes")
+    ask.add_argument("--tries", type=int, default=3, help="the best of so many counts")
+    asked = ask.parse_args()
+    before = machine()
+    folder = Path(tempfile.mkdtemp(prefix="rowferry-bench-"))
+    try:
+        with (
+            MySql.start(folder / "server", options=("--max-binlog-size=1G",)) as server,
+            OpenSearch.start(folder / "search", ("-Xmx2g", "-XX:TieredStopAtLevel=4")) as search,
+        ):
+            make_numbers(server, asked.scale)
+            log = make(server, "sysbench", asked.scale)
+            bodies, shapes = _recorded(Feeds(server, folder, InProcessRunner()), log, search)
+            runner = SparkRunner(open_session("bench", folder / "logs", "local[2]"))
+            try:
+                feeds = Feeds(server, folder, runner)
+                figures = _figures(feeds, log, search, bodies, shapes, asked.tries)
+            finally:
+                runner.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    result = {
+        **before,
+        "load_average_after": load_average(),
+        "scale": asked.scale,
+        "changes": log.changes,
+        "figures": [asdict(f) for f in figures],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "search.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(_table(figures, log.changes, before))
+
+
+def _target(address: str) -> Target:
+    return Target("OpenSearch", "number-of-replicas=0", f"opensearch://{address}")
+
+
+def _recorded(feeds: Feeds, log: Log, search: OpenSearch) -> tuple[list[bytes], dict[str, Any]]:
+    """Return the bodies of a feed's bulk requests, and the indexes that it made."""
+    with SearchFront(search.address) as front:
+        feeds.figure(log, _target(front.address), 1, lambda: _empty(search, front))
+        bodies = [r.body for r in front.taken if r.path.startswith("/_bulk")]
+    return bodies, {name: search.ask("GET", f"/{name}")[name] for name in _indexes(search)}
+
+
+def _indexes(search: OpenSearch) -> list[str]:
+    names = [one["index"] for one in search.ask("GET", "/_cat/indices?format=json")]
+    return [name for name in names if name != NOTES]
+
+
+def _empty(search: OpenSearch, front: SearchFront | None = None) -> None:
+    for name in [*_indexes(search), NOTES]:
+        search.ask("DELETE", f"/{name}?ignore_unavailable=true")
+    if front is not None:
+        front.taken.clear()
+
+
+def _figures(
+    feeds: Feeds,
+    log: Log,
+    search: OpenSearch,
+    bodies: list[bytes],
+    shapes: dict[str, Any],
+    tries: int,
+) -> list[Figure]:
+    size = sum(map(len, bodies))
+    feed = feeds.figure(log, _target(search.address), tries, lambda: _empty(search))
+    feed.name, feed.mb_per_s = "feed", size * feed.rows_per_s / log.changes / 1e6
+    seconds = min(_bare(search, bodies, shapes) for _ in range(tries))
+    bare = Figure("bare bulk loader", log.changes / seconds, size / seconds / 1e6)
+    bare.other = {"requests": len(bodies), "s": round(seconds, 2)}
+    feed.baseline, feed.ratio = bare.name, feed.rows_per_s / bare.rows_per_s
+    for figure in (feed, bare):
+        print(f"{figure.name}: {figure.rows_per_s:,.0f} row changes/s", file=sys.stderr)
+    return [feed, bare]
+
+
+def _bare(search: OpenSearch, bodies: list[bytes], shapes: dict[str, Any]) -> float:
+    """Return the seconds that a plain loop needs for the same requests."""
+    _empty(search)
+    for name, shape in shapes.items():
+        settings = {"number_of_shards": 1, "number_of_replicas": 0}
+        search.ask("PUT", f"/{name}", {"settings": settings, "mappings": shape["mappings"]})
+    pool = urllib3.HTTPConnectionPool(search.address, maxsize=THREADS)
+    query = "filter_path=errors,items.*.status,items.*.error"
+
+    def send(body: bytes) -> None:
+        headers = {"Content-Type": "application/x-ndjson"}
+        answer = pool.request("POST", f"/_bulk?{query}", body=body, headers=headers)
+        assert answer.status == 200, answer.data[:400]
+        json.loads(answer.data)
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(send, bodies))
+    return time.perf_counter() - began
+
+
+def _table(figures: list[Figure], changes: int, about: dict[str, object]) -> str:
+    lines = [
+        f"{changes:,} row changes of sysbench, {about['cpu']}, {about['cores']} cores, "
+        f"load {about['load_average']} before the run.\n",
+        "| what | row changes/s | MB/s | of the bare loader | aim |",
+        "|---|---|---|---|---|",
+    ]
+    for f in figures:
+        share = f"{f.ratio:.0%}" if f.ratio else ""
+        aim = ("reached" if f.ratio >= AIM else f"missed ({AIM:.0%})") if f.ratio else ""
+        lines.append(f"| {f.name} | {f.rows_per_s:,.0f} | {f.mb_per_s:,.0f} | {share} | {aim} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
