@@ -15,6 +15,7 @@ import numpy as np
 from soak_drift import Drift, Rule, judge
 from soak_watch import Sample
 
+from rowferry.control.store import published, watching
 from rowferry.control.store.fence import HISTORY_LINES
 
 SETTLE_S = 30.0
@@ -25,6 +26,9 @@ SAMPLES_KEPT_S = 3600.0
 BOUNDED = {  # tables that grow up to a bound, and the rows that each changefeed may have there
     "samples": SAMPLES_KEPT_S / SAMPLE_S,
     "history": HISTORY_LINES,
+    "log_lines": watching.LOG_LINES,
+    "published_batches": published.SINGLE + published.FOLD + published.FOLDED,
+    "schema_changes": watching.SCHEMA_CHANGES,
 }
 THINNED = 150  # samples that the kept result has
 WORK = ("pending_plans", "servers", "leases")  # tables whose few rows come and go with the work
