@@ -28,7 +28,7 @@ from report import RESULTS, Figure, load_average, machine
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop, SegmentRunner
-from rowferry.control.operator.prepare import prepare
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.spark.job import InProcessRunner, SparkRunner
 from rowferry.spark.session import open_session

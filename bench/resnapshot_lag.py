@@ -22,7 +22,7 @@ from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop
-from rowferry.control.operator.prepare import prepare
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.spark.job import InProcessRunner
 from rowferry.testing.servers import MariaDb, Server

@@ -22,7 +22,7 @@ EXEMPT = (
     Exempt("flow.encode.simple*", "json", "one of its encodings"),
     Exempt("mysql*", "mysql mariadb tidb json range file", "servers, and words of their SQL"),
     Exempt("control.store*", "mysql mariadb", "databases that hold the meta data"),
-    Exempt("control.operator.statement", "range", "a column of SHOW"),
+    Exempt("control.operator.statements.execute", "range", "a column of SHOW"),
     Exempt("downstream.verify.rendezvous", "file", "a key of a log position"),
     Exempt("face.cli.verify_sync", "file", "a key of a log position"),
     Exempt("control.operator.trace*", "file range", "keys of log positions and of what is told"),
@@ -39,7 +39,9 @@ EXEMPT = (
     Exempt("flow.sink.lake.iceberg.*", "file http https", "addresses of catalogs and files"),
     Exempt("flow.sink.lake.iceberg.object_sinks", "s3 gs", "how readers name a bucket"),
     Exempt("secrets.sources", "file", "a kind of place that holds a secret"),
-    Exempt("control.operator.form_facts", "json file", "a field's kind; where a secret is"),
+    Exempt(
+        "control.operator.settings.form_facts", "json file", "a field's kind; where a secret is"
+    ),
     Exempt("spec.reach", "file", "a kind of place that holds a secret"),
     Exempt("spec.secret_reference", "file", "a kind of place that holds a secret"),
     # URLs of the web that are no sinks.

@@ -16,7 +16,7 @@ from fuzz_driver import Target
 from rowferry.change.chunk import Change, Op, Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId
-from rowferry.control.operator.statement_syntax import parse as parse_statement
+from rowferry.control.operator.statements.syntax import parse as parse_statement
 from rowferry.errors import NoSuchChangefeed
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app

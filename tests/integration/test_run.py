@@ -19,7 +19,7 @@ from run_kit import Result, call, tree
 from rowferry.change.chunk import Op, Rows, SchemaChange
 from rowferry.change.table import TableId
 from rowferry.control.lifecycle import FeedState
-from rowferry.control.operator.prepare import prepare
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import OptionsConflict
 from rowferry.flow.assemble import assemble, option_tables, sink_traits

@@ -21,7 +21,7 @@ from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.feed.running import Conditions, HeldLease, Running
 from rowferry.control.fleet.server import Member
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.operator.redaction import redacted_config
+from rowferry.control.operator.settings.redaction import redacted_config
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadOption, SecretsLocked

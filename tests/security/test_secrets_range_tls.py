@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rowferry.control.operator.prepare import prepare
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.errors import (
     BadOption,
     LoginRefused,

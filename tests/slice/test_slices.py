@@ -29,8 +29,8 @@ from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop
 from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app

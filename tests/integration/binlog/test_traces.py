@@ -11,7 +11,7 @@ import pytest
 from feed_kit import NAME, Feed, Scene, scene_of
 
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.trace_forms import TraceRequest, trace_form
+from rowferry.control.operator.trace.forms import TraceRequest, trace_form
 from rowferry.errors import BadTrace, NoSuchTable
 from rowferry.testing.servers import Server
 

@@ -13,7 +13,7 @@ from feed_kit import NAME, Feed, Scene, scene_of
 from pyiceberg.catalog.sql import SqlCatalog
 
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.trace_forms import TraceRequest, trace_form
+from rowferry.control.operator.trace.forms import TraceRequest, trace_form
 from rowferry.errors import BadTrace
 from rowferry.testing.receiver import HttpReceiver
 from rowferry.testing.servers import MySql, Server

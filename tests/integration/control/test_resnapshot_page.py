@@ -16,8 +16,8 @@ from rowferry.change.chunk import Rows
 from rowferry.control.feed.running import Conditions
 from rowferry.control.fleet.server import FleetPace, Member
 from rowferry.control.operator.operations import Operations, Wanted
-from rowferry.control.operator.statement import execute
-from rowferry.control.operator.statement_tokens import split
+from rowferry.control.operator.statements.execute import execute
+from rowferry.control.operator.statements.tokens import split
 from rowferry.control.store.sql_store import open_store
 from rowferry.face import rpc
 from rowferry.face.about import About

@@ -14,7 +14,7 @@ from rowferry.control.feed.running import Conditions
 from rowferry.control.fleet.server import FleetPace, Member
 from rowferry.control.operator.actor import Actor, Role, current_actor
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
-from rowferry.control.operator.statement import execute
+from rowferry.control.operator.statements.execute import execute
 from rowferry.control.store.sql_store import open_store
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app

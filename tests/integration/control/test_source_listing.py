@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from rowferry.control.operator.health import FAILED, OK
+from rowferry.control.operator.checks.health import FAILED, OK
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.testing.servers import Server

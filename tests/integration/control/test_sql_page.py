@@ -8,8 +8,8 @@ from faces_kit import Shell, stored
 
 from page_examples import all_blocks, commands
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.statement import StatementAnswer, execute
-from rowferry.control.operator.statement_tokens import split
+from rowferry.control.operator.statements.execute import StatementAnswer, execute
+from rowferry.control.operator.statements.tokens import split
 from rowferry.control.store.sql_store import open_store
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
@@ -61,7 +61,7 @@ def test_a_reader_can_follow_the_page(tmp_path: Path) -> None:
 
 def test_every_statement_of_the_list_is_understood() -> None:
     """Each line of the page's grammar, with its words filled in, is a statement."""
-    from rowferry.control.operator.statement_syntax import parse
+    from rowferry.control.operator.statements.syntax import parse
 
     (block,) = (b for b in all_blocks("text") if b.page == PAGE)
     for line in block.text.splitlines():

@@ -21,8 +21,8 @@ from rowferry.control.feed.running import Conditions
 from rowferry.control.fleet.server import FleetPace, Member
 from rowferry.control.operator.actor import Actor, Role, current_actor
 from rowferry.control.operator.operations import Operations, Wanted
-from rowferry.control.operator.statement import execute
-from rowferry.control.operator.statement_tokens import split
+from rowferry.control.operator.statements.execute import execute
+from rowferry.control.operator.statements.tokens import split
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RoleTooLow
 from rowferry.face.about import About

@@ -10,7 +10,7 @@ import pytest
 from kafka_feed_kit import NAME, KafkaFeed, Scene, scene_of
 
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.trace_forms import TraceRequest, trace_form
+from rowferry.control.operator.trace.forms import TraceRequest, trace_form
 from rowferry.downstream.trace import topics
 from rowferry.errors import BadTrace
 from rowferry.testing.servers import Kafka, Server

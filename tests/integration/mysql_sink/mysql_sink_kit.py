@@ -17,7 +17,7 @@ from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableSchema
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop, StepResult
-from rowferry.control.operator import prepare as preparing
+from rowferry.control.operator.checks import prepare as preparing
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, SinkUnavailable, Verdict
 from rowferry.flow.sink.mysql import schema_changes

@@ -18,9 +18,9 @@ from rowferry.change.plan import Plan
 from rowferry.change.table import TableId
 from rowferry.control.feed.loop import StepResult
 from rowferry.control.fleet import measures
+from rowferry.control.operator.checks.prepare import check_rules
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.prepare import check_rules
-from rowferry.control.operator.table_rules import with_rules
+from rowferry.control.operator.settings.table_rules import with_rules
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TableNotActiveActive, TargetUnfit
 from rowferry.face.cli.main import app
 from rowferry.flow.sink.mysql.emulation import triggers

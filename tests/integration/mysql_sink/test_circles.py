@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rowferry.control.operator.prepare import prepare
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.errors import WrittenOntoItself
 from rowferry.testing.servers import MariaDb, Relay, Server

@@ -14,7 +14,7 @@ from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop
-from rowferry.control.operator.prepare import prepare
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable
 from rowferry.flow.sink.mysql import lanes

@@ -12,7 +12,7 @@ from uuid import uuid4
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop
-from rowferry.control.operator.prepare import prepare
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
 from rowferry.spark.job import InProcessRunner

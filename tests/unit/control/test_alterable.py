@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.control.operator.prepare import check_alterable
+from rowferry.control.operator.checks.prepare import check_alterable
 from rowferry.errors import SpecChanged
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.spec.build import build_spec

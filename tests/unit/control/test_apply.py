@@ -14,8 +14,14 @@ from operations_kit import listed_source, table
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator import operations as verbs
 from rowferry.control.operator.actor import Actor, Role, current_actor
-from rowferry.control.operator.apply import Action, ApplyRequest, Outcome, Step, apply_declared
-from rowferry.control.operator.export import export_declared
+from rowferry.control.operator.declared.apply import (
+    Action,
+    ApplyRequest,
+    Outcome,
+    Step,
+    apply_declared,
+)
+from rowferry.control.operator.declared.export import export_declared
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
 from rowferry.control.store.contract import FeedRecord
 from rowferry.control.store.sql_store import open_store

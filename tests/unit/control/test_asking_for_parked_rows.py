@@ -21,7 +21,7 @@ from rowferry.control.lifecycle import Verb
 from rowferry.control.operator.actor import Actor, Role, current_actor
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.operator.quarantine import Choice, forms, values_form
-from rowferry.control.operator.statement import execute
+from rowferry.control.operator.statements.execute import execute
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.rekeying import rekey
 from rowferry.control.store.sql_store import open_store

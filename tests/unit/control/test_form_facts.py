@@ -10,9 +10,9 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 
-from rowferry.control.operator.form_facts import form_facts
-from rowferry.control.operator.statement_forms import STATEMENTS
-from rowferry.control.operator.statement_syntax import Statement, parse
+from rowferry.control.operator.settings.form_facts import form_facts
+from rowferry.control.operator.statements.forms import STATEMENTS
+from rowferry.control.operator.statements.syntax import Statement, parse
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.flow.sink.contract import SinkTraits

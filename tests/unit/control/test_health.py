@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rowferry.control.operator import health
-from rowferry.control.operator.health import FAILED, OK, WARNING, Health, java_version
+from rowferry.control.operator.checks import health
+from rowferry.control.operator.checks.health import FAILED, OK, WARNING, Health, java_version
 from rowferry.face.cli.main import main
 
 DEAD = "mysql://root@127.0.0.1:1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rowferry.change.table import TableId
-from rowferry.control.operator.near_misses import near_misses
+from rowferry.control.operator.checks.near_misses import near_misses
 
 TABLES = [
     TableId("shop", "orders"),

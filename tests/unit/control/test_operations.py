@@ -16,9 +16,10 @@ from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.operator import explain, operations
+from rowferry.control.operator import operations
+from rowferry.control.operator.checks import explain
+from rowferry.control.operator.checks.prepare import PreparedFeed
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
-from rowferry.control.operator.prepare import PreparedFeed
 from rowferry.control.store.contract import MetaStore, Sample
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.control.operator.redaction import redacted_config, restored, restored_uri
+from rowferry.control.operator.settings.redaction import redacted_config, restored, restored_uri
 from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.errors import (
     BY_CODE,

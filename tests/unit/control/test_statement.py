@@ -13,7 +13,7 @@ from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import ChangedSettings, Created, Operations, Seen, Wanted
-from rowferry.control.operator.statement import execute
+from rowferry.control.operator.statements.execute import execute
 from rowferry.control.store.contract import (
     FeedRecord,
     Lease,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rowferry.control.operator.statement_syntax import (
+from rowferry.control.operator.statements.syntax import (
     AddTables,
     CancelResnapshot,
     CreateChangefeed,
@@ -25,7 +25,7 @@ from rowferry.control.operator.statement_syntax import (
     TraceRow,
     parse,
 )
-from rowferry.control.operator.statement_tokens import split
+from rowferry.control.operator.statements.tokens import split
 from rowferry.errors import BadStatement
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rowferry.control.operator.table_rules import deciding_rule, with_tables, without_tables
+from rowferry.control.operator.settings.table_rules import (
+    deciding_rule,
+    with_tables,
+    without_tables,
+)
 from rowferry.flow.decide.table_filter import TableFilter
 
 ADDED = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rowferry.control.operator.sample_settings import sample_settings
+from rowferry.control.operator.settings.sample import sample_settings
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.registry import SINKS

@@ -14,7 +14,7 @@ from rowferry import __version__
 from rowferry.change.position import physical_ms
 from rowferry.control.feed.lease import Claim
 from rowferry.control.feed.loop import StepResult
-from rowferry.control.operator.redaction import redacted_config
+from rowferry.control.operator.settings.redaction import redacted_config
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import RowferryError
 from rowferry.spec.changefeed import ChangefeedSpec

@@ -16,7 +16,12 @@ from rowferry.control.feed.loop import STRETCH_BYTES, Loop, SegmentRunner, StepR
 from rowferry.control.feed.supervise import Supervisor, Until
 from rowferry.control.feed.under_way import StepProgress
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.operator.prepare import PreparedFeed, check_alterable, prepare, stored_spec
+from rowferry.control.operator.checks.prepare import (
+    PreparedFeed,
+    check_alterable,
+    prepare,
+    stored_spec,
+)
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, RowferryError

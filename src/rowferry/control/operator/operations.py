@@ -23,12 +23,9 @@ from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.feed.leaving import leave_sink
 from rowferry.control.feed.loop import discard
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.operator import explain
 from rowferry.control.operator import hold as holding
 from rowferry.control.operator import quarantine as parking
 from rowferry.control.operator import resnapshots as again
-from rowferry.control.operator import start_place as beginning
-from rowferry.control.operator import traces as tracing
 from rowferry.control.operator.actor import (
     Role,
     acts,
@@ -37,16 +34,16 @@ from rowferry.control.operator.actor import (
     foresees,
     looks,
 )
-from rowferry.control.operator.endpoint_checks import (
+from rowferry.control.operator.checks import explain
+from rowferry.control.operator.checks.endpoints import (
     Endpoint,
     Listed,
     Side,
     check_endpoint,
     list_source,
 )
-from rowferry.control.operator.form_facts import form_facts
-from rowferry.control.operator.health import Health
-from rowferry.control.operator.new_settings import altered
+from rowferry.control.operator.checks.health import Health
+from rowferry.control.operator.checks.prepare import PreparedFeed, check_rules, examine
 from rowferry.control.operator.operation_forms import (
     ChangedSettings,
     Created,
@@ -57,15 +54,18 @@ from rowferry.control.operator.operation_forms import (
     Synced,
     Wanted,
 )
-from rowferry.control.operator.prepare import PreparedFeed, check_rules, examine
-from rowferry.control.operator.table_rules import (
+from rowferry.control.operator.settings import start_place as beginning
+from rowferry.control.operator.settings.form_facts import form_facts
+from rowferry.control.operator.settings.new_settings import altered
+from rowferry.control.operator.settings.table_rules import (
     filter_rules,
     refuse_rule_files,
     with_rules,
     with_tables,
     without_tables,
 )
-from rowferry.control.operator.trace_forms import Trace, TraceRequest
+from rowferry.control.operator.trace import search as tracing
+from rowferry.control.operator.trace.forms import Trace, TraceRequest
 from rowferry.control.store.contract import (
     FeedRecord,
     FleetServer,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from rowferry.change.resnapshot import Resnapshot, ResnapshotOutcome
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.lifecycle import FeedState
-from rowferry.control.operator.near_misses import near_misses
+from rowferry.control.operator.checks.near_misses import near_misses
 from rowferry.control.operator.operation_forms import ResnapshotProgress
 from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore
 from rowferry.errors import (

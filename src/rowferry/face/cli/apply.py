@@ -157,7 +157,7 @@ def _operations(meta: str, key_file: str | None) -> Iterator[Operations]:
 def _apply_here(
     meta: str, key_file: str | None, declarations: Sequence[Declaration], wanted: Mapping[str, bool]
 ) -> list[Any]:
-    from rowferry.control.operator.apply import ApplyRequest, apply_declared, to_json
+    from rowferry.control.operator.declared.apply import ApplyRequest, apply_declared, to_json
 
     with _operations(meta, key_file) as operations:
         request = ApplyRequest(tuple(declarations), **wanted)
@@ -167,7 +167,7 @@ def _apply_here(
 def _export_here(
     meta: str, key_file: str | None, changefeeds: Sequence[str], owner: str, name: str
 ) -> Mapping[str, Any]:
-    from rowferry.control.operator.export import export_declared
+    from rowferry.control.operator.declared.export import export_declared
 
     with _operations(meta, key_file) as operations:
         export = export_declared(operations, changefeeds, owner, name)

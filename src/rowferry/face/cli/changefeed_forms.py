@@ -160,7 +160,7 @@ def changes(old: Mapping[str, Any], body: Mapping[str, Any]) -> list[str]:
         lines.append(f"target_ts: {old.get('target_ts')} -> {body['target_ts']}")
     if "replica_config" in body:
         # Knows every stage's options; other commands need not wait for them.
-        from rowferry.control.operator.redaction import redacted_config
+        from rowferry.control.operator.settings.redaction import redacted_config
         from rowferry.spec.secrets import HIDDEN
 
         spec = ChangefeedSpec(

@@ -34,7 +34,7 @@ def doctor_command(
     Exit code: 0 all is well, or there are only warnings; 1 something is missing.
     """
     # Imported here: it knows every stage.
-    from rowferry.control.operator.health import FAILED, OK, examine_all
+    from rowferry.control.operator.checks.health import FAILED, OK, examine_all
     from rowferry.secrets.environment import sources_of_environment
 
     out = Printer(output)

@@ -25,7 +25,7 @@ def init_command(
     ] = None,
 ) -> None:
     """Write a commented sample configuration; every key in it has its default."""
-    from rowferry.control.operator.sample_settings import sample_settings
+    from rowferry.control.operator.settings.sample import sample_settings
 
     out, _ = consoles()
     text = sample_settings(source, sink, protocol, table or [])

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rowferry.control.operator.statement_tokens import split
+from rowferry.control.operator.statements.tokens import split
 from rowferry.errors import RowferryError, ServerUnavailable
 from rowferry.face.cli.client import OURS, Client, connected
 from rowferry.face.cli.output import Printer, show_error

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rowferry.control.operator.trace_forms import (
+from rowferry.control.operator.trace.forms import (
     LIMIT,
     SECONDS,
     batch_words,

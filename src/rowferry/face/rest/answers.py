@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rowferry.change.position import RangeProgress, physical_ms
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import Created, Seen, Synced
-from rowferry.control.operator.redaction import redacted_config
+from rowferry.control.operator.settings.redaction import redacted_config
 from rowferry.control.operator.ticdc_codes import ticdc_code
 from rowferry.control.store.contract import FeedRecord, FleetServer, Note
 from rowferry.errors import BY_CODE, RowferryError

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query
 
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
-from rowferry.control.operator.trace_forms import trace_form
+from rowferry.control.operator.trace.forms import trace_form
 from rowferry.errors import BadInput, BadUri, NotSupported
 from rowferry.face.about import About
 from rowferry.face.rest import answers

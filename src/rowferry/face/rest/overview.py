@@ -12,8 +12,8 @@ from rowferry.change.table import TableId
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.operation_forms import LastChanges, sample_words
 from rowferry.control.operator.operations import Operations, Seen
-from rowferry.control.operator.redaction import redacted_config
 from rowferry.control.operator.resnapshots import forms
+from rowferry.control.operator.settings.redaction import redacted_config
 from rowferry.control.operator.snapshot_progress import newest_sample, phase, snapshot_sum
 from rowferry.control.store.contract import FeedRecord, FleetServer, LogLine, Note, Sample
 from rowferry.errors import NoSuchChangefeed, cure_of

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from rowferry.control.operator.actor import current_actor
-from rowferry.control.operator.apply import ApplyRequest, apply_declared, to_json
-from rowferry.control.operator.export import export_declared
-from rowferry.control.operator.health import FAILED, Health
+from rowferry.control.operator.checks.health import FAILED, Health
+from rowferry.control.operator.declared.apply import ApplyRequest, apply_declared, to_json
+from rowferry.control.operator.declared.export import export_declared
 from rowferry.control.operator.operations import Created, Held, Operations
 from rowferry.control.operator.quarantine import Choice, values_form
 from rowferry.control.operator.quarantine import forms as parked_forms
 from rowferry.control.operator.resnapshots import forms
-from rowferry.control.operator.statement import execute
+from rowferry.control.operator.statements.execute import execute
 from rowferry.errors import BadOption, RoleTooLow, RowferryError
 from rowferry.face.about import About
 from rowferry.face.json_log import redacted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rowferry.control.operator.trace_forms import LIMIT, SECONDS, TraceRequest
+from rowferry.control.operator.trace.forms import LIMIT, SECONDS, TraceRequest
 from rowferry.downstream.trace.row_key import key_pairs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from rowferry.control.operator import endpoint_checks
+from rowferry.control.operator.checks import endpoints as endpoint_checks
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import SinkUnavailable

@@ -22,7 +22,7 @@ from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import MYSQL, TableId, TableSchema
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop
-from rowferry.control.operator.prepare import prepare
+from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadInput, BadRoute, NotSupported, SchemaChangeRefused
 from rowferry.flow.assemble import Flow, assemble, option_tables, sink_traits

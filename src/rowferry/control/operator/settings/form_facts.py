@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from rowferry.control.operator.statement_forms import STATEMENTS
+from rowferry.control.operator.statements.forms import STATEMENTS
 from rowferry.errors import BadInput, MissingLibrary, OptionsConflict
 from rowferry.flow.assemble import format_class, sink_traits
 from rowferry.flow.capture.contract import HasForm

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from rowferry.change.dialect import SourceDialect
-from rowferry.control.operator.health import FAILED, OK, Health, sink_health, source_health
+from rowferry.control.operator.checks.health import FAILED, OK, Health, sink_health, source_health
 from rowferry.control.operator.operation_forms import ChangedSettings
-from rowferry.control.operator.redaction import refuse_moved_secrets, restored, restored_uri
-from rowferry.control.operator.table_rules import EVERYTHING, refuse_rule_files, with_rules
+from rowferry.control.operator.settings.redaction import (
+    refuse_moved_secrets,
+    restored,
+    restored_uri,
+)
+from rowferry.control.operator.settings.table_rules import EVERYTHING, refuse_rule_files, with_rules
 from rowferry.errors import OddAnswer, RowferryError, SinkError, cure_of
 from rowferry.flow.assemble import assemble, format_of, option_tables, secret_tables, sink_traits
 from rowferry.flow.capture.contract import ListedTable, ListsTables

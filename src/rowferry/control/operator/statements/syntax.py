@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeAlias
 
-from rowferry.control.operator.statement_tokens import StatementToken, TokenKind, tokens
+from rowferry.control.operator.statements.tokens import StatementToken, TokenKind, tokens
 from rowferry.errors import BadStatement
 
 # --- statements ----------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ from typing import Final, NamedTuple, cast
 from rowferry.change.published import PublishedBatch
 from rowferry.change.table import TableSchema
 from rowferry.control.operator.resnapshots import captured_schema
-from rowferry.control.operator.trace_forms import Trace, TracedChange, TraceRequest
-from rowferry.control.operator.trace_log import (
+from rowferry.control.operator.trace.forms import Trace, TracedChange, TraceRequest
+from rowferry.control.operator.trace.log import (
     LogFindings,
     LoggedChange,
     Versions,
     changes_in_log,
 )
-from rowferry.control.operator.trace_records import BatchRecords, batch_range, paired
+from rowferry.control.operator.trace.records import BatchRecords, batch_range, paired
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.downstream.consume.consumer import is_queue
 from rowferry.downstream.consume.storage import is_storage

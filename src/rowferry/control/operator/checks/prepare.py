@@ -11,8 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 from rowferry.change.table import TableId, TableSchema
-from rowferry.control.operator.near_misses import hint, nothing_matches
-from rowferry.control.operator.table_rules import filter_rules, with_rules
+from rowferry.control.operator.checks.near_misses import hint, nothing_matches
+from rowferry.control.operator.settings.table_rules import filter_rules, with_rules
 from rowferry.control.store.connection import has_database
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import (

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 from rowferry.control import lifecycle
 from rowferry.control.lifecycle import Verb
-from rowferry.control.operator import start_place as beginning
+from rowferry.control.operator.checks.prepare import PreparedFeed, check_added_rules, examine
 from rowferry.control.operator.operation_forms import ChangedSettings
-from rowferry.control.operator.prepare import PreparedFeed, check_added_rules, examine
-from rowferry.control.operator.redaction import refuse_moved_secrets, restored, restored_uri
-from rowferry.control.operator.table_rules import refuse_rule_files
+from rowferry.control.operator.settings import start_place as beginning
+from rowferry.control.operator.settings.redaction import (
+    refuse_moved_secrets,
+    restored,
+    restored_uri,
+)
+from rowferry.control.operator.settings.table_rules import refuse_rule_files
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import IllegalMove
 from rowferry.flow.assemble import option_tables, sink_traits

@@ -11,8 +11,8 @@ from rowferry.change.plan import Output, Segment
 from rowferry.change.position import physical_ms
 from rowferry.change.published import PublishedBatch
 from rowferry.change.table import TableSchema
-from rowferry.control.operator.trace_forms import BatchRange
-from rowferry.control.operator.trace_log import LoggedChange, is_of
+from rowferry.control.operator.trace.forms import BatchRange
+from rowferry.control.operator.trace.log import LoggedChange, is_of
 from rowferry.downstream.trace.delivered import DeliveredChange
 from rowferry.downstream.trace.files import output_path
 from rowferry.flow.capture.contract import ShowsSegments, Source

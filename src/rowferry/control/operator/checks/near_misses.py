@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from rowferry.change.table import TableId
-from rowferry.control.operator.table_rules import EVERYTHING, filter_rules, with_rules
+from rowferry.control.operator.settings.table_rules import EVERYTHING, filter_rules, with_rules
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import assemble
 from rowferry.spec.changefeed import ChangefeedSpec

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rowferry.control.operator.redaction import redacted_config
+from rowferry.control.operator.settings.redaction import redacted_config
 from rowferry.spec.changefeed import ChangefeedSpec
 
 ABSENT: Final = None  # in the place of a value: the key is not given

@@ -15,8 +15,8 @@ from typing import Any, Final
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.actor import Role, require
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
-from rowferry.control.operator.settings_difference import ChangedSetting, as_declared, differences
-from rowferry.control.operator.start_place import source_with_start_ts, with_start_of
+from rowferry.control.operator.settings.difference import ChangedSetting, as_declared, differences
+from rowferry.control.operator.settings.start_place import source_with_start_ts, with_start_of
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import BadOption, ChangefeedExists, IllegalMove, RowferryError
 from rowferry.flow.assemble import option_tables, secret_tables, sink_traits

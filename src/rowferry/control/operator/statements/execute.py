@@ -19,15 +19,15 @@ from rowferry.control.operator.operation_forms import LastChanges, sample_words
 from rowferry.control.operator.operations import ChangedSettings, Created, Operations, Seen, Wanted
 from rowferry.control.operator.quarantine import Choice
 from rowferry.control.operator.quarantine import forms as parked_forms
-from rowferry.control.operator.redaction import redacted_config
 from rowferry.control.operator.resnapshots import forms
+from rowferry.control.operator.settings.redaction import redacted_config
 from rowferry.control.operator.snapshot_progress import (
     newest_sample,
     phase,
     snapshot_sum,
     text_bar,
 )
-from rowferry.control.operator.statement_syntax import (
+from rowferry.control.operator.statements.syntax import (
     AddTables,
     CancelResnapshot,
     CreateChangefeed,
@@ -47,7 +47,7 @@ from rowferry.control.operator.statement_syntax import (
     TraceRow,
     parse,
 )
-from rowferry.control.operator.trace_statement import traced
+from rowferry.control.operator.statements.trace import traced
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import BadStatement, NoSuchChangefeed
 

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.statement_syntax import TraceRow
-from rowferry.control.operator.trace_forms import (
+from rowferry.control.operator.statements.syntax import TraceRow
+from rowferry.control.operator.trace.forms import (
     LIMIT,
     TraceRequest,
     batch_words,

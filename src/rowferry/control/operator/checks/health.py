@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rowferry.control.operator.near_misses import nothing_matches
+from rowferry.control.operator.checks.near_misses import nothing_matches
 from rowferry.errors import RowferryError, cure_of
 from rowferry.flow.assemble import Flow, assemble, option_tables, sink_traits
 from rowferry.flow.capture.contract import KnowsHealth

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rowferry.change.table import TableId, TableSchema
-from rowferry.control.operator.prepare import PreparedFeed
-from rowferry.control.operator.table_rules import deciding_rule, filter_rules
+from rowferry.control.operator.checks.prepare import PreparedFeed
+from rowferry.control.operator.settings.table_rules import deciding_rule, filter_rules
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.dispatch.by_topic import ByTopic
 from rowferry.flow.sink.storage.paths import database_directory, escape

@@ -1,0 +1,1 @@
+"""Changefeeds as files declare them: brought to that, and written in that form."""

@@ -1,0 +1,1 @@
+"""Settings of changefeeds as operators see and change them."""

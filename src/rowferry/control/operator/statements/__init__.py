@@ -1,0 +1,1 @@
+"""SQL statements about changefeeds: their words, their syntax, and carrying them out."""
