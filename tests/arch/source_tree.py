@@ -196,7 +196,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "flow.sink.http*",
         "flow.sink.search*",
         "flow.sink.pulsar*",
-        "face.cli.client",
+        "face.cli.remote.client",
         "face.bearer",
         "secrets.vault",
         "testing*",
@@ -436,7 +436,7 @@ LOOK_INSIDE: dict[str, str] = {
     "control.feed.quarantining": "which parked rows a segment sends again, as it wrote it there",
     "control.operator.resnapshots": "the numbers of resnapshots and how far they are",
     "downstream.verify.rendezvous": "verify makes the places itself, of MySQL servers",
-    "face.cli.verify_sync": "shows the places that verify made",
+    "face.cli.downstream.verify_sync": "shows the places that verify made",
     "testing.nemesis_judge": "judges the range source by what it has stored",
 }
 _READING: frozenset[str] = frozenset({"get", "items", "keys", "values", "pop"})

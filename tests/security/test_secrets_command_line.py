@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadOption
-from rowferry.face.cli.given_address import given_address, given_addresses
 from rowferry.face.cli.main import app
+from rowferry.face.cli.options.address import given_address, given_addresses
 from rowferry.testing.harness import RunProcess
 
 WORD = "word-of-mine"

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from vault_kit import small_vault
 
 from rowferry.errors import SecretMissing
-from rowferry.face.cli.given_address import given_meta, given_secret
 from rowferry.face.cli.main import app
+from rowferry.face.cli.options.address import given_meta, given_secret
 from rowferry.testing.receiver import HttpReceiver
 
 NAME = "A_SECRET_OF_NOBODY"

@@ -35,7 +35,7 @@ from rowferry.errors import (
     SinkDamaged,
     SinkUnwritable,
 )
-from rowferry.face.cli import client as cli
+from rowferry.face.cli.remote import client as cli
 from rowferry.flow.capture.binlog.decode import columns
 from rowferry.flow.capture.binlog.frame import compressed
 from rowferry.flow.capture.range_log import client as range_log

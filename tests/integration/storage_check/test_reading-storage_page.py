@@ -14,7 +14,7 @@ from run_kit import call
 from page_examples import ROOT, all_blocks, commands, table_rows
 from rowferry.downstream.rebuild.table import TablePlan, rebuild_here
 from rowferry.downstream.storage_check.rules import Rule
-from rowferry.face.cli import table as table_face
+from rowferry.face.cli.downstream import table as table_face
 from rowferry.spark.rebuild_table import Rebuilt
 from rowferry.testing.servers import MySql
 

@@ -13,7 +13,7 @@ from run_kit import call
 from test_lake_feed import LakeFeed
 
 from page_examples import ROOT, all_blocks, commands
-from rowferry.face.cli import verify as command
+from rowferry.face.cli.downstream import verify as command
 from rowferry.spark.session import close_session, open_session
 from rowferry.spark.verify_job import SparkVerifyRunner
 from rowferry.testing.servers import MariaDb, MySql

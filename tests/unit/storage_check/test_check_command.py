@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from rowferry.downstream.storage_check.rules import Rule, StorageFindings
 from rowferry.errors import BadOption
-from rowferry.face.cli.check_storage import _show
+from rowferry.face.cli.downstream.check_storage import _show
+from rowferry.face.cli.downstream.table import commit_ts
 from rowferry.face.cli.main import app
-from rowferry.face.cli.table import commit_ts
 
 
 @pytest.fixture

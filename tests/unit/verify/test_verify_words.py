@@ -10,7 +10,7 @@ from rich.console import Console
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.downstream.verify.run import TableResult, _Pair
-from rowferry.face.cli.verify import _summary, _tell
+from rowferry.face.cli.downstream.verify import _summary, _tell
 
 NAME = TableId("shop", "orders")
 

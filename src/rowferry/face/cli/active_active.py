@@ -10,7 +10,7 @@ import typer
 
 from rowferry.change.table import TableId
 from rowferry.errors import BadFilterRule, BadUri, NoSuchChangefeed
-from rowferry.face.cli.given_address import given_address
+from rowferry.face.cli.options.address import given_address
 from rowferry.face.cli.output import consoles
 from rowferry.flow.assemble import sink_traits
 from rowferry.flow.decide.table_filter import named_by

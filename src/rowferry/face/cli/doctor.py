@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rowferry.face.cli.given_address import given_address
-from rowferry.face.cli.given_settings import given_config, table_rules
+from rowferry.face.cli.options.address import given_address
+from rowferry.face.cli.options.settings import given_config, table_rules
 from rowferry.face.cli.output import Printer
 from rowferry.face.cli.run import WORK_DIR
 

@@ -17,16 +17,19 @@ from rowferry.registry import extras_named
 # Where each command is, and what lists tell of it: to import them all for that takes seconds.
 # Those of servers are where TiCDC's `cdc cli` has them, too.
 OF_SERVERS: Final = {
-    "changefeed": ("changefeed:app", "Create changefeeds on a server, watch and change them."),
-    "capture": ("capture:app", "The servers that run changefeeds."),
-    "processor": ("processor:app", "What servers do for changefeeds."),
-    "tso": ("tso:app", "The time as a commit-ts."),
+    "changefeed": (
+        "remote.changefeed:app",
+        "Create changefeeds on a server, watch and change them.",
+    ),
+    "capture": ("remote.capture:app", "The servers that run changefeeds."),
+    "processor": ("remote.processor:app", "What servers do for changefeeds."),
+    "tso": ("remote.tso:app", "The time as a commit-ts."),
     "trace": (
-        "trace:trace_command",
+        "remote.trace:trace_command",
         "Show every change of one row that a changefeed delivered, and where it went.",
     ),
     "sql": (
-        "sql:sql_command",
+        "remote.sql:sql_command",
         "Carry out SQL statements about changefeeds, in order; the first that fails ends it.",
     ),
 }
@@ -53,30 +56,30 @@ PLACES: Final = {
     ),
     **OF_SERVERS,
     "apply": (
-        "apply:apply_command",
+        "remote.apply:apply_command",
         "Create, change and remove changefeeds until they are as files declare them.",
     ),
     "export": (
-        "apply:export_command",
+        "remote.apply:export_command",
         "Write changefeeds that exist in the form that `apply` reads, to standard output.",
     ),
     "consume": (
-        "consume:consume_command",
+        "downstream.consume:consume_command",
         "Read what a changefeed wrote, check its order, and print it or apply it.",
     ),
     "check-storage": (
-        "check_storage:check_storage_command",
+        "downstream.check_storage:check_storage_command",
         "Check every path, index, metadata, schema and data file; exit code 1 if a rule is broken.",
     ),
     "table": (
-        "table:table_command",
+        "downstream.table:table_command",
         "Rebuild a table, or all, and print its first rows and count, or write it as Parquet.",
     ),
     "verify": (
-        "verify:verify_command",
+        "downstream.verify:verify_command",
         "Compare the tables of A and B. Exit code: 0 equal, 1 different, 2 it cannot be said.",
     ),
-    "lake": ("lake:app", "Tables of a lake: their state, leftovers and small files."),
+    "lake": ("downstream.lake:app", "Tables of a lake: their state, leftovers and small files."),
     "demo": (
         "demo:demo_command",
         "Start a store, feed its changes to files while it changes, and prove the files right.",
@@ -98,7 +101,7 @@ PLACES: Final = {
         "workload:app",
         "Write to a reference store: money transfers, or every column type.",
     ),
-    "cli": ("ticdc:cli_app", "The same commands where TiCDC has them."),
+    "cli": ("remote.ticdc:cli_app", "The same commands where TiCDC has them."),
 }
 
 

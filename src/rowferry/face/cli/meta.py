@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rowferry.errors import BadOption
-from rowferry.face.cli.given_address import given_meta
+from rowferry.face.cli.options.address import given_meta
+from rowferry.face.cli.options.secrets import SecretKeyFile, given_keys
 from rowferry.face.cli.output import Printer
-from rowferry.face.cli.secret_options import SecretKeyFile, given_keys
 
 if TYPE_CHECKING:
     from rowferry.spec.sealing import SecretKeys

@@ -11,17 +11,17 @@ import typer
 
 from rowferry import __version__
 from rowferry.errors import BadOption, NothingMatches
-from rowferry.face.cli.given_address import given_address, given_meta
-from rowferry.face.cli.given_settings import given_config, table_rules
-from rowferry.face.cli.output import consoles, counted
-from rowferry.face.cli.secret_options import SecretKeyFile, given_keys
-from rowferry.face.cli.signals import stop_on_signal
-from rowferry.face.cli.spark_options import (
+from rowferry.face.cli.options.address import given_address, given_meta
+from rowferry.face.cli.options.secrets import SecretKeyFile, given_keys
+from rowferry.face.cli.options.settings import given_config, table_rules
+from rowferry.face.cli.options.spark import (
     SparkConf,
     SparkMaster,
     read_settings,
     settings_with_secrets,
 )
+from rowferry.face.cli.output import consoles, counted
+from rowferry.face.cli.signals import stop_on_signal
 
 if TYPE_CHECKING:  # imported when needed: the first line must not wait for them
     from rich.console import Console

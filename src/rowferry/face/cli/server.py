@@ -15,14 +15,12 @@ import typer
 
 from rowferry import __version__
 from rowferry.errors import BadOption, RowferryError
-from rowferry.face.cli.given_address import (
+from rowferry.face.cli.options.address import (
     given_address,
     given_addresses,
     meta_with_secrets,
 )
-from rowferry.face.cli.output import consoles
-from rowferry.face.cli.run import WORK_DIR
-from rowferry.face.cli.secret_options import (
+from rowferry.face.cli.options.secrets import (
     SecretKeyFile,
     VaultAddr,
     VaultCa,
@@ -32,13 +30,15 @@ from rowferry.face.cli.secret_options import (
     VaultTokenFile,
     given_keys,
 )
-from rowferry.face.cli.signals import stop_on_signal
-from rowferry.face.cli.spark_options import (
+from rowferry.face.cli.options.spark import (
     SparkConf,
     SparkMaster,
     read_settings,
     settings_with_secrets,
 )
+from rowferry.face.cli.output import consoles
+from rowferry.face.cli.run import WORK_DIR
+from rowferry.face.cli.signals import stop_on_signal
 from rowferry.face.cli.warm import compile_kernels
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli_kit import FakeServer, Run
 
-from rowferry.face.cli.changefeed import _WATCH_EVERY_S
+from rowferry.face.cli.remote.changefeed import _WATCH_EVERY_S
 
 V2 = "/api/v2"
 OURS = "/api/rowferry"
@@ -365,7 +365,7 @@ def test_create_and_resume_can_wait_until_it_has_caught_up(
     words: tuple[str, ...],
     requests: int,
 ) -> None:
-    monkeypatch.setattr("rowferry.face.cli.changefeed._WATCH_EVERY_S", _WATCH_EVERY_S / 1000)
+    monkeypatch.setattr("rowferry.face.cli.remote.changefeed._WATCH_EVERY_S", _WATCH_EVERY_S / 1000)
     reading = [{"table": "a.t", "done": 3, "all": 4}]
     whole = {"done": 3, "all": 4, "unit": "rows", "tables_done": 0, "tables": 1, "left_ms": 7000}
     server.answers = {
@@ -390,7 +390,7 @@ def test_create_and_resume_can_wait_until_it_has_caught_up(
 def test_watching_ends_with_the_changefeeds_error(
     run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rowferry.face.cli.changefeed._WATCH_EVERY_S", _WATCH_EVERY_S / 1000)
+    monkeypatch.setattr("rowferry.face.cli.remote.changefeed._WATCH_EVERY_S", _WATCH_EVERY_S / 1000)
     error = {"code": "RF-4002", "message": "row refused", "cure": "", "at": 1}
     server.answers = {
         f"GET {OURS}/changefeeds/x": pages({"lag_ms": 10}, {"state": "failed", "error": error})

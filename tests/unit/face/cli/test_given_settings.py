@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rowferry.errors import BadConfigFile, BadOption
-from rowferry.face.cli.given_settings import given_config, table_rules
+from rowferry.face.cli.options.settings import given_config, table_rules
 
 
 def test_a_file_alone_stays_a_file_so_that_errors_name_it(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from rowferry.change.table import TableId
 from rowferry.control.feed.loop import StepResult
 from rowferry.errors import BadOption
 from rowferry.face.cli import output
-from rowferry.face.cli.changefeed_forms import show_list
 from rowferry.face.cli.output import Printer
 from rowferry.face.cli.progress import run_view
 from rowferry.face.cli.progress.feed_view import FeedView
 from rowferry.face.cli.progress.run_view import RunView
+from rowferry.face.cli.remote.changefeed_forms import show_list
 from rowferry.flow.capture.contract import SnapshotShare
 
 

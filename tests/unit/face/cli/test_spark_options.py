@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rowferry.errors import BadOption
+from rowferry.face.cli.options.spark import known_master, read_settings
 from rowferry.face.cli.output import counted
-from rowferry.face.cli.spark_options import known_master, read_settings
 
 
 @pytest.mark.parametrize(

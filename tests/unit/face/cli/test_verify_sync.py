@@ -9,10 +9,10 @@ import pytest
 
 from rowferry.downstream.verify.side import DatabaseSide, StorageSide
 from rowferry.errors import NotSupported, OptionsConflict
-from rowferry.face.cli import verify_sync
-from rowferry.face.cli.client import Access
+from rowferry.face.cli.downstream import verify_sync
+from rowferry.face.cli.downstream.verify_sync import SyncPoint, at_sync_point
 from rowferry.face.cli.output import Printer
-from rowferry.face.cli.verify_sync import SyncPoint, at_sync_point
+from rowferry.face.cli.remote.client import Access
 from rowferry.mysql.session import Flavour, ServerFacts
 
 SPARK: Any = nullcontext()

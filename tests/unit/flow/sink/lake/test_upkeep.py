@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from iceberg_kit import IcebergLake
 from lake_kit import PLAIN, Lake, Model, ordered
 from rowferry.errors import BadUri
-from rowferry.face.cli.lake import app
+from rowferry.face.cli.downstream.lake import app
 
 
 def told(*words: str) -> str:

@@ -14,10 +14,10 @@ import typer
 from rich.text import Text
 
 from rowferry.errors import BadOption
-from rowferry.face.cli.client import Client, connected, known_changefeeds
-from rowferry.face.cli.given_address import given_meta
+from rowferry.face.cli.options.address import given_meta
+from rowferry.face.cli.options.secrets import SecretKeyFile, given_keys
 from rowferry.face.cli.output import Printer, counted
-from rowferry.face.cli.secret_options import SecretKeyFile, given_keys
+from rowferry.face.cli.remote.client import Client, connected, known_changefeeds
 from rowferry.spec.config_file import write_config
 from rowferry.spec.declared import Declaration, declared_files, parse_declared, read_declared
 

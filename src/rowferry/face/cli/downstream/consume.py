@@ -19,7 +19,7 @@ from rowferry.downstream.consume.arrival import Arrival, ArrivedRow, ArrivedStat
 from rowferry.downstream.consume.checks import ConsumeFindings
 from rowferry.downstream.consume.consumer import ConsumeOutcome, ConsumeRequest, Taker, consume
 from rowferry.errors import BadOption
-from rowferry.face.cli.given_address import given_address
+from rowferry.face.cli.options.address import given_address
 from rowferry.face.cli.output import PLAIN_EVERY_S, consoles
 from rowferry.face.cli.signals import stop_on_signal
 from rowferry.secrets.environment import sources_of_environment

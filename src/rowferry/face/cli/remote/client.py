@@ -32,7 +32,7 @@ from rowferry.errors import (
     ServerUnavailable,
     from_text,
 )
-from rowferry.face.cli.given_address import given_secret
+from rowferry.face.cli.options.address import given_secret
 from rowferry.face.cli.output import Printer
 
 API: Final = ("api", "v2")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from rowferry.change.position import PHYSICAL_SHIFT
-from rowferry.face.cli.client import API, Client, connected
 from rowferry.face.cli.output import Printer
+from rowferry.face.cli.remote.client import API, Client, connected
 
 app = typer.Typer(help="The time as a commit-ts.")
 

@@ -15,8 +15,8 @@ from rowferry.downstream.verify.side import DatabaseSide, Side
 from rowferry.downstream.verify.sync_points import read_at_newest
 from rowferry.downstream.verify.views import open_views, open_views_at_a_place
 from rowferry.errors import NotSupported, OptionsConflict, RowferryError, SourceUnsupported
-from rowferry.face.cli.client import Access, Client
 from rowferry.face.cli.output import Printer
+from rowferry.face.cli.remote.client import Access, Client
 from rowferry.flow.assemble import sink_traits
 from rowferry.spec.uri import Uri
 

@@ -17,7 +17,7 @@ from rowferry.downstream.storage_check.check import check_storage
 from rowferry.downstream.storage_check.expected import expected_of
 from rowferry.downstream.storage_check.listing import Listing
 from rowferry.downstream.storage_check.rules import Rule, StorageFindings
-from rowferry.face.cli.given_address import given_address
+from rowferry.face.cli.options.address import given_address
 from rowferry.face.cli.output import consoles, counted, size
 from rowferry.secrets.environment import sources_of_environment
 

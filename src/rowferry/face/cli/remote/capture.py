@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from rowferry.face.cli.client import API, Client, connected
 from rowferry.face.cli.output import Printer
+from rowferry.face.cli.remote.client import API, Client, connected
 
 app = typer.Typer(help="The servers that run changefeeds.")
 COLUMNS = ("id", "is-owner", "address", "cluster-id")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rowferry.face.cli.client import API, Client, Id, connected
 from rowferry.face.cli.output import Printer
+from rowferry.face.cli.remote.client import API, Client, Id, connected
 
 app = typer.Typer(help="What servers do for changefeeds.")
 

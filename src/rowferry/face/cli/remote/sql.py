@@ -12,8 +12,8 @@ from rich.text import Text
 
 from rowferry.control.operator.statements.tokens import split
 from rowferry.errors import RowferryError, ServerUnavailable
-from rowferry.face.cli.client import OURS, Client, connected
 from rowferry.face.cli.output import Printer, show_error
+from rowferry.face.cli.remote.client import OURS, Client, connected
 
 _PROMPT, _MORE = "rowferry> ", "       -> "
 _ENDS = ("exit", "quit", "\\q")

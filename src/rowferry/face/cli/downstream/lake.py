@@ -14,9 +14,9 @@ from rich.table import Table
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.errors import BadInput, BadOption, BadUri, NoSuchVersion
-from rowferry.face.cli.given_address import given_address
+from rowferry.face.cli.downstream.table import commit_ts
+from rowferry.face.cli.options.address import given_address
 from rowferry.face.cli.output import consoles, counted, show_error, size
-from rowferry.face.cli.table import commit_ts
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.sink.lake.history import commit_at
 from rowferry.flow.sink.lake.layout import table_at

@@ -20,12 +20,12 @@ from rowferry.downstream.verify.repair import RepairFile
 from rowferry.downstream.verify.run import ComparisonRunner, TableResult, VerifyRequest, verify
 from rowferry.downstream.verify.side import Side, open_side
 from rowferry.errors import BadInput, BadOption, OptionsConflict, RowferryError, SideChanges
-from rowferry.face.cli.client import Access, with_access
-from rowferry.face.cli.given_address import given_address
+from rowferry.face.cli.downstream.table import commit_ts
+from rowferry.face.cli.downstream.verify_sync import SyncPoint, at_sync_point, beside_lake
+from rowferry.face.cli.options.address import given_address
+from rowferry.face.cli.options.spark import SparkMaster
 from rowferry.face.cli.output import Printer, consoles, show_error
-from rowferry.face.cli.spark_options import SparkMaster
-from rowferry.face.cli.table import commit_ts
-from rowferry.face.cli.verify_sync import SyncPoint, at_sync_point, beside_lake
+from rowferry.face.cli.remote.client import Access, with_access
 from rowferry.secrets.environment import sources_of_environment
 from rowferry.spark.verify_job import opened_verify
 

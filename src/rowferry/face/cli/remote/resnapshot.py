@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from rowferry.errors import BadOption, BadResnapshot
-from rowferry.face.cli.client import OURS, Client, Id, connected
 from rowferry.face.cli.output import Printer
+from rowferry.face.cli.remote.client import OURS, Client, Id, connected
 from rowferry.face.cli.signals import stop_on_signal
 
 _EVERY_S: Final = 0.5

@@ -27,9 +27,9 @@ from rowferry.change.table import TableId
 from rowferry.downstream.rebuild.stored_feed import open_storage
 from rowferry.downstream.rebuild.table import TablePlan, plan_tables
 from rowferry.errors import BadOption
-from rowferry.face.cli.given_address import given_address
+from rowferry.face.cli.options.address import given_address
+from rowferry.face.cli.options.spark import SparkMaster
 from rowferry.face.cli.output import consoles
-from rowferry.face.cli.spark_options import SparkMaster
 from rowferry.flow.sink.storage.paths import escape
 from rowferry.secrets.environment import sources_of_environment
 from rowferry.spark.rebuild_table import Rebuilt, TableJob, opened_job

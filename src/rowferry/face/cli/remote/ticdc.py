@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from rowferry.face.cli.client import remember_flags
 from rowferry.face.cli.main import OF_SERVERS, Commands
+from rowferry.face.cli.remote.client import remember_flags
 
 
 class ServerCommands(Commands):

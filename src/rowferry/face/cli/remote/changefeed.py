@@ -13,7 +13,11 @@ import typer
 
 from rowferry.change.position import physical_ms
 from rowferry.errors import BadOption, ServerError
-from rowferry.face.cli.changefeed_forms import (
+from rowferry.face.cli.options.address import given_address, given_meta
+from rowferry.face.cli.options.secrets import SecretKeyFile, given_keys
+from rowferry.face.cli.output import CAUGHT_UP_MS, Printer
+from rowferry.face.cli.progress.feed_view import FeedView
+from rowferry.face.cli.remote.changefeed_forms import (
     changes,
     line,
     list_item,
@@ -25,15 +29,11 @@ from rowferry.face.cli.changefeed_forms import (
     show_list,
     show_sample,
 )
-from rowferry.face.cli.client import API, OURS, Client, Id, connected
-from rowferry.face.cli.given_address import given_address, given_meta
-from rowferry.face.cli.output import CAUGHT_UP_MS, Printer
-from rowferry.face.cli.progress.feed_view import FeedView
-from rowferry.face.cli.quarantine import app as quarantine
-from rowferry.face.cli.resnapshot import resnapshot
-from rowferry.face.cli.secret_options import SecretKeyFile, given_keys
+from rowferry.face.cli.remote.client import API, OURS, Client, Id, connected
+from rowferry.face.cli.remote.quarantine import app as quarantine
+from rowferry.face.cli.remote.resnapshot import resnapshot
+from rowferry.face.cli.remote.tso import commit_ts_now
 from rowferry.face.cli.signals import stop_on_signal
-from rowferry.face.cli.tso import commit_ts_now
 from rowferry.spec.config_file import inline_rule_files, read_config
 from rowferry.spec.uri import Uri
 

@@ -18,8 +18,8 @@ from rowferry.control.operator.trace.forms import (
     place_words,
 )
 from rowferry.errors import BadTrace
-from rowferry.face.cli.client import API, Client, Id, connected
 from rowferry.face.cli.output import Printer
+from rowferry.face.cli.remote.client import API, Client, Id, connected
 
 _COLUMNS: Final = ("time", "op", "commit-ts", "micro-batch", "log", "place")
 

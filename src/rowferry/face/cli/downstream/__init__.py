@@ -1,0 +1,1 @@
+"""Commands that read, check, rebuild and compare what changefeeds wrote."""

@@ -1,0 +1,1 @@
+"""Commands that a server carries out, and how they talk to it."""
