@@ -20,8 +20,8 @@ from rowferry.flow.decide.table_route import TableRoutes
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.dispatch_rules import DispatchRule
-from rowferry.spec.filter_rules import COLUMN_SELECTORS
+from rowferry.spec.rules.dispatch import DispatchRule
+from rowferry.spec.rules.filter import COLUMN_SELECTORS
 from rowferry.spec.uri import Uri
 
 # What a schema change is called in the vectors, where it is not our own word for it.

@@ -14,11 +14,11 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_id
 from rowferry.spec.check import check_config, check_parameters
 from rowferry.spec.config_file import inline_rule_files, read_config
-from rowferry.spec.dispatch_rules import DISPATCHERS, idle_rule_notices
 from rowferry.spec.feed_options import RAW_CHANGES, own_tables, raw_changes_table
 from rowferry.spec.legacy import modernise, protocol_notice
 from rowferry.spec.option import OptionTable
 from rowferry.spec.quarantine import check_quarantine
+from rowferry.spec.rules.dispatch import DISPATCHERS, idle_rule_notices
 from rowferry.spec.sink_traits import SinkLookup, SinkTraits, check_atomicity, check_protocol
 from rowferry.spec.sync_point import check_sync_point
 from rowferry.spec.uri import Uri

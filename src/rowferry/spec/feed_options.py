@@ -6,8 +6,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 from rowferry.spec.active_active import ActiveActive
-from rowferry.spec.dispatch_rules import DISPATCH_RULES
-from rowferry.spec.filter_rules import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import (
     Option,
@@ -21,6 +19,8 @@ from rowferry.spec.option import (
     whole,
 )
 from rowferry.spec.quarantine import QuarantineOptions
+from rowferry.spec.rules.dispatch import DISPATCH_RULES
+from rowferry.spec.rules.filter import COLUMN_RULES, EVENT_FILTERS, IGNORE_TXN_START_TS
 from rowferry.spec.sink_traits import SinkTraits
 from rowferry.spec.sync_point import SyncPointSettings
 

@@ -35,7 +35,7 @@ from rowferry.flow.sink.kafka.options import read_settings
 from rowferry.registry import SINKS
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.dispatch_rules import dispatch_rules
+from rowferry.spec.rules.dispatch import dispatch_rules
 
 if TYPE_CHECKING:
     from rowferry.downstream.consume.kafka_topics import TopicMessage, TopicReader

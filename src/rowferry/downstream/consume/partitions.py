@@ -11,7 +11,7 @@ from rowferry.errors import RowferryError
 from rowferry.flow.dispatch.by_topic import partitions_of
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.dispatch_rules import dispatch_rules
+from rowferry.spec.rules.dispatch import dispatch_rules
 
 
 class PartitionCheck:

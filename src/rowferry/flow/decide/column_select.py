@@ -11,8 +11,8 @@ from rowferry.change.chunk import Rows, make_rows
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadColumnSelector, BadFilterRule
 from rowferry.flow.decide.table_filter import NameFilter, TableFilter
-from rowferry.spec.dispatch_rules import DispatchRule
-from rowferry.spec.filter_rules import ColumnRule
+from rowferry.spec.rules.dispatch import DispatchRule
+from rowferry.spec.rules.filter import ColumnRule
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,15 +37,15 @@ from rowferry.flow.decide.transformed_ddl import statement_for_readers
 from rowferry.flow.decide.transforms import TransformedTable, Transforms
 from rowferry.spec.active_active import read_active_active
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.dispatch_rules import dispatch_rules
 from rowferry.spec.feed_options import RAW_CHANGES, FeedOptions, FilterOptions, raw_changes_table
-from rowferry.spec.filter_rules import (
+from rowferry.spec.option import OptionShape, OptionTable
+from rowferry.spec.rules.dispatch import dispatch_rules
+from rowferry.spec.rules.filter import (
     COLUMN_RULES,
     COLUMN_SELECTORS,
 )
-from rowferry.spec.option import OptionShape, OptionTable
+from rowferry.spec.rules.transform import TransformOptions
 from rowferry.spec.sink_traits import SinkTraits
-from rowferry.spec.transform_rules import TransformOptions
 
 _VIEWS: Final = frozenset({DdlKind.CREATE_VIEW, DdlKind.DROP_VIEW})
 

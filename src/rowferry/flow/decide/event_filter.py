@@ -18,7 +18,7 @@ from rowferry.flow.decide.expression import Expression, TrueRows
 from rowferry.flow.decide.expression_values import ImageColumns
 from rowferry.flow.decide.key_split import differs
 from rowferry.flow.decide.table_filter import TableFilter, search_pattern
-from rowferry.spec.filter_rules import EventRule
+from rowferry.spec.rules.filter import EventRule
 
 # Schema changes by the name under which `ignore-event` knows them.
 _DDL_EVENTS: Final = {

@@ -27,7 +27,7 @@ from rowferry.flow.decide.typed_result import (
     read_type,
     refuse_characters,
 )
-from rowferry.spec.transform_rules import (
+from rowferry.spec.rules.transform import (
     CONSTANT,
     HASH,
     KEEP_LAST,

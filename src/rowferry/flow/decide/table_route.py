@@ -12,7 +12,7 @@ from rowferry.change.dialect import SourceDialect
 from rowferry.change.table import TableId
 from rowferry.errors import BadFilterRule, BadRoute, BadStatement
 from rowferry.flow.decide.table_filter import TableFilter
-from rowferry.spec.dispatch_rules import DispatchRule
+from rowferry.spec.rules.dispatch import DispatchRule
 
 _EXPRESSION: Final = re.compile(r"(?:[^{}]|\{schema\}|\{table\})*")
 

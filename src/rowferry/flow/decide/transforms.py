@@ -24,7 +24,7 @@ from rowferry.flow.decide.masked_columns import MadeColumn, computed, masked
 from rowferry.flow.decide.table_filter import NameFilter, TableFilter, named_by
 from rowferry.flow.decide.table_flags import COMMIT_TS, ORIGIN_TS, SOFT_DELETE_TIME
 from rowferry.mysql.ddl.cursor import QUOTED, WORD, tokenize
-from rowferry.spec.transform_rules import HASH, ComputedRule, MaskRule, TransformOptions
+from rowferry.spec.rules.transform import HASH, ComputedRule, MaskRule, TransformOptions
 
 _MARKS: Final = frozenset({ORIGIN_TS, SOFT_DELETE_TIME, COMMIT_TS})
 _FIRST_COMPUTED_ID: Final = 100_000  # no table has so many columns of its own

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from rowferry.change.table import Column, Index, TableSchema
 from rowferry.errors import BadDispatchRule
-from rowferry.spec.dispatch_rules import DispatchRule
+from rowferry.spec.rules.dispatch import DispatchRule
 
 
 @dataclass(frozen=True, slots=True)

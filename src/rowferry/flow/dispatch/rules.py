@@ -20,8 +20,8 @@ from rowferry.flow.dispatch.partition_rule import (
 )
 from rowferry.flow.dispatch.topics import PLAIN_NAMES, TopicForm, TopicRule
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.dispatch_rules import DispatchRule, dispatch_rules
 from rowferry.spec.feed_options import FeedOptions
+from rowferry.spec.rules.dispatch import DispatchRule, dispatch_rules
 
 
 @dataclass(frozen=True, slots=True)

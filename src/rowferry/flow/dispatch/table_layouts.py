@@ -9,8 +9,8 @@ from rowferry.errors import BadFilterRule
 from rowferry.flow.decide.table_filter import NameFilter, TableFilter
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FeedOptions
-from rowferry.spec.layout_rules import LayoutRule
-from rowferry.spec.transform_rules import TransformOptions
+from rowferry.spec.rules.layout import LayoutRule
+from rowferry.spec.rules.transform import TransformOptions
 
 
 class TableLayouts:

@@ -22,7 +22,7 @@ from rowferry.flow.dispatch.partition_rule import (
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
-from rowferry.spec.dispatch_rules import dispatch_rules
+from rowferry.spec.rules.dispatch import dispatch_rules
 
 TABLE = TableId("shop", "orders")
 

@@ -12,7 +12,7 @@ from rowferry.change.table import TableId
 from rowferry.errors import BadDispatchRule, BadUri
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.dispatch.topics import LONGEST, TopicRule
-from rowferry.spec.dispatch_rules import dispatch_rules
+from rowferry.spec.rules.dispatch import dispatch_rules
 
 
 def topic(expression: str, database: str = "db", table: str = "t") -> str:

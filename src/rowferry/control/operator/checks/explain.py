@@ -11,8 +11,8 @@ from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.dispatch.by_topic import ByTopic
 from rowferry.flow.sink.storage.paths import database_directory, escape
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.dispatch_rules import dispatch_rules
 from rowferry.spec.feed_options import FeedOptions
+from rowferry.spec.rules.dispatch import dispatch_rules
 from rowferry.spec.uri import Uri
 
 

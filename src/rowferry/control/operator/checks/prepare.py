@@ -33,8 +33,8 @@ from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.active_active import ActiveActive, read_active_active
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.rules.transform import TransformOptions
 from rowferry.spec.sealing import SecretKeys
-from rowferry.spec.transform_rules import TransformOptions
 from rowferry.spec.uri import Uri
 
 LOG = logging.getLogger(__name__)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rowferry.flow.sink.storage.options import StorageOptions
-from rowferry.spec.layout_rules import LAYOUTS, LEAST_FILE, MOST_FILE
 from rowferry.spec.option import Section, one_of, option, size, whole
+from rowferry.spec.rules.layout import LAYOUTS, LEAST_FILE, MOST_FILE
 
 
 class LakeOptions(Section, section="sink.lake"):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rowferry.errors import BadLayout
-from rowferry.spec.matched_rules import matched_rules
 from rowferry.spec.option import size
+from rowferry.spec.rules.matched import matched_rules
 
 LEAST_FILE: Final = 1024
 MOST_FILE: Final = 4 << 30

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from rowferry.errors import BadDispatchRule
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.matched_rules import matched_rules
 from rowferry.spec.option import Option, OptionTable, expression
+from rowferry.spec.rules.matched import matched_rules
 
 _PATH: Final = "sink.dispatchers"
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rowferry.errors import BadTransform
-from rowferry.spec.matched_rules import matched_rules
 from rowferry.spec.option import OptionShape, Section, one_of, option, text
+from rowferry.spec.rules.matched import matched_rules
 
 NULL, CONSTANT, HASH, TRUNCATE = "null", "constant", "hash", "truncate"
 KEEP_LAST, REGEX, EXPRESSION = "keep-last", "regex", "expression"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rowferry.errors import BadColumnSelector, BadEventFilter
-from rowferry.spec.matched_rules import matched_rules
 from rowferry.spec.option import Option, OptionShape, OptionTable
+from rowferry.spec.rules.matched import matched_rules
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Lists of rules for tables by name, as users write them."""
