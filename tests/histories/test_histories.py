@@ -28,3 +28,20 @@ def test_feeds_tell_the_whole_history(
     assert found.failures == [], found.repeat
     assert sorted(found.compared) == sorted(sinks)
     assert min(found.compared.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("server", "sinks"),
+    [
+        ("mysql", ("delta/upsert", "iceberg/changelog")),
+        ("mariadb", ("iceberg/upsert", "delta/changelog")),
+    ],
+)
+def test_lake_tables_tell_the_whole_history(
+    services: Services, tmp_path: Path, server: str, sinks: tuple[str, ...]
+) -> None:
+    """At every watermark they are what the source was, and each change is in one commit."""
+    found = run_history(services, tmp_path / "history", 12, server, sinks, acts=14)
+    assert found.failures == [], found.repeat
+    assert sorted(found.compared) == sorted(sinks)
+    assert min(found.compared.values()) > 0

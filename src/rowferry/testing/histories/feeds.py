@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import obstore
 
@@ -21,6 +22,8 @@ from rowferry.change.table import TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import Loop, StepResult
+from rowferry.control.lifecycle import Verb
+from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import MetaUnavailable, RowferryError, SinkError, SinkUnavailable, Verdict
 from rowferry.spark.job import InProcessRunner, SegmentTask
@@ -29,6 +32,7 @@ from rowferry.testing.harness import RunProcess
 from rowferry.testing.histories.facts import full_name, quoted, read_rows, read_tables
 from rowferry.testing.histories.forms import FORMS, HistoryFormat
 from rowferry.testing.histories.judge import Case, Judge, Judgement
+from rowferry.testing.histories.lakes import DeltaReader, IcebergReader, LakeReader, LakeWatch
 from rowferry.testing.histories.outputs import (
     AvroMessages,
     Event,
@@ -67,8 +71,14 @@ SINKS = (
     "http/canal-json",
     "mysql/rows",
     "mysql/created",
+    "delta/upsert",
+    "delta/changelog",
+    "iceberg/upsert",
+    "iceberg/changelog",
 )
+LAKES = ("delta", "iceberg")
 PROCESSES = ("process/canal-json", "process/csv")  # into files, by `rowferry run`
+KEYED = ("delta/upsert", "iceberg/upsert")  # they ask for keys
 NARROW = ("kafka/avro", "mysql/rows", "mysql/created")  # they ask for plain names and keys
 
 
@@ -225,6 +235,8 @@ class HistoryFeed:
         self._target: Server | None = None
         self._files: StoredFiles | None = None
         self._layout: StorageLayout | None = None
+        self._lake: LakeWatch | None = None
+        self._zero_date, self._drops = "", False
         self._uri, self._config = self._settings()
         self._store = open_store(f"sqlite:///{folder}/meta.db")
         self._loop: Loop | None = None
@@ -262,6 +274,8 @@ class HistoryFeed:
                 self._receiver = self._stack.enter_context(HttpReceiver())
                 uri = f"{self._receiver.uri}?protocol={self.protocol}{extension}"
                 uri += f"&max-batch-rows={dice.choice((1, 3, 500))}&backoff=10ms&max-backoff=50ms"
+            case "delta" | "iceberg":
+                uri = self._lake_uri()
             case _:
                 self._target = self._services.target(_kind_of(self._server))
                 clear(self._target)
@@ -290,6 +304,26 @@ class HistoryFeed:
                 if kind == "BASE TABLE":
                     place = full_name((database, str(name)))
                     target.execute(str(self._server.execute(f"SHOW CREATE TABLE {place}")[0][1]))
+
+    def _lake_uri(self) -> str:
+        """Return the URI of tables in a directory, which are merged and summed up often."""
+        root = self._folder / "lake"
+        reader: LakeReader = DeltaReader(root) if self._place == "delta" else IcebergReader(root)
+        self._zero_date = self._dice.choice(("null", "string"))
+        self._drops = self._dice.random() < 0.5
+        self._lake = LakeWatch(reader, root, self.protocol == "changelog")
+        options = {
+            "mode": self.protocol,
+            "fsync": "false",
+            "zero-date": self._zero_date,
+            "on-drop": "drop" if self._drops else "keep",
+            "optimize-after": self._dice.choice(("0", "3", "6")),
+        }
+        if self._place == "delta":
+            options["checkpoint-interval"] = self._dice.choice(("2", "20"))
+        else:
+            options["history"] = "10000"
+        return f"{self._place}+file://{root}?{urlencode(options)}"
 
     def _storage(self, options: str) -> str:
         old = self.protocol == "csv" and self._old_values
@@ -324,7 +358,7 @@ class HistoryFeed:
     def form(self) -> HistoryFormat:
         """How values look in this feed's format."""
         name = "csv-old" if self.protocol == "csv" and self._old_values else self.protocol
-        return FORMS[name]
+        return FORMS[f"lake-{self._zero_date}" if self._lake is not None else name]
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -383,11 +417,25 @@ class HistoryFeed:
                 self._loop.replan(str(err))
             return None
         finally:
+            if self._lake is not None:
+                self._lake.look()
             if self._files is not None and self._dice.random() < 0.3:
                 self._files.look()
                 if self._layout is not None:
                     self._layout.observe()
         return step
+
+    def begin_anew(self) -> None:
+        """Reset to a new snapshot, which is the cure where a lake's table cannot follow."""
+        assert self._lake is not None
+        self.doors.armed = ""
+        self._kill()
+        self._store.move(NAME, Verb.PAUSE)
+        Operations(self._store).reset(NAME, snapshot=True)
+        self._store.move(NAME, Verb.RESUME)
+        self._lake.look()
+        self._lake.forget()
+        self.is_settled = False
 
     def move_to(self, server: Server) -> None:
         """Go on with another server at another address."""
@@ -460,9 +508,14 @@ class HistoryFeed:
         )
         if self._files is not None:
             ddl_form = "files"
+        if self._lake is not None:
+            self._lake.check_whole()
+            if not self._lake.changelog:
+                return self._lake.judge(truth, self.form, self.first, self._drops)
+            ddl_form = ""
         repeats = self._place in ("kafka", "http")
         case = Case(self.form, self.first, self.settled, repeats, ddl_form)
-        words = []
+        words = list(self._lake.failures) if self._lake is not None else []
         if self._layout is not None:
             self._layout.finish()
             words = self._layout.failures
@@ -477,6 +530,8 @@ class HistoryFeed:
     def _events(self) -> list[Event]:
         if self._files is not None:
             return list(self._files.events())
+        if self._lake is not None:
+            return list(self._lake.events)
         events: list[Event] = []
         if self._receiver is not None:
             for request in list(self._receiver.taken):

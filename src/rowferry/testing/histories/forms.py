@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -226,7 +227,61 @@ def _avro(column: ColumnFacts, cell: Any) -> Hashable:
             return _text_of(cell)
 
 
+def _lake_truth(zero_date: str) -> Callable[[ColumnFacts, Value], Hashable]:
+    """What a value is in a lake's table, by what becomes of days that no calendar has."""
+
+    def image(column: ColumnFacts, value: Value) -> Hashable:
+        if column.family == "decimal":
+            return str(value)
+        if column.type in SHAPES:
+            return bytes(value[4:])  # without the number of its reference system
+        if column.family == "time" and column.type != "time" and zero_date == "null":
+            return _moment_of(str(value))
+        return _truth(column, value)
+
+    return image
+
+
+def _moment_of(text: str) -> Hashable:
+    """Return a time with all digits of its fraction; None: a day that no calendar has."""
+    day, _, clock = text.partition(" ")
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        return None
+    whole, _, fraction = clock.partition(".")
+    return f"{day} {whole}.{fraction.ljust(6, '0')}" if clock else day
+
+
+def _lake(column: ColumnFacts, cell: Any) -> Hashable:
+    if cell is None:
+        return None
+    match column.family:
+        case "int":
+            if not isinstance(cell, int | Decimal) or int(cell) != cell:
+                raise TypeError("not a whole number")
+            return int(cell)
+        case "float" | "double":
+            return _float(column, cell)
+        case "decimal":
+            return cell if isinstance(cell, str) else f"{cell:f}"
+        case "bytes":
+            return bytes(cell)
+        case "vector":
+            return _vector(json.loads(cell))
+        case "time" if isinstance(cell, datetime):
+            if (cell.tzinfo is not None) != (column.type == "timestamp"):
+                raise TypeError("a time zone where there is none, or none where one is")
+            return cell.replace(tzinfo=None).isoformat(" ", "microseconds")
+        case "time" if isinstance(cell, date):
+            return cell.isoformat()
+        case _:
+            return _text_of(cell)
+
+
 FORMS: dict[str, HistoryFormat] = {
+    "lake-null": HistoryFormat(_lake_truth("null"), _lake),
+    "lake-string": HistoryFormat(_lake_truth("string"), _lake),
     "canal-json": HistoryFormat(_numbered, _canal),
     "csv": HistoryFormat(_csv_truth, _csv, has_before=False),
     "csv-old": HistoryFormat(_csv_truth, _csv),

@@ -80,7 +80,7 @@ class FileDraft:
         if not self._lake.changelog:
             self._keys.append(keys_of(self._lake.key(rows.table, columns)))
             self._deletes.append(rows.op == Op.DELETE)
-        arrays = [a.cast(f.type) for a, f in zip(columns, self._schema, strict=True)]
+        arrays = [_as_stored(a, f.type) for a, f in zip(columns, self._schema, strict=True)]
         self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def finish(self) -> list[Made]:
@@ -133,6 +133,15 @@ class FileDraft:
         rows = read_parquet(data)
         run = b"" if self._lake.changelog else run_of(self._key_names, rows).content()
         return Made(data, run, note_of(rows))
+
+
+def _as_stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return values in a type of data files; fields of a struct go by their places."""
+    if not pa.types.is_struct(kind):
+        return values.cast(kind)
+    # Arrow casts structs by the names of their fields, and those in files are others.
+    inner = [a.cast(f.type) for a, f in zip(values.flatten(), kind, strict=True)]
+    return pa.StructArray.from_arrays(inner, fields=list(kind), mask=values.is_null())
 
 
 def note_of(rows: pa.Table) -> dict[str, Any]:

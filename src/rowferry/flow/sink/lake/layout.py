@@ -5,7 +5,7 @@
     <database>/<table>/       a table, in the layout of its format
     <database>/<table>/_rowferry/<data file>.run
 
-Names stand in paths as they are; what a path cannot hold is written as %XX.
+Letters and digits of ASCII, `_`, `-` and `.` stand in paths as they are, all else as @XX.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final
+from urllib.parse import quote
 
 from rowferry.change.table import TableId
 from rowferry.errors import SinkDamaged
@@ -23,6 +24,7 @@ from rowferry.moment import moment
 
 PROGRESS: Final = "rowferry.progress"
 OWN_FILES: Final = "rowferry."
+_SIGN: Final = "@"
 _PROGRESS_KEYS: Final = (
     "checkpoint-ts",
     "micro-batch",
@@ -35,16 +37,29 @@ _PROGRESS_KEYS: Final = (
 
 def table_directory(table: TableId) -> str:
     """Return where a table is."""
-    database = database_directory(table.database)
-    if database.startswith(OWN_FILES):
-        database = "%72" + database[1:]  # a database called as one of our files
-    return f"{database}/{escape(table.table)}"
+    return f"{tables_directory(table.database)}/{_place_of(escape(table.table))}"
+
+
+def tables_directory(database: str) -> str:
+    """Return where the tables of a database are."""
+    place = _place_of(database_directory(database))
+    # A database may be called as one of our files.
+    return "@72" + place[1:] if place.startswith(OWN_FILES) else place
 
 
 def table_at(directory: str) -> TableId:
     """Return the table that a directory is of."""
-    database, _, table = directory.partition("/")
+    database, _, table = directory.replace(_SIGN, "%").partition("/")
     return TableId(unescape(database), unescape(table))
+
+
+def _place_of(escaped: str) -> str:
+    """Return an escaped name with those signs only that readers leave as they are.
+
+    A place is a path to some of them and a URI to others: each has its own rules for `%`, `#`, `?`,
+    spaces and letters beyond ASCII.
+    """
+    return quote(escaped, safe="%").replace("~", "%7E").replace("%", _SIGN)
 
 
 def table_directories(files: Files, mark: str, database: str = "") -> Iterator[str]:

@@ -8,8 +8,7 @@ from typing import Final
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.errors import SchemaChangeRefused
 from rowferry.flow.sink.lake.commit import CommitNote, Guard, LakeTables, LakeTarget
-from rowferry.flow.sink.lake.layout import table_directory
-from rowferry.flow.sink.storage.paths import database_directory
+from rowferry.flow.sink.lake.layout import table_directory, tables_directory
 
 _ROWS_GO: Final = frozenset(
     {DdlKind.DROP_PARTITION, DdlKind.TRUNCATE_PARTITION, DdlKind.EXCHANGE_PARTITION}
@@ -33,7 +32,7 @@ def moved_directories(
         elif change.kind is DdlKind.DROP_TABLE and on_drop == "drop":
             directories.discard(table_directory(change.written_as))
         elif change.kind is DdlKind.DROP_DATABASE and on_drop == "drop":
-            above = database_directory(change.written_as.database) + "/"
+            above = tables_directory(change.written_as.database) + "/"
             directories = {d for d in directories if not d.startswith(above)}
     return directories
 
@@ -64,7 +63,7 @@ class TableChanges:
         if kind in _NOTHING or (kind is not DdlKind.DROP_DATABASE and not change.written_as.table):
             return
         if kind is DdlKind.DROP_DATABASE:
-            database = database_directory(change.written_as.database)
+            database = tables_directory(change.written_as.database)
             for one in list(self._tables.directories(database)):
                 self._drop(note, change, one)
         elif kind is DdlKind.DROP_TABLE:

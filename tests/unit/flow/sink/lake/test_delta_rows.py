@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from lake_kit import FEED, NOON, PLAIN, TEXT_KEY, TWO_KEYS, Lake, Model, ordered, table
 from rowferry.change.chunk import Op
 from rowferry.change.sqltype import SqlType
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadInput, Fenced, SinkOwned, TargetLost, TargetUnfit
 from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.lake.layout import table_at
 from rowferry.moment import watched
 
 
@@ -252,3 +254,18 @@ def test_a_table_that_was_deleted_is_not_made_anew(tmp_path: Path) -> None:
     lake.open()
     with pytest.raises(TargetLost, match="reset --snapshot"):
         lake.plan(PLAIN)
+
+
+@pytest.mark.parametrize("name", ["hash#", "question?", "per%cent", "sla/sh", "日本", "a b", "a@b"])
+def test_readers_find_tables_of_every_name(tmp_path: Path, name: str) -> None:
+    """A place is a path to some readers and a URI to others, which decode it at times."""
+    lake, named = (
+        Lake(tmp_path, "&checkpoint-interval=1"),
+        replace(PLAIN, id=TableId("sh#op", name)),
+    )
+    lake.open()
+    lake.step(named, [(Op.INSERT, None, {"id": n, "note": "x"}) for n in (1, 2)])
+    lake.step(named, [(Op.DELETE, {"id": 1, "note": "x"}, None)])
+    (found,) = lake.sink.tables().directories()
+    assert table_at(found) == named.id
+    assert lake.rows(name=found) == [{"id": 2, "note": "x"}]

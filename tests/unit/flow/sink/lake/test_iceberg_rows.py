@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from iceberg_kit import IcebergLake
 from lake_kit import FEED, NOON, PLAIN, TEXT_KEY, TWO_KEYS, Model, ordered, table
+from lake_readers import assert_same, iceberg_rows
 from rowferry.change.chunk import Op
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
@@ -277,3 +279,23 @@ def test_a_table_that_was_dropped_is_not_made_anew(tmp_path: Path) -> None:
 def test_catalogs_that_cannot_be_used(parameters: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match=words):
         IcebergLake(tmp_path, parameters)
+
+
+@pytest.mark.parametrize("name", ["hash#", "question?", "per%cent", "sla/sh", "日本", "a b"])
+def test_readers_find_tables_of_every_name(tmp_path: Path, name: str) -> None:
+    """A location is a path to some readers and a URI to others; only the catalog has the name."""
+    root = tmp_path / "a b"
+    lake, named = IcebergLake(root), replace(PLAIN, id=TableId("sh#op", name))
+    lake.open()
+    lake.step(named, [(Op.INSERT, None, {"id": n, "note": "x"}) for n in (1, 2)])
+    lake.step(named, [(Op.DELETE, {"id": 1, "note": "x"}, None)])
+    found = lake.catalog().load_table(("sh#op", name))
+    rows = [{"id": 2, "note": "x"}]
+    assert found.scan().to_arrow().to_pylist() == rows
+    assert_same(rows, iceberg_rows(found))
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%b"])
+def test_a_directory_that_readers_do_not_find_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadOption, match="choose another directory"):
+        IcebergLake(tmp_path / quote(name))

@@ -65,6 +65,24 @@ def test_columns_are_added_renamed_and_dropped(lake: Lake) -> None:
     assert lake.column_names() == ["id", "price", "remark"]
 
 
+def test_old_rows_of_a_changelog_have_the_names_of_their_columns(
+    kind: type[Lake], tmp_path: Path
+) -> None:
+    """Whatever these are called in data files: a name with a space is another one there."""
+    lake = kind(tmp_path, "&mode=changelog")
+    lake.open()
+    spaced = with_columns(PLAIN, ID, replace(NOTE, name="a note"))
+    lake.step(spaced, [(Op.UPDATE, {"id": 1, "a note": "old"}, {"id": 1, "a note": "new"})] * 2)
+    third = with_columns(spaced, ID, replace(NOTE, name="remark"))
+    lake.step(spaced, changes=[lake.change(MODIFY, third)])
+    lake.step(third, [(Op.DELETE, {"id": 1, "remark": "new"}, None)])
+    assert sorted((r["_op"], r["remark"], r["_before"]["remark"]) for r in lake.rows()) == [
+        ("delete", "new", "new"),
+        ("update", "new", "old"),
+        ("update", "new", "old"),
+    ]
+
+
 def test_older_rows_get_the_default_of_a_new_column(lake: Lake) -> None:
     second = with_columns(PLAIN, ID, NOTE, Column(3, "state", SqlType("int"), filled=7, default=7))
     third = with_columns(second, *second.columns, Column(4, "n", SqlType("int"), nullable=False))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import ClassVar
-from urllib.parse import quote
 
+from rowferry.errors import BadOption
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
 from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
@@ -55,7 +55,13 @@ class IcebergSink(LakeSink):
     @classmethod
     def location_of(cls, spec: ChangefeedSpec) -> str:
         """Return how readers of Iceberg name the prefix."""
-        return f"file://{quote(str(local_root(spec.sink)))}"
+        root = str(local_root(spec.sink))
+        if set("#?%") & set(root):
+            raise BadOption(
+                f"the directory {root} has one of # ? % in its name, by which readers of Iceberg "
+                "do not find files; choose another directory"
+            )
+        return f"file://{root}"
 
     def probe(self, owner: Owner) -> None:
         """Ask whether this owner may write here; writes nothing."""
