@@ -12,7 +12,7 @@ import pytest
 from operations_kit import listed_source, table
 
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.operator import operations as verbs
+from rowferry.control.operator import owners
 from rowferry.control.operator.actor import Actor, Role, current_actor
 from rowferry.control.operator.declared.apply import (
     Action,
@@ -63,7 +63,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
-    monkeypatch.setattr(verbs, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(owners, "PATIENCE_S", 0.0)
     shutil.copy(empty, tmp_path / "meta.db")
     with listed_source(table("shop.orders"), table("shop.items"), table("crm.people")):
         store = open_store(f"sqlite:///{tmp_path}/meta.db")

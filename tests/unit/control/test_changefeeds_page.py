@@ -10,7 +10,7 @@ from operations_kit import listed_source, table
 
 from page_examples import ROOT, all_blocks, table_rows
 from rowferry.control.lifecycle import MOVES, FeedState, Verb
-from rowferry.control.operator import operations
+from rowferry.control.operator import owners
 
 PAGE = (ROOT / "docs" / "changefeeds.md").read_text()
 
@@ -30,7 +30,7 @@ def test_the_tables_of_states_are_whole() -> None:
 
 
 def test_the_examples_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(owners, "PATIENCE_S", 0.0)
     names = ("shop.orders", "shop.items", "shop.audit", "crm.people")
     session: dict[str, Any] = {
         "META": f"sqlite:///{tmp_path}/meta.db",

@@ -16,7 +16,7 @@ from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.operator import operations
+from rowferry.control.operator import observation, owners
 from rowferry.control.operator.checks import explain
 from rowferry.control.operator.checks.prepare import PreparedFeed
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
@@ -90,7 +90,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def desk(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    monkeypatch.setattr(operations, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(owners, "PATIENCE_S", 0.0)
     with listed_source(table("shop.orders"), table("shop.items"), table("crm.people")) as tables:
         made = Desk(tmp_path, tables, empty)
         yield made
@@ -516,20 +516,20 @@ def test_synced_means_quiet_and_near(desk: Desk) -> None:
     desk.store.publish(claim, first)
     desk.store.write_samples({"feed": sample(desk, 7, ago=50)})
     found = desk.operations.synced("feed")
-    assert (found.synced, found.words) == (False, operations.NOT_SYNCED)
+    assert (found.synced, found.words) == (False, observation.NOT_SYNCED)
     assert (found.sink_checkpoint_ts, found.now_ts, found.last_synced_ts) == (ms, ms, ms - 50_000)
     desk.store.write_samples({"feed": sample(desk, 0)})
     desk.clock.now += 51
-    assert desk.operations.synced("feed").words == operations.MAYBE_SYNCED  # the checkpoint is old
+    assert desk.operations.synced("feed").words == observation.MAYBE_SYNCED  # the checkpoint is old
     desk.store.write_samples({"feed": sample(desk, 0)})
-    assert desk.operations.synced("feed").words == operations.NOT_SYNCED  # and more was read
+    assert desk.operations.synced("feed").words == observation.NOT_SYNCED  # and more was read
     desk.clock.now -= 45  # the checkpoint is near, the last row long ago
     quiet = {"synced-status": {"synced-check-interval": 50, "checkpoint-interval": 10}}
     desk.stop()
     desk.store.release(claim)
     desk.operations.update("feed", ChangedSettings(config=quiet))
     found = desk.operations.synced("feed")
-    assert (found.synced, found.words) == (True, operations.SYNCED)
+    assert (found.synced, found.words) == (True, observation.SYNCED)
 
 
 def test_only_live_servers_are_told_by_address(desk: Desk) -> None:

@@ -13,19 +13,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from rowferry.change.position import physical_ms
 from rowferry.change.quarantine import ParkedRow
 from rowferry.change.resnapshot import Resnapshot
-from rowferry.change.sampled_change import SampledChange, SampleMode
-from rowferry.change.table import TableId
+from rowferry.change.sampled_change import SampledChange
 from rowferry.control import lifecycle
-from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.feed.leaving import leave_sink
-from rowferry.control.feed.loop import discard
 from rowferry.control.lifecycle import FeedState, Verb
-from rowferry.control.operator import hold as holding
+from rowferry.control.operator import hold, observation, resnapshots
 from rowferry.control.operator import quarantine as parking
-from rowferry.control.operator import resnapshots as again
 from rowferry.control.operator.actor import (
     Role,
     acts,
@@ -44,6 +39,7 @@ from rowferry.control.operator.checks.endpoints import (
 )
 from rowferry.control.operator.checks.health import Health
 from rowferry.control.operator.checks.prepare import PreparedFeed, check_rules, examine
+from rowferry.control.operator.observation import server_of
 from rowferry.control.operator.operation_forms import (
     ChangedSettings,
     Created,
@@ -54,7 +50,8 @@ from rowferry.control.operator.operation_forms import (
     Synced,
     Wanted,
 )
-from rowferry.control.operator.settings import start_place as beginning
+from rowferry.control.operator.owners import Owners
+from rowferry.control.operator.settings import start_place
 from rowferry.control.operator.settings.form_facts import form_facts
 from rowferry.control.operator.settings.new_settings import altered
 from rowferry.control.operator.settings.table_rules import (
@@ -74,48 +71,30 @@ from rowferry.control.store.contract import (
     Sample,
     Subscribing,
 )
-from rowferry.control.store.publishing import nothing_delivered
-from rowferry.control.store.watching import by_stretch
 from rowferry.errors import (
     BadInput,
-    BadResnapshot,
     BadTrace,
     ChangefeedExists,
     IllegalMove,
     NoSuchChangefeed,
-    cure_of,
 )
-from rowferry.flow.assemble import Flow, option_tables, sink_traits
-from rowferry.flow.capture.contract import ShowsPosition
-from rowferry.flow.sink.contract import Owner
-from rowferry.registry import SOURCES
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.build import build_spec
-from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.feed_options import FeedOptions, SyncedOptions
+from rowferry.spec.feed_options import FeedOptions
 from rowferry.spec.reach import ANYWHERE, Reach
 
 __all__ = ["ChangedSettings", "Created", "Held", "Operations", "Seen", "Synced", "Wanted"]
 
-ALIVE_S: Final = 10.0  # a server that was silent for longer is gone
-LEASE_S: Final = 30.0
-PATIENCE_S: Final = 5.0  # how long an operator waits for an owner to come to its border
-_DAY_S: Final = 86_400.0
 _MOST_LINES: Final = 500
 _TRACES: Final = 2  # at once on one server: each reads as much as it can
-_SYNCED_S: Final = 3600.0  # how far back the last row is looked for
+_TRACE_WAIT_S: Final = 5.0  # how long a further one waits for its turn
 LISTED: Final = (
     FeedState.NORMAL,
     FeedState.STOPPED,
     FeedState.FAILED,
     FeedState.WARNING,
     FeedState.PENDING,
-)
-SYNCED: Final = "The data syncing is finished"
-NOT_SYNCED: Final = "The data syncing is not finished, please wait"
-MAYBE_SYNCED: Final = (
-    "All that was read has arrived, but the source has told nothing new for a while: look whether "
-    "the source and the changefeed run. If they do, the data syncing is not finished, please wait"
 )
 ChangeRules: TypeAlias = Callable[[Sequence[str], Sequence[str], bool], tuple[str, ...]]
 
@@ -147,6 +126,7 @@ class Operations:
         self._reach = reach
         self._now = now
         self._locks: dict[str, threading.Lock] = {}
+        self._owners = Owners(store, now)
         self._traces = threading.BoundedSemaphore(_TRACES)
 
     # --- create, list, see -----------------------------------------------------------------------
@@ -162,7 +142,7 @@ class Operations:
         """
         refuse_rule_files(wanted.config)
         spec, notices = build_spec(
-            beginning.source_with_start_ts(wanted.source_uri, wanted.start_ts),
+            start_place.source_with_start_ts(wanted.source_uri, wanted.start_ts),
             wanted.sink_uri,
             wanted.config,
             wanted.changefeed_id,
@@ -178,12 +158,12 @@ class Operations:
         with _closing(examine(spec, None, notices, secrets=self._secrets)) as prepared:
             spec = replace(prepared.spec, managed_by=wanted.managed_by)
             if dry_run:
-                feed = _only_foreseen(spec, self._now())
+                feed = explain.unstored(spec, self._now())
             else:
                 cluster_id = prepared.flow.capture.cluster_id() or wanted.cluster_id
                 subscribing = _with_table_id(wanted.subscribing, prepared)
                 feed = self.store.create_changefeed(spec, cluster_id, subscribing, wanted.paused)
-            return _described(prepared, feed, dry_run)
+            return explain.described(prepared, feed, dry_run)
 
     @looks
     def feeds(self, states: Sequence[FeedState] = ()) -> tuple[FeedRecord, ...]:
@@ -197,38 +177,12 @@ class Operations:
     @looks
     def see(self, changefeed: str, samples_s: float = 900.0) -> Seen:
         """Return one changefeed with its progress and the samples of the last seconds."""
-        feed = self._feed(changefeed)
-        ranges = self.store.ranges(changefeed)
-        return Seen(
-            feed=feed,
-            ranges=ranges,
-            tables=tuple(sorted({TableId(r.database, r.table) for r in ranges})),
-            samples=self.store.samples(changefeed, self._now() - samples_s),
-            history=self.store.history(changefeed),
-            server=self._server_of(feed),
-            cure=cure_of(feed.error_code) if feed.error_code else "",
-            log_place=self._log_place(feed),
-            kept_ms=None
-            if feed.kept_until is None
-            else round(1000 * (feed.kept_until - self._now())),
-            counts=self.store.table_counts(changefeed),
-            schema_changes=self.store.schema_changes(changefeed),
-            rereads=again.offers_rereads(feed),
-            resnapshots=again.look(self.store, feed),
-        )
-
-    def _log_place(self, feed: FeedRecord) -> Mapping[str, str]:
-        """Return where a changefeed is in its source's log, in the source's own words."""
-        source = SOURCES.load(feed.spec.source.scheme)
-        if not isinstance(source, ShowsPosition):
-            return {}
-        return source.shown_position(self.store.position(feed.id))
+        return observation.see(self.store, self._feed(changefeed), self._now(), samples_s)
 
     @looks
     def day(self, changefeed: str) -> tuple[Sample, ...]:
         """Return what it did in the last day: one sample for each five minutes."""
-        self._feed(changefeed)
-        return by_stretch(self.store.samples(changefeed, self._now() - _DAY_S))
+        return observation.day(self.store, self._feed(changefeed), self._now())
 
     @acts_unseen(Role.OPERATOR, "the log of a changefeed")
     def log(self, changefeed: str, limit: int = 200) -> tuple[LogLine, ...]:
@@ -244,24 +198,10 @@ class Operations:
 
         They are in the memory of the server that runs the changefeed, and nowhere else.
         """
-        feed = self._feed(changefeed)
-        mode = SampleMode(feed.spec.options(FeedOptions).sample_changes)
-        server = self._server_of(feed)
-        known = self._here(changefeed)
-        changes = known if known is not None and mode is not SampleMode.OFF else ()
         actor = current_actor.get()
-        if mode is SampleMode.MASKED or (actor is not None and actor.role < Role.OPERATOR):
-            changes = tuple(one.masked() for one in changes)
-        owner = server.address if server is not None else ""
-        return LastChanges(mode, owner, known is not None, changes)
-
-    def _server_of(self, feed: FeedRecord) -> FleetServer | None:
-        if feed.lease is None:
-            return None
-        mine, servers = feed.lease.holder, self.store.servers()
-        same = [s for s in servers if s.holder.instance == mine.instance]
-        same += [s for s in servers if (s.holder.host, s.holder.pid) == (mine.host, mine.pid)]
-        return same[0] if same else None
+        with_values = actor is None or actor.role >= Role.OPERATOR
+        feed = self._feed(changefeed)
+        return observation.last_changes(self.store, feed, self._here(changefeed), with_values)
 
     # --- the lifecycle ---------------------------------------------------------------------------
 
@@ -311,8 +251,8 @@ class Operations:
             return None
         try:
             self.store.request_cancel(changefeed)
-            left = self._when(changefeed, lambda now: now is None or not self._held(now))
-            if left is not None and not (self._held(left) and left.state.runs):
+            left = self._owners.wait_until_left(changefeed)
+            if left is not None and not (self._owners.at_work(left) and left.state.runs):
                 leave_sink(left.spec, self._secrets)
                 self.store.remove(changefeed)
         except NoSuchChangefeed:
@@ -338,7 +278,7 @@ class Operations:
             with _closing(altered(feed, changed, self._reach, self._secrets)) as prepared:
                 spec, old = prepared.spec, feed.spec
                 if (spec.sink, spec.section("sink")) != (old.sink, old.section("sink")):
-                    self._discard_pending(feed, prepared.flow, "the sink was changed")
+                    self._owners.discard_pending(feed, prepared.flow, "the sink was changed")
                 self.store.move(changefeed, Verb.UPDATE)  # nobody has resumed it meanwhile
                 return self.store.update_spec(changefeed, spec, feed.spec_version)
 
@@ -377,7 +317,7 @@ class Operations:
         feed = self._feed(changefeed)
         feed = feed if as_if is None else replace(feed, state=as_if)
         with _closing(altered(feed, changed, self._reach, self._secrets)) as prepared:
-            return _described(prepared, replace(feed, spec=prepared.spec), dry_run=True)
+            return explain.described(prepared, replace(feed, spec=prepared.spec), dry_run=True)
 
     @acts(Role.ADMIN)
     def add_tables(self, changefeed: str, patterns: Sequence[str]) -> FeedRecord:
@@ -447,55 +387,16 @@ class Operations:
                 raise IllegalMove(
                     f"cannot reset changefeed {changefeed} while it is {feed.state}; pause it first"
                 )
-            spec, words = beginning.moved(feed.spec, commit_ts, position)
+            spec, words = start_place.moved(feed.spec, commit_ts, position)
             self._reach.check(spec, option_tables(spec))
             with _closing(examine(spec, spec, anew=True, secrets=self._secrets)) as prepared:
-                self._discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
+                self._owners.discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
             return self.store.reset(changefeed, spec, words, snapshot)
-
-    def _discard_pending(self, feed: FeedRecord, flow: Flow, why: str, anew: bool = False) -> None:
-        """Take a recorded, unfinished plan back, also what its tasks have left at the sink.
-
-        `anew`: all will be delivered again, and what was need not be there any more.
-        """
-        if self.store.pending(feed.id) is None:
-            return
-        claim = self._claimed(feed.id)
-        try:
-            pending = self.store.pending(feed.id)
-            if pending is not None:
-                state = self.store.state(feed.id).sink_state
-                if anew and state is not None:
-                    state = nothing_delivered(state)
-                flow.sink.open(Owner(feed.id, claim.epoch), state)
-                discard(self.store, claim, flow, pending, f"{why}: rows may come again")
-        finally:
-            self.store.release(claim)
-
-    def _claimed(self, changefeed: str) -> Claim:
-        """Take the changefeed from nobody: waits for an owner that is coming to its end."""
-        self._when(changefeed, lambda feed: feed is None or not self._held(feed))
-        return self.store.claim(changefeed, Holder.here(), self._now(), LEASE_S)
 
     @looks
     def synced(self, changefeed: str) -> Synced:
         """Return whether it has caught up and stays so."""
-        feed = self._feed(changefeed)
-        options = feed.spec.options(SyncedOptions)
-        now = round(self._now() * 1000)
-        samples = self.store.samples(changefeed, self._now() - _SYNCED_S)
-        checkpoint = physical_ms(feed.watermark)
-        resolved = max([checkpoint, *(physical_ms(s.watermark) for s in samples)])
-        last = max((round(s.at * 1000) for s in samples if s.rows), default=0)
-        quiet = now - last > options.synced_check_interval * 1000
-        near = options.checkpoint_interval * 1000
-        synced = quiet and now - checkpoint < near
-        words = NOT_SYNCED
-        if synced:
-            words = SYNCED
-        elif quiet and resolved - checkpoint < near:
-            words = MAYBE_SYNCED
-        return Synced(synced, checkpoint, resolved, last, now, words)
+        return observation.synced(self.store, self._feed(changefeed), self._now())
 
     # --- standing still --------------------------------------------------------------------------
 
@@ -517,15 +418,15 @@ class Operations:
             NotSupported: no server runs it, or its source knows no places.
         """
         feed = self._feed(changefeed)
-        holding.ask(
-            self.store, feed, self._server_of(feed), place, seconds, instead_of, self._now()
+        hold.ask(
+            self.store, feed, server_of(self.store, feed), place, seconds, instead_of, self._now()
         )
         return self.held(changefeed)
 
     @looks
     def held(self, changefeed: str) -> Held:
         """Return where it stands."""
-        return holding.look(self.store, self._feed(changefeed), self._now())
+        return hold.look(self.store, self._feed(changefeed), self._now())
 
     @acts(Role.OPERATOR)
     def end_hold(self, changefeed: str, hold: str) -> Held:
@@ -551,12 +452,14 @@ class Operations:
             IllegalMove: it has finished, or too many wait.
         """
         feed = self._feed(changefeed)
-        return again.ask(self.store, feed, self._server_of(feed), table, keys, where, self._now())
+        return resnapshots.ask(
+            self.store, feed, server_of(self.store, feed), table, keys, where, self._now()
+        )
 
     @looks
     def resnapshots(self, changefeed: str) -> tuple[ResnapshotProgress, ...]:
         """Return the resnapshots that are open, and the last that ended, oldest first."""
-        return again.look(self.store, self._feed(changefeed))
+        return resnapshots.look(self.store, self._feed(changefeed))
 
     @acts(Role.OPERATOR)
     def cancel_resnapshot(self, changefeed: str, which: str) -> tuple[ResnapshotProgress, ...]:
@@ -565,13 +468,7 @@ class Operations:
         Raises:
             BadResnapshot: there is none of this id.
         """
-        feed = self._feed(changefeed)
-        if not any(one.id == which for one in feed.resnapshots):
-            raise BadResnapshot(
-                f"changefeed {changefeed} has no resnapshot {which!r}; they are listed by: "
-                f"rowferry changefeed resnapshot -c {changefeed}"
-            )
-        self.store.cancel_resnapshot(changefeed, which)
+        resnapshots.cancel(self.store, self._feed(changefeed), which)
         return self.resnapshots(changefeed)
 
     # --- one row ---------------------------------------------------------------------------------
@@ -594,7 +491,7 @@ class Operations:
 
     def _trace(self, changefeed: str, request: TraceRequest) -> Trace:
         feed = self._feed(changefeed)
-        if not self._traces.acquire(timeout=PATIENCE_S):
+        if not self._traces.acquire(timeout=_TRACE_WAIT_S):
             raise BadTrace("other traces are under way on this server; ask again in a moment")
         try:
             return tracing.trace(self.store, feed, request, self._secrets)
@@ -643,8 +540,7 @@ class Operations:
     @looks
     def servers(self) -> tuple[FleetServer, ...]:
         """Return the servers that are alive, by address; the first of them is called the owner."""
-        alive = self.store.servers(self._now() - ALIVE_S)
-        return tuple(sorted(alive, key=lambda s: (s.address, s.holder.instance)))
+        return observation.live_servers(self.store, self._now())
 
     # --- pieces ----------------------------------------------------------------------------------
 
@@ -658,39 +554,9 @@ class Operations:
             raise NoSuchChangefeed(f"there is no changefeed {changefeed!r}")
         return feed
 
-    def _held(self, feed: FeedRecord) -> bool:
-        """Return whether somebody may still be at work on it."""
-        lease = feed.lease
-        if lease is None or lease.expires_at <= self._now():
-            return False
-        return not lease.holder.is_dead(Holder.here())
-
-    def _when(
-        self, changefeed: str, done: Callable[[FeedRecord | None], bool]
-    ) -> FeedRecord | None:
-        """Wait, not for long, until a changefeed is as wanted; returns it as it then is."""
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            feed = self.store.feed(changefeed)
-            if done(feed) or time.monotonic() >= until:
-                return feed
-            time.sleep(0.05)
-
 
 def _wants_to_run(state: FeedState) -> bool:
     return state.runs or state is FeedState.PENDING
-
-
-def _described(prepared: PreparedFeed, feed: FeedRecord, dry_run: bool) -> Created:
-    return Created(
-        feed=feed,
-        eligible=tuple(sorted(t.id for t in prepared.tables)),
-        ineligible=tuple(sorted(t.id for t in prepared.ineligible)),
-        outputs=explain.outputs(prepared),
-        rules=explain.rules(prepared),
-        notices=prepared.notices,
-        dry_run=dry_run,
-    )
 
 
 def _with_table_id(subscribing: Subscribing | None, prepared: PreparedFeed) -> Subscribing | None:
@@ -699,24 +565,6 @@ def _with_table_id(subscribing: Subscribing | None, prepared: PreparedFeed) -> S
         return None
     ids = (t.table_id for t in prepared.tables if t.id == subscribing.table)
     return replace(subscribing, table_id=next(ids, 0))
-
-
-def _only_foreseen(spec: ChangefeedSpec, now: float) -> FeedRecord:
-    """Return a changefeed as it would be, had it been stored."""
-    return FeedRecord(
-        id=spec.changefeed_id,
-        state=lifecycle.INITIAL,
-        spec=spec,
-        spec_version=0,
-        created_at=now,
-        epoch=0,
-        micro_batch=0,
-        watermark=0,
-        error="",
-        error_code="",
-        cancel=False,
-        lease=None,
-    )
 
 
 @contextmanager

@@ -75,6 +75,16 @@ def ask(
     return wanted
 
 
+def cancel(store: MetaStore, feed: FeedRecord, which: str) -> None:
+    """End an open resnapshot where it is; not open: nothing changes."""
+    if not any(one.id == which for one in feed.resnapshots):
+        raise BadResnapshot(
+            f"changefeed {feed.id} has no resnapshot {which!r}; they are listed by: "
+            f"rowferry changefeed resnapshot -c {feed.id}"
+        )
+    store.cancel_resnapshot(feed.id, which)
+
+
 def can_reread(feed: FeedRecord) -> bool:
     """Return whether a changefeed's source can give a table again beside its log."""
     return SOURCES.load(feed.spec.source.scheme)(feed.spec).traits().rereads

@@ -1,1 +1,1 @@
-"""What is checked before a changefeed is stored: this machine, the source, the sink, the settings."""
+"""What is checked before a changefeed is stored: the machine, source, sink and settings."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rowferry.change.table import TableId, TableSchema
+from rowferry.control import lifecycle
 from rowferry.control.operator.checks.prepare import PreparedFeed
+from rowferry.control.operator.operation_forms import Created
 from rowferry.control.operator.settings.table_rules import deciding_rule, filter_rules
+from rowferry.control.store.contract import FeedRecord
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.dispatch.by_topic import ByTopic
 from rowferry.flow.sink.storage.paths import database_directory, escape
@@ -14,6 +17,37 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FeedOptions
 from rowferry.spec.rules.dispatch import dispatch_rules
 from rowferry.spec.uri import Uri
+
+
+def described(prepared: PreparedFeed, feed: FeedRecord, dry_run: bool) -> Created:
+    """Return a changefeed, stored or not, with what it does with each table."""
+    return Created(
+        feed=feed,
+        eligible=tuple(sorted(t.id for t in prepared.tables)),
+        ineligible=tuple(sorted(t.id for t in prepared.ineligible)),
+        outputs=outputs(prepared),
+        rules=rules(prepared),
+        notices=prepared.notices,
+        dry_run=dry_run,
+    )
+
+
+def unstored(spec: ChangefeedSpec, now: float) -> FeedRecord:
+    """Return a changefeed as it would be, had it been stored."""
+    return FeedRecord(
+        id=spec.changefeed_id,
+        state=lifecycle.INITIAL,
+        spec=spec,
+        spec_version=0,
+        created_at=now,
+        epoch=0,
+        micro_batch=0,
+        watermark=0,
+        error="",
+        error_code="",
+        cancel=False,
+        lease=None,
+    )
 
 
 def outputs(prepared: PreparedFeed) -> dict[TableId, str]:

@@ -1,0 +1,68 @@
+"""Waiting for the owner of a changefeed to leave it, and doing what only an owner may do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rowferry.control.feed.lease import Claim, Holder
+from rowferry.control.feed.loop import discard
+from rowferry.control.store.contract import FeedRecord, MetaStore
+from rowferry.control.store.publishing import nothing_delivered
+from rowferry.flow.assemble import Flow
+from rowferry.flow.sink.contract import Owner
+
+LEASE_S: Final = 30.0
+PATIENCE_S: Final = 5.0  # how long an operator waits for an owner to come to its border
+
+
+class Owners:
+    """The owners of changefeeds, as an operator has to do with them."""
+
+    def __init__(self, store: MetaStore, now: Callable[[], float]) -> None:
+        self._store = store
+        self._now = now
+
+    def at_work(self, feed: FeedRecord) -> bool:
+        """Return whether somebody may still be at work on it."""
+        lease = feed.lease
+        if lease is None or lease.expires_at <= self._now():
+            return False
+        return not lease.holder.is_dead(Holder.here())
+
+    def wait_until_left(self, changefeed: str) -> FeedRecord | None:
+        """Wait, not for long, until nobody is at work on it; returns it as it then is."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            feed = self._store.feed(changefeed)
+            if feed is None or not self.at_work(feed) or time.monotonic() >= until:
+                return feed
+            time.sleep(0.05)
+
+    def discard_pending(self, feed: FeedRecord, flow: Flow, why: str, anew: bool = False) -> None:
+        """Take a recorded, unfinished plan back, also what its tasks have left at the sink.
+
+        `anew`: all will be delivered again, and what was need not be there any more.
+
+        Raises:
+            LeaseHeld: a server has not come to the end of its micro-batch yet.
+        """
+        if self._store.pending(feed.id) is None:
+            return
+        claim = self._claim(feed.id)
+        try:
+            pending = self._store.pending(feed.id)
+            if pending is not None:
+                state = self._store.state(feed.id).sink_state
+                if anew and state is not None:
+                    state = nothing_delivered(state)
+                flow.sink.open(Owner(feed.id, claim.epoch), state)
+                discard(self._store, claim, flow, pending, f"{why}: rows may come again")
+        finally:
+            self._store.release(claim)
+
+    def _claim(self, changefeed: str) -> Claim:
+        """Take the changefeed from nobody: waits for an owner that is coming to its end."""
+        self.wait_until_left(changefeed)
+        return self._store.claim(changefeed, Holder.here(), self._now(), LEASE_S)
