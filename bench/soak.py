@@ -111,7 +111,9 @@ def _run(asked: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[
         for source in world.sources.values():
             source.ddl_every_s = asked.ddl_every
             source.start()
-        ceiling, steps = (0.0, []) if asked.rate else _ceiling(world, watch, asked.step_seconds)
+        ceiling, steps = (
+            (0.0, []) if asked.rate else _ceiling(world, watch, asked.step_seconds, asked.every)
+        )
         rate = asked.rate or ceiling / 2
         if not asked.rate:
             _set_rate(world, rate)
@@ -182,38 +184,70 @@ def _set_rate(world: World, rate: float) -> None:
         source.rate = rate / len(world.sources)
 
 
-def _ceiling(world: World, watch: Watch, step_s: float) -> tuple[float, list[dict[str, Any]]]:
+def _ceiling(
+    world: World, watch: Watch, step_s: float, every_s: float
+) -> tuple[float, list[dict[str, Any]]]:
     """Return the highest rate whose lag is bounded, and what was seen at each.
+
+    What every changefeed does once, at its first rows (kernels, connections, producers), is over
+    when the search begins. A first rate that is too high is halved until one is bounded.
+
+    Raises:
+        TimeoutError: no rate was bounded.
+    """
+    _set_rate(world, FIRST_RATE)
+    time.sleep(step_s)
+    _settle(watch, every_s)
+    rate, best, steps = FIRST_RATE, 0.0, []
+    while len(steps) < STEPS:
+        step = _step(world, watch, rate, step_s)
+        steps.append(step)
+        _say(f"{step}")
+        if step["bounded"]:
+            best = step["wrote"]
+        rising = best > 0
+        if rising and (not step["bounded"] or step["wrote"] < 0.8 * rate):
+            return best, steps
+        if rising and rate < FIRST_RATE:  # the rate above it was too high
+            return best, steps
+        rate = rate * FACTOR if rising else rate / 2
+        if not rising:
+            _set_rate(world, rate)
+            _settle(watch, every_s)
+    if not best:
+        raise TimeoutError(f"lag grows even at {rate * 2:.1f} transactions/s")
+    return best, steps
+
+
+def _step(world: World, watch: Watch, rate: float, step_s: float) -> dict[str, Any]:
+    """Write at a rate for a while and return what was seen.
 
     Bounded: in the second half of the step the median of the looks at lag p99 is below BOUND_S, and
     the median lag grows by less than a fifth of the time that passes.
     """
-    best, steps = FIRST_RATE / 2, []
-    for number in range(STEPS):
-        rate = FIRST_RATE * FACTOR**number
-        _set_rate(world, rate)
-        began, before = time.monotonic(), watch.look()
-        looks = []
-        while time.monotonic() - began < step_s:
-            time.sleep(1.5)
-            looks.append(watch.look())
-            _progress(f"ceiling: {rate:.0f} transactions/s", looks[-1])
-        late = looks[len(looks) // 2 :]
-        p99 = float(np.median([s["lag"]["healthy"][1] for s in late]))
-        medians = [s["lag"]["healthy"][0] for s in late]
-        growth = (medians[-1] - medians[0]) / max(late[-1]["t"] - late[0]["t"], 1.0)
-        after = looks[-1]
-        done = after["written"]["transactions"] - before["written"]["transactions"]
-        wrote = done / (after["t"] - before["t"])
-        bounded = p99 < BOUND_S and growth < 0.2
-        step = {"asked": rate, "wrote": wrote, "lag p99": p99, "growth": growth}
-        steps.append({**{k: round(v, 2) for k, v in step.items()}, "bounded": bounded})
-        _say(f"{steps[-1]}")
-        if bounded:
-            best = wrote
-        if not bounded or wrote < 0.8 * rate:
-            break
-    return best, steps
+    _set_rate(world, rate)
+    began, before = time.monotonic(), watch.look()
+    looks = []
+    while time.monotonic() - began < step_s:
+        time.sleep(1.5)
+        looks.append(watch.look())
+        _progress(f"ceiling: {rate:.0f} transactions/s", looks[-1])
+    late = looks[len(looks) // 2 :]
+    p99 = float(np.median([s["lag"]["healthy"][1] for s in late]))
+    medians = [s["lag"]["healthy"][0] for s in late]
+    growth = (medians[-1] - medians[0]) / max(late[-1]["t"] - late[0]["t"], 1.0)
+    after = looks[-1]
+    done = after["written"]["transactions"] - before["written"]["transactions"]
+    seen = {
+        "asked": rate,
+        "wrote": done / (after["t"] - before["t"]),
+        "lag p99": p99,
+        "growth": growth,
+    }
+    return {
+        **{k: round(v, 2) for k, v in seen.items()},
+        "bounded": p99 < BOUND_S and growth < 0.2,
+    }
 
 
 def _settle(watch: Watch, every_s: float) -> None:

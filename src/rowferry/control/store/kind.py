@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.engine import make_url
@@ -20,6 +20,8 @@ FORMS = (
     "sqlite:///path, mysql://<user>:<password>@<host>:<port>/<database> (also mariadb://) or "
     "postgresql://<user>:<password>@<host>:<port>/<database>"
 )
+
+CONNECTIONS: Final = 10  # that a process keeps open to a server; whoever needs one more waits
 
 
 class DatabaseKind(ABC):

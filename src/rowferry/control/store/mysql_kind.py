@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 
-from rowferry.control.store.kind import DatabaseKind
+from rowferry.control.store.kind import CONNECTIONS, DatabaseKind
 from rowferry.errors import BadUri, MetaUnavailable
 from rowferry.mysql.connection import Connection as ServerConnection
 from rowferry.mysql.connection import SessionSettings, open_connection
@@ -56,8 +56,8 @@ class MysqlKind(DatabaseKind):
         engine = create_engine(
             self.url.set(drivername="mysql+pymysql", query={}),
             isolation_level="READ COMMITTED",
-            pool_size=4,
-            max_overflow=6,
+            pool_size=CONNECTIONS,
+            max_overflow=0,  # one that is closed after use costs a login each time
             pool_timeout=2 * wait_s,
             pool_pre_ping=True,
             pool_use_lifo=True,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg.abc import RV, PQGen
 from sqlalchemy import Connection, Engine, create_engine, event, text
 
-from rowferry.control.store.kind import DatabaseKind
+from rowferry.control.store.kind import CONNECTIONS, DatabaseKind
 
 # Of a batch that fails it logs what it also raises.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
@@ -47,8 +48,8 @@ class PostgresKind(DatabaseKind):
             self.url.set(drivername="postgresql+psycopg", query={}),
             connect_args=arguments,
             isolation_level="READ COMMITTED",
-            pool_size=4,
-            max_overflow=6,
+            pool_size=CONNECTIONS,
+            max_overflow=0,  # one that is closed after use costs the server a process each time
             pool_timeout=2 * wait_s,
             pool_pre_ping=True,
             pool_use_lifo=True,
@@ -84,6 +85,7 @@ class PostgresKind(DatabaseKind):
 
 
 MOST_ANSWER = 256 << 20  # bytes of one answer; the library holds all of it
+_TURNS: Final = 8  # pieces of an answer between two looks at its length, each of which costs calls
 # Where TCP_INFO has the bytes that a connection has received: a u64.
 _RECEIVED = slice(128, 136)
 
@@ -102,16 +104,18 @@ class _Impatient(psycopg.Connection[Any]):
 
     def _in_time(self, gen: PQGen[RV]) -> PQGen[RV]:
         """Hand on what a generator asks for and gets, until it is too late."""
-        deadline, most = time.monotonic() + self.answer_s, self._received() + MOST_ANSWER
+        deadline, most = time.monotonic() + self.answer_s, 0
         try:
             wanted = next(gen)
-            while True:
+            for turn in itertools.count(1):
                 ready = yield wanted
-                if self._received() > most:
-                    self.pgconn.finish()
-                    raise psycopg.OperationalError(
-                        f"the server's answer is longer than {MOST_ANSWER} bytes"
-                    )
+                if turn % _TURNS == 0:  # most answers are over before it
+                    most = most or self._received() + MOST_ANSWER
+                    if self._received() > most:
+                        self.pgconn.finish()
+                        raise psycopg.OperationalError(
+                            f"the server's answer is longer than {MOST_ANSWER} bytes"
+                        )
                 if not ready and time.monotonic() > deadline:
                     self.pgconn.finish()
                     raise psycopg.OperationalError(
