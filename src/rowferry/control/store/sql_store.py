@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import delete, select
 
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
@@ -15,10 +14,10 @@ from rowferry.change.published import PublishedBatch
 from rowferry.change.quarantine import DivertedRow, ParkedKey, ParkedRow, RowPlace
 from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableSchema
-from rowferry.control import lifecycle
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store import (
+    changefeeds,
     fence,
     holding,
     published,
@@ -46,48 +45,29 @@ from rowferry.control.store.contract import (
 from rowferry.control.store.rows import (
     read,
     read_object,
-    to_feed,
     to_ms,
     to_note,
     to_sample,
     to_server,
-    to_state,
     to_text,
 )
 from rowferry.control.store.settings import StoredSettings
 from rowferry.control.store.tables import (
     FeedRow,
     HistoryRow,
-    LeaseRow,
     MetaTable,
     PendingRow,
-    ProgressRow,
     SampleRow,
     ServerRow,
-    SpecRow,
-    SubscribeRow,
-    TableVersionRow,
 )
 from rowferry.errors import (
-    BadInput,
-    ChangefeedExists,
     Fenced,
-    IllegalMove,
-    NoSuchChangefeed,
-    RowferryError,
-    SpecChanged,
 )
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.sealing import SecretKeys
 
-# Asked for by every server once a second: plain rows, without what nobody looks at.
-_FEEDS, _LEASES, _TABLES = (
-    MetaTable.metadata.tables[name] for name in ("changefeeds", "leases", "subscribe")
-)
-_ALL_FEEDS = select(*(c for c in _FEEDS.c if c.name not in ("position", "sink_state")))
-_ALL_LEASES = select(_LEASES)
-_CANCELLED_BY_HAND = select(_TABLES.c.changefeed).where(_TABLES.c.cancel == 1).distinct()
+_TABLES = MetaTable.metadata.tables["subscribe"]
 
 
 def open_store(
@@ -123,6 +103,7 @@ class SqlStore:
         self.database = database
         self._clock = clock
         self._settings = StoredSettings(keys)
+        self._feeds = changefeeds.StoredFeeds(self._settings, clock)
         self._keys = keys
 
     # --- changefeeds -----------------------------------------------------------------------------
@@ -137,48 +118,16 @@ class SqlStore:
     ) -> FeedRecord:
         """Store a new changefeed."""
         moment("store changefeed")
-        now, text = self._clock(), self._settings.text(spec)
-        changefeed = spec.changefeed_id
+        changefeed, text = spec.changefeed_id, self._settings.text(spec)
         with self.database.writing(f"create changefeed {changefeed}") as session:
-            if session.get(FeedRow, changefeed) is not None:
-                raise ChangefeedExists(f"changefeed {changefeed} exists already; use another id")
-            _check_subscriber(session, changefeed, cluster_id, subscribing)
-            lease = session.get(LeaseRow, changefeed)  # left by a removed one of the same id
-            if lease is None:
-                lease = LeaseRow(changefeed=changefeed, epoch=0, claimed_at=0, expires_at=0)
-                session.add(lease)
-            row = FeedRow(
-                id=changefeed,
-                state=FeedState.STOPPED if paused else lifecycle.INITIAL,
-                spec=text,
-                spec_version=1,
-                cluster_id=cluster_id,
-                created_at=to_ms(now),
-                epoch=lease.epoch,
-                micro_batch=0,
-                published="",
-                position="{}",
-                watermark=0,
-                cancel=0,
-                error_code="",
-                error="",
-                subscriber=subscribing.name if subscribing else None,
-            )
-            session.add(row)
-            session.flush()
-            if subscribing:
-                tables = {subscribing.table: subscribing.table_id}
-                publishing.subscribe(session, row, tables, owner="")
-            session.add(SpecRow(changefeed=changefeed, version=1, spec=text, stored_at=to_ms(now)))
-            fence.note(session, changefeed, now, "created", {"paused": True} if paused else {})
-            return to_feed(row, lease, False, self._settings.of(row))
+            return self._feeds.create(session, changefeed, text, cluster_id, subscribing, paused)
 
     def feed(self, changefeed: str) -> FeedRecord | None:
         """Return one changefeed, or None."""
         moment("look at changefeed")
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
-            return None if row is None else self._feed(session, row)
+            return None if row is None else self._feeds.one(session, row)
 
     def subscribed(self, name: str) -> tuple[Subscribed, ...]:
         """Return the rows of one `subscribe_name`."""
@@ -195,21 +144,7 @@ class SqlStore:
         """Return all changefeeds, by id."""
         moment("list changefeeds")
         with self.database.reading("list changefeeds") as session:
-            connection = session.connection()
-            rows = connection.execute(_ALL_FEEDS).all()
-            leases = {lease.changefeed: lease for lease in connection.execute(_ALL_LEASES)}
-            cancelled = set(connection.scalars(_CANCELLED_BY_HAND))
-            parked = quarantine.counts(session)
-        return tuple(
-            to_feed(
-                row,
-                leases.get(row.id),
-                row.cancel == 1 or row.id in cancelled,
-                self._settings.of(row),
-                parked.get(row.id, 0),
-            )
-            for row in sorted(rows, key=lambda row: row.id)
-        )
+            return self._feeds.all(session)
 
     @undone_again
     def update_spec(
@@ -218,83 +153,27 @@ class SqlStore:
         """Store new settings as the next spec version."""
         moment("store settings")
         with self.database.writing(f"update changefeed {changefeed}") as session:
-            row = fence.locked(session, changefeed)
-            same = self._settings.equal(row, spec)
-            if since is not None and row.spec_version != since and not same:
-                raise SpecChanged(
-                    f"the settings of changefeed {changefeed} were changed by somebody else just "
-                    "now; look at them and ask again"
-                )
-            if self._take_spec(session, row, spec):
-                details = {"spec_version": row.spec_version}
-                fence.note(session, changefeed, self._clock(), "updated", details)
-            return self._feed(session, row)
-
-    def _take_spec(self, session: Session, row: FeedRow, spec: ChangefeedSpec) -> bool:
-        """Store settings if they differ from those in force; returns whether they did."""
-        if spec.changefeed_id != row.id:
-            raise BadInput(f"the id of changefeed {row.id} cannot be changed")
-        if self._settings.equal(row, spec):
-            return False
-        row.spec = text = self._settings.text(spec)
-        row.spec_version += 1
-        version, now = row.spec_version, to_ms(self._clock())
-        session.add(SpecRow(changefeed=row.id, version=version, spec=text, stored_at=now))
-        return True
+            return self._feeds.update_spec(session, changefeed, spec, since)
 
     def spec(self, changefeed: str, version: int) -> ChangefeedSpec:
         """Return the settings of one spec version."""
         moment("read settings of plan")
         with self.database.reading(f"read changefeed {changefeed}") as session:
-            row = session.get(SpecRow, (changefeed, version))
-            if row is None:
-                raise NoSuchChangefeed(
-                    f"there is no spec version {version} of changefeed {changefeed!r}"
-                )
-            what = f"settings of changefeed {changefeed}"
-            return self._settings.read(row.spec, what)
+            return self._feeds.spec(session, changefeed, version)
 
     @undone_again
     def remove(self, who: str | Claim) -> None:
         """Delete all of a changefeed but its epoch and a last line of history."""
         moment("remove changefeed")
-        now = self._clock()
         with self.database.writing(f"remove changefeed {_id(who)}") as session:
-            changefeed = fence.locked(session, who).id
-            quarantine.forget_all(session, changefeed)
-            for table in (SpecRow, TableVersionRow, PendingRow, HistoryRow):
-                session.execute(delete(table).where(table.changefeed == changefeed))
-            watching.forget_changefeed(session, changefeed)
-            published.forget(session, changefeed)
-            for named in (SubscribeRow, ProgressRow):
-                session.execute(delete(named).where(named.changefeed == changefeed))
-            session.execute(delete(FeedRow).where(FeedRow.id == changefeed))
-            # Whoever ran this one stays fenced when a new one takes the id.
-            fence.end_lease(session, changefeed)
-            fence.note(session, changefeed, now, "removed", {})
+            self._feeds.remove(session, who)
 
     @undone_again
     def move(self, who: str | Claim, verb: Verb, error: Exception | None = None) -> FeedState:
         """Change the state by a verb of the lifecycle."""
         moment("move state")
         with self.database.writing(f"{verb} changefeed {_id(who)}") as session:
-            row = fence.locked(session, who)
-            state = lifecycle.move(to_state(row), verb)
-            self._enter(session, row, state, error)
-            return state
-
-    def _enter(
-        self, session: Session, row: FeedRow, state: FeedState, error: Exception | None
-    ) -> None:
-        was = row.state
-        row.state = state
-        if error is not None:
-            row.error_code, row.error = _error_words(error)
-        elif state is FeedState.NORMAL:
-            row.error_code = row.error = ""
-        if was != state or error is not None:
-            details = {"from": was, "to": state, "error": str(error) if error else ""}
-            fence.note(session, row.id, self._clock(), "state", details)
+            return self._feeds.move(session, who, verb, error)
 
     @undone_again
     def reset(
@@ -303,33 +182,21 @@ class SqlStore:
         """Forget how far a changefeed is."""
         moment("reset changefeed")
         with self.database.writing(f"reset changefeed {changefeed}") as session:
-            row = fence.locked(session, changefeed)
-            if to_state(row).runs:
-                raise IllegalMove(
-                    f"cannot reset changefeed {changefeed} while it is {row.state}; pause it first"
-                )
-            self._take_spec(session, row, spec)
-            details = {"why": why, "spec_version": row.spec_version, "watermark": row.watermark}
-            publishing.forget_progress(session, row, snapshot)
-            row.epoch = fence.end_lease(session, changefeed)
-            fence.note(session, changefeed, self._clock(), "reset", details)
-            return self._feed(session, row)
+            return self._feeds.reset(session, changefeed, spec, why, snapshot)
 
     @undone_again
     def request_cancel(self, changefeed: str) -> None:
         """Ask the owner to stop and remove the changefeed."""
         moment("ask for removal")
         with self.database.writing(f"cancel changefeed {changefeed}") as session:
-            fence.locked(session, changefeed).cancel = 1
-            mine = SubscribeRow.changefeed == changefeed
-            session.execute(update(SubscribeRow).where(mine).values(cancel=1))
+            changefeeds.request_cancel(session, changefeed)
 
     def cancel_requested(self, changefeed: str) -> bool:
         """Return whether removal was asked for."""
         moment("look for removal")
         with self.database.reading(f"read changefeed {changefeed}") as session:
             row = session.get(FeedRow, changefeed)
-            return row is not None and _cancelled(session, row)
+            return row is not None and changefeeds.is_cancelled(session, row)
 
     @undone_again
     def hold(self, changefeed: str, hold: Hold, instead_of: str = "") -> None:
@@ -663,53 +530,6 @@ class SqlStore:
         """Let connections go."""
         self.database.close()
 
-    def _feed(self, session: Session, row: FeedRow) -> FeedRecord:
-        lease = session.get(LeaseRow, row.id)
-        parked = quarantine.counts(session, row.id).get(row.id, 0)
-        return to_feed(row, lease, _cancelled(session, row), self._settings.of(row), parked)
-
 
 def _id(who: str | Claim) -> str:
     return who if isinstance(who, str) else who.changefeed
-
-
-def _check_subscriber(
-    session: Session, changefeed: str, cluster_id: int, subscribing: Subscribing | None
-) -> None:
-    """Refuse a subscription that is there, and one name for a subscriber and for a changefeed."""
-    if subscribing is None:
-        if session.scalar(select(FeedRow.id).where(FeedRow.subscriber == changefeed).limit(1)):
-            raise ChangefeedExists(
-                f"changefeed {changefeed}: this is the name of a subscriber; use another id"
-            )
-        return
-    name, table = subscribing.name, subscribing.table
-    other = session.get(FeedRow, name)
-    if other is not None and other.subscriber != name:
-        raise ChangefeedExists(
-            f"subscriber {name}: this is the id of a changefeed that is no subscription; use "
-            "another name"
-        )
-    if session.get(SubscribeRow, (cluster_id, *table, name)) is not None:
-        raise ChangefeedExists(
-            f"subscriber {name} has table {table} already; unsubscribe it first, or use another "
-            "name"
-        )
-
-
-def _cancelled(session: Session, row: FeedRow) -> bool:
-    asked = select(SubscribeRow.cancel).where(
-        SubscribeRow.changefeed == row.id, SubscribeRow.cancel == 1
-    )
-    return row.cancel == 1 or session.scalar(asked.limit(1)) is not None
-
-
-def _error_words(error: Exception) -> tuple[str, str]:
-    if isinstance(error, RowferryError):
-        return error.code, _storable(error.words)
-    known = RowferryError(f"{type(error).__name__}: {error}")
-    return known.code, _storable(known.words)
-
-
-def _storable(words: str) -> str:
-    return words.replace("\0", "\\0")  # PostgreSQL's texts have no such character
