@@ -138,7 +138,7 @@ moments: setup services ## try every event in every gap between two calls; ARGS=
 	@$(MOMENTS) $(ARGS)
 
 bench: setup ## measure the stages and the whole line, without database servers
-	@for file in bench/stages.py bench/whole.py; do \
+	@for file in bench/stages.py bench/masks.py bench/whole.py; do \
 		echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
 
 bench-mysql: setup services ## measure MySQL sources beside other tools; ARGS="--server mysql --profile"

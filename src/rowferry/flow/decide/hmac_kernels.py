@@ -1,8 +1,8 @@
 """HMAC-SHA-256 of a column of texts, in hexadecimal digits: many values side by side, compiled.
 
 Values are independent of each other, so each step of the function is done for a group of them at
-once, which the compiler turns into instructions over several numbers. Values of about the same
-length share a group: a group takes as many blocks as its longest value.
+once. Values of about the same length share a group: a group takes as many blocks as its longest
+value.
 """
 
 from __future__ import annotations
@@ -14,137 +14,129 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rowferry.columnar.memory import compiled, frozen
+from rowferry.columnar.memory import compiled, copy_bytes, frozen, load_word, store_byte, store_word
+from rowferry.flow.decide.sha256_lanes import LANES, START, compress
 
-_LANES: Final = 64
 _BLOCK: Final = 64
 DIGITS: Final = 64  # of a result
-
-
-def _primes(count: int) -> list[int]:
-    primes: list[int] = []
-    number = 2
-    while len(primes) < count:
-        if all(number % p for p in primes):
-            primes.append(number)
-        number += 1
-    return primes
-
-
-def _fraction(prime: int, root: int) -> int:
-    """Return the first 32 bits of the fraction of a prime's square or cube root."""
-    wanted = prime << 32 * root
-    rooted = int(wanted ** (1 / root))
-    while rooted**root > wanted:
-        rooted -= 1
-    while (rooted + 1) ** root <= wanted:
-        rooted += 1
-    return rooted & 0xFFFFFFFF
-
-
-_K: Final = np.array([_fraction(p, 3) for p in _primes(64)], np.uint32)
-_START: Final = np.array([_fraction(p, 2) for p in _primes(8)], np.uint32)
-_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+_ALL: Final = np.uint32(0xFFFFFFFF)
+_EVERY_BYTE: Final = np.uint64(0x0101010101010101)
+_BYTES: Final = np.uint64(0x00FF00FF00FF00FF)
+_NIBBLES: Final = np.uint64(0x000F000F000F000F)
+_PAIRS: Final = np.uint64(0x0000FFFF0000FFFF)
 
 
 @compiled
-def _compress(state: Any, w: Any, v: Any, active: Any) -> None:
-    """Add a block to the state of each lane that is active; `w` has it in its first 16 rows."""
-    for t in range(16, 64):
-        for lane in range(_LANES):
-            x = np.uint32(w[t - 15, lane])
-            y = np.uint32(w[t - 2, lane])
-            low = (x >> 7 | x << 25) ^ (x >> 18 | x << 14) ^ (x >> 3)
-            high = (y >> 17 | y << 15) ^ (y >> 19 | y << 13) ^ (y >> 10)
-            w[t, lane] = np.uint32(w[t - 16, lane] + low + w[t - 7, lane] + high)
-    for i in range(8):
-        for lane in range(_LANES):
-            v[i, lane] = state[i, lane]
-    for t in range(64):
-        # The eight variables change places by their numbers: nothing is moved.
-        ia, ib, ic, id_ = (64 - t) & 7, (65 - t) & 7, (66 - t) & 7, (67 - t) & 7
-        ie, if_, ig, ih = (68 - t) & 7, (69 - t) & 7, (70 - t) & 7, (71 - t) & 7
-        k = _K[t]
-        for lane in range(_LANES):
-            e = np.uint32(v[ie, lane])
-            a = np.uint32(v[ia, lane])
-            b, c = v[ib, lane], v[ic, lane]
-            turned = (e >> 6 | e << 26) ^ (e >> 11 | e << 21) ^ (e >> 25 | e << 7)
-            chosen = (e & v[if_, lane]) ^ (~e & v[ig, lane])
-            one = np.uint32(v[ih, lane] + turned + chosen + k + w[t, lane])
-            other = (a >> 2 | a << 30) ^ (a >> 13 | a << 19) ^ (a >> 22 | a << 10)
-            most = (a & b) ^ (a & c) ^ (b & c)
-            v[id_, lane] = np.uint32(v[id_, lane] + one)
-            v[ih, lane] = np.uint32(one + other + most)
-    for i in range(8):
-        for lane in range(_LANES):
-            state[i, lane] = np.uint32(state[i, lane] + v[i, lane] * active[lane])
+def _turned(word: Any) -> Any:
+    """Return the bytes of a number in the other order."""
+    x = np.uint64(word)
+    x = (x >> np.uint64(8)) & _BYTES | (x & _BYTES) << np.uint64(8)
+    x = (x >> np.uint64(16)) & _PAIRS | (x & _PAIRS) << np.uint64(16)
+    return x >> np.uint64(32) | x << np.uint64(32)
 
 
 @compiled
-def _message_byte(data: Any, begin: int, size: int, at: int, last: int) -> Any:
-    """Return a byte of a padded message: its own, the mark behind it, zeros, or its length."""
-    if at < size:
-        return data[begin + at]
-    if at == size:
-        return np.uint8(0x80)
-    if at >= last - 8:
-        bits = (size + _BLOCK) * 8  # the key's block is in front of it
-        return np.uint8(bits >> 8 * (last - 1 - at) & 255)
-    return np.uint8(0)
+def _digits(number: Any) -> Any:
+    """Return the eight hexadecimal digits of 32 bits, the first in the lowest byte."""
+    x = _turned(np.uint64(number)) >> np.uint64(32)
+    x = (x | x << np.uint64(16)) & _PAIRS
+    x = (x | x << np.uint64(8)) & _BYTES
+    x = (x >> np.uint64(4)) & _NIBBLES | (x & _NIBBLES) << np.uint64(8)
+    letters = (x + _EVERY_BYTE * np.uint64(6)) >> np.uint64(4) & _EVERY_BYTE
+    return x + _EVERY_BYTE * np.uint64(0x30) + letters * np.uint64(0x27)
+
+
+@compiled
+def _put_block(address: int, words: Any, lane: int) -> None:
+    """Put 64 bytes at an address into the words of a lane."""
+    for i in range(8):
+        pair = _turned(load_word(address + 8 * i))
+        words[2 * i, lane] = np.uint32(pair >> np.uint64(32))
+        words[2 * i + 1, lane] = np.uint32(pair & np.uint64(0xFFFFFFFF))
+
+
+@compiled
+def _put_end(address: int, left: int, size: int, part: int, words: Any, lane: int) -> None:
+    """Put the block into a lane that holds the last `left` bytes of a message, by way of `part`."""
+    for i in range(8):
+        store_word(part + 8 * i, np.uint64(0))
+    copy_bytes(part, address, left)
+    store_byte(part + left, np.uint8(0x80))
+    _put_block(part, words, lane)
+    if left + 9 <= _BLOCK:
+        _put_length(size, words, lane)
+
+
+@compiled
+def _put_length(size: int, words: Any, lane: int) -> None:
+    bits = np.uint64((size + _BLOCK) * 8)  # the key's block is in front of it
+    words[14, lane] = np.uint32(bits >> np.uint64(32))
+    words[15, lane] = np.uint32(bits & np.uint64(0xFFFFFFFF))
+
+
+@compiled
+def _put_mark(size: int, words: Any, lane: int) -> None:
+    """Put the block into a lane that follows a message, and holds nothing of it."""
+    words[0, lane] = np.uint32(0x80000000) if size % _BLOCK == 0 else np.uint32(0)
+    for i in range(1, 14):
+        words[i, lane] = np.uint32(0)
+    _put_length(size, words, lane)
 
 
 @compiled
 def _hex_hmacs(
-    begins: Any, sizes: Any, data: Any, order: Any, inner: Any, outer: Any, out: Any
+    begins: Any,
+    sizes: Any,
+    data: int,
+    order: Any,
+    inner: Any,
+    outer: Any,
+    out: int,
 ) -> None:
     """Write the digits of each value's HMAC; the places were checked by the caller."""
-    w = np.zeros((64, _LANES), np.uint32)
-    v = np.zeros((8, _LANES), np.uint32)
-    state = np.zeros((8, _LANES), np.uint32)
-    active = np.zeros(_LANES, np.uint32)
+    words = np.zeros((16, LANES), np.uint32)
+    state = np.zeros((8, LANES), np.uint32)
+    active = np.zeros(LANES, np.uint32)
+    scratch = np.zeros(_BLOCK, np.uint8)
+    part = scratch.ctypes.data
     count = len(order)
-    for first in range(0, count, _LANES):
-        lanes = min(_LANES, count - first)
+    for first in range(0, count, LANES):
+        lanes = min(LANES, count - first)
         blocks = 0
         for lane in range(lanes):
             blocks = max(blocks, (sizes[order[first + lane]] + 9 + _BLOCK - 1) // _BLOCK)
         for i in range(8):
-            for lane in range(_LANES):
-                state[i, lane] = inner[i]
+            state[i, :] = inner[i]
+        active[:] = 0
         for block in range(blocks):
+            at = block * _BLOCK
             for lane in range(lanes):
                 row = order[first + lane]
                 size = sizes[row]
-                last = (size + 9 + _BLOCK - 1) // _BLOCK * _BLOCK
-                active[lane] = 1 if block * _BLOCK < last else 0
-                if active[lane]:
-                    for i in range(16):
-                        word = np.uint32(0)
-                        for j in range(4):
-                            at = block * _BLOCK + i * 4 + j
-                            byte = _message_byte(data, begins[row], size, at, last)
-                            word = np.uint32(word << 8 | byte)
-                        w[i, lane] = word
-            _compress(state, w, v, active)
-        for lane in range(_LANES):
-            active[lane] = 1
-            for i in range(8):
-                w[i, lane] = state[i, lane]
-            w[8, lane] = np.uint32(0x80000000)
-            for i in range(9, 15):
-                w[i, lane] = 0
-            w[15, lane] = np.uint32((_BLOCK + 32) * 8)
+                if size - at >= _BLOCK:
+                    active[lane] = _ALL
+                    _put_block(data + begins[row] + at, words, lane)
+                elif size > at:
+                    active[lane] = _ALL
+                    _put_end(data + begins[row] + at, size - at, size, part, words, lane)
+                elif size + 9 > at:
+                    active[lane] = _ALL
+                    _put_mark(size, words, lane)
+                else:
+                    active[lane] = 0
+            compress(state.ctypes.data, words.ctypes.data, active.ctypes.data)
+        active[:] = _ALL
+        words[:8, :] = state
+        words[8, :] = np.uint32(0x80000000)
+        words[9:15, :] = np.uint32(0)
+        words[15, :] = np.uint32((_BLOCK + 32) * 8)
         for i in range(8):
-            for lane in range(_LANES):
-                state[i, lane] = outer[i]
-        _compress(state, w, v, active)
+            state[i, :] = outer[i]
+        compress(state.ctypes.data, words.ctypes.data, active.ctypes.data)
         for lane in range(lanes):
-            place = order[first + lane] * DIGITS
+            place = out + order[first + lane] * DIGITS
             for i in range(8):
-                word = state[i, lane]
-                for j in range(8):
-                    out[place + i * 8 + j] = _HEX[word >> (28 - 4 * j) & 15]
+                store_word(place + 8 * i, _digits(state[i, lane]))
 
 
 class HexHmac:
@@ -171,30 +163,34 @@ class HexHmac:
         sizes = np.diff(places)
         if len(places) != count + 1 or places[0] < 0 or (sizes < 0).any() or places[-1] > len(data):
             raise ValueError("a column's texts lie outside of its data")
-        valid = None
+        order, valid = np.arange(count), None
         if values.null_count:
-            sizes = np.where(values.is_valid().to_numpy(zero_copy_only=False), sizes, 0)
+            order = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
             valid = pa.array(values.is_valid()).buffers()[1]
-        order = np.arange(count)
-        if sizes.max() + 9 > _BLOCK:
-            order = np.argsort((sizes + 9 + _BLOCK - 1) // _BLOCK, kind="stable")
-        out = np.empty(count * DIGITS, np.uint8)
-        data = data if len(data) else np.zeros(1, np.uint8)
-        begins, lengths, text, turns = map(frozen, (places[:-1], sizes, data, order))
+        blocks = (sizes[order] + 9 + _BLOCK - 1) // _BLOCK
+        if len(order) and blocks.min() != blocks.max():
+            order = order[np.argsort(blocks, kind="stable")]
+        out = np.zeros(count * DIGITS, np.uint8)
+        begins, lengths, turns = map(frozen, (places[:-1], sizes, order))
         inner, outer = frozen(self._inner), frozen(self._outer)
-        _hex_hmacs(begins, lengths, text, turns, inner, outer, out)
+        _hex_hmacs(begins, lengths, data.ctypes.data, turns, inner, outer, out.ctypes.data)
         ends = np.arange(0, (count + 1) * DIGITS, DIGITS, dtype=np.int64)
         return pa.LargeStringArray.from_buffers(
             count, pa.py_buffer(ends), pa.py_buffer(out), valid, values.null_count
         )
 
 
+@compiled
+def _compressed(state: Any, words: Any, active: Any) -> None:
+    compress(state.ctypes.data, words.ctypes.data, active.ctypes.data)
+
+
 def _state_behind(block: bytes) -> npt.NDArray[np.uint32]:
     """Return the function's state behind one block, from its beginning."""
-    state = np.repeat(_START[:, None], _LANES, axis=1)
-    w = np.zeros((64, _LANES), np.uint32)
-    w[:16] = np.frombuffer(block, ">u4").astype(np.uint32)[:, None]
-    _compress(state, w, np.zeros((8, _LANES), np.uint32), np.ones(_LANES, np.uint32))
+    state = np.repeat(START[:, None], LANES, axis=1)
+    numbers = np.frombuffer(block, ">u4").astype(np.uint32)
+    words = np.repeat(numbers[:, None], LANES, axis=1)
+    _compressed(state, words, np.full(LANES, _ALL))
     return np.ascontiguousarray(state[:, 0])
 
 

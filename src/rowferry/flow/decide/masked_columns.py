@@ -18,6 +18,7 @@ from rowferry.errors import BadEventFilter, BadTransform
 from rowferry.flow.decide.expression import Expression, column_value
 from rowferry.flow.decide.expression_values import ImageColumns, Unfit, as_text
 from rowferry.flow.decide.hmac_kernels import DIGITS, HexHmac
+from rowferry.flow.decide.star_kernels import keep_last
 from rowferry.flow.decide.table_filter import bad_pattern
 from rowferry.flow.decide.typed_result import (
     as_type,
@@ -45,8 +46,6 @@ HASH_TYPE: Final = SqlType("char", length=DIGITS, charset="ascii", collation="as
 _NOT_TEXT: Final = frozenset({"inet4", "inet6", "uuid", "geometry"})
 _NO_DEFAULT: Final = ("text", "blob", "geometry")
 _NOT_HASHED: Final = (Kind.FLOAT, Kind.DOUBLE, Kind.VECTOR)
-_STAR: Final = pa.scalar("*", pa.large_utf8())
-_EMPTY: Final = pa.scalar("", pa.large_utf8())
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +148,9 @@ def _kernel(rule: MaskRule, column: Column, hmac: HexHmac | None) -> tuple[SqlTy
         if kind.kind in (Kind.INTEGER, Kind.DECIMAL):
             digits = 20 if kind.kind is Kind.INTEGER else 67  # at most, with sign and point
             texts = SqlType("varchar", length=digits)
-            return texts, lambda d: _keep_last(d.cast(pa.large_utf8()), size)
+            return texts, lambda d: keep_last(d.cast(pa.large_utf8()), size)
         _refuse_other_than_text(kind)
-        return kind, lambda d: _keep_last(d, size)
+        return kind, lambda d: keep_last(d, size)
     if rule.action == TRUNCATE:
         _refuse_other_than_text(kind, binary=True)
         if kind.kind is Kind.BINARY:
@@ -186,18 +185,6 @@ def _hashed(column: Column, hmac: HexHmac | None) -> _Kernel:
     if kind in (Kind.INTEGER, Kind.YEAR, Kind.BIT):
         return lambda values: hmac.of(values.cast(pa.large_utf8()).cast(pa.large_binary()))
     return lambda values: hmac.of(values.cast(pa.large_binary()))
-
-
-def _keep_last(texts: pa.Array, size: int) -> pa.Array:
-    """Return texts of stars with the last characters as they are; short ones are stars only."""
-    lengths = pc.utf8_length(texts).cast(pa.int64())
-    if not size:
-        return pc.binary_repeat(_STAR, lengths)
-    hidden = pc.if_else(pc.greater(lengths, size), pc.subtract(lengths, size), lengths)
-    tails = pc.if_else(
-        pc.greater(lengths, size), pc.utf8_slice_codeunits(texts, start=-size), _EMPTY
-    )
-    return pc.binary_join_element_wise(pc.binary_repeat(_STAR, hidden), tails, _EMPTY)
 
 
 def _by_pattern(rule: MaskRule, kind: SqlType) -> _Kernel:

@@ -302,6 +302,7 @@ class Transforms:
 def _made(images: pa.StructArray, table: TransformedTable, seen: TableSchema) -> pa.StructArray:
     there = {f.name for f in images.type}
     fields, arrays = [], []
+    nothing = images.null_count == len(images)  # as before each insert: nothing is to be made
     wanted = _ValidColumns(images)
     for column in seen.columns:
         made = table.made.get(column.name)
@@ -311,6 +312,8 @@ def _made(images: pa.StructArray, table: TransformedTable, seen: TableSchema) ->
             array = images.field(column.name)
         elif not made.needs <= there:
             continue  # what it is made of is absent, and so is it
+        elif nothing:
+            array = pa.nulls(len(images), column.type.arrow)
         else:
             try:
                 array = made.make(wanted)

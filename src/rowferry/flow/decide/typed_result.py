@@ -99,13 +99,13 @@ def cut_text(kind: SqlType, texts: Datum) -> Datum:
     if kind.kind is Kind.BINARY:
         most = size if size is not None else (1 << 31) - 1
         return _cut_bytes(texts, most)
-    if characters is not None:
-        return pc.utf8_slice_codeunits(texts, start=0, stop=characters)
-    # A character has four bytes at most; only a text that could be too long is looked at.
+    # A character has one to four bytes; only texts that could be too long are looked at.
     limit = size if size is not None else (1 << 32) - 1
     longest = pc.max(pc.binary_length(texts)).as_py()
-    if longest is None or longest <= limit:
+    if longest is None or longest <= (limit if characters is None else characters):
         return texts
+    if characters is not None:
+        return pc.utf8_slice_codeunits(texts, start=0, stop=characters)
     return pc.if_else(
         pc.greater(pc.binary_length(texts), limit),
         pc.utf8_slice_codeunits(texts, start=0, stop=limit // 4),
