@@ -48,6 +48,11 @@ DOORS: tuple[tuple[str, str, str], ...] = (
         r"connect|(session|notes|guard|self\._open)\.(run|ask|begin|rollback)",
     ),
     (
+        "a statement in PostgreSQL",
+        "rowferry/flow/sink/postgresql/*",
+        r"connect|session\.(run|ask|begin|rollback|copy|stage)",
+    ),
+    (
         "a Kafka broker",
         "rowferry/flow/sink/kafka/*",
         r"self\._(producer|admin)\.(produce\w*|flush|purge|create_topics|list_topics|describe_\w+)",
@@ -66,6 +71,7 @@ WALLS = {
     "rowferry/mysql/connection.py": "pymysql; callers name what they open it for",
     "rowferry/mysql/session.py": "sessions that read; callers name what they ask",
     "rowferry/flow/sink/mysql/session.py": "sessions that write; callers name what they run",
+    "rowferry/flow/sink/postgresql/session.py": "psycopg; callers name what they run",
     f"{_STORAGE}/local_files.py": "a directory as `Files`; the sink names what it puts",
     f"{_STORAGE}/local_handles.py": "handles of `local_files`",
     f"{_STORAGE}/object_files.py": "a bucket as `Files`; the sink names what it puts",

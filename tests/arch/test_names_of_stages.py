@@ -21,7 +21,7 @@ EXEMPT = (
     Exempt("flow.encode.debezium*", "json file", "a column's type, and a field of `source`"),
     Exempt("flow.encode.simple*", "json", "one of its encodings"),
     Exempt("mysql*", "mysql mariadb tidb json range file", "servers, and words of their SQL"),
-    Exempt("control.store*", "mysql mariadb", "databases that hold the meta data"),
+    Exempt("control.store*", "mysql mariadb postgresql", "databases that hold the meta data"),
     Exempt("control.operator.statements.execute", "range", "a column of SHOW"),
     Exempt("downstream.verify.rendezvous", "file", "a key of a log position"),
     Exempt("face.cli.downstream.verify_sync", "file", "a key of a log position"),
@@ -37,12 +37,16 @@ EXEMPT = (
     Exempt("refstore*", "range json", "a part of the store; a column's type"),
     Exempt("flow.sink.lake.delta.target", "parquet", "a word in the log of a Delta table"),
     Exempt("flow.sink.lake.iceberg.*", "file http https", "addresses of catalogs and files"),
+    Exempt("flow.sink.lake.iceberg.catalog", "postgresql", "the address of a catalog"),
+    Exempt("flow.sink.postgresql*", "json", "a column's type"),
+    Exempt("testing.servers.postgres", "postgresql", "the address of a database"),
     Exempt("flow.sink.lake.iceberg.object_sinks", "s3 gs", "how readers name a bucket"),
     Exempt("secrets.sources", "file", "a kind of place that holds a secret"),
     Exempt(
         "control.operator.settings.form_facts", "json file", "a field's kind; where a secret is"
     ),
     Exempt("spec.reach", "file", "a kind of place that holds a secret"),
+    Exempt("spec.reach", "postgresql", "the address of a catalog"),
     Exempt("spec.secret_reference", "file", "a kind of place that holds a secret"),
     # URLs of the web that are no sinks.
     Exempt("secrets.vault", "https", "the address of a secret store"),

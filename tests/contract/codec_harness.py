@@ -265,6 +265,9 @@ CODEC_HARNESSES: dict[str, CodecHarness] = {
     ),
     "canal": CodecHarness("canal", carries_commit_ts=False, in_files=False),
     "canal-json": CodecHarness("canal-json", {"enable-tidb-extension": True}),
+    "copy-rows": CodecHarness(
+        "copy-rows", carries_update_before=False, deletes_have_all=False, in_files=False
+    ),
     "csv": CodecHarness("csv", {"csv": {"include-commit-ts": True, "output-old-value": True}}),
     "debezium": CodecHarness(
         "debezium", {"enable-tidb-extension": True}, in_files=False, reads=_as_debezium

@@ -10,7 +10,14 @@ from codec_harness import CODEC_HARNESSES, CodecHarness
 from harness_names import harness_named
 from iceberg_harness import ICEBERG_HARNESSES, ICEBERG_SERVERS
 from lake_harness import LAKE_HARNESSES, LAKE_SERVERS
-from lane_harness import LANE_HARNESSES, KafkaHarness, LaneHarness, MySqlHarness, PulsarHarness
+from lane_harness import (
+    LANE_HARNESSES,
+    KafkaHarness,
+    LaneHarness,
+    MySqlHarness,
+    PostgresqlHarness,
+    PulsarHarness,
+)
 from search_harness import SEARCH_HARNESSES, SearchHarness
 from sink_harness import OBJECT_SERVERS, SINK_HARNESSES, ObjectHarness, SinkHarness
 from source_harness import SOURCE_HARNESSES, SourceHarness
@@ -78,6 +85,8 @@ def _lanes(request: pytest.FixtureRequest, folder: Path) -> LaneHarness:
     if isinstance(harness, MySqlHarness):
         kind = "mysql" if harness.scheme.endswith("+ssl") else "mariadb"
         harness.server = request.getfixturevalue(f"{kind}_server")
+    if isinstance(harness, PostgresqlHarness):
+        harness.server = request.getfixturevalue("postgres_server")
     if isinstance(harness, SearchHarness):
         harness.server = request.getfixturevalue("opensearch_server")
     return harness

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from sink_harness import FEED, NOON, ORDERS, tables_of
 
-from rowferry.change.chunk import Op, SchemaChange, Watermark
+from rowferry.change.chunk import DdlKind, Op, SchemaChange, Watermark
 from rowferry.change.plan import Plan, Segment, Stretch, Topic
 from rowferry.errors import Fenced
 from rowferry.flow.encode.contract import CodecTraits, Encoded, TextBody
@@ -31,7 +31,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import HttpReceiver, ReceiverFault, Refusal
-from rowferry.testing.servers import Kafka, KafkaListener, Pulsar, Relay, Server
+from rowferry.testing.servers import Kafka, KafkaListener, Postgres, Pulsar, Relay, Server
 from rowferry.testing.servers.certificates import Certificates
 
 
@@ -406,9 +406,13 @@ class _OfWords:
 
 
 def _sql(packet: Packet) -> Encoded:
+    return _framed(packet, b"%d,", b"(%d,'%s'),")
+
+
+def _framed(packet: Packet, key: bytes, row: bytes) -> Encoded:
     said = packet.messages.values.to_pylist()
-    keys = [b"%d," % crc32(word) for word in said]
-    rows = [b"(%d,'%s')," % (crc32(word), word) for word in said]
+    keys = [key % crc32(word) for word in said]
+    rows = [row % (crc32(word), word) for word in said]
     frame = RowFrame(
         ORDERS,
         np.full(len(said), Op.INSERT, np.int8),
@@ -435,6 +439,119 @@ class LaneAfterLaneHarness(MySqlHarness):
         return f"{super().uri()}&exactly-once=true"
 
 
+class PostgresqlHarness(LaneHarness):
+    """Two tables behind a relay; triggers write down each row that comes, in its order.
+
+    A word is a row; a schema change is a comment, which is written down; so is whatever moves the
+    watermark.
+    """
+
+    scheme = "postgresql"
+    server: Postgres  # set by the fixture
+
+    def __enter__(self) -> Self:
+        self.relay = Relay(self.server.port).__enter__()
+        self._database = f"contract_{uuid4().hex}"
+        self._epoch = 1
+        self._built: list[LaneSink] = []
+        self.server.execute(f"CREATE DATABASE {self._database}")
+        for statement in (
+            "CREATE SCHEMA shop",
+            "CREATE TABLE shop.orders (id bigint PRIMARY KEY, note varchar(20))",
+            "CREATE TABLE shop.items (id bigint PRIMARY KEY, note varchar(20))",
+            "CREATE TABLE shop.log (seq bigserial PRIMARY KEY, word text)",
+            "CREATE FUNCTION shop.came() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN INSERT INTO shop.log (word) VALUES (NEW.note); RETURN NEW; END$$",
+            "CREATE TRIGGER came AFTER INSERT ON shop.orders FOR EACH ROW "
+            "EXECUTE FUNCTION shop.came()",
+            "CREATE FUNCTION shop.said() RETURNS event_trigger LANGUAGE plpgsql AS "
+            "$$BEGIN INSERT INTO shop.log (word) "
+            "VALUES (obj_description('shop.orders'::regclass)); END$$",
+            "CREATE EVENT TRIGGER said ON ddl_command_end WHEN TAG IN ('COMMENT') "
+            "EXECUTE FUNCTION shop.said()",
+            "CREATE FUNCTION shop.moved() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN INSERT INTO shop.log (word) VALUES (NEW.commit_ts::text); RETURN NEW; END$$",
+        ):
+            self.server.execute(statement, self._database)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for sink in self._built:
+            sink.close()
+        self.relay.__exit__(kind, err, trace)
+        self.server.execute(f"DROP DATABASE {self._database} WITH (FORCE)")
+
+    def uri(self) -> str:
+        login = urlsplit(self.server.url(self._database)).netloc.rpartition(":")[0]
+        return f"{self.scheme}://{login}:{self.relay.port}/{self._database}"
+
+    def received(self) -> list[bytes]:
+        found = self.server.execute("SELECT word FROM shop.log ORDER BY seq", self._database)
+        return [str(row[0]).encode() for row in found]
+
+    def break_for_now(self) -> None:
+        self.relay.cut()
+
+    def break_for_good(self) -> None:
+        self.server.execute("DROP TABLE shop.orders", self._database)
+
+    def build(self, changefeed: str = FEED) -> LaneSink:
+        self._built.append(super().build(changefeed))
+        return cast(LaneSink, _OfLines(self._built[-1], lambda: self._epoch))
+
+    def opened(self, epoch: int = 1, state: dict[str, Any] | None = None) -> LaneSink:
+        sink = super().opened(epoch, state)
+        self._epoch = epoch
+        self.server.execute(
+            "CREATE OR REPLACE TRIGGER moved AFTER UPDATE ON rowferry.rowferry_fence FOR EACH ROW "
+            "WHEN (NEW.commit_ts <> OLD.commit_ts) EXECUTE FUNCTION shop.moved()",
+            self._database,
+        )
+        return sink
+
+    def plan(self, sink: LaneSink, number: int, *segments: Segment, **more: Any) -> Plan:
+        plan = super().plan(sink, number, *segments, **more)
+        changes = tuple(
+            replace(
+                c,
+                kind=DdlKind.TABLE_COMMENT,
+                schema=replace(ORDERS, comment=c.query),
+                query=f"ALTER TABLE shop.orders COMMENT = '{c.query}'",
+            )
+            for c in plan.stretch.schema_changes
+        )
+        return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
+
+    def publish(self, sink: LaneSink, plan: Plan) -> None:
+        """An owner of before is refused, and changes nothing."""
+        with suppress(Fenced):
+            super().publish(sink, plan)
+
+
+class PostgresqlTlsHarness(PostgresqlHarness):
+    """The same with TLS."""
+
+    scheme = "postgresql+ssl"
+
+    def uri(self) -> str:
+        return f"{super().uri()}?ssl-ca={self.server.certificates.ca}"
+
+
+class _OfLines(_OfWords):
+    """A sink of lines that is given words: each is a row with its own key."""
+
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        self._sink.deliver(
+            replace(p, messages=_framed(p, b"%d\n", b"%d\t%s\n"), epoch=self._owner())
+            for p in packets
+        )
+
+
 LANE_HARNESSES: dict[str, Callable[[Path], LaneHarness]] = {
     "http": HttpHarness,
     "http+flaky": FlakyHttpHarness,
@@ -444,6 +561,8 @@ LANE_HARNESSES: dict[str, Callable[[Path], LaneHarness]] = {
     "mysql": MySqlHarness,
     "mysql+exactly-once": LaneAfterLaneHarness,
     "mysql+ssl": MySqlTlsHarness,
+    "postgresql": PostgresqlHarness,
+    "postgresql+ssl": PostgresqlTlsHarness,
     "pulsar": PulsarHarness,
     "pulsar+https": PulsarTlsHarness,
 }

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import psycopg
 
 from rowferry.errors import SourceUnavailable
+from rowferry.testing.servers.certificates import Certificates
 from rowferry.testing.servers.child import HOST, PORT_TRIES, Living, PortTaken, free_port, spawn
 from rowferry.testing.servers.packages import Packages, cache, locked
 
@@ -33,7 +34,10 @@ class Postgres(Living):
 
     Attributes:
         folder: holds the server's messages, `server.err`.
+        certificates: the server takes connections with and without TLS.
     """
+
+    certificates: Certificates
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -53,9 +57,13 @@ class Postgres(Living):
         server = cls(folder)
         template = cls.ensure()
         server.folder.mkdir(parents=True, exist_ok=True)
+        server.certificates = Certificates.make(server.folder / "certificates")
         server._home = _open_home()
         try:
             shutil.copytree(template, server._data)
+            pair = server._data / "server.pem"  # where it may read it, and nobody else
+            shutil.copy(server.certificates.server, pair)
+            pair.chmod(0o600)
             _give_away(server._data)
             for _ in range(PORT_TRIES):
                 server.port = free_port()
@@ -168,6 +176,9 @@ class Postgres(Living):
             "max_connections": 60,
             "timezone": "GMT",
             "log_timezone": "GMT",
+            "ssl": "on",
+            "ssl_cert_file": "server.pem",
+            "ssl_key_file": "server.pem",
         }
         command = [*_loader(), str(self._data.parent / _HOME / "bin" / "postgres")]
         command += ["-D", str(self._data), *(f"--{name}={v}" for name, v in settings.items())]

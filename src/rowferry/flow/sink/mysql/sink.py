@@ -27,8 +27,8 @@ from rowferry.errors import SinkUnwritable
 from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
+from rowferry.flow.sink.delivered_tables import DeliveredTables
 from rowferry.flow.sink.mysql.apply import Windows
-from rowferry.flow.sink.mysql.delivered import DeliveredTables
 from rowferry.flow.sink.mysql.emulation import check_triggers
 from rowferry.flow.sink.mysql.held_rows import held_rows
 from rowferry.flow.sink.mysql.lanes import Lanes, last_of_shared

@@ -10,7 +10,7 @@ from rowferry.change.sqltype import KINDS, Kind, SqlType
 from rowferry.change.table import MYSQL, Column, TableId, TableSchema
 from rowferry.errors import BadInput, TargetLost, TargetUnfit
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table, written_columns
-from rowferry.flow.sink.mysql.delivered import lost
+from rowferry.flow.sink.delivered_tables import lost
 from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.flow.sink.mysql.tidb_tables import ACTIVE_ACTIVE_OPTIONS, HIDDEN, check_types
 from rowferry.moment import moment

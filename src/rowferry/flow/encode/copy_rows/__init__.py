@@ -1,0 +1,1 @@
+"""Rows as lines of PostgreSQL's COPY: the codec, its options, its reader."""

@@ -1,0 +1,320 @@
+"""Statements that make and alter tables, of the source's definitions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+
+from rowferry.change.position import physical_ms
+from rowferry.change.sqltype import Kind
+from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.errors import EncodeError
+from rowferry.flow.sink.postgresql.column_types import conversion, image_of
+from rowferry.flow.sink.postgresql.names import (
+    index_name,
+    literal,
+    names_of,
+    quoted,
+    quoted_table,
+    shortened,
+)
+
+_DAYS: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+_NOW: Final = "CURRENT_TIMESTAMP"
+# What MySQL puts into rows that are there for NOT NULL without a default.
+_IMPLICIT: Final = {
+    Kind.INTEGER: "0",
+    Kind.YEAR: "0",
+    Kind.FLOAT: "0",
+    Kind.DOUBLE: "0",
+    Kind.DECIMAL: "0",
+    Kind.TEXT: "''",
+    Kind.SET: "''",
+    Kind.BINARY: "''",
+    Kind.TIME: "'00:00:00'",
+}
+_LONGEST_INDEXED: Final = 600  # characters; a row of an index has at most 2,704 bytes
+_BOUNDED: Final = frozenset(
+    {
+        Kind.INTEGER,
+        Kind.YEAR,
+        Kind.FLOAT,
+        Kind.DOUBLE,
+        Kind.DECIMAL,
+        Kind.BIT,
+        Kind.DATE,
+        Kind.DATETIME,
+        Kind.TIMESTAMP,
+        Kind.TIME,
+        Kind.ENUM,
+        Kind.SET,
+    }
+)
+
+
+class Untranslatable(Exception):
+    """A change that cannot be said by PostgreSQL's words; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What definitions depend on beside the source's.
+
+    Attributes:
+        json_type: of JSON columns.
+        zero_is_null: columns of dates take NULL.
+    """
+
+    json_type: str
+    zero_is_null: bool
+
+    def is_nullable(self, table: TableSchema, column: Column) -> bool:
+        """Return whether a column takes NULL."""
+        if column.name in table.handle_key:
+            return False
+        return column.nullable or (self.zero_is_null and column.type.kind in _DAYS)
+
+
+def create_statements(table: TableSchema, making: Making) -> list[str]:
+    """Return statements that make a table's schema and the table, where they are missing."""
+    name = quoted_table(table.written_as)
+    parts = [_definition(table, column, making) for column in table.visible]
+    for index in table.indexes:
+        if index.primary:
+            parts.append(f"CONSTRAINT {_key_name(table.written_as)} {_primary(index)}")
+    return [
+        schema_statement(table.written_as.database),
+        f"CREATE TABLE {name} ({', '.join(parts)})",
+        *(s for i in table.indexes if (s := _index_statement(table, i))),
+        *_comments(table, {}),
+    ]
+
+
+def schema_statement(database: str) -> str:
+    """Return the statement that makes a schema where it is missing."""
+    return f"CREATE SCHEMA IF NOT EXISTS {quoted(database)}"
+
+
+def rename_statements(old: TableId, table: TableSchema | None, new: TableId) -> list[str]:
+    """Return statements that give a table, and the indexes that were named after it, a new name."""
+    statements = []
+    if old.database != new.database:
+        statements.append(schema_statement(new.database))
+        statements.append(f"ALTER TABLE {quoted_table(old)} SET SCHEMA {quoted(new.database)}")
+    if old.table == new.table:
+        return statements
+    between = TableId(new.database, old.table)
+    statements.append(f"ALTER TABLE {quoted_table(between)} RENAME TO {quoted(new.table)}")
+    for index in table.indexes if table is not None else ():
+        was, now = (
+            shortened(f"{n}_pkey") if index.primary else index_name(n, index.name)
+            for n in (old.table, new.table)
+        )
+        at = f"{quoted(new.database)}.{quoted(was)}"
+        statements.append(f"ALTER INDEX IF EXISTS {at} RENAME TO {quoted(now)}")
+    return statements
+
+
+def alter_statements(
+    old: TableSchema, new: TableSchema, same: Mapping[str, str], making: Making
+) -> list[str]:
+    """Return statements that make a table as `new` says out of one as `old` says.
+
+    Args:
+        old: the definition that the table follows; it has the name of `new` already.
+        new: the definition to follow.
+        same: the name that each column of `new` had in `old`; one that is missing is added.
+        making: what definitions depend on.
+
+    Raises:
+        Untranslatable: rows that are there would not become those of the source.
+    """
+    name = quoted_table(new.written_as)
+    kept = set(same.values())
+    drops = [i for i in old.indexes if not _is_kept(i, new, same)]
+    statements = [s for i in drops if (s := _drop_index(new.written_as, i))]
+    gone = [c.name for c in old.visible if c.name not in kept]
+    statements += [f"ALTER TABLE {name} DROP COLUMN {quoted(c)}" for c in gone]
+    statements += _renamed(name, {now: was for now, was in same.items() if now != was})
+    for column in new.visible:
+        was = same.get(column.name)
+        if was is None:
+            statements += _added(new, column, making)
+        else:
+            statements += _changed(old, old.column(was), new, column, making)
+    for index in new.indexes:
+        if not any(_is_same(index, other, same) for other in old.indexes):
+            if index.primary:
+                named = _key_name(new.written_as)
+                statements.append(f"ALTER TABLE {name} ADD CONSTRAINT {named} {_primary(index)}")
+            elif statement := _index_statement(new, index):
+                statements.append(statement)
+    before = {now: old.column(was).comment for now, was in same.items()}
+    return statements + _comments(new, before, old.comment)
+
+
+def _renamed(name: str, pairs: dict[str, str]) -> list[str]:
+    """Return statements that rename columns, also where two trade their names."""
+    taken = set(pairs.values())
+    statements, later = [], []
+    for now, was in pairs.items():
+        if now in taken:
+            between = shortened(f"rowferry_was_{was}")
+            statements.append(_rename(name, was, between))
+            later.append(_rename(name, between, now))
+        else:
+            later.append(_rename(name, was, now))
+    return statements + later
+
+
+def _rename(name: str, was: str, now: str) -> str:
+    return f"ALTER TABLE {name} RENAME COLUMN {quoted(was)} TO {quoted(now)}"
+
+
+def _definition(table: TableSchema, column: Column, making: Making) -> str:
+    words = f"{quoted(column.name)} {image_of(column.type, making.json_type)}"
+    return words if making.is_nullable(table, column) else f"{words} NOT NULL"
+
+
+def _added(table: TableSchema, column: Column, making: Making) -> list[str]:
+    name = quoted_table(table.written_as)
+    filled = _filled(table, column, making)
+    adding = f"ALTER TABLE {name} ADD COLUMN {_definition(table, column, making)}"
+    if not filled:
+        return [adding]
+    # Later rows bring their own values.
+    return [
+        f"{adding} DEFAULT {filled}",
+        f"ALTER TABLE {name} ALTER COLUMN {quoted(column.name)} DROP DEFAULT",
+    ]
+
+
+def _filled(table: TableSchema, column: Column, making: Making) -> str:
+    """Return what rows that are there have in a new column; "": NULL.
+
+    Raises:
+        Untranslatable: that is not known.
+    """
+    where = f"column {column.name!r} ({column.type.sql})"
+    given = column.filled if column.filled is not None else column.default
+    if column.generated or (column.expression and given is None) or column.auto_increment:
+        raise Untranslatable(f"{where} is computed for the rows that are there")
+    kind = column.type.kind
+    if given is None:
+        if making.is_nullable(table, column):
+            return ""
+        if kind is Kind.ENUM and column.type.elements:
+            return literal(column.type.elements[0])
+        if kind is Kind.BIT:
+            return f"B'{'0' * (column.type.size or 1)}'"
+        return _IMPLICIT.get(kind, "")  # without one, PostgreSQL refuses unless no row is there
+    if str(given).startswith(_NOW):
+        if kind is not Kind.TIMESTAMP:
+            raise Untranslatable(f"{where} is filled with the time of day in an unknown zone")
+        return literal(_moment(table.version, column.type.fraction_digits))
+    if kind in (Kind.ENUM, Kind.SET) and isinstance(given, str):
+        return literal(given)
+    if kind is Kind.BIT:
+        return f"B'{int(given):0{column.type.size or 1}b}'"
+    if kind is Kind.BINARY:
+        data = given if isinstance(given, bytes) else str(given).encode()
+        return literal(f"\\x{data.hex()}")
+    try:
+        text = pa.scalar(given).cast(pa.string()).as_py()
+    except (pa.ArrowException, EncodeError) as err:
+        raise Untranslatable(f"{where} has a default of unknown form") from err
+    if kind in _DAYS and text.startswith("0000"):
+        if making.zero_is_null:
+            return ""
+        raise Untranslatable(f"{where} is filled with a day that PostgreSQL does not have")
+    return literal(text)
+
+
+def _moment(commit_ts: int, digits: int) -> str:
+    """Return when a DDL was committed, in UTC, with so many digits of a second."""
+    ms = physical_ms(commit_ts)
+    second = datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{second}.{ms % 1000:03d}000"[: 20 + digits] if digits else second
+
+
+def _changed(
+    old: TableSchema, was: Column, new: TableSchema, now: Column, making: Making
+) -> list[str]:
+    name, column = quoted_table(new.written_as), quoted(now.name)
+    how = conversion(was.type, now.type, column, making.json_type)
+    if how is None:
+        raise Untranslatable(
+            f"column {now.name!r} changes from {was.type.sql} to {now.type.sql}, which PostgreSQL "
+            "converts otherwise than the source"
+        )
+    statements = [f"ALTER TABLE {name} ALTER COLUMN {column} {how}"] if how else []
+    before, after = making.is_nullable(old, was), making.is_nullable(new, now)
+    if before != after:
+        verb = "DROP" if after else "SET"
+        statements.append(f"ALTER TABLE {name} ALTER COLUMN {column} {verb} NOT NULL")
+    return statements
+
+
+# --- keys and comments ---------------------------------------------------------------------------
+
+
+def _key_name(table: TableId) -> str:
+    return quoted(shortened(f"{table.table}_pkey"))
+
+
+def _primary(index: Index) -> str:
+    return f"PRIMARY KEY ({names_of(index.columns)})"
+
+
+def _index_statement(table: TableSchema, index: Index) -> str:
+    """Return the statement that makes an index beside the primary key; "": there is none here.
+
+    An index that is not unique makes no difference to what a table holds: one whose values might
+    be too long for PostgreSQL is left out.
+    """
+    visible = {c.name for c in table.visible}
+    if index.primary or not index.columns or not set(index.columns) <= visible:
+        return ""
+    if not index.unique and not all(_is_short(table.column(c)) for c in index.columns):
+        return ""
+    kind = "UNIQUE INDEX" if index.unique else "INDEX"
+    name = quoted(index_name(table.written_as.table, index.name))
+    return f"CREATE {kind} {name} ON {quoted_table(table.written_as)} ({names_of(index.columns)})"
+
+
+def _is_short(column: Column) -> bool:
+    limited = column.type.name in ("char", "varchar", "binary", "varbinary", "uuid", "inet6")
+    return column.type.kind in _BOUNDED or (limited and (column.type.size or 0) <= _LONGEST_INDEXED)
+
+
+def _drop_index(table: TableId, index: Index) -> str:
+    if index.primary:
+        return f"ALTER TABLE {quoted_table(table)} DROP CONSTRAINT {_key_name(table)}"
+    name = quoted(index_name(table.table, index.name))
+    return f"DROP INDEX IF EXISTS {quoted(table.database)}.{name}"
+
+
+def _is_same(new: Index, old: Index, same: Mapping[str, str]) -> bool:
+    columns = tuple(same.get(c, "") for c in new.columns)
+    named = (new.name, new.unique, new.primary) == (old.name, old.unique, old.primary)
+    return named and columns == old.columns
+
+
+def _is_kept(old: Index, new: TableSchema, same: Mapping[str, str]) -> bool:
+    return any(_is_same(index, old, same) for index in new.indexes)
+
+
+def _comments(table: TableSchema, before: Mapping[str, str], was: str = "") -> list[str]:
+    name = quoted_table(table.written_as)
+    statements = []
+    if table.comment != was:
+        statements.append(f"COMMENT ON TABLE {name} IS {literal(table.comment)}")
+    for column in table.visible:
+        if column.comment != before.get(column.name, ""):
+            what = f"COLUMN {name}.{quoted(column.name)}"
+            statements.append(f"COMMENT ON {what} IS {literal(column.comment)}")
+    return statements

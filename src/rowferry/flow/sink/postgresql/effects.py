@@ -1,0 +1,142 @@
+"""What changes amount to: lines to delete by and lines to write. Pure, and by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rowferry.change.chunk import Op
+from rowferry.change.table import TableSchema
+from rowferry.flow.encode.sql_rows.frame import RowFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Rows of one table to delete, then rows to write; no key is in either part twice.
+
+    Attributes:
+        gone: lines of the keys to delete; of a keyless table, lines of whole rows, one for each
+            row to delete.
+        stays: lines of the rows to write.
+        keys: what names each of `stays`; of a keyless table, its lines themselves.
+        replacing: rows that stand in the way of others by a further unique key are removed.
+    """
+
+    table: TableSchema
+    gone: pa.LargeBinaryArray
+    stays: pa.LargeBinaryArray
+    keys: pa.LargeBinaryArray
+    replacing: bool = False
+
+    def __len__(self) -> int:
+        return len(self.gone) + len(self.stays)
+
+    @property
+    def apart(self) -> bool:
+        """Whether parts of it may be done in any order."""
+        return bool(self.table.handle_key) and is_sole_key(self.table)
+
+    def as_replacing(self) -> Effect:
+        """Return the same where rows that stand in the way are removed."""
+        return replace(self, replacing=True)
+
+    def part(self, start: int, stop: int) -> Effect:
+        """Return the effect of some neighbouring rows: first those that go, then those that stay.
+
+        Counted are the rows of `gone`, and behind them those of `stays`.
+        """
+        middle = len(self.gone)
+        gone = self.gone.slice(start, max(min(stop, middle) - start, 0)) if start < middle else None
+        begin, end = max(start - middle, 0), max(stop - middle, 0)
+        return replace(
+            self,
+            gone=self.gone.slice(0, 0) if gone is None else gone,
+            stays=self.stays.slice(begin, end - begin),
+            keys=self.keys.slice(begin, end - begin),
+        )
+
+    def named(self) -> str:
+        """Return the words for its first row, for people."""
+        line = next(iter(self.gone if len(self.gone) else self.keys)).as_py()
+        key = line.decode("utf-8", "replace").rstrip("\n").replace("\t", ", ")
+        if not self.table.handle_key:
+            key = "without a key"
+        elif len(self.table.handle_key) == 1:
+            key = f"{self.table.handle_key[0]} = {key}"
+        else:
+            key = f"({', '.join(self.table.handle_key)}) = ({key})"
+        shown = key if len(key) <= 100 else key[:100] + "…"
+        return f"table {self.table.written_as}, row {shown}"
+
+
+def is_sole_key(table: TableSchema) -> bool:
+    """Return whether rows can stand in each other's way by their handle key alone."""
+    return sum(1 for i in table.indexes if i.primary or i.unique) == 1
+
+
+def lines_of(texts: pa.LargeBinaryArray) -> memoryview:
+    """Return neighbouring lines as one text, without a copy."""
+    if not len(texts):
+        return memoryview(b"")
+    view = memoryview(texts.buffers()[1]).cast("q")
+    data = memoryview(texts.buffers()[2] or b"")
+    return data[view[texts.offset] : view[texts.offset + len(texts)]]
+
+
+def net_effect(frames: list[RowFrame]) -> Effect:
+    """Return the net effect of changes of one version of a table with a key, in their order.
+
+    Of each key the last change counts. A key that was deleted on the way is deleted first where
+    the table has other unique keys, too: the row that it became may have others' values in those.
+    """
+    table = frames[-1].table
+    keys = pa.concat_arrays([f.keys for f in frames])
+    rows = pa.concat_arrays([f.rows for f in frames])
+    op = np.concatenate([f.op for f in frames])
+    codes = keys.dictionary_encode().indices.to_numpy()
+    distinct = int(codes.max()) + 1 if len(codes) else 0
+    last = np.zeros(distinct, np.int64)
+    last[codes] = np.arange(len(codes))  # of equal codes the last one stays
+    stays = op[last] != Op.DELETE
+    gone = ~stays
+    if not is_sole_key(table):
+        gone[codes[op == Op.DELETE]] = True
+    # Rows that were written together are often neighbours in the table: lanes come one after the
+    # other, so the log's own order is restored.
+    order = np.argsort(np.concatenate([f.seq for f in frames])[last], kind="stable")
+    away, stay = last[order[gone[order]]], last[order[stays[order]]]
+    return Effect(table, _taken(keys, away), _taken(rows, stay), _taken(keys, stay))
+
+
+def keyless_effect(frame: RowFrame) -> Effect:
+    """Return the net effect of changes of a table without a key: rows are only counted."""
+    old = frame.keys.filter(pa.array(frame.op != Op.INSERT))
+    new = frame.rows.filter(pa.array(frame.op != Op.DELETE))
+    lines = pa.concat_arrays([old, new])
+    coded = lines.dictionary_encode()
+    codes = coded.indices.to_numpy()
+    count = len(coded.dictionary)
+    more = np.bincount(codes[len(old) :], minlength=count) - np.bincount(
+        codes[: len(old)], minlength=count
+    )
+    away = np.repeat(np.arange(count), np.maximum(-more, 0))
+    stay = np.repeat(np.arange(count), np.maximum(more, 0))
+    texts = coded.dictionary
+    stays = _taken(texts, stay)
+    return Effect(frame.table, _taken(texts, away), stays, stays)
+
+
+def cut(effect: Effect, rows: int) -> Iterator[Effect]:
+    """Yield the parts of an effect of so many rows each: all that go before all that stay."""
+    for start in range(0, len(effect), rows):
+        yield effect.part(start, min(start + rows, len(effect)))
+
+
+def _taken(texts: pa.LargeBinaryArray, places: npt.NDArray[np.int64]) -> pa.LargeBinaryArray:
+    taken = pc.take(texts, pa.array(places))
+    return pa.array([], pa.large_binary()) if not len(taken) else taken

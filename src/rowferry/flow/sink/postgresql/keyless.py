@@ -1,0 +1,66 @@
+"""Tables without a key: each packet is applied once, which the ledger remembers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from rowferry.flow.encode.sql_rows.frame import RowFrame
+from rowferry.flow.sink.contract import Packet
+from rowferry.flow.sink.postgresql.effects import keyless_effect
+from rowferry.flow.sink.postgresql.ledger import LanePlace, Ledger
+from rowferry.flow.sink.postgresql.refusals import StatementRefused
+from rowferry.flow.sink.postgresql.session import Sessions
+from rowferry.flow.sink.postgresql.transactions import Transactions
+
+_ALL: Final = 1 << 62  # more rows than a packet has
+
+
+class KeylessLanes:
+    """Applies packets of tables without a key, in their order.
+
+    Written twice, a row would be there twice: so each transaction notes how far it came, and what
+    was applied before is left out.
+    """
+
+    def __init__(
+        self, ledger: Ledger, sessions: Sessions, transactions: Transactions, rows: int
+    ) -> None:
+        self._ledger, self._sessions = ledger, sessions
+        self._transactions, self._rows = transactions, rows
+        self._known: dict[int, dict[str, LanePlace]] = {}
+
+    def apply(self, packet: Packet, frames: list[RowFrame], stop: threading.Event) -> None:
+        """Apply what of a packet no earlier run has applied. Raises as `Transactions.apply`."""
+        lane = f"{packet.topic.name}/{packet.partition}"
+        done, before = self._done(packet, lane), 0
+        for frame in frames:
+            start = min(max(done - before, 0), len(frame))
+            for begin in range(start, len(frame), self._rows):
+                end = min(begin + self._rows, len(frame))
+                number = packet.micro_batch, packet.segment, packet.number
+                place = LanePlace(*number, before + end)
+                self._transactions.apply(
+                    [keyless_effect(frame.slice(begin, end))],
+                    packet.epoch,
+                    stop,
+                    self._ledger.note_delivered(lane, place),
+                )
+            before += len(frame)
+
+    def _done(self, packet: Packet, lane: str) -> int:
+        """Return how many rows of a packet an earlier run made durable."""
+        if not packet.topic.exact:
+            return 0
+        number = packet.micro_batch
+        if number not in self._known:
+            with self._sessions.one() as session:
+                try:
+                    self._known[number] = self._ledger.delivered(session, number)
+                except StatementRefused as err:
+                    raise err.as_error("how far lanes have come") from err
+        there = self._known[number].get(lane)
+        if there is None or (packet.segment, packet.number) > (there.segment, there.packet):
+            return 0
+        here = (packet.segment, packet.number) == (there.segment, there.packet)
+        return there.rows if here else _ALL

@@ -1,0 +1,255 @@
+"""Sessions that write to the downstream: their settings, their statements, what is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import psycopg
+
+from rowferry.change.event_counts import EventCounts
+from rowferry.errors import SinkUnavailable, SinkUnwritable
+from rowferry.flow.sink.postgresql.options import PostgresqlLogin
+from rowferry.flow.sink.postgresql.refusals import StatementRefused, login_error
+from rowferry.moment import moment
+
+# The first version with generated columns, which are looked for.
+_LEAST_VERSION: Final = 120_000
+# Lines of COPY are read in UTC and with plain backslashes. A staging table has no statistics: what
+# is joined with it is found by an index.
+_SETTINGS: Final = (
+    "SET client_encoding = 'UTF8'; SET TimeZone = 'UTC'; SET DateStyle = 'ISO, YMD'; "
+    "SET IntervalStyle = 'postgres'; SET standard_conforming_strings = on; SET bytea_output = hex; "
+    "SET extra_float_digits = 1; SET client_min_messages = error; SET jit = off; "
+    "SET default_transaction_isolation = 'read committed'; "
+    "SET default_transaction_deferrable = off; SET idle_in_transaction_session_timeout = 0"
+)
+_KEPT_S: Final = 30.0  # how long a connection may lie idle
+_STAGES: Final = 32  # staging tables of a connection: each commit empties all of them
+_COPY_BYTES: Final = 1 << 20
+
+
+class Session:
+    """One connection. Not for use from several threads at once.
+
+    Attributes:
+        stages: the staging tables that it has, by what they are for; the last used is the last.
+    """
+
+    def __init__(self, login: PostgresqlLogin, connection: psycopg.Connection[Any]) -> None:
+        self._login, self._connection = login, connection
+        self.place = str(login)
+        self.counts: EventCounts | None = None
+        self.stages: OrderedDict[object, tuple[str, frozenset[str]]] = OrderedDict()
+        self._numbered = 0
+
+    def run(self, *statements: str) -> None:
+        """Run statements that give no rows.
+
+        Raises:
+            StatementRefused: the server refuses one; those after it were not run.
+            SinkUnavailable: the connection is lost.
+        """
+        for statement in statements:
+            with self._wrapped():
+                self._connection.execute(statement.encode(), prepare=False)
+            if self.counts is not None:
+                self.counts.call("statement", len(statement))
+
+    def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows. Raises as `run`."""
+        with self._wrapped():
+            cursor = self._connection.execute(sql.encode(), list(values) or None, prepare=False)
+            return cursor.fetchall() if cursor.description else []
+
+    def changed(self, sql: str) -> int:
+        """Run one statement and return how many rows it changed. Raises as `run`."""
+        with self._wrapped():
+            return self._connection.execute(sql.encode(), prepare=False).rowcount
+
+    def copy(self, statement: str, lines: memoryview) -> None:
+        """Stream lines into a table. Raises as `run`."""
+        with self._wrapped(), self._connection.cursor() as cursor:
+            with cursor.copy(statement.encode()) as copying:
+                for start in range(0, len(lines), _COPY_BYTES):
+                    copying.write(lines[start : start + _COPY_BYTES])
+        if self.counts is not None:
+            self.counts.call("copy", len(lines))
+
+    def begin(self, sql: str) -> list[tuple[Any, ...]]:
+        """Begin a transaction with a query; return its rows. Raises as `run`."""
+        self.run("BEGIN")
+        return self.ask(sql)
+
+    def rollback(self) -> None:
+        """End the transaction: nothing of it stays. Raises as `run`."""
+        self.run("ROLLBACK")
+
+    def stage(self, purpose: object, columns: str, table: str) -> tuple[str, frozenset[str]]:
+        """Return a staging table with some columns of a table, and which of them it computes.
+
+        It is made where the session has none for the purpose; each commit empties it. Not to be
+        called inside a transaction. Raises as `run`.
+        """
+        if purpose in self.stages:
+            self.stages.move_to_end(purpose)
+            return self.stages[purpose]
+        while len(self.stages) >= _STAGES:
+            _, (oldest, _) = self.stages.popitem(last=False)
+            self.run(f"DROP TABLE IF EXISTS pg_temp.{oldest}")
+        self._numbered += 1
+        name = f"rowferry_stage_{self._numbered}"
+        self.run(
+            f"CREATE TEMP TABLE {name} ON COMMIT DELETE ROWS AS SELECT {columns} FROM {table} "
+            "WITH NO DATA"
+        )
+        computed = self.ask(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND "
+            "NOT attisdropped AND attgenerated <> ''",
+            (table,),
+        )
+        self.stages[purpose] = name, frozenset(str(row[0]) for row in computed)
+        return self.stages[purpose]
+
+    def close(self) -> None:
+        """Let the connection go; what was not committed is lost. Never raises."""
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+    @contextmanager
+    def _wrapped(self) -> Iterator[None]:
+        """Turn errors of the client library into ours."""
+        try:
+            yield
+        except psycopg.Error as err:
+            if err.sqlstate is None or self._connection.closed:
+                raise SinkUnavailable(f"{self.place}: {_one_line(err)}") from err
+            raise StatementRefused(err.sqlstate, _words(err), self.place) from err
+
+
+def connect(login: PostgresqlLogin, *, read_s: float | None = None) -> Session:
+    """Open a connection with autocommit, in UTC.
+
+    Args:
+        login: where and how.
+        read_s: how long a statement may take; None: as the login says.
+
+    Raises:
+        SinkUnwritable: user, password, database or TLS are not accepted, or the database cannot
+            hold what a source has.
+        SinkUnavailable: nobody answers.
+    """
+    moment("connect to downstream (PostgreSQL)")
+    login = login if read_s is None else replace(login, read_timeout_s=read_s)
+    wait_s = max(2, round(login.connect_timeout_s))
+    try:
+        connection = psycopg.connect(
+            host=login.host,
+            port=login.port,
+            user=login.user,
+            password=login.password,
+            dbname=login.database,
+            sslmode=login.ssl_mode,
+            sslrootcert=login.ssl_ca or None,
+            sslcert=login.ssl_cert or None,
+            sslkey=login.ssl_key or None,
+            connect_timeout=wait_s,
+            application_name="rowferry",
+            keepalives_idle=wait_s,
+            keepalives_interval=2,
+            keepalives_count=3,
+            tcp_user_timeout=2000 * wait_s,
+            autocommit=True,
+            prepare_threshold=None,  # a pool between us and the server may mix connections up
+        )
+    except psycopg.Error as err:
+        raise login_error(str(err), str(login)) from err
+    session = Session(login, connection)
+    try:
+        session.run(f"{_SETTINGS}; SET statement_timeout = {round(login.read_timeout_s * 1000)}")
+        _check(session, connection)
+    except StatementRefused as err:
+        session.close()
+        raise err.as_error("connecting") from err
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _check(session: Session, connection: psycopg.Connection[Any]) -> None:
+    if connection.info.server_version < _LEAST_VERSION:
+        raise SinkUnwritable(
+            f"{session.place} is PostgreSQL {connection.info.server_version // 10_000}, which is "
+            "too old; use 12 or later"
+        )
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise SinkUnwritable(
+            f"{session.place}: the database has the encoding {encoding}, which cannot hold every "
+            "text of a source; make one with ENCODING 'UTF8'"
+        )
+
+
+class Sessions:
+    """Connections for rows, kept for the next transaction. For use from several threads."""
+
+    def __init__(self, login: PostgresqlLogin, counts: EventCounts | None = None) -> None:
+        """Make none yet; `counts` takes what their sessions run."""
+        self._login, self.counts = login, counts or EventCounts()
+        self._idle: list[tuple[Session, float]] = []  # since when
+        self._lock = threading.Lock()
+
+    def take(self) -> Session:
+        """Lend a connection until `give`; one that failed is closed instead.
+
+        Raises:
+            SinkUnwritable, SinkUnavailable: a new one cannot be had.
+        """
+        with self._lock:
+            if self._idle and time.monotonic() - self._idle[-1][1] < _KEPT_S:
+                return self._idle.pop()[0]
+        self.close()
+        moment("lend connection (PostgreSQL)")
+        session = connect(self._login)
+        session.counts = self.counts
+        return session
+
+    def give(self, session: Session) -> None:
+        """Take a connection back."""
+        with self._lock:
+            self._idle.append((session, time.monotonic()))
+
+    @contextmanager
+    def one(self) -> Iterator[Session]:
+        """Lend a connection for a block; one that failed is not kept."""
+        session = self.take()
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            raise
+        self.give(session)
+
+    def close(self, keep: int = 0) -> None:
+        """Let connections go that are not lent, all but the last `keep`."""
+        with self._lock:
+            cut = max(len(self._idle) - keep, 0)
+            gone, self._idle = self._idle[:cut], self._idle[cut:]
+        for session, _ in gone:
+            session.close()
+
+
+def _words(err: psycopg.Error) -> str:
+    """Return the server's own sentence; its details would show whole rows."""
+    column = f", column {err.diag.column_name}" if err.diag.column_name else ""
+    return f"{' '.join((err.diag.message_primary or str(err)).split())}{column}"
+
+
+def _one_line(err: psycopg.Error) -> str:
+    return " ".join(str(err).split()) or type(err).__name__

@@ -1,0 +1,322 @@
+"""What the downstream's tables look like, and whether a source's rows fit into them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from rowferry.change.sqltype import Kind, SqlType
+from rowferry.change.table import TableId, TableSchema
+from rowferry.errors import TargetLost, TargetUnfit
+from rowferry.flow.sink.delivered_tables import lost
+from rowferry.flow.sink.postgresql.names import check_names, names_of, quoted_table
+from rowferry.flow.sink.postgresql.refusals import StatementRefused
+from rowferry.flow.sink.postgresql.session import Session
+from rowferry.moment import moment
+
+_AT_ONCE: Final = 200  # tables that one question asks about
+# Types that say of every value of a kind whether they take it; of others the server itself will.
+_TAKES: Final = {
+    Kind.FLOAT: {"float4", "float8", "numeric"},
+    Kind.DOUBLE: {"float8", "numeric"},
+    Kind.YEAR: {"int2", "int4", "int8", "numeric"},
+    Kind.NUMERIC: {"numeric"},
+    Kind.BINARY: {"bytea"},
+    Kind.JSON: {"json", "jsonb"},
+    Kind.DATE: {"date", "timestamp"},
+    Kind.DATETIME: {"timestamp"},
+    Kind.TIMESTAMP: {"timestamptz"},
+    Kind.TIME: {"interval", "time"},
+    Kind.BIT: {"bit", "varbit"},
+}
+_ANYTHING: Final = frozenset({"text", "varchar", "bpchar"})
+_KNOWN: Final = _ANYTHING | set().union(*_TAKES.values()) | {"bool", "uuid", "inet", "timetz"}
+_DIGITS: Final = {"tinyint": 3, "smallint": 5, "mediumint": 8, "int": 10, "bigint": 19}
+_WIDTHS: Final = {"int2": 2, "int4": 4, "int8": 8}
+_BYTES: Final = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """One column of a table downstream.
+
+    Attributes:
+        type_name: the name of its type in the catalog.
+        type_text: the type in words.
+        size: digits, characters or bits that it is limited to; -1: it is not.
+        scale: digits behind the point, or of a second; -1: not limited.
+        needed: a row cannot leave it out.
+        exact: equal values are the same, byte by byte.
+        computed: it gets its value from an expression.
+    """
+
+    type_name: str
+    type_text: str
+    size: int = -1
+    scale: int = -1
+    needed: bool = False
+    exact: bool = True
+    computed: bool = False
+
+
+@dataclass(slots=True)
+class TargetTable:
+    """A table downstream: its columns, and its unique keys as sets of names."""
+
+    columns: dict[str, TargetColumn] = field(default_factory=dict)
+    keys: dict[str, set[str]] = field(default_factory=dict)
+
+
+def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, TargetTable]:
+    """Return those of the tables that are there. Raises as `Session.run`."""
+    moment("list downstream tables (PostgreSQL)")
+    tables: dict[TableId, TargetTable] = {}
+    for start in range(0, len(names), _AT_ONCE):
+        part = names[start : start + _AT_ONCE]
+        asked = [[n.database for n in part], [n.table for n in part]]
+        wanted = "(n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
+        for row in session.ask(
+            "SELECT n.nspname, c.relname, a.attname, t.typname, format_type(a.atttypid, "
+            "a.atttypmod), a.atttypmod, a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', "
+            "COALESCE(l.collisdeterministic, true) AND t.typname <> 'citext', "
+            "a.attgenerated <> '' "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
+            " LEFT JOIN pg_type t ON t.oid = a.atttypid "
+            "LEFT JOIN pg_collation l ON l.oid = a.attcollation "
+            f"WHERE c.relkind IN ('r', 'p') AND {wanted}",
+            asked,
+        ):
+            table = tables.setdefault(TableId(str(row[0]), str(row[1])), TargetTable())
+            if row[2] is not None:
+                table.columns[str(row[2])] = _column(row[3:])
+        for database, name, index, column in session.ask(
+            "SELECT n.nspname, c.relname, i.indexrelid::regclass::text, a.attname "
+            "FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "CROSS JOIN unnest(i.indkey[0:i.indnkeyatts - 1]) AS k(number) "
+            "LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number "
+            f"AND a.attnum > 0 WHERE i.indisunique AND i.indpred IS NULL AND {wanted}",
+            asked,
+        ):
+            own = tables.get(TableId(str(database), str(name)))
+            if own is not None:
+                own.keys.setdefault(str(index), set()).add(str(column or ""))
+    return tables
+
+
+def _column(row: Sequence[object]) -> TargetColumn:
+    name, text, modifier, needed, exact, computed = row
+    size, scale = _limits(str(name), int(str(modifier)))
+    return TargetColumn(
+        str(name), str(text), size, scale, bool(needed), bool(exact), bool(computed)
+    )
+
+
+def _limits(name: str, modifier: int) -> tuple[int, int]:
+    """Return what a type's modifier limits it to: see the types' own documentation."""
+    if modifier < 0:
+        return -1, -1
+    match name:
+        case "numeric":
+            return (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+        case "varchar" | "bpchar":
+            return modifier - 4, -1
+        case "bit" | "varbit":
+            return modifier, -1
+        case "timestamp" | "timestamptz" | "time":
+            return -1, modifier
+        case "interval":
+            digits = modifier & 0xFFFF
+            return -1, digits if digits <= 6 else -1
+    return -1, -1
+
+
+def misfit(table: TableSchema, target: TargetTable) -> str:
+    """Return why a table's rows do not fit into a table downstream, and the cure; "": they do."""
+    where = f"table {table.written_as} of the downstream"
+    for column in table.visible:
+        there = target.columns.get(column.name)
+        if there is None:
+            return f"{where} has no column {column.name!r} ({column.type.sql}); add it there"
+        if not _fits(column.type, there):
+            return (
+                f"{where} has column {column.name!r} as {there.type_text}, which cannot hold the "
+                f"source's {column.type.sql}; change its type there"
+            )
+    names = {c.name for c in table.visible}
+    for name, there in target.columns.items():
+        if there.needed and name not in names:
+            return (
+                f"{where} needs a value for column {name!r}, which the source lacks; give it a "
+                "default there"
+            )
+    return _misfit_of_keys(table, target, where)
+
+
+def _misfit_of_keys(table: TableSchema, target: TargetTable, where: str) -> str:
+    if not table.handle_key:
+        return ""
+    visible = {c.name for c in table.visible}
+    if not set(table.handle_key) <= visible:
+        return (
+            f"table {table.id} has a virtual generated column in its key, which the log does not "
+            "hold; give it another key, or leave the table out by a filter rule"
+        )
+    ours = [set(i.columns) for i in table.indexes if i.primary or i.unique]
+    if set(table.handle_key) not in target.keys.values():
+        return (
+            f"{where} has no primary or unique key ({', '.join(table.handle_key)}), by which the "
+            "source's rows are told apart; add it there"
+        )
+    for name, key in target.keys.items():
+        # Rows that differ in every key of the source could be one row by this key.
+        if not any(own <= key for own in ours):
+            return (
+                f"{where} has the unique key {name!r} ({', '.join(sorted(key))}), which the source "
+                "lacks: rows would overwrite each other; drop it there"
+            )
+    for name in table.handle_key:
+        if not target.columns[name].exact:
+            return (
+                f"{where} compares the key column {name!r} ({target.columns[name].type_text}) "
+                "without case or accents: rows would overwrite each other; give it a type and "
+                "collation that tells all texts apart"
+            )
+    return ""
+
+
+def _fits(ours: SqlType, there: TargetColumn) -> bool:
+    name, kind = there.type_name, ours.kind
+    if name not in _KNOWN:
+        return True  # a type that we know nothing of: the downstream itself will say
+    if name in _ANYTHING:
+        limited = kind is Kind.TEXT and ours.name in ("char", "varchar") and there.size >= 0
+        return not limited or there.size >= (ours.size or 0)
+    match kind:
+        case Kind.INTEGER:
+            return _whole_fits(ours, there)
+        case Kind.DECIMAL:
+            digits = (ours.size or 0) - ours.fraction_digits
+            return name == "numeric" and _digits_fit(digits, ours.fraction_digits, there)
+        case Kind.BIT:
+            if name == "bool":
+                return ours.size == 1
+            wide = there.size < 0 or there.size >= (ours.size or 1)
+            return name == "varbit" and wide or name == "bit" and there.size == ours.size
+        case Kind.TEXT | Kind.ENUM | Kind.SET | Kind.VECTOR:
+            return name in ("uuid", "inet", "json", "jsonb")
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            exact = there.scale < 0 or there.scale >= ours.fraction_digits
+            return name in _TAKES[kind] and exact
+    return name in _TAKES.get(kind, ())
+
+
+def _whole_fits(ours: SqlType, there: TargetColumn) -> bool:
+    name = there.type_name
+    if name == "numeric":
+        digits = 20 if ours.unsigned and ours.name == "bigint" else _DIGITS[ours.name]
+        return _digits_fit(digits, 0, there)
+    if name == "bool":
+        return ours.name == "tinyint" and ours.length == 1
+    return name in _WIDTHS and _WIDTHS[name] >= _BYTES[ours.name] + ours.unsigned
+
+
+def _digits_fit(before: int, behind: int, there: TargetColumn) -> bool:
+    if there.size < 0:
+        return True
+    return there.scale >= behind and there.size - there.scale >= before
+
+
+def check_rights(session: Session, table: TableSchema, target: TargetTable) -> None:
+    """Ask whether rows may be written, without writing any.
+
+    Raises:
+        SinkUnwritable: they may not.
+    """
+    moment("try rights downstream (PostgreSQL)")
+    name = quoted_table(table.written_as)
+    columns = [c.name for c in table.visible if not target.columns[c.name].computed]
+    every = names_of(columns)
+    first = names_of(columns[:1])
+    explained = (
+        f"DELETE FROM {name} WHERE false",
+        f"UPDATE {name} SET {first} = {first} WHERE false",
+        f"INSERT INTO {name} ({every}) OVERRIDING SYSTEM VALUE SELECT {every} FROM {name} "
+        "WHERE false",
+    )
+    try:
+        for statement in explained:  # EXPLAIN asks for no privilege: these run, on no row
+            session.run(statement)
+    except StatementRefused as err:
+        raise err.as_error(f"table {table.written_as}") from err
+
+
+def require_there(session: Session, known: Collection[TableId]) -> None:
+    """Raise TargetLost where tables are gone to which something was delivered."""
+    if not known:
+        return
+    moment("look for delivered tables (PostgreSQL)")
+    there = read_names(session, {t.database for t in known})
+    gone = [t for t in known if t not in there]
+    if gone:
+        raise gone_tables(session, gone)
+
+
+def read_names(session: Session, schemas: Collection[str]) -> set[TableId]:
+    """Return the tables of schemas. Raises as `Session.run`."""
+    moment("list downstream names (PostgreSQL)")
+    rows = session.ask(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.relkind IN ('r', 'p') AND n.nspname = ANY(%s)",
+        (sorted(schemas),),
+    )
+    return {TableId(str(schema), str(name)) for schema, name in rows}
+
+
+def gone_tables(session: Session, gone: Collection[TableId]) -> TargetLost:
+    """Return the error for tables that must be there, and are not. Raises as `Session.run`."""
+    moment("list downstream schemas (PostgreSQL)")
+    rows = session.ask("SELECT nspname FROM pg_namespace")
+    return lost(gone, {str(row[0]) for row in rows}, session.place)
+
+
+def check(
+    session: Session,
+    tables: Iterable[TableSchema],
+    create: bool,
+    known: Collection[TableId] = (),
+) -> list[TableSchema]:
+    """Judge tables; return those that are missing, where they may be.
+
+    Raises:
+        TargetLost: one is missing that is `known` to have been there.
+        TargetUnfit: one is missing, or rows do not fit into it; the text names it and the cure.
+        SinkUnwritable: a privilege is missing.
+    """
+    wanted = list(tables)
+    for table in wanted:
+        check_names(table)
+    try:
+        targets = read_tables(session, list({t.written_as: None for t in wanted}))
+        missing = [t for t in wanted if t.written_as not in targets]
+        if gone := {t.written_as for t in missing} & set(known):
+            raise gone_tables(session, gone)
+    except StatementRefused as err:
+        raise err.as_error("the downstream's tables") from err
+    if missing and not create:
+        names = ", ".join(str(t.written_as) for t in missing[:5])
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise TargetUnfit(
+            f"the downstream has no table {names}{more}; create it there (docs: postgresql), or "
+            "set create-tables = true in sink.postgresql-config"
+        )
+    for table in wanted:
+        target = targets.get(table.written_as)
+        if target is not None:
+            words = misfit(table, target)
+            if words:
+                raise TargetUnfit(words)
+            check_rights(session, table, target)
+    return missing

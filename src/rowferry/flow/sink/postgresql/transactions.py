@@ -1,0 +1,123 @@
+"""Transactions behind the fence: tried again where they meet others, worded where refused."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from rowferry.change.event_counts import RETRIES
+from rowferry.errors import RowferryError
+from rowferry.flow.sink.postgresql.effects import Effect
+from rowferry.flow.sink.postgresql.ledger import Ledger
+from rowferry.flow.sink.postgresql.merging import carry_out, prepare
+from rowferry.flow.sink.postgresql.refusals import DUPLICATE, StatementRefused
+from rowferry.flow.sink.postgresql.session import Session, Sessions
+from rowferry.moment import moment
+
+_TRIES: Final = 9
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+
+class Transactions:
+    """Applies effects, each call as one transaction. For use from several threads."""
+
+    def __init__(self, ledger: Ledger, sessions: Sessions) -> None:
+        self._ledger, self._sessions = ledger, sessions
+
+    def apply(
+        self, effects: Sequence[Effect], epoch: int, stop: threading.Event, note: str = ""
+    ) -> None:
+        """Apply effects in their order, and the statement `note` after them, in one transaction.
+
+        On return: all of it is durable. On raise: nothing of it is there, unless only the answer
+        to COMMIT was lost. `stop` ends the waiting between tries.
+
+        Raises:
+            Fenced: the changefeed belongs to somebody else.
+            RowRejected: the downstream refuses a row or the table; the text names it.
+            TargetLost: a table is gone.
+            SinkUnwritable: a privilege is missing.
+            SinkUnavailable: it does not answer, or locks cannot be had.
+        """
+        tried = 0
+        while True:
+            self._sessions.counts.add(RETRIES, int(tried > 0))
+            refusal = self._attempt(effects, epoch, note)
+            if refusal is None:
+                return
+            tried += 1
+            if refusal.state == DUPLICATE and not all(e.replacing for e in effects):
+                effects = [e.as_replacing() for e in effects]
+                continue
+            if refusal.is_conflict and tried < _TRIES:
+                pause = min(_FIRST_PAUSE_S * 2 ** (tried - 1), _LONGEST_PAUSE_S)
+                if not stop.wait(pause * random.random()):
+                    continue
+            raise self._worded(effects, refusal)
+
+    def _attempt(self, effects: Sequence[Effect], epoch: int, note: str) -> StatementRefused | None:
+        with self._sessions.one() as session:
+            try:
+                prepare(session, effects)
+                moment("apply rows (PostgreSQL)")
+                self._ledger.begin(session, epoch)
+            except StatementRefused as err:
+                return err
+            try:
+                for effect in effects:
+                    carry_out(session, effect)
+                session.run(*([note] if note else []), "COMMIT")
+                moment("rows applied (PostgreSQL)")
+            except StatementRefused as err:
+                session.rollback()
+                return err
+        return None
+
+    def _worded(self, effects: Sequence[Effect], refusal: StatementRefused) -> RowferryError:
+        """Return an error that names the row, found by trying; nothing of that stays."""
+        moment("look for refused row (PostgreSQL)")
+        about = f"table {effects[0].table.written_as}" if len(effects) == 1 else "applying rows"
+        if not refusal.is_about_row:
+            return refusal.as_error(about)
+        with self._sessions.one() as session:
+            prepare(session, effects)
+            for effect in effects:
+                again = _attempt_alone(session, effect)
+                if again is not None and again.is_about_row:
+                    row, words = _culprit(session, effect, again)
+                    return words.as_error(row.named())
+        return refusal.as_error(about)
+
+
+def _culprit(
+    session: Session, effect: Effect, refusal: StatementRefused
+) -> tuple[Effect, StatementRefused]:
+    """Return the row of an effect that is refused alone; half by half."""
+    while len(effect) > 1:
+        middle = len(effect) // 2
+        first, second = effect.part(0, middle), effect.part(middle, len(effect))
+        again = _attempt_alone(session, first)
+        if again is not None:
+            effect, refusal = first, again
+            continue
+        again = _attempt_alone(session, second)
+        if again is None:  # only both together are refused
+            break
+        effect, refusal = second, again
+    return effect, refusal
+
+
+def _attempt_alone(session: Session, effect: Effect) -> StatementRefused | None:
+    """Carry an effect out and take it back; return how it is refused."""
+    moment("try refused rows (PostgreSQL)")
+    try:
+        session.run("BEGIN")
+        carry_out(session, effect)
+    except StatementRefused as err:
+        session.rollback()
+        return err
+    session.rollback()
+    return None
