@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import urllib3
 
+from rowferry.answers import UnfitAnswer
 from rowferry.errors import RowferryError, SinkUnavailable, SinkUnwritable, TopicRefused
 from rowferry.flow.sink.pulsar.login import WebLogin
 from rowferry.flow.sink.pulsar.options import PulsarSettings
@@ -54,8 +55,11 @@ class PulsarAdmin:
         if status == _NO_SUCH:
             return None
         self._check(status, answer, f"asking for topic {topic}")
-        known = answer.get("properties") or {}
-        return TopicFacts(int(answer["partitions"]), str(known.get(_ID, "")))
+        try:
+            known = answer.get("properties") or {}
+            return TopicFacts(int(answer["partitions"]), str(known.get(_ID, "")))
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            raise self._odd(f"asking for topic {topic}") from None
 
     def create(self, topic: str, partitions: int) -> None:
         """Make a topic; one that is there stays as it is.
@@ -72,7 +76,7 @@ class PulsarAdmin:
             return
         if 400 <= status < 500:
             raise TopicRefused(
-                f"topic {topic!r} cannot be created: {_words(status, answer)}; create its "
+                f"topic {topic!r} cannot be created: {self._words(status, answer)}; create its "
                 "namespace, create it yourself, or correct the rights"
             )
         self._check(status, answer, f"creating topic {topic}")
@@ -98,16 +102,20 @@ class PulsarAdmin:
         """Return how long messages may be by the brokers' settings; None: they do not tell."""
         moment("ask for broker settings")
         status, answer = self._ask("GET", "/brokers/configuration/runtime")
-        if status != 200 or "maxMessageSize" not in answer:
+        if status != 200 or not isinstance(answer, dict) or "maxMessageSize" not in answer:
             return None
-        return int(answer["maxMessageSize"])
+        try:
+            return int(answer["maxMessageSize"])
+        except (TypeError, ValueError, OverflowError):
+            raise self._odd("asking for the brokers' settings") from None
 
     def deduplicates(self, partitions: Iterable[str]) -> bool:
         """Return whether the brokers leave out repeats in all of these partitions, as of now."""
         for one in partitions:
             moment("ask for a topic's statistics")
             status, answer = self._ask("GET", f"{_path(one)}/stats")
-            if status != 200 or answer.get("deduplicationStatus") != "Enabled":
+            known = answer if isinstance(answer, dict) else {}
+            if status != 200 or known.get("deduplicationStatus") != "Enabled":
                 return False
         return True
 
@@ -115,13 +123,14 @@ class PulsarAdmin:
         """Let the brokers leave out repeats in a topic; return why it cannot be, "": it can."""
         moment("switch deduplication on")
         status, answer = self._ask("POST", f"{_path(topic)}/deduplicationEnabled", True)
-        return "" if status < 300 else _words(status, answer)
+        return "" if status < 300 else self._words(status, answer)
 
     def cluster(self) -> str:
         """Return the name of the brokers' cluster; "": they do not tell."""
         moment("ask for clusters")
         status, answer = self._ask("GET", "/clusters")
-        return ",".join(sorted(answer)) if status == 200 and isinstance(answer, list) else ""
+        known = answer if status == 200 and isinstance(answer, list) else ()
+        return ",".join(sorted(str(one) for one in known))
 
     def close(self) -> None:
         """Let connections go."""
@@ -132,7 +141,7 @@ class PulsarAdmin:
             raise self._error(status, answer, doing)
 
     def _error(self, status: int, answer: Any, doing: str) -> RowferryError:
-        words = f"{self._lead}, {doing}: {_words(status, answer)}"
+        words = f"{self._lead}, {doing}: {self._words(status, answer)}"
         if status in _REFUSED:
             return SinkUnwritable(f"{words}; correct the login or its rights")
         return SinkUnavailable(words)
@@ -142,8 +151,7 @@ class PulsarAdmin:
         headers = {"Content-Type": kind, **self._login.headers()}
         text = None if body is None else json.dumps(body)
         try:
-            answer = self._login.http.request(method, url, body=text, headers=headers)
-            return answer.status, _parsed(answer.data)
+            status, content = self._login.asked(method, url, text, headers)
         except urllib3.exceptions.SSLError as err:
             raise SinkUnwritable(
                 f"{self._lead}: {' '.join(str(err).split())}; correct tls-trust-certs-file-path"
@@ -152,6 +160,18 @@ class PulsarAdmin:
             raise SinkUnavailable(
                 f"{self._lead}: {type(err).__name__}; start the brokers, or correct web-service-url"
             ) from None
+        except UnfitAnswer as err:
+            raise SinkUnavailable(f"{self._lead}: {err}; correct web-service-url") from None
+        return status, _parsed(content)
+
+    def _odd(self, doing: str) -> SinkUnavailable:
+        return SinkUnavailable(
+            f"{self._lead}, {doing}: the answer is none of Pulsar's; correct web-service-url"
+        )
+
+    def _words(self, status: int, answer: Any) -> str:
+        reason = answer.get("reason") if isinstance(answer, dict) else None
+        return self._login.hiding.hide(" ".join(f"{status} {reason or ''}".split()))[:_SHOWN]
 
 
 def _parsed(data: bytes) -> Any:
@@ -159,13 +179,8 @@ def _parsed(data: bytes) -> Any:
         return {}
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}  # a page for people
-
-
-def _words(status: int, answer: Any) -> str:
-    reason = answer.get("reason") if isinstance(answer, dict) else None
-    return " ".join(f"{status} {reason or ''}".split())[:_SHOWN]
 
 
 def _parts(topic: str) -> tuple[str, str, str]:

@@ -7,15 +7,21 @@ import json
 import ssl
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+from urllib.parse import urlencode
 
 import pulsar
 import urllib3
 
+from rowferry.answers import UnfitAnswer, read_answer
 from rowferry.errors import BadOption, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.pulsar.options import PulsarOptions, PulsarSettings
 from rowferry.moment import moment
+from rowferry.spec.secrets import Hiding
+from rowferry.spec.uri import is_web_address
 
+MOST_ANSWER: Final = 16 << 20  # bytes of an answer, of the admin interface too
+_LONGEST_S: Final = 3600.0  # a token is asked for again after this, however long it lasts
 _EARLY_S: Final = 30.0  # before it ends, a token counts as old
 
 
@@ -102,6 +108,29 @@ class WebLogin:
             return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
         return {}
 
+    @property
+    def hiding(self) -> Hiding:
+        """What hides the login in words of others: also one that a file holds, or that was got."""
+        options, oauth = self._settings.options, self._settings.oauth
+        secret = credentials_of(self._settings)[1] if oauth.oauth2_issuer_url else ""
+        secrets = (self._settings.token, self._token, secret, options.basic_password)
+        return Hiding(secrets, (options.basic_user_name,))
+
+    def asked(
+        self, method: str, url: str, body: str | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Return status and content of an answer; no redirection is followed.
+
+        Raises:
+            urllib3.exceptions.HTTPError: there is none.
+            UnfitAnswer: it is too long, takes too long, or is compressed.
+        """
+        answer = self.http.request(
+            method, url, body=body, headers=headers, redirect=False, preload_content=False
+        )
+        wait = self._settings.options.operation_timeout.total_seconds()
+        return answer.status, read_answer(answer, MOST_ANSWER, wait)
+
     def close(self) -> None:
         """Let connections go."""
         self.http.clear()
@@ -112,7 +141,13 @@ class WebLogin:
         oauth = self._settings.oauth
         issuer = oauth.oauth2_issuer_url.rstrip("/")
         client, secret = credentials_of(self._settings)
-        place = self._ask("GET", f"{issuer}/.well-known/openid-configuration")["token_endpoint"]
+        place = self._ask("GET", f"{issuer}/.well-known/openid-configuration", "token_endpoint")
+        # Whoever answers in the issuer's place must not get the secret in clear.
+        if not is_web_address(place) or issuer.startswith("https:") > place.startswith("https:"):
+            raise SinkUnwritable(
+                f"OAuth 2 for Pulsar at {self._settings.at}: {issuer} names no address that begins "
+                "with https:// as its token_endpoint; correct oauth2-issuer-url"
+            )
         wanted = {
             "grant_type": "client_credentials",
             "client_id": client,
@@ -120,34 +155,38 @@ class WebLogin:
             "audience": oauth.oauth2_audience,
             "scope": oauth.oauth2_scope,
         }
-        answer = self._ask("POST", str(place), {k: v for k, v in wanted.items() if v})
-        self._token = str(answer["access_token"])
-        lasts = float(answer.get("expires_in", 0))
-        self._until = time.monotonic() + max(lasts - _EARLY_S, 1.0)
+        form = urlencode({key: value for key, value in wanted.items() if value})
+        self._token = self._ask("POST", place, "access_token", form)
         return self._token
 
-    def _ask(self, method: str, url: str, form: dict[str, str] | None = None) -> dict[str, Any]:
+    def _ask(self, method: str, url: str, wanted: str, form: str | None = None) -> str:
+        """Return a text of an answer; how long a token counts is noted."""
         lead = f"OAuth 2 for Pulsar at {self._settings.at}"
+        headers = {"Content-Type": "application/x-www-form-urlencoded"} if form else None
         moment("ask for a token")
         try:
-            answer = (
-                self.http.request_encode_body(method, url, fields=form, encode_multipart=False)
-                if form
-                else self.http.request(method, url)
+            status, content = self.asked(method, url, form, headers)
+        except (urllib3.exceptions.HTTPError, UnfitAnswer) as err:
+            why = err if isinstance(err, UnfitAnswer) else "it does not answer"
+            raise SinkUnavailable(f"{lead}: {url}: {why}; correct oauth2-issuer-url") from None
+        if status in (400, 401, 403):
+            raise SinkUnwritable(
+                f"{lead}: {url} answered {status}; correct oauth2-private-key, "
+                "oauth2-audience or oauth2-scope"
             )
-            if answer.status in (400, 401, 403):
-                raise SinkUnwritable(
-                    f"{lead}: {url} answered {answer.status}; correct oauth2-private-key, "
-                    "oauth2-audience or oauth2-scope"
-                )
-            if answer.status != 200:
-                raise SinkUnavailable(f"{lead}: {url} answered {answer.status}")
-            parsed: dict[str, Any] = json.loads(answer.data)
-            return parsed
-        except (urllib3.exceptions.HTTPError, ValueError):
+        if status != 200:
+            raise SinkUnavailable(f"{lead}: {url} answered {status}")
+        try:
+            parsed = json.loads(content)
+            found, lasts = parsed[wanted], float(parsed.get("expires_in") or 0)
+            if not isinstance(found, str) or not found or lasts != lasts:
+                raise ValueError
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             raise SinkUnavailable(
-                f"{lead}: {url} does not answer; correct oauth2-issuer-url"
+                f"{lead}: {url} does not answer with {wanted}; correct oauth2-issuer-url"
             ) from None
+        self._until = time.monotonic() + min(max(lasts - _EARLY_S, 1.0), _LONGEST_S)
+        return found
 
 
 def tls_of(options: PulsarOptions) -> ssl.SSLContext:

@@ -11,7 +11,6 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from pyiceberg.catalog import MetastoreCatalog
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -29,19 +28,28 @@ from pyiceberg.exceptions import (
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier
 from sqlalchemy import inspect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from rowferry.errors import BadOption, SinkDamaged, SinkUnavailable, SinkUnwritable
+from rowferry.errors import (
+    BadOption,
+    SinkDamaged,
+    SinkUnavailable,
+    SinkUnwritable,
+    TargetUnfit,
+)
 from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
 from rowferry.flow.sink.lake.iceberg.options import IcebergOptions
+from rowferry.flow.sink.lake.iceberg.rest_catalog import WaryCalls, WaryRest
 from rowferry.flow.sink.lake.layout import table_at
 from rowferry.moment import moment
-from rowferry.spec.uri import Uri, web_host
+from rowferry.spec.uri import Uri
 
 T = TypeVar("T")
 DEFAULT_FILE: Final = "catalog.db"
 _NAME: Final = "rowferry"
+_PROGRAM: Final = "write.py-location-provider.impl"
 _REFUSED: Final = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
 
 
@@ -55,16 +63,15 @@ class _Sql(SqlCatalog):
     def _load_file_io(self, properties: Any = None, location: str | None = None) -> FileIO:
         return self._ours
 
-
-class _Rest(RestCatalog):
-    """A REST catalog; files are reached by the sink's own login, not by one that it gives."""
-
-    def __init__(self, name: str, io: FilesIO, **properties: str) -> None:
-        self._ours = io
-        super().__init__(name, **properties)
-
-    def _load_file_io(self, properties: Any = None, location: str | None = None) -> FileIO:
-        return self._ours
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """Return a table whose settings name no program: the library would begin it."""
+        table = super().load_table(identifier)
+        if _PROGRAM in table.metadata.properties:
+            raise TargetUnfit(
+                f"the Iceberg table {'.'.join(table.name())} names a program for the places of its "
+                f"files, which is not run here; remove its property {_PROGRAM}"
+            )
+        return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +112,9 @@ class IcebergCatalog:
             )
         if options.catalog_token and options.catalog_credential:
             raise BadOption("catalog-token and catalog-credential are two ways to log in; give one")
-        self._opened: MetastoreCatalog | RestCatalog | None = None
+        self._opened: MetastoreCatalog | WaryRest | None = None
         self._turn = threading.RLock()
+        self._calls = WaryCalls()
 
     @property
     def shown(self) -> str:
@@ -230,7 +238,7 @@ class IcebergCatalog:
                 self._opened = self._open(make=True)
             return do(self._opened)
 
-    def _open(self, make: bool) -> MetastoreCatalog | RestCatalog:
+    def _open(self, make: bool) -> MetastoreCatalog | WaryRest:
         options, uri = self._options, self._uri
         if uri.is_web:
             given = {
@@ -238,18 +246,11 @@ class IcebergCatalog:
                 "warehouse": options.catalog_name,
                 "token": options.catalog_token,
                 "credential": options.catalog_credential,
-                "oauth2-server-uri": options.catalog_token_uri,
+                "oauth2-server-uri": options.catalog_token_uri
+                or f"{uri.reveal().rstrip('/')}/v1/oauth/tokens",
                 "scope": options.catalog_scope,
             }
-            rest = _Rest(_NAME, self.io, **{k: v for k, v in given.items() if v})
-            # Its answer may name another address, to which the login would go.
-            if web_host(rest.uri) != web_host(uri.reveal()):
-                rest.close()
-                raise BadOption(
-                    f"the Iceberg catalog {self.shown} sends its clients to another host, "
-                    f"{web_host(rest.uri)[0]!r}; name that one as sink.lake.catalog"
-                )
-            return rest
+            return WaryRest(_NAME, self.io, self._calls, **{k: v for k, v in given.items() if v})
         if uri.is_file:
             address = f"sqlite:///{uri.path}"
         else:
@@ -265,6 +266,7 @@ class IcebergCatalog:
     def _wrapped(self) -> Iterator[None]:
         """Turn what libraries raise into our words; passwords are never in them."""
         at = f"the Iceberg catalog {self.shown}"
+        self._calls.begin()
         try:
             yield
         except FileNotFoundError as err:
@@ -274,18 +276,28 @@ class IcebergCatalog:
             ) from None
         except _REFUSED as err:
             raise SinkUnwritable(
-                f"{at} refuses the login: {_line(err)}; correct catalog-token or "
+                f"{at} refuses the login: {self._line(err)}; correct catalog-token or "
                 "catalog-credential, or the rights"
             ) from None
         except (ArgumentError, NoSuchModuleError, BadRequestError) as err:
-            raise BadOption(f"{at} cannot be used: {_line(err)}") from None
+            raise BadOption(f"{at} cannot be used: {self._line(err)}") from None
         except (RESTError, OSError) as err:
-            raise SinkUnavailable(f"{at} did not do what was asked: {_line(err)}") from None
+            raise SinkUnavailable(f"{at} did not do what was asked: {self._line(err)}") from None
         except (ValueError, NotImplementedError) as err:
             # What the library says of an answer that is none of a catalog's, such as a proxy's.
-            raise SinkUnavailable(f"{at} gave a strange answer: {_line(err)}") from None
+            raise SinkUnavailable(f"{at} gave a strange answer: {self._line(err)}") from None
         except SQLAlchemyError as err:
-            raise SinkUnavailable(f"{at}: {_line(getattr(err, 'orig', None) or err)}") from None
+            raise SinkUnavailable(
+                f"{at}: {self._line(getattr(err, 'orig', None) or err)}"
+            ) from None
+
+    def _line(self, err: BaseException) -> str:
+        """Return the words of others on one line, without what they were sent as a login."""
+        options = self._options
+        credential = options.catalog_credential
+        secrets = (options.catalog_token, credential, credential.partition(":")[2])
+        hiding = self._calls.hiding((*secrets, self._uri.password))
+        return " ".join(hiding.hide(str(err)).split())[:300]
 
 
 def _loaded(catalog: Any, identifier: tuple[str, ...]) -> Table | None:
@@ -303,7 +315,3 @@ def _has_tables(catalog: Any) -> bool:
 def _identifier(directory: str) -> tuple[str, str]:
     name = table_at(directory)
     return name.database, name.table
-
-
-def _line(err: BaseException) -> str:
-    return " ".join(str(err).split())[:300]
