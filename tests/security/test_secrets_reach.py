@@ -6,9 +6,9 @@ The requests are those of a stranger who may create changefeeds, over real HTTP.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,16 +16,20 @@ import pytest
 import urllib3
 
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
+from rowferry.control.operator.settings.redaction import refuse_moved_secrets
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
-from rowferry.errors import BadOption, NotAllowed
+from rowferry.errors import BadOption, NotAllowed, SecretsNeeded
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.serving import serve
+from rowferry.flow.assemble import option_tables
+from rowferry.flow.decide.decisions import Decisions
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES, load_format
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option
+from rowferry.spec.feed_options import own_tables
+from rowferry.spec.option import Option, OptionTable
 from rowferry.spec.reach import Reach
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import HttpReceiver
@@ -276,33 +280,181 @@ def test_a_pattern_that_means_nothing_is_refused(pattern: str) -> None:
         Reach(hosts=(pattern,))
 
 
-# What such a name says is told by the option, so that a server can judge its value.
-_TELLING = re.compile(
-    r"(^|-)(ca|cert|env|file|path|url|uri|endpoint|registry|profile|key|catalog)$"
-)
-_NOT_SO = {
-    "access-key": "a secret itself",
-    "account-key": "a secret itself",
-    "api-key": "a secret itself",
-    "aws-secret-access-key": "a secret itself",
-    "secret-access-key": "a secret itself",
-    "sasl-gssapi-kerberos-config-path": "must be empty",
-    "use-table-id-as-path": "must be false",
-    "get-server-public-key": "a flag",
-    "output-handle-key": "a flag",
-    "output-row-key": "a flag",
+# Options that take any text, and name nothing outside of the changefeed: what they are.
+_PLAIN = {
+    "cluster-id": "a name in tables of active-active",
+    "sink.cloud-storage-config.spool-base-dir": "read for compatibility, and used nowhere",
+    "sink.cloud-storage-config.sse-kms-key-id": "a name in the store's own service",
+    "sink.csv.binary-encoding-method": "what is none of its words is the default",
+    "sink.csv.null": "a text in files",
+    "sink.debezium.debezium-name": "a name in messages",
+    "sink.kafka-config.compression": "what is none of its words is the default",
+    "sink.kafka-config.sasl-oauth-client-id": "a user's name",
+    "sink.kafka-config.sasl-oauth-scopes": "words that the token's giver knows",
+    "sink.kafka-config.sasl-user": "a user's name",
+    "sink.kafka-config.schema-registry-user": "a user's name",
+    "sink.lake.catalog-name": "a name in the catalog",
+    "sink.lake.catalog-scope": "words that the token's giver knows",
+    "sink.mysql-config.meta-database": "a database of the sink",
+    "sink.mysql-config.time-zone": "a zone's name, checked against the known ones",
+    "sink.postgresql-config.meta-schema": "a schema of the sink",
+    "sink.pulsar-config.basic-user-name": "a user's name",
+    "sink.pulsar-config.oauth2.oauth2-audience": "words that the token's giver knows",
+    "sink.pulsar-config.oauth2.oauth2-client-id": "a user's name",
+    "sink.pulsar-config.oauth2.oauth2-scope": "words that the token's giver knows",
+    "sink.rabbitmq-config.virtual-host": "a name in the broker",
+    "sink.search-config.aws-region": "part of a signature",
+    "sink.search-config.routing-column": "a column's name",
+    "sink.terminator": "a text in files",
+    "source.start-gtid": "a place in the log",
+    "source.start-position": "a place in the log",
+    "transform.salt-check": "a digest that the changefeed keeps for itself",
 }
+_NAMES_SOMETHING = ("/etc/passwd", "/etc/shadow.d/x-1", "http://169.254.169.254/", "file:///etc/x")
 
 
-def test_every_option_that_names_something_outside_says_so() -> None:
+def _takes(option: Option[Any], text: str) -> bool:
+    try:
+        option.shape.parse(text)
+    except (ValueError, BadOption):
+        return False
+    return True
+
+
+def _all_options() -> dict[str, Option[Any]]:
     owners: list[Any] = [SOURCES.load(n) for n in SOURCES.names()]
     owners += [SINKS.load(n) for n in SINKS.names()]
     owners += [load_format(n) for n in (*CODECS.names(), *ROW_FORMATS.names())]
-    options: dict[str, Option[Any]] = {
-        o.key: o for owner in owners for table in owner.TABLES for o in table.options
+    tables = {table for owner in owners for table in owner.TABLES}
+    for sink in SINKS.names():
+        tables.update(own_tables(SINKS.load(sink).TRAITS))
+    tables.update(Decisions.TABLES)
+    return {table.path(o.key): o for table in tables for o in table.options}
+
+
+def test_every_option_that_could_name_something_outside_is_classified() -> None:
+    """A file, an address or a variable is named by what takes such a text, whatever it is called.
+
+    A new option that does says what it names, is a secret, or is written down above.
+    """
+    options = _all_options()
+    assert len(options) > 250
+    free = {
+        path: option
+        for path, option in options.items()
+        if not option.names
+        and not option.secret
+        and not option.no_effect
+        and option.shape.kind not in ("choice", "flag", "number")
+        and any(_takes(option, text) for text in _NAMES_SOMETHING)
     }
-    telling = {key for key in options if _TELLING.search(key)} - set(_NOT_SO)
-    assert telling == {key for key, o in options.items() if o.names}
+    assert set(free) - set(_PLAIN) == set(), "say by `names` what they name, or why nothing"
+    for path, option in options.items():
+        if option.secret and not option.names:
+            assert option.default in ("", None, ()), path  # looked up nowhere, sent as it is
+
+
+@pytest.mark.parametrize("kind", ["path", "env", "profile", "url", "storage"])
+def test_an_option_of_each_kind_is_refused(kind: str) -> None:
+    """Whichever sink, source or codec has it: by its own table, as a server checks it."""
+    told = {"path": "--allow-file", "env": "--allow-env", "profile": "--allow-file"}
+    texts = {"url": "http://169.254.169.254/", "storage": "http://169.254.169.254/x"}
+    found = 0
+    owners: list[Any] = [SOURCES.load(n) for n in SOURCES.names()]
+    owners += [SINKS.load(n) for n in SINKS.names()]
+    for table in {table for owner in owners for table in owner.TABLES}:
+        for one in (o for o in table.options if o.names == kind):
+            value = texts.get(kind, "/etc/x" if kind == "path" else "X")
+            section: dict[str, Any] = {one.key: value}
+            for part in reversed(table.section.split(".")):
+                section = {part: section}
+            spec = ChangefeedSpec(
+                *("x", Uri.parse("range://h:1", "source"), Uri.parse("blackhole://", "sink")),
+                section,
+            )
+            with pytest.raises(NotAllowed, match=told.get(kind, "--allow-host")) as said:
+                Reach().check(spec, (replace(table, web_port=0),))
+            assert one.key in str(said.value)
+            found += 1
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ("sslkey=/etc/ssl/private/x.key", "sslkey: .* --allow-file"),
+        ("passfile=/root/.pgpass", "passfile: .* --allow-file"),
+        ("sslrootcert=/etc/shadow", "sslrootcert: .* --allow-file"),
+        ("host=169.254.169.254", "host: this server takes only"),
+        ("hostaddr=10.0.0.1", "hostaddr: this server takes only"),
+        ("service=x", "service: this server takes only"),
+        ("sslkeylogfile=/etc/cron.d/x", "sslkeylogfile: this server takes only"),
+        ("options=-c%20x%3Dy", "options: this server takes only"),
+        ("", ""),
+        ("sslmode=verify-full&sslrootcert=system&connect_timeout=5", ""),
+    ],
+)
+def test_the_database_of_a_catalog_names_no_files(parameters: str, words: str) -> None:
+    """PostgreSQL's library would read, and write, whatever an address names."""
+    catalog = f"postgresql://u:p@db.example/lake?{parameters}"
+    spec = ChangefeedSpec(
+        *("x", Uri.parse("range://h:1", "source"), Uri.parse("iceberg+s3://b/p", "sink")),
+        {"sink": {"lake": {"catalog": catalog}}},
+    )
+    tables = SINKS.load("iceberg+s3").TABLES
+    if not words:
+        Reach().check(spec, tables)
+        return
+    with pytest.raises(NotAllowed, match=words):
+        Reach().check(spec, tables)
+
+
+def test_secrets_do_not_follow_any_address() -> None:
+    """Of a registry, of whoever gives tokens, of an endpoint, a catalog, an admin interface."""
+    found = set()
+    for scheme in SINKS.names():
+        for table in _tables_of(scheme):
+            for one in (o for o in table.options if o.names in ("url", "storage")):
+                before, after = (_with_address(scheme, table, one, h) for h in ("a.test", "b.test"))
+                kept = ChangedSettings(config=_shown(after))
+                with pytest.raises(
+                    SecretsNeeded, match=rf"{one.key} is another: write all secrets"
+                ):
+                    refuse_moved_secrets(before, after, kept)
+                refuse_moved_secrets(before, before, kept)
+                given = ChangedSettings(sink_uri=after.sink.reveal(), config=after.config)
+                refuse_moved_secrets(before, after, given)
+                found.add(one.key)
+    assert {
+        *("endpoint", "schema-registry", "sasl-oauth-token-url", "claim-check-storage-uri"),
+        *("catalog", "catalog-token-uri", "web-service-url", "oauth2-issuer-url"),
+    } <= found
+
+
+def _tables_of(scheme: str) -> tuple[OptionTable, ...]:
+    spec = ChangefeedSpec("x", Uri.parse("range://h:1", "source"), _sink_of(scheme))
+    return option_tables(spec)
+
+
+def _sink_of(scheme: str) -> Uri:
+    protocol = "" if SINKS.load(scheme).TRAITS.writes_tables else "?protocol=avro"
+    return Uri.parse(f"{scheme}://ann:a-secret-of-the-uri@h/p{protocol}", "sink")
+
+
+def _with_address(
+    scheme: str, table: OptionTable, option: Option[Any], host: str
+) -> ChangefeedSpec:
+    """Return a changefeed with a secret in its sink's URI and in a section, and one address."""
+    inner: dict[str, Any] = {option.key: f"https://{host}/x"}
+    for part in reversed(table.section.split(".")):
+        inner = {part: inner}
+    inner.setdefault("sink", {})["password-of-mine"] = "a-secret-of-the-section"
+    return ChangefeedSpec("x", Uri.parse("range://h:1", "source"), _sink_of(scheme), inner)
+
+
+def _shown(spec: ChangefeedSpec) -> dict[str, Any]:
+    sink = {**spec.config["sink"], "password-of-mine": "***"}
+    return {**spec.config, "sink": sink}
 
 
 def test_no_sink_writes_to_this_machine_where_it_was_not_allowed(tmp_path: Path) -> None:

@@ -28,6 +28,14 @@ _STORAGE: Final[dict[str, NamedKind]] = {
     "credentials-file": "path",
     "profile": "profile",
 }
+# Parameters of a PostgreSQL database: of those that its library knows, only these, since others
+# lead to another host or have it write files.
+_POSTGRES: Final[dict[str, NamedKind]] = {
+    **dict.fromkeys(("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile"), "path"),
+    **dict.fromkeys(("sslmode", "channel_binding", "connect_timeout", "application_name"), ""),
+    **dict.fromkeys(("target_session_attrs", "gssencmode", "keepalives"), ""),
+}
+_OF_THE_MACHINE: Final = ("sslrootcert", "system")  # a word, not a file
 _AWS_FILE: Final = "AWS_SHARED_CREDENTIALS_FILE"
 
 
@@ -106,8 +114,17 @@ class Reach:
     def _check_storage(self, uri: Uri, what: str) -> None:
         """Check a place that has its own login in its parameters."""
         self._check_place(uri, what)
+        is_postgres = uri.scheme == "postgresql"
+        known = _POSTGRES if is_postgres else _STORAGE
         for key, value in uri.parameters:
-            match _STORAGE.get(key):
+            if is_postgres and key not in known:
+                raise NotAllowed(
+                    f"{what}, {key}: this server takes only {', '.join(known)} in the address of a "
+                    "database; leave it out"
+                )
+            if (key, value) == _OF_THE_MACHINE:
+                continue
+            match known.get(key):
                 case "path":
                     self._check_file(value, f"{what}, {key}")
                 case "url":

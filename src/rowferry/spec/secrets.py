@@ -90,6 +90,17 @@ def _passwords(value: str) -> Iterator[str]:
             return
 
 
+def _users(key: str, value: str) -> Iterator[str]:
+    """Yield the users that an option names: it may be a name, or an address with a login."""
+    if key.endswith(("user", "user-name", "client-id")):
+        yield value
+    elif "://" in value:
+        try:
+            yield unquote(urlsplit(value).username or "")
+        except ValueError:
+            return
+
+
 class Hiding:
     """Takes secrets out of texts of others: a receiver may repeat what it was sent.
 
@@ -115,8 +126,8 @@ class Hiding:
         users = {spec.source.user, spec.sink.user}
         for table in tables:
             for key, value in (*spec.section(table.section).items(), *spec.sink.parameters):
-                if str(key).endswith("user") and isinstance(value, str):
-                    users.add(value)
+                if isinstance(value, str):
+                    users.update(_users(str(key), value))
         return cls(secrets_of(spec, tables), users - {""})
 
     def hide(self, text: str) -> str:
