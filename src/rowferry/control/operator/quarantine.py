@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rowferry.change.quarantine import EVERY_KEY, ParkedKey, ParkedRow, RowPlace
 from rowferry.control.feed.quarantining import outdated
 from rowferry.control.lifecycle import FeedState
+from rowferry.control.operator.actor import Role, current_actor
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.errors import BadQuarantine, IllegalMove
 from rowferry.flow.assemble import decisions_of, sink_traits
 from rowferry.flow.parking import shown_images
+from rowferry.spec.secrets import HIDDEN
+
+_CAUSE_HIDDEN: Final = "refused by the sink; its words may repeat values, see them as operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,17 @@ def drop(store: MetaStore, changefeed: str, choice: Choice) -> int:
 
 
 def forms(rows: Sequence[ParkedRow]) -> list[dict[str, Any]]:
-    """Return parked rows as answers show them; times in milliseconds."""
+    """Return parked rows as answers show them; times in milliseconds.
+
+    Viewers see no value of a row: neither its key, nor what the sink said of it.
+    """
+    actor = current_actor.get()
+    shows = actor is None or actor.role >= Role.OPERATOR
     return [
         {
             "row": str(one.place),
             "table": str(one.table),
-            "key": one.key,
+            "key": one.key if shows else HIDDEN,
             "op": one.op.name.lower(),
             "commit_ts": one.commit_ts,
             "micro_batch": one.place.micro_batch,
@@ -102,7 +111,7 @@ def forms(rows: Sequence[ParkedRow]) -> list[dict[str, Any]]:
             "bytes": one.size,
             "parked_at": round(one.parked_at * 1000),
             "state": "sending" if one.wanted else "parked",
-            "cause": one.cause,
+            "cause": one.cause if shows else _CAUSE_HIDDEN,
         }
         for one in rows
     ]
