@@ -182,6 +182,39 @@ def test_a_comparison_while_others_write(
         assert "only one that runs can be held" in verify("--changefeed", "sp").refusal()[1]
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_lake_tables_while_others_write(
+    mariadb_server: MariaDb,
+    kind: str,
+    seed: int,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, lake = mariadb_server, f"{kind}+file://{tmp_path}/lake?fsync=false"
+    make_source(source)
+    writer = Writer(source, random.Random(seed))
+    with served(tmp_path) as (operations, url):
+        operations.create(Wanted(source.uri, lake, "sp", {"filter": {"rules": ["sp.*"]}}))
+        command = ["verify", source.uri, lake, "--tables", "sp.*", "--sync-point", "--server", url]
+        command += ["--changefeed", "sp", "--chunk-rows", "200", "--output", "json"]
+        wait_for(lambda: operations.see("sp").feed.watermark > 0, "the snapshot", WITHIN_S)
+        with writer.at_work():
+            wait_for(lambda: writer.written > 20, "a writer at work", WITHIN_S)
+            found = call(tmp_path, capfd, monkeypatch, command)
+            assert found.code == 0, found
+            assert json.loads(found.out)["equal"]
+            assert "comparing both sides as of " in found.err
+            # A row that the log does not tell, and nothing else.
+            source.script("SET sql_log_bin = 0", f"UPDATE sp.t SET v = -1 WHERE id = {QUIET + 7}")
+            found = call(tmp_path, capfd, monkeypatch, command)
+            told = {t["table"]: t for t in json.loads(found.out)["tables"]}
+            assert (found.code, told["sp.u"]["equal"], told["sp.t"]["changed"]) == (1, True, 1)
+    turned = [command[0], command[2], command[1], *command[3:]]
+    found = call(tmp_path, capfd, monkeypatch, turned)
+    assert (found.code, found.refusal()[0]) == (2, "RF-1008"), found
+
+
 def stands(operations: Operations) -> str | None:
     hold = operations.held("sp").hold
     return None if hold is None else hold.stands

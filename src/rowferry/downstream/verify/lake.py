@@ -13,7 +13,7 @@ A lake's type has fewer values than the source's, or others; both sides are comp
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -125,20 +125,33 @@ class LakeSide:
         place = secrets.resolved_uri(place, "the sink URI", loaded.TABLES)
         self._spec = ChangefeedSpec("", Uri.parse(NO_PLACE, "source"), place)
         self._sink: LakeSink = loaded(self._spec, None)
+        self._held: dict[str, TableVersion] | None = None
 
     @property
     def reached(self) -> int:
         """Up to which commit-ts all of its tables are complete."""
         return self._sink.upkeep().progress().checkpoint_ts
 
+    def hold(self) -> None:
+        """Keep to the commits that the tables have now, whatever is committed from here on."""
+        directories = list(self._sink.tables().directories())
+        self._held = {d: self._sink.history(d).version() for d in directories}
+
+    def let_go(self) -> None:
+        """Read the tables as they are again."""
+        self._held = None
+
+    def _directories(self) -> Iterable[str]:
+        return self._sink.tables().directories() if self._held is None else self._held
+
     def schemas(self, keeps: Callable[[TableId], bool]) -> dict[TableId, TableSchema]:
         """Return the tables that are kept, by name."""
-        names = {table_at(d): d for d in self._sink.tables().directories()}
+        names = {table_at(d): d for d in self._directories()}
         return {name: self._table(d).schema for name, d in names.items() if keeps(name)}
 
     def table(self, schema: TableSchema) -> LakeTable:
         """Return a table as of its last commit, also of one that was made meanwhile."""
-        for directory in self._sink.tables().directories():
+        for directory in self._directories():
             if table_at(directory) == schema.id:
                 return self._table(directory)
         raise TargetLost(f"{self} has no table {schema.id} any more")
@@ -152,7 +165,7 @@ class LakeSide:
         number = None
         if self._as_of is not None:
             number = commit_at(history, self._as_of, self.reached).version
-        version = history.version(number)
+        version = self._held[directory] if self._held is not None else history.version(number)
         if version.mode == "changelog":
             raise BadInput(
                 f"{history.shown} holds changes (sink.lake.mode = 'changelog') and not rows, so "

@@ -1,10 +1,11 @@
-"""Two servers at one moment, while a changefeed runs between them.
+"""Two servers, or a server and a lake, at one moment, while a changefeed runs between them.
 
 The changefeed is asked to stand still, so that A's views can be opened at a place of the log that
 it has not passed; then to go on to that place and stand there, while B's views are opened; then to
 go on. Its owner obeys at some time, or not at all, if it dies: what counts is only what is stored.
 If the place was reached by the last micro-batch that was published, and none after it had even
-begun when B's views were open, then B's views show exactly what lies before the place.
+begun when B's views were open, then B's views show exactly what lies before the place. A lake needs
+no views: it is read as of the commits that its tables had then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from rowferry.downstream.verify.lake import LakeSide
 from rowferry.downstream.verify.side import DatabaseSide
-from rowferry.downstream.verify.views import open_views, open_views_at_a_place
+from rowferry.downstream.verify.views import OpenViews, open_views, open_views_at_a_place
 from rowferry.errors import NoSyncPoint, SourceMismatch
 
 _TRIES: Final = 5
@@ -78,7 +80,7 @@ class Meeting:
 @contextmanager
 def met(
     a: DatabaseSide,
-    b: DatabaseSide,
+    b: DatabaseSide | LakeSide,
     brake: Brake,
     count: int,
     patience_s: float,
@@ -107,11 +109,15 @@ def met(
         try:
             yield replace(meeting, held_s=time.monotonic() - began)
         finally:
-            a.views = b.views = None
+            a.views = None
+            if isinstance(b, LakeSide):
+                b.let_go()
+            else:
+                b.views = None
 
 
 def _attempt(
-    a: DatabaseSide, b: DatabaseSide, waiting: _Waiting, count: int, opened: ExitStack
+    a: DatabaseSide, b: DatabaseSide | LakeSide, waiting: _Waiting, count: int, opened: ExitStack
 ) -> Meeting | None:
     """Try it once; None: something came in between."""
     if waiting.until_it_stands(None) != "at":
@@ -126,13 +132,19 @@ def _attempt(
         )
     if stands != "at":
         return None  # it had read what A did not show yet
-    copies = open_views(b.login, b.facts, count)
-    opened.enter_context(closing(copies))
+    copies: OpenViews | None = None
+    if isinstance(b, LakeSide):
+        b.hold()
+    else:
+        copies = open_views(b.login, b.facts, count)
+        opened.enter_context(closing(copies))
     state = waiting.brake.look()
     if state is None or not state.is_still:
         return None
-    a.views, b.views = views, copies
-    return Meeting(place, max(views.count, copies.count))
+    a.views = views
+    if isinstance(b, DatabaseSide):
+        b.views = copies
+    return Meeting(place, max(views.count, copies.count if copies else 0))
 
 
 class _Waiting:

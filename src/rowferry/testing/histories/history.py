@@ -24,6 +24,8 @@ from rowferry.testing.histories.schemas import Taste
 from rowferry.testing.histories.writer import Writer
 from rowferry.testing.servers import Server, promote, wait_for
 
+_MOST_REFUSALS = 3  # of the same words: a new snapshot is the cure
+
 
 @dataclass
 class HistoryOutcome:
@@ -224,9 +226,14 @@ def _stopped(
     feeds: list[HistoryFeed],
     writer: Writer,
 ) -> None:
-    if feed.sink.startswith(LAKES) and isinstance(err, SchemaChangeRefused):
+    words = f"{feed.sink}: {err}"
+    if (
+        feed.sink.startswith(LAKES)
+        and isinstance(err, SchemaChangeRefused)
+        and outcome.refusals.count(words) < _MOST_REFUSALS
+    ):
         outcome.faults["begun anew, as a lake's table could not follow"] += 1
-        outcome.refusals.append(f"{feed.sink}: {err}")
+        outcome.refusals.append(words)
         feed.begin_anew()
         feed.first = feed.settled = writer.truth.last.number
         return

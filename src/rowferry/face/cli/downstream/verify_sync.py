@@ -42,17 +42,24 @@ def at_sync_point(
     """Return what opens the runner of a comparison at one moment.
 
     Raises:
-        OptionsConflict: a side is no database, or it is not said which changefeed runs.
+        OptionsConflict: a side is neither a database nor, as B, a lake, or it is not said which
+            changefeed runs.
         NotSupported: one side alone is TiDB, or it has no sync point.
     """
-    a, b = (side if isinstance(side, DatabaseSide) else None for side in sides)
-    if a is None or b is None:
-        raise OptionsConflict("--sync-point compares two databases; use --online, or --as-of")
-    if a.is_tidb and b.is_tidb:
+    a, b = sides
+    if not isinstance(a, DatabaseSide) or not isinstance(b, DatabaseSide | LakeSide):
+        raise OptionsConflict(
+            "--sync-point compares two databases, or a database as A with lake tables as B; use "
+            "--online, or --as-of"
+        )
+    if isinstance(b, LakeSide):
+        if a.is_tidb:
+            raise NotSupported("--sync-point compares MySQL or MariaDB with a lake; use --online")
+    elif a.is_tidb and b.is_tidb:
         ours, theirs = read_at_newest(a, b, asked.changefeed)
         printer.note(f"comparing A at {ours} with B at {theirs}")
         return spark
-    if a.is_tidb or b.is_tidb:
+    elif a.is_tidb or b.is_tidb:
         raise NotSupported(
             "--sync-point compares MySQL or MariaDB on both sides, or TiDB on both; use --online"
         )
@@ -103,10 +110,12 @@ def _at_one_moment(
 
 @contextmanager
 def _together(
-    a: DatabaseSide, b: DatabaseSide, asked: SyncPoint, printer: Printer
+    a: DatabaseSide, b: DatabaseSide | LakeSide, asked: SyncPoint, printer: Printer
 ) -> Iterator[ComparisonRunner]:
     with closing(Client(asked.access)) as client:
-        brake = ServerBrake(client, asked.changefeed, asked.hold_seconds)
+        brake = ServerBrake(
+            client, asked.changefeed, asked.hold_seconds, lake=isinstance(b, LakeSide)
+        )
         with met(a, b, brake, asked.connections, asked.hold_seconds) as meeting:
             place = f"{meeting.place['file']}:{meeting.place['offset']}"
             held = f"the changefeed was held for {meeting.held_s:.1f} s"
@@ -117,21 +126,22 @@ def _together(
 class ServerBrake:
     """A changefeed's holds; see `Brake`."""
 
-    def __init__(self, client: Client, changefeed: str, seconds: int) -> None:
+    def __init__(self, client: Client, changefeed: str, seconds: int, lake: bool = False) -> None:
         """Look at the changefeed.
 
         Raises:
             NoSuchChangefeed: the server knows none of that id.
-            OptionsConflict: it does not write to a database.
+            OptionsConflict: it does not write to a database, or with `lake` to a lake.
         """
         self._client, self._seconds = client, seconds
         self._path = (*_CHANGEFEEDS, changefeed)
         self._id = ""
         sink = str(client.get(*self._path)["sink_uri"])
-        if not sink_traits(Uri.parse(sink, "sink").scheme).writes_tables:
+        traits = sink_traits(Uri.parse(sink, "sink").scheme)
+        if not (traits.kind == "lake" if lake else traits.writes_tables):
             raise OptionsConflict(
-                f"--sync-point: changefeed {changefeed} writes to {sink}, which is no database; "
-                "use --online"
+                f"--sync-point: changefeed {changefeed} writes to {sink}, which is no "
+                f"{'lake' if lake else 'database'}; use --online"
             )
 
     def hold(self, place: Mapping[str, Any] | None) -> None:

@@ -123,6 +123,21 @@ def test_types_get_wider_or_the_feed_stops(lake: Lake) -> None:
     assert lake.commits() == version
 
 
+def test_a_new_snapshot_gives_the_table_new_columns(lake: Lake) -> None:
+    """It is the cure where a table cannot follow: nothing of the old columns counts then."""
+    renamed = with_columns(PLAIN, ID, replace(NOTE, name="remark"))
+    lake.step(PLAIN, changes=[lake.change(MODIFY, renamed)])
+    dated = with_columns(renamed, ID, replace(NOTE, type=SqlType("date")))
+    for schema, name, value in ((renamed, "remark", "five"), (dated, "note", "2024-01-01")):
+        lake.micro_batch = 0
+        lake.open(continues=False)
+        lake.step(schema, [(Op.INSERT, None, {"id": 5, name: value})])
+        lake.step(schema, [(Op.INSERT, None, {"id": 6, name: value})])
+        found = ordered(lake.rows(), ["id"])
+        assert [(r["id"], str(r[name])) for r in found] == [(5, value), (6, value)]
+        assert lake.column_names() == ["id", name]
+
+
 def test_fewer_digits_of_seconds_stop_the_feed(kind: type[Lake], tmp_path: Path) -> None:
     exact = table(("id", SqlType("bigint")), ("at", SqlType("datetime", scale=6)))
     lake = kind(tmp_path)

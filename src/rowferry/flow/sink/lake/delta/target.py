@@ -324,18 +324,19 @@ class DeltaTarget:
         """Take all rows away; without a change: of a filling that was given up."""
 
         def actions(state: TableState) -> list[Action] | None:
-            if not state.exists or (
-                change is None and is_known(state.transactions, note.application)
-            ):
+            known = is_known(state.transactions, note.application)
+            if not state.exists or (change is None and (known or not state.files)):
                 return None
+            removals = [f.removal(note.at_ms) for f in state.files.values()]
+            if change is None:
+                # Without a note of ours: the first rows then give the table their own columns.
+                return self._head(note, "TRUNCATE", {"statement": "reset"}) + removals
             recorded_at = state.transactions.get(note.schema_name, -1)
-            at = change.commit_ts if change else 0
-            if recorded_at >= at and not state.files:
+            if recorded_at >= change.commit_ts and not state.files:
                 return None
-            query = change.query if change else "reset"
-            steps = self._head(note, "TRUNCATE", {"statement": query})
-            steps.append(_txn(note.schema_name, max(at, recorded_at, 0), note))
-            return steps + [f.removal(note.at_ms) for f in state.files.values()]
+            steps = self._head(note, "TRUNCATE", {"statement": change.query})
+            steps.append(_txn(note.schema_name, max(change.commit_ts, recorded_at), note))
+            return steps + removals
 
         self._commit(note, actions, guard)
 

@@ -359,15 +359,19 @@ class IcebergTarget:
         """Take all rows away; without a change: of a filling that was given up."""
 
         def changed(state: IcebergState) -> _Change | None:
-            if not state.exists or (change is None and is_known(state.notes, note.application)):
-                return None
-            noted = state.notes.get(note.schema_name, -1)
-            at = change.commit_ts if change else 0
-            if noted >= at and not state.files:
+            known = is_known(state.notes, note.application)
+            if not state.exists or (change is None and (known or not state.files)):
                 return None
             made = _Change(SnapshotDraft(Operation.DELETE, empties=True))
-            made.settings = _noted({note.schema_name: max(at, noted, 0)})
-            made.summary["rowferry.statement"] = change.query if change else "reset"
+            if change is None:
+                # Without a note of ours: the first rows then give the table their own columns.
+                made.summary["rowferry.statement"] = "reset"
+                return made
+            noted = state.notes.get(note.schema_name, -1)
+            if noted >= change.commit_ts and not state.files:
+                return None
+            made.settings = _noted({note.schema_name: max(change.commit_ts, noted)})
+            made.summary["rowferry.statement"] = change.query
             return made
 
         self._commit(note, "", changed, guard)
