@@ -1101,8 +1101,8 @@ def test_a_hold_is_asked_for_answered_and_ended(store: MetaStore, claim: Claim, 
     assert held() == first
     run_plan(store, claim, make_plan(1))
     for _ in range(2):
-        store.stand(claim, "a", "at")
-        store.stand(claim, "unknown", "past")
+        store.answer_hold(claim, "a", "at")
+        store.answer_hold(claim, "unknown", "past")
     assert held() == replace(first, stands="at", micro_batch=1)
     other = Hold("b", late, {"file": "log.1", "offset": 2**40})
     with pytest.raises(IllegalMove, match="held by somebody else"):
@@ -1119,7 +1119,7 @@ def test_a_hold_is_asked_for_answered_and_ended(store: MetaStore, claim: Claim, 
     assert held() == other
     fenced = replace(claim, epoch=claim.epoch - 1)
     with pytest.raises(Fenced):
-        store.stand(fenced, "b", "at")
+        store.answer_hold(fenced, "b", "at")
     with pytest.raises(NoSuchChangefeed):
         store.hold("nobody", first)
 

@@ -86,7 +86,7 @@ class DeliveredRows:
     left_keys: list[Key | None]
     before: list[Row | None]
     after: list[Row | None]
-    standing: list[RowRepetition]
+    repetitions: list[RowRepetition]
 
     def place(self, i: int) -> str:
         """Name the row for a failure's text: where it was read and what it is."""
@@ -172,7 +172,7 @@ class WatchedFeed:
                 moved,
                 before,
                 after,
-                self._standing(rows.table.id, ops, commit_ts, keys, before, after, digests),
+                self._repetitions(rows.table.id, ops, commit_ts, keys, before, after, digests),
             )
         )
 
@@ -192,7 +192,7 @@ class WatchedFeed:
                 *one[:3],
                 [self._left(row)],
                 *one[3:],
-                self._standing(row.table, *one, [row.digest]),
+                self._repetitions(row.table, *one, [row.digest]),
             )
         )
 
@@ -242,7 +242,7 @@ class WatchedFeed:
         old = tuple(row.before[n] for n in names)
         return old if names and old != row.key else None
 
-    def _standing(
+    def _repetitions(
         self,
         table: TableId,
         ops: list[int],
@@ -258,7 +258,7 @@ class WatchedFeed:
         """
         if not self.facts.carries_commit_ts:
             return [RowRepetition.FIRST] * len(keys)
-        standings: list[RowRepetition] = []
+        repetitions: list[RowRepetition] = []
         seen = self._seen.setdefault(table, {})
         for op, stamp, key, old, new, digest in zip(
             ops, commit_ts, keys, before, after, digests, strict=True
@@ -267,14 +267,14 @@ class WatchedFeed:
             known = seen.get((key, stamp))
             if known is None:
                 seen[key, stamp] = [content, digest]
-                standings.append(RowRepetition.FIRST)
+                repetitions.append(RowRepetition.FIRST)
             elif content in known[::2]:
                 same = known[known[::2].index(content) * 2 + 1] == digest
-                standings.append(RowRepetition.REPEAT if same else RowRepetition.REWRITTEN)
+                repetitions.append(RowRepetition.REPEAT if same else RowRepetition.REWRITTEN)
             else:
                 known += (content, digest)
-                standings.append(RowRepetition.OTHER)
-        return standings
+                repetitions.append(RowRepetition.OTHER)
+        return repetitions
 
 
 def _text(image: Row | None) -> str:

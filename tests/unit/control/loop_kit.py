@@ -177,7 +177,7 @@ class ScriptedPlanner:
             self._known.add(table.version)
             self._met.append(table)
 
-    def standing(self, place: Mapping[str, Any]) -> PlannerPosition:
+    def place_reached(self, place: Mapping[str, Any]) -> PlannerPosition:
         if self.next == place["next"]:
             return PlannerPosition.AT
         return PlannerPosition.PAST if self.next > place["next"] else PlannerPosition.BEFORE

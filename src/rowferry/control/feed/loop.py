@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
-from rowferry.change.chunk import SchemaChange
 from rowferry.change.event_counts import PARKED, summed
 from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice, Volume
 from rowferry.change.quarantine import PlanQuarantine, refusals_in
 from rowferry.change.resnapshot import Resnapshot, ResnapshotOutcome
 from rowferry.change.sampled_change import SampledChange
 from rowferry.change.table import TableId, TableSchema
+from rowferry.control.feed.known_versions import KnownVersions
 from rowferry.control.feed.lease import Claim
 from rowferry.control.feed.quarantining import Quarantining
 from rowferry.control.feed.table_volumes import TableVolume, table_volumes
@@ -172,9 +172,8 @@ class Loop:
         )
         self._planner: Planner | None = None
         self._hears = False  # whether it is a `HasNews` one: asked once, it costs
-        self._versions: dict[tuple[int, int], TableSchema] = {}
+        self._versions = KnownVersions()
         self._specs: dict[int, ChangefeedSpec] = {}  # of the plan that was run last
-        self._fresh_versions: list[TableSchema] = []  # met, but not yet stored
         self._opened = False
         self._published = 0  # number of the last published micro-batch
         self._flow_version = spec_version
@@ -228,12 +227,12 @@ class Loop:
             return done
         hold = self._hold()
         if hold is not None and hold.place is None:
-            return self._stand(hold, PlannerPosition.AT)
+            return self._pause(hold, PlannerPosition.AT)
         planner = self._planner or self._open_planner()
         if hold is not None and hold.place is not None and isinstance(planner, CanPauseAt):
-            standing = planner.standing(hold.place)
-            if standing is not PlannerPosition.BEFORE:
-                return self._stand(hold, standing)
+            reached = planner.place_reached(hold.place)
+            if reached is not PlannerPosition.BEFORE:
+                return self._pause(hold, reached)
         parked = self._quarantine.look()
         if parked and (again := self._send_again()) is not None:
             return again
@@ -252,9 +251,7 @@ class Loop:
         if hold is not None:
             appetite = replace(appetite, until_place=hold.place)
         stretch = planner.plan(appetite)
-        met = planner.table_versions()
-        self._fresh_versions += met
-        self._versions.update({(v.table_id, v.version): v for v in met})
+        self._versions.meet(planner.table_versions())
         if self._is_idle(stretch, publish_idle):
             self._note_ended(planner, wanted)
             return StepResult(
@@ -267,11 +264,11 @@ class Loop:
             )
         try:
             plan = self._make_plan(stretch, self._quarantine.of_plan(self._versions))
-            self._store.record(self._claim, plan, tuple(self._fresh_versions))
+            self._store.record(self._claim, plan, tuple(self._versions.fresh))
         except Exception:
             self._close_planner()  # it has moved on past a stretch that nobody recorded
             raise
-        self._fresh_versions.clear()
+        self._versions.fresh.clear()
         done = self._carry_out(plan, replayed=False)
         self._note_ended(planner, wanted)
         return done
@@ -281,8 +278,8 @@ class Loop:
         plan = self._quarantine.again(self._versions, self._make_plan)
         if plan is None:
             return None
-        self._store.record(self._claim, plan, tuple(self._fresh_versions))
-        self._fresh_versions.clear()
+        self._store.record(self._claim, plan, tuple(self._versions.fresh))
+        self._versions.fresh.clear()
         return self._carry_out(plan, replayed=False)
 
     def _gives_up_part(self, why: RowferryError) -> bool:
@@ -320,11 +317,11 @@ class Loop:
                     *(self._id, one.id, one.outcome.value, one.rows, one.words),
                 )
 
-    def _stand(self, hold: Hold, standing: PlannerPosition) -> StepResult:
+    def _pause(self, hold: Hold, reached: PlannerPosition) -> StepResult:
         """Do nothing, and say so where the hold is stored; everything planned was published."""
-        if self._last_notice != (hold.id, standing.value):
-            self._store.stand(self._claim, hold.id, standing.value)
-            self._last_notice = (hold.id, standing.value)
+        if self._last_notice != (hold.id, reached.value):
+            self._store.answer_hold(self._claim, hold.id, reached.value)
+            self._last_notice = (hold.id, reached.value)
         return StepResult(published=False, watermark=self.watermark, resolved=self.watermark)
 
     def replan(self, why: str) -> None:
@@ -370,8 +367,7 @@ class Loop:
     def _open_planner(self) -> Planner:
         state = self._store.state(self._id)
         self._published, self.watermark = state.micro_batch, state.watermark
-        self._versions = {(v.table_id, v.version): v for v in state.versions}
-        self._fresh_versions.clear()
+        self._versions.restore(state.versions)
         self._planner = self._flow.capture.planner(
             self._flow.decide, state.position, state.ranges, state.versions
         )
@@ -389,7 +385,7 @@ class Loop:
 
     def _is_idle(self, stretch: Stretch, publish_idle: bool) -> bool:
         """Return whether a stretch can wait: the next one will cover all that it says."""
-        if stretch.segments or stretch.schema_changes or self._fresh_versions:
+        if stretch.segments or stretch.schema_changes or self._versions.fresh:
             return False
         if stretch.finished:
             return False
@@ -408,7 +404,7 @@ class Loop:
             stretch=stretch,
             quarantine=quarantine,
         )
-        self._check_masks(stretch)
+        self._versions.check_masks(self._flow.decide, stretch)
         seen = self._seen(bare)
         outputs, sink_state = self._flow.sink.allocate(
             seen.stretch, self._seen_tables(tables_of(bare, self._versions))
@@ -418,7 +414,7 @@ class Loop:
     def _carry_out(self, plan: Plan, replayed: bool) -> StepResult:
         if replayed:
             state = self._store.state(self._id)
-            self._versions = {(v.table_id, v.version): v for v in state.versions}
+            self._versions.restore(state.versions)
         began = time.monotonic()
         tables = tables_of(plan, self._versions)
         after = self._planner.snapshot_shares() if self._planner else None
@@ -443,25 +439,14 @@ class Loop:
         if plan.stretch.watermark is not None:
             self.watermark = max(self.watermark, plan.stretch.watermark)
         if plan.stretch.schema_changes:
-            self._forget_versions({c.dropped_table_id for c in plan.stretch.schema_changes})
+            dropped = {c.dropped_table_id for c in plan.stretch.schema_changes}
+            self._versions.forget(self.watermark, dropped)
         took = time.monotonic() - began
         if any(s.beside for s in plan.stretch.segments):
             self._reread_pace.took(plan.stretch.segments, took)
         else:
             self._pace.took(plan.stretch.segments, took)
         return self._step(plan, receipts, replayed, took)
-
-    def _forget_versions(self, dropped: Collection[int]) -> None:
-        """Let go of versions that rows after the watermark cannot have; the store does the same."""
-        in_force: dict[int, int] = {}
-        for table_id, version in self._versions:
-            if version <= self.watermark:
-                in_force[table_id] = max(version, in_force.get(table_id, 0))
-        self._versions = {
-            (table_id, version): table
-            for (table_id, version), table in self._versions.items()
-            if version >= in_force.get(table_id, 0) and (not table_id or table_id not in dropped)
-        }
 
     def _has_rows_of(self, plan: Plan) -> bool:
         """Return whether an earlier run came so far that rows must not be written again."""
@@ -471,44 +456,10 @@ class Loop:
     def _seen(self, plan: Plan) -> Plan:
         """Return the plan with its schema changes as readers of the sink see them."""
         changes = tuple(
-            self._flow.decide.change_seen_as(c, self._before(c))
+            self._flow.decide.change_seen_as(c, self._versions.before(c))
             for c in plan.stretch.schema_changes
         )
         return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
-
-    def _before(self, change: SchemaChange) -> TableSchema | None:
-        """Return the version that a table had before a schema change, where it is known."""
-        if change.schema is None:
-            return None
-        return self._version_before(change.schema) or self._version_before(
-            change.schema, change.previous
-        )
-
-    def _version_before(
-        self, table: TableSchema, name: TableId | None = None
-    ) -> TableSchema | None:
-        """Return the last version before one: of the same id, or of a name that it had."""
-        older = [
-            v
-            for v in self._versions.values()
-            if v.version < table.version
-            and (v.table_id == table.table_id if name is None else v.id == name)
-        ]
-        return max(older, key=lambda v: v.version, default=None)
-
-    def _check_masks(self, stretch: Stretch) -> None:
-        """Refuse table versions in which something that was masked no longer is."""
-        names = {
-            (c.schema.table_id, c.schema.version): c.previous
-            for c in stretch.schema_changes
-            if c.schema is not None
-        }
-        for version in self._fresh_versions:
-            previous = names.get((version.table_id, version.version))
-            for name in (None, version.id, previous):
-                old = self._version_before(version, name)
-                if old is not None:
-                    self._flow.decide.follow(old, version)
 
     def _seen_tables(
         self, tables: Mapping[TableSlice, TableSchema]

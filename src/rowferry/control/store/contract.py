@@ -340,7 +340,7 @@ class MetaStore(Protocol):
     def end_hold(self, changefeed: str, hold: str) -> None:
         """Let the owner go on. Where that hold is not in force, nothing changes."""
 
-    def stand(self, claim: Claim, hold: str, stands: str) -> None:
+    def answer_hold(self, claim: Claim, hold: str, stands: str) -> None:
         """Note where the owner stands. Where that hold is not in force, nothing changes."""
 
     def ask_resnapshot(self, changefeed: str, wanted: Resnapshot) -> None:

@@ -31,7 +31,7 @@ from rowferry.errors import Fenced, LeaseHeld, NoSuchChangefeed
 HISTORY_LINES = 200
 _FEEDS = MetaTable.metadata.tables["changefeeds"]
 _MOVED = "epoch micro_batch published spec_version cluster_id watermark moved_at".split()
-_STANDING = (
+_MOVED_COLUMNS = (
     select(*(_FEEDS.c[name] for name in _MOVED))
     .where(_FEEDS.c.id == bindparam("feed"))
     .with_for_update()
@@ -66,13 +66,13 @@ def _adopt(session: Session, changefeed: str) -> None:
         session.execute(update(table).where(unowned).values(changefeed=changefeed))
 
 
-def standing(connection: Connection, claim: Claim) -> Row[Any]:
+def locked_columns(connection: Connection, claim: Claim) -> Row[Any]:
     """Lock a changefeed's row like `locked`, and return only what a micro-batch moves.
 
     Many a micro-batch is recorded and published in a second: whole rows as objects cost more than
     all the rest.
     """
-    row = connection.execute(_STANDING, {"feed": claim.changefeed}).one_or_none()
+    row = connection.execute(_MOVED_COLUMNS, {"feed": claim.changefeed}).one_or_none()
     _check_in_force(claim, row.epoch if row else None)
     assert row is not None
     return row
@@ -98,7 +98,7 @@ def take(session: Session, changefeed: str, holder: Holder, now: float, ttl_s: f
     feed = locked(session, changefeed)
     row = session.get_one(LeaseRow, changefeed)
     lease = to_lease(row)
-    if lease is not None and _stands(lease, holder, now):
+    if lease is not None and _keeps_out(lease, holder, now):
         since = datetime.fromtimestamp(lease.claimed_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         server = "" if lease.owner == str(lease.holder) else f" ({lease.owner})"
         raise LeaseHeld(
@@ -133,7 +133,7 @@ def _why_free(lease: Lease | None, epoch: int, holder: Holder, now: float) -> st
     )
 
 
-def _stands(lease: Lease, holder: Holder, now: float) -> bool:
+def _keeps_out(lease: Lease, holder: Holder, now: float) -> bool:
     """Return whether a lease keeps `holder` out. A process never keeps itself out."""
     return (
         now < lease.expires_at

@@ -34,7 +34,7 @@ def end(session: Session, changefeed: str, which: str) -> None:
         row.hold = None
 
 
-def stand(session: Session, claim: Claim, which: str, stands: str) -> None:
+def answer(session: Session, claim: Claim, which: str, stands: str) -> None:
     """Note where the owner stands, if that hold is still the one stored."""
     row = fence.locked(session, claim)
     stored = to_hold(row)

@@ -30,7 +30,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.control.feed.lease import Claim
 from rowferry.control.store import published, quarantine
 from rowferry.control.store.captured import CapturedDifference, captured_by
-from rowferry.control.store.fence import standing
+from rowferry.control.store.fence import locked_columns
 from rowferry.control.store.rows import (
     from_progress,
     plan_text,
@@ -99,7 +99,7 @@ def record_plan(
 ) -> None:
     """Store the versions and the plan, unless the same plan is pending already."""
     connection = session.connection()
-    feed = standing(connection, claim)
+    feed = locked_columns(connection, claim)
     text, digest = plan_text(plan)
     pending = _pending_key(connection, claim.changefeed)
     if pending == (plan.micro_batch, digest):
@@ -132,7 +132,7 @@ def record_plan(
 def record_again(session: Session, claim: Claim, plan: Plan) -> None:
     """Store the pending plan with what its first run has found out."""
     connection = session.connection()
-    standing(connection, claim)
+    locked_columns(connection, claim)
     text, digest = plan_text(plan)
     pending = _pending_key(connection, claim.changefeed)
     if pending is None or pending[0] != plan.micro_batch:
@@ -152,7 +152,7 @@ def publish_plan(
 ) -> None:
     """Move everything to the plan's end, unless this plan was the last one published."""
     connection = session.connection()
-    feed = standing(connection, claim)
+    feed = locked_columns(connection, claim)
     _, digest = plan_text(plan)
     pending = _pending_key(connection, claim.changefeed)
     if pending is None and (feed.micro_batch, feed.published) == (plan.micro_batch, digest):
@@ -192,7 +192,7 @@ def discard_plan(
 ) -> bool:
     """Forget the pending plan; returns whether there was one."""
     connection = session.connection()
-    standing(connection, claim)
+    locked_columns(connection, claim)
     pending = _pending_key(connection, claim.changefeed)
     if pending is None:
         return False

@@ -54,7 +54,7 @@ def park(
     now: float,
 ) -> None:
     """Write the rows of a pending plan; what an earlier run of it has written goes."""
-    fence.standing(session.connection(), claim)
+    fence.locked_columns(session.connection(), claim)
     mine = and_(_ROWS.c.changefeed == claim.changefeed, _ROWS.c.micro_batch == micro_batch)
     session.execute(delete(_ROWS).where(mine))
     causes = {one.parked_key: one.cause for one in refused}

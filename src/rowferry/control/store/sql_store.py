@@ -213,11 +213,11 @@ class SqlStore:
             holding.end(session, changefeed, hold)
 
     @undone_again
-    def stand(self, claim: Claim, hold: str, stands: str) -> None:
+    def answer_hold(self, claim: Claim, hold: str, stands: str) -> None:
         """Note where the owner stands under a hold."""
         moment("note standing")
         with self.database.writing(f"hold changefeed {claim.changefeed}") as session:
-            holding.stand(session, claim, hold, stands)
+            holding.answer(session, claim, hold, stands)
 
     @undone_again
     def ask_resnapshot(self, changefeed: str, wanted: Resnapshot) -> None:

@@ -268,7 +268,7 @@ class CanPauseAt(Protocol):
     A place is between two transactions, in the source's own form: see `KnowsPlaces`.
     """
 
-    def standing(self, place: Mapping[str, Any]) -> PlannerPosition:
+    def place_reached(self, place: Mapping[str, Any]) -> PlannerPosition:
         """Return where all that was planned ends; AT: with every captured row before the place."""
 
 

@@ -45,15 +45,15 @@ class PerKeyOrder(Validator):
             return
         last = self._last.setdefault(rows.table, {})
         several = self._oracle.places if self._oracle else {}
-        for i, (key, stamp, standing) in enumerate(
-            zip(rows.keys, rows.commit_ts, rows.standing, strict=True)
+        for i, (key, stamp, repetition) in enumerate(
+            zip(rows.keys, rows.commit_ts, rows.repetitions, strict=True)
         ):
-            if standing is RowRepetition.REPEAT:
+            if repetition is RowRepetition.REPEAT:
                 continue
             newest = last.get(key, -1)
-            if standing is RowRepetition.REWRITTEN:
+            if repetition is RowRepetition.REWRITTEN:
                 self.fail(f"{rows.place(i)}: a repeat with other bytes")
-            elif standing is RowRepetition.FIRST:
+            elif repetition is RowRepetition.FIRST:
                 if stamp < newest:
                     self.fail(f"{rows.place(i)}: first seen after the change at {newest}")
                 else:

@@ -97,9 +97,11 @@ class RebuildMatches(Validator):
         """Take rows into the replica."""
         self._difference.replica.take_rows(rows)
         if self._one_container and self._oracle.facts.carries_commit_ts:
-            for i, (stamp, standing) in enumerate(zip(rows.commit_ts, rows.standing, strict=True)):
+            for i, (stamp, repetition) in enumerate(
+                zip(rows.commit_ts, rows.repetitions, strict=True)
+            ):
                 home = self._homes.setdefault((rows.table, stamp), rows.container)
-                if home != rows.container and standing is not RowRepetition.REPEAT:
+                if home != rows.container and repetition is not RowRepetition.REPEAT:
                     if not self._oracle.in_window(rows.table, stamp):
                         self.fail(f"{rows.place(i)}: its transaction began in {home}")
 

@@ -51,8 +51,8 @@ class RightVersions(Validator):
         own = at(table, version)
         lane = (rows.container, table)
         ddl = self._last_ddl.get(lane, 0)
-        for i, (stamp, standing) in enumerate(zip(rows.commit_ts, rows.standing, strict=True)):
-            if standing is RowRepetition.REPEAT:
+        for i, (stamp, repetition) in enumerate(zip(rows.commit_ts, rows.repetitions, strict=True)):
+            if repetition is RowRepetition.REPEAT:
                 continue
             if not self._in_force(table, version, stamp, own is at(table, stamp)):
                 self.fail(f"{rows.place(i)}: written as version {version}, not in force then")

@@ -44,11 +44,11 @@ class WatermarkHolds(Validator):
             return
         mark = max(self._marks.get(rows.container, 0), self._marks.get("", 0))
         low = self._open_snapshot(rows)
-        for i, (stamp, standing) in enumerate(zip(rows.commit_ts, rows.standing, strict=True)):
+        for i, (stamp, repetition) in enumerate(zip(rows.commit_ts, rows.repetitions, strict=True)):
             if (
                 stamp <= mark
                 and stamp != low
-                and standing in (RowRepetition.FIRST, RowRepetition.OTHER)
+                and repetition in (RowRepetition.FIRST, RowRepetition.OTHER)
             ):
                 self.fail(f"{rows.place(i)}: first seen after watermark {mark}")
 

@@ -146,7 +146,7 @@ class BinlogPlanner:
             for r in self._rereads.ended(self._state)
         )
 
-    def standing(self, place: Mapping[str, Any]) -> PlannerPosition:
+    def place_reached(self, place: Mapping[str, Any]) -> PlannerPosition:
         """Return where all that was planned ends, as seen from a place of the log."""
         state = self._state
         if place["server"] != self._server.facts.identity:
