@@ -19,13 +19,6 @@ EXEMPT = {
 }
 
 
-# Modules whose results still have such names: each is to leave this list.
-VAGUE_STILL = (
-    "rowferry/flow/decide/decisions.py",
-    "rowferry/mysql/key_ranges.py",
-)
-
-
 def pages() -> dict[str, str]:
     """Return everything that people read and that is not Python."""
     files = [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
@@ -47,8 +40,7 @@ def test_names_say_something() -> None:
 
 
 def test_results_are_named_for_what_they_are() -> None:
-    sources = {path: text for path, text in read_sources().items() if path not in VAGUE_STILL}
-    assert vague_results(sources) == []
+    assert vague_results(read_sources()) == []
 
 
 @pytest.mark.parametrize(

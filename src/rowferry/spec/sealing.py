@@ -286,11 +286,6 @@ def key_ids(text: str) -> set[str]:
     return {match[1] for match in _LOCKED.finditer(text)}
 
 
-def is_locked(spec: ChangefeedSpec) -> bool:
-    """Return whether a secret of a changefeed is still sealed."""
-    return bool(key_ids(json.dumps(spec.to_json())))
-
-
 def refuse_locked(spec: ChangefeedSpec) -> None:
     """Refuse a changefeed whose secrets could not be opened.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Final
@@ -261,8 +261,3 @@ def key_pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
             raise BadTrace(f"--key {word}: write COLUMN=VALUE, once for each column of the key")
         pairs.append((name.strip().strip("`"), value))
     return tuple(pairs)
-
-
-def pairs_of(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Return the same of names with values of a statement."""
-    return tuple((name, str(value)) for name, value in values.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, Final
@@ -54,13 +54,6 @@ def given_config(
     if wanted:
         _put(content, "filter.rules", wanted)
     return content
-
-
-def as_settings(config: Path | dict[str, Any] | None) -> Mapping[str, Any]:
-    """Return the content of what `given_config` returned."""
-    if config is None:
-        return {}
-    return read_config(config) if isinstance(config, Path) else config
 
 
 def table_rules(tables: Iterable[str], filters: Iterable[str]) -> list[str]:

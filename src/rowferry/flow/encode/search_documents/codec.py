@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
@@ -26,6 +25,7 @@ from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import DecodeError, EncodeError, MessageTooLarge
 from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec
+from rowferry.flow.encode.framing import RowTexts, framed
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.layout import Cell, Layout, Part
 from rowferry.flow.encode.search_documents.document_id import document_ids
@@ -42,16 +42,6 @@ _TIMES: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 _NUMBERS: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 _NO_DAY: Final = "^....-(00|..-00)"  # zero dates, and dates without a month or a day
 _KEY_SHOWN: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class _Items(Encoded):
-    """Items of a chunk, on their way to `batch`."""
-
-    table: TableSchema | None = None
-    op: npt.NDArray[np.int8] | None = None
-    commit_ts: npt.NDArray[np.uint64] | None = None
-    seq: npt.NDArray[np.int64] | None = None
 
 
 class SearchDocuments(MessageCodec):
@@ -101,7 +91,7 @@ class SearchDocuments(MessageCodec):
         values = layout.run(deletes.astype(np.int8))
         if topic is not None:
             _refuse_too_long(table, ids, values, topic)
-        return _Items(
+        return RowTexts(
             values,
             ids.cast(pa.large_binary()),
             table=table,
@@ -112,21 +102,7 @@ class SearchDocuments(MessageCodec):
 
     def batch(self, messages: Encoded, topic: Topic) -> Encoded:
         """Join the items of each partition to one frame."""
-        if not isinstance(messages, _Items) or messages.table is None or messages.keys is None:
-            return messages
-        op, commit_ts, seq = messages.op, messages.commit_ts, messages.seq
-        if op is None or commit_ts is None or seq is None or not len(op):
-            return Encoded(pa.array([], pa.large_binary()), rows=0, partitions=messages.partitions)
-        whole = RowFrame(messages.table, op, commit_ts, seq, messages.keys, messages.values)
-        if messages.partitions is None:
-            return _framed([whole], None)
-        numbers, counts = np.unique(messages.partitions, return_counts=True)
-        if len(numbers) == 1:
-            return _framed([whole], numbers)
-        together = whole.take(np.argsort(messages.partitions, kind="stable"))
-        ends = np.cumsum(counts)
-        parts = [together.slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
-        return _framed(parts, numbers)
+        return framed(messages)
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
         """Return None: the sink changes the index itself."""
@@ -250,23 +226,6 @@ def _refuse_too_long(
         f"{sizes[row]} bytes, more than the {topic.max_message_bytes} of max-document-bytes; raise "
         "it, and the server's http.max_content_length, or leave the large column out with "
         "column-selectors"
-    )
-
-
-def _framed(frames: list[RowFrame], partitions: npt.NDArray[np.int32] | None) -> Encoded:
-    """Return frames as messages; each is copied once, to its place."""
-    parts = [np.frombuffer(part, np.uint8) for frame in frames for part in frame.to_parts()]
-    ends = np.cumsum([0, *map(len, parts)])
-    values = np.concatenate(parts)
-    bounds = pa.py_buffer(np.ascontiguousarray(ends[::2]))  # each frame has two parts
-    head = frames[0].head
-    return Encoded(
-        pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(frames), [None, bounds, pa.py_buffer(values)]
-        ),
-        pa.array([head] * len(frames), pa.large_binary()),
-        rows=sum(len(frame) for frame in frames),
-        partitions=partitions,
     )
 
 

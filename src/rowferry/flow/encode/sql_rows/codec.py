@@ -8,7 +8,6 @@ it means the same in every sql_mode.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
 from rowferry.errors import DecodeError, EncodeError
 from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec
+from rowferry.flow.encode.framing import RowTexts, framed
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.layout import Cell, Layout, Part
 from rowferry.flow.encode.sql_rows.frame import (
@@ -43,16 +43,6 @@ _QUOTE: Final = ord("'")
 _BARE: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT})
 _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _WORDS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ENUM, Kind.SET})
-
-
-@dataclass(frozen=True, slots=True)
-class _Texts(Encoded):
-    """Texts of a chunk, one of each for each row, on their way to `batch`."""
-
-    table: TableSchema | None = None
-    op: npt.NDArray[np.int8] | None = None
-    commit_ts: npt.NDArray[np.uint64] | None = None
-    seq: npt.NDArray[np.int64] | None = None
 
 
 class SqlRows(MessageCodec):
@@ -81,7 +71,7 @@ class SqlRows(MessageCodec):
             keys = self._keys(rows, deletes)
         else:
             keys = self._old_rows(rows, images)
-        return _Texts(
+        return RowTexts(
             self._new_rows(rows, deletes),
             keys,
             table=table,
@@ -92,21 +82,7 @@ class SqlRows(MessageCodec):
 
     def batch(self, messages: Encoded, topic: Topic) -> Encoded:
         """Join the rows of each partition to one frame."""
-        if not isinstance(messages, _Texts) or messages.table is None or messages.keys is None:
-            return messages
-        op, commit_ts, seq = messages.op, messages.commit_ts, messages.seq
-        if op is None or commit_ts is None or seq is None or not len(op):
-            return Encoded(pa.array([], pa.large_binary()), rows=0, partitions=messages.partitions)
-        whole = RowFrame(messages.table, op, commit_ts, seq, messages.keys, messages.values)
-        if messages.partitions is None:
-            return _framed([whole], None)
-        numbers, counts = np.unique(messages.partitions, return_counts=True)
-        if len(numbers) == 1:
-            return _framed([whole], numbers)
-        together = whole.take(np.argsort(messages.partitions, kind="stable"))
-        ends = np.cumsum(counts)
-        parts = [together.slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
-        return _framed(parts, numbers)
+        return framed(messages)
 
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
         """Return None: the sink runs the statement itself."""
@@ -254,23 +230,6 @@ def _fields(table: TableSchema, image: pa.StructArray, wanted: tuple[str, ...]) 
         lost = ", ".join(missing) or "all"
         raise EncodeError(f"{table.id}: columns cannot be left out here; missing: {lost}")
     return chosen
-
-
-def _framed(frames: list[RowFrame], partitions: npt.NDArray[np.int32] | None) -> Encoded:
-    """Return frames as messages; each is copied once, to its place."""
-    parts = [np.frombuffer(part, np.uint8) for frame in frames for part in frame.to_parts()]
-    ends = np.cumsum([0, *map(len, parts)])
-    values = np.concatenate(parts)
-    bounds = pa.py_buffer(np.ascontiguousarray(ends[::2]))  # each frame has two parts
-    head = frames[0].head
-    return Encoded(
-        pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(frames), [None, bounds, pa.py_buffer(values)]
-        ),
-        pa.array([head] * len(frames), pa.large_binary()),
-        rows=sum(len(frame) for frame in frames),
-        partitions=partitions,
-    )
 
 
 def warm() -> None:

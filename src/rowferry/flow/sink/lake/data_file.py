@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -101,9 +100,3 @@ def _bounds(values: pa.ChunkedArray) -> tuple[Any, Any] | None:
     if pa.types.is_string(kind) and max(map(len, pair)) > _MOST_TEXT:
         return None
     return pair
-
-
-def stats_text(rows: pa.Table, tight: bool = True) -> str:
-    """Return `statistics` as the text that a commit holds."""
-    stats = statistics(rows)
-    return json.dumps(stats if tight else {**stats, "tightBounds": False}, ensure_ascii=False)
