@@ -263,6 +263,51 @@ class KafkaTlsHarness(KafkaHarness):
         return f"kafka+ssl://{address}/{self.topic}?write-timeout=300ms&ca={ca}"
 
 
+class KafkaOnceHarness(KafkaHarness):
+    """In transactions: readers of committed messages see none twice."""
+
+    def __enter__(self) -> Self:
+        self._epoch = 1
+        return super().__enter__()
+
+    def uri(self) -> str:
+        ledger = f"exactly-once=true&ledger-topic={self.topic}-ledger&transaction-lanes=2"
+        return f"kafka://{self.broker.bootstrap}/{self.topic}?{ledger}"
+
+    def build(self, changefeed: str = FEED) -> LaneSink:
+        return cast(LaneSink, _OfEpoch(super().build(changefeed), lambda: self._epoch))
+
+    def opened(self, epoch: int = 1, state: dict[str, Any] | None = None) -> LaneSink:
+        self._epoch = epoch
+        return super().opened(epoch, state)
+
+    def received(self) -> list[bytes]:
+        """No message is there twice in a partition."""
+        if self.topic not in self.broker.topics():
+            return []
+        found = [(m.partition, m.value or b"") for m in self.broker.read_all(self.topic)]
+        assert len(set(found)) == len(found)
+        return [value for _, value in found]
+
+    def publish(self, sink: LaneSink, plan: Plan) -> None:
+        """An owner of before is refused, and changes nothing."""
+        with suppress(Fenced):
+            super().publish(sink, plan)
+
+
+class _OfEpoch:
+    """A sink whose tasks run for the present owner."""
+
+    def __init__(self, sink: LaneSink, epoch: Callable[[], int]) -> None:
+        self._sink, self._owner = sink, epoch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def deliver(self, packets: Iterator[Packet]) -> None:
+        self._sink.deliver(replace(packet, epoch=self._owner()) for packet in packets)
+
+
 class PulsarHarness(LaneHarness):
     """A broker that all tests share, with a topic of each test's own; it leaves repeats out."""
 
@@ -557,6 +602,7 @@ LANE_HARNESSES: dict[str, Callable[[Path], LaneHarness]] = {
     "http+flaky": FlakyHttpHarness,
     "https": HttpsHarness,
     "kafka": KafkaHarness,
+    "kafka+exactly-once": KafkaOnceHarness,
     "kafka+ssl": KafkaTlsHarness,
     "mysql": MySqlHarness,
     "mysql+exactly-once": LaneAfterLaneHarness,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
+from zlib import crc32
 
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.json_form import FormRules, JsonForm, ListForm
@@ -129,6 +130,9 @@ class Topic(JsonForm):
         lineage: the name under which a queue knows repeats, the same each time that the plan is
             carried out; "": it does not look for any.
         whole: the topic is one piece: its one partition has no name of its own.
+        lanes: partitions of one lane, as `lane_of` has it, go through one task; 0: each has its
+            own way.
+        batch_bytes: what every topic of the plan takes at once; 0: nobody asks.
     """
 
     FORM = FormRules(
@@ -144,6 +148,13 @@ class Topic(JsonForm):
     last_segment: int | None = None
     lineage: str = ""
     whole: bool = False
+    lanes: int = 0
+    batch_bytes: int = 0
+
+    def lane_of(self, partition: int) -> int:
+        """Return a number that decides which task sends to a partition."""
+        place = crc32(self.name.encode()) + partition
+        return place % self.lanes if self.lanes else place
 
 
 @dataclass(frozen=True, slots=True)

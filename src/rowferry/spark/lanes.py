@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from typing import Protocol
-from zlib import crc32
 
 import pyarrow as pa
 
@@ -71,7 +70,7 @@ class PackTask:
             payload = receipt_batch([item]).serialize()
             row = (0, item.segment, _RECEIPTS_LAST, "", 0)
         else:
-            lane = (crc32(item.topic.name.encode()) + item.partition) % self._lanes
+            lane = item.topic.lane_of(item.partition) % self._lanes
             payload = spool.put(to_bytes(item.messages))
             where = (json.dumps(item.topic.to_json()), item.partition)
             row = (lane, item.segment, item.number, *where)

@@ -216,6 +216,7 @@ def _consumer(settings: KafkaSettings, troubles: Troubles) -> Consumer:
         "group.id": "rowferry-consume",  # nothing is stored under it
         "enable.auto.commit": False,
         "enable.partition.eof": True,
+        "isolation.level": "read_committed",  # what a transaction took back was never sent
         "fetch.wait.max.ms": 50,
         "error_cb": troubles,
         "log_level": 0,

@@ -263,16 +263,17 @@ class Kafka(JavaServer):
         (entries,) = self._done(self._admin.describe_configs([resource]))
         return {key: str(entry.value) for key, entry in entries.items()}
 
-    def forbid(self, operation: str, topic: str = "", user: str = "*") -> None:
+    def forbid(self, operation: str, topic: str = "", user: str = "*", kind: str = "TOPIC") -> None:
         """Take a right, like `WRITE`, from a user (`*`: all); the broker needs an authorizer.
 
         Args:
             operation: the right; all others stay, for everybody.
             topic: where; "" is the cluster itself.
             user: from whom.
+            kind: what `topic` names, if it is something else, like `TRANSACTIONAL_ID`.
         """
-        kind = ResourceType.TOPIC if topic else ResourceType.BROKER
-        what = (kind, topic or "kafka-cluster", ResourcePatternType.LITERAL)
+        resource = ResourceType[kind] if topic else ResourceType.BROKER
+        what = (resource, topic or "kafka-cluster", ResourcePatternType.LITERAL)
         deny, allow = AclPermissionType.DENY, AclPermissionType.ALLOW
         rules = [
             AclBinding(*what, f"User:{user}", "*", AclOperation[operation], deny),

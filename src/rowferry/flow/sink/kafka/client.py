@@ -29,6 +29,21 @@ _FOR_GOOD: Final = frozenset(
         KafkaError.POLICY_VIOLATION,
         KafkaError.INVALID_REPLICATION_FACTOR,
         KafkaError.TOPIC_EXCEPTION,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError._UNSUPPORTED_FEATURE,
+    }
+)
+# Another producer has begun under the same transactional.id, or the brokers have ended a
+# transaction that was open for too long.
+_TAKEN_OVER: Final = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
     }
 )
 _ALERT: Final = re.compile("alert [a-z ]*(certificate|unknown ca)")
@@ -86,6 +101,11 @@ def as_error(error: KafkaError, doing: str, troubles: Troubles | None = None) ->
         )
     if _for_good(cause):
         return SinkUnwritable(f"{words}; correct the login, the rights or the option")
+    if cause.code() in _TAKEN_OVER:
+        return SinkUnavailable(
+            f"{words}; another process began to send the same, or the transaction was open for "
+            "longer than transaction-timeout"
+        )
     return SinkUnavailable(f"{words}; start the brokers, or correct host and port in the sink URI")
 
 

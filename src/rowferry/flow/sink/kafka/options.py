@@ -27,8 +27,11 @@ from rowferry.spec.option import (
     web_address,
     whole,
 )
+from rowferry.spec.quarantine import QuarantineOptions
 
 BATCH_OVERHEAD: Final = 128  # bytes of a batch beside its one message, at most
+MOST_LANES: Final = 64
+_TOPIC: Final = r"[A-Za-z0-9._-]{1,249}"
 _CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
 _COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _MECHANISMS: Final = ("plain", "scram-sha-256", "scram-sha-512", "gssapi", "oauthbearer")
@@ -119,6 +122,18 @@ def _timeout(key: str) -> OptionShape[timedelta]:
         return timeout
 
     return OptionShape("a duration above 0, such as 10s", parse)
+
+
+def _at_least_a_second() -> OptionShape[timedelta]:
+    any_duration = duration()
+
+    def parse(value: Any) -> timedelta:
+        timeout = any_duration.parse(value)
+        if timeout < timedelta(seconds=1):
+            raise ValueError("it must be one second at least")
+        return timeout
+
+    return OptionShape("a duration of 1s or more", parse)
 
 
 def _mechanism() -> OptionShape[str]:
@@ -239,6 +254,36 @@ class KafkaOptions(Section, section="sink.kafka-config"):
         "change their order, when a broker fails.",
         uri=True,
     )
+    exactly_once = option(
+        flag(),
+        False,
+        "Send in transactions, each with a note of how far it came: whoever reads with "
+        "isolation.level = read_committed sees no message twice.",
+        uri=True,
+    )
+    transaction_timeout = option(
+        _at_least_a_second(),
+        timedelta(minutes=1),
+        "With exactly-once: after this the brokers end a transaction whose sender is gone; until "
+        "then its partitions stand still for readers of committed messages. A long micro-batch is "
+        "several transactions.",
+        uri=True,
+    )
+    transaction_lanes = option(
+        whole(1, MOST_LANES),
+        4,
+        "With exactly-once: how many transactions may be open side by side; each has its share of "
+        "the partitions.",
+        uri=True,
+    )
+    ledger_topic = option(
+        matching(_TOPIC, "letters, digits, dot, underscore and hyphen"),
+        "",
+        "With exactly-once: the topic where the notes are, of this changefeed alone; absent: "
+        "__rowferry. and the changefeed's id.",
+        uri=True,
+        alterable=False,
+    )
     sasl_user = option(text(), "", "The user's name (PLAIN, SCRAM).", uri=True)
     sasl_password = option(text(), "", "The user's password (PLAIN, SCRAM).", uri=True, secret=True)
     sasl_mechanism = option(_mechanism(), "", "How the client proves who it is.", uri=True)
@@ -315,6 +360,12 @@ class KafkaSettings:
     timeout_s: float
     connection: Mapping[str, Any] = field(repr=False)  # for every client; holds secrets
     producing: Mapping[str, Any]  # for producers, besides
+    ledger: str = ""  # the topic of an exactly-once changefeed's notes; "": it is none
+
+    @property
+    def transaction_s(self) -> float:
+        """How long a transaction may be open."""
+        return self.options.transaction_timeout.total_seconds()
 
 
 def read_settings(spec: ChangefeedSpec) -> KafkaSettings:
@@ -355,7 +406,24 @@ def read_settings(spec: ChangefeedSpec) -> KafkaSettings:
         timeout_s=options.read_timeout.total_seconds(),
         connection=connection,
         producing=producing,
+        ledger=_ledger(spec, options),
     )
+
+
+def _ledger(spec: ChangefeedSpec, options: KafkaOptions) -> str:
+    if not options.exactly_once:
+        return ""
+    if options.required_acks != -1:
+        raise OptionsConflict(
+            f"exactly-once = true needs required-acks = -1, and it is {options.required_acks}; "
+            "leave it out"
+        )
+    if spec.options(QuarantineOptions).parks:
+        raise OptionsConflict(
+            "exactly-once = true shows a micro-batch once, and on-bad-row = quarantine carries it "
+            "out again without the rows that it parks; leave one out"
+        )
+    return options.ledger_topic or f"__rowferry.{spec.changefeed_id}"
 
 
 def uses_tls(spec: ChangefeedSpec, options: KafkaOptions) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
@@ -48,8 +48,20 @@ class Sender:
     """
 
     def __init__(
-        self, settings: KafkaSettings, largest: int, counts: EventCounts | None = None
+        self,
+        settings: KafkaSettings,
+        largest: int,
+        counts: EventCounts | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
+        """Make one, which connects by itself.
+
+        Args:
+            settings: how to connect and to send.
+            largest: the size of the largest message.
+            counts: where to count what was sent.
+            more: further settings of the client library, which win.
+        """
         self._counts = counts or EventCounts()
         self._settings = settings
         self.missing = ""
@@ -66,7 +78,7 @@ class Sender:
                     "error_cb": self._troubles,
                     "log_level": 0,
                     "linger.ms": 20,  # `flush` does not wait for it
-                    "message.timeout.ms": _delivery_ms(settings),
+                    "message.timeout.ms": delivery_ms(settings),
                     # Topics are there before they are written: one that is missing was deleted.
                     "topic.metadata.propagation.max.ms": _PROPAGATION_MS,
                     "batch.num.messages": 100_000,
@@ -75,6 +87,7 @@ class Sender:
                     "message.max.bytes": max(largest + BATCH_OVERHEAD, 1000),
                     "queue.buffering.max.messages": 2 * _QUEUED_MESSAGES,
                     "queue.buffering.max.kbytes": 1 << 20,
+                    **(more or {}),
                 }
             )
 
@@ -118,7 +131,7 @@ class Sender:
             SinkUnavailable, SinkUnwritable, MessageTooLarge: some message failed.
         """
         moment("flush producer")
-        end = time.monotonic() + _delivery_ms(self._settings) / 1000 + 5
+        end = time.monotonic() + delivery_ms(self._settings) / 1000 + 5
         left = 1
         while left:
             with self._served():
@@ -225,6 +238,6 @@ class Sender:
         return first
 
 
-def _delivery_ms(settings: KafkaSettings) -> int:
+def delivery_ms(settings: KafkaSettings) -> int:
     """How long a message may take before it counts as failed: three requests and a reconnect."""
     return int(3 * settings.producing["request.timeout.ms"]) + 5000

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._metadata import ClusterMetadata
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TopicRefused
 from rowferry.flow.sink.kafka.client import Troubles, as_error, options_checked, words_of
@@ -98,17 +98,48 @@ class Topics:
 
     def least_in_sync(self) -> int:
         """Return how many replicas must be in sync where a topic says nothing of its own."""
-        broker = ConfigResource(ConfigResource.Type.BROKER, str(min(self._listed().brokers)))
-        (configs,) = self._configs([broker]).values()
-        return int((configs or {}).get("min.insync.replicas") or 1)
+        return int(self.broker_settings()[0].get("min.insync.replicas") or 1)
 
-    def create(self, wanted: Mapping[str, int]) -> None:
+    def broker_settings(self) -> tuple[Mapping[str, str | None], int]:
+        """Return a broker's settings, as far as this login may see them, and how many there are."""
+        brokers = self._listed().brokers
+        (configs,) = self._configs(
+            [ConfigResource(ConfigResource.Type.BROKER, str(min(brokers)))]
+        ).values()
+        return configs or {}, len(brokers)
+
+    def topic_settings(self, topic: str) -> Mapping[str, str | None]:
+        """Return a topic's settings, as far as this login may see them."""
+        (configs,) = self._configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+        return configs or {}
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Give a topic more partitions, so that it has `total`.
+
+        Raises:
+            TopicRefused: the broker refuses, with its words.
+        """
+        moment("add partitions")
+        (future,) = self._admin.create_partitions(
+            [NewPartitions(topic, total)], request_timeout=self._timeout_s
+        ).values()
+        try:
+            future.result(self._timeout_s + 5)
+        except KafkaException as err:
+            if self.partition_counts().get(topic, 0) < total:
+                raise self._not_created(topic, err.args[0]) from None
+
+    def create(self, wanted: Mapping[str, int], config: Mapping[str, str] | None = None) -> None:
         """Make topics, each with its partitions; those that are there already stay as they are.
+
+        Args:
+            wanted: the topics, with their partitions.
+            config: their settings, where they differ from the broker's.
 
         Raises:
             TopicRefused: the broker refuses one, with its words.
         """
-        made = self._create(wanted, in_earnest=True)
+        made = self._create(wanted, in_earnest=True, config=config)
         end = time.monotonic() + self._timeout_s
         # A producer that asks a broker too early would not find them.
         while late := made.keys() - self.partition_counts().keys():
@@ -150,7 +181,12 @@ class Topics:
                         "grant it the right WRITE"
                     )
 
-    def _create(self, wanted: Mapping[str, int], in_earnest: bool) -> dict[str, int]:
+    def _create(
+        self,
+        wanted: Mapping[str, int],
+        in_earnest: bool,
+        config: Mapping[str, str] | None = None,
+    ) -> dict[str, int]:
         """Make topics, or only ask; return those that were not there.
 
         What is not answered in time, or only not possible for now, is asked again: the topic may
@@ -160,7 +196,7 @@ class Topics:
         for turn in range(_TRIES):
             late: dict[str, int] = {}
             for some in _parts(left.items()):
-                for topic, error in self._ask_to_create(some, in_earnest):
+                for topic, error in self._ask_to_create(some, in_earnest, config):
                     if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                         if turn == 0:
                             del made[topic]
@@ -176,13 +212,16 @@ class Topics:
         return made
 
     def _ask_to_create(
-        self, some: list[tuple[str, int]], in_earnest: bool
+        self,
+        some: list[tuple[str, int]],
+        in_earnest: bool,
+        config: Mapping[str, str] | None,
     ) -> Iterator[tuple[str, KafkaError]]:
         """Yield the topics that are not made by this request, each with its error."""
         moment("create topics")
         factor = self._settings.options.replication_factor
         futures = self._admin.create_topics(
-            [NewTopic(name, partitions, factor) for name, partitions in some],
+            [NewTopic(name, count, factor, config=dict(config or {})) for name, count in some],
             request_timeout=self._timeout_s,
             validate_only=not in_earnest,
         )

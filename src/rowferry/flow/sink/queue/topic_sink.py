@@ -81,6 +81,7 @@ class TopicSink(ABC):
         brokers: str,
         partitions: int | None,
         auto_create: bool,
+        own_topics: Collection[str] = (),
     ) -> None:
         """Remember what settings amount to; opens no connection.
 
@@ -91,6 +92,7 @@ class TopicSink(ABC):
             brokers: its address.
             partitions: how many of each topic are written; None: as many as there are.
             auto_create: whether missing topics are made.
+            own_topics: those that hold no rows, and must stay what they are once there are some.
         """
         self.counts = EventCounts()
         self._codec = codec
@@ -100,7 +102,9 @@ class TopicSink(ABC):
         self._asked_partitions, self._auto_create = partitions, auto_create
         self._topics: dict[str, Topic] = {}
         self._owners: dict[str, TableId] = {}  # of topics that hold one table only
-        self._delivered = DeliveredTopics(service, brokers, rules.static_topics())
+        self._own_topics = tuple(own_topics)
+        static = (*rules.static_topics(), *own_topics)
+        self._delivered = DeliveredTopics(service, brokers, static)
         self._ids: dict[str, str] = {}  # of the topics above, "": not known
         self._state: dict[str, Any] | None = None  # of the last published plan
         self._is_old = False  # the state tells partitions, and not yet what was delivered
@@ -253,7 +257,7 @@ class TopicSink(ABC):
             written.setdefault(name, set()).add(tables[one].written_as)
         marked = stretch.watermark is not None and self._marks(stretch.watermark)
         sent = self._topics.keys() if marked else wanted.keys()
-        ids = {name: self._ids[name] for name in sent}
+        ids = {name: self._ids[name] for name in (*sent, *self._own_topics)}
         state = {
             "topics": {t.name: t.partitions for t in self._topics.values()},
             "owners": {t: list(name) for t, name in self._owners.items()},
@@ -272,14 +276,7 @@ class TopicSink(ABC):
             self._recall(plan.sink_state, self._partition_counts(topics))
         changed = {self._rules.topic_of_change(c) for c in plan.stretch.schema_changes}
         with self._sending(self._delivered.known.keys() | changed):
-            for change in plan.stretch.schema_changes:
-                self._send_change(plan, change)
-            if plan.stretch.watermark is not None:
-                mark = Watermark(plan.stretch.watermark)
-                encoded = self._codec.encode_watermark(mark, plan.planned_at_ms)
-                if encoded is not None:
-                    for topic in self._active_topics():
-                        self._send(plan, topic, range(topic.partitions), encoded)
+            self._announce(plan)
         if plan.sink_state is not None:
             self._state = plan.sink_state
             self._delivered.publish(plan.sink_state)
@@ -289,6 +286,17 @@ class TopicSink(ABC):
         return True
 
     # --- pieces ----------------------------------------------------------------------------------
+
+    def _announce(self, plan: Plan) -> None:
+        """Send what follows the rows of a plan."""
+        for change in plan.stretch.schema_changes:
+            self._send_change(plan, change)
+        if plan.stretch.watermark is not None:
+            mark = Watermark(plan.stretch.watermark)
+            encoded = self._codec.encode_watermark(mark, plan.planned_at_ms)
+            if encoded is not None:
+                for topic in self._active_topics():
+                    self._send(plan, topic, range(topic.partitions), encoded)
 
     def _look(self) -> None:
         """Look whether the topics that got something are there, and are the same ones."""
