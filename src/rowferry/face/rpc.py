@@ -22,7 +22,10 @@ from rowferry.face.descriptors import share_of_descriptors
 from rowferry.face.fresh import Fresh
 from rowferry.face.gate import Gate, Tls, split_address
 from rowferry.face.rpc_calls import Calls
+from rowferry.face.rpc_declared import add_declarations
+from rowferry.face.rpc_quarantine import add_quarantine
 from rowferry.face.rpc_resnapshots import add_resnapshots
+from rowferry.face.rpc_traces import add_traces
 from rowferry.face.sources import Sources
 from rowferry.face.subscription import Subscription, check_subscriber_name, rule
 from rowferry.spec.uri import Uri
@@ -213,7 +216,7 @@ def serve(
     sources: Sources | None = None,
     connections: int | None = None,
 ) -> RpcServing:
-    """Serve both services at `HOST:PORT` (port 0: any free one) until the handle is closed.
+    """Serve all services at `HOST:PORT` (port 0: any free one) until the handle is closed.
 
     It keeps so many `connections`, by default a share of our descriptors.
 
@@ -232,7 +235,8 @@ def serve(
     calls = Calls(gate or Gate())
     methods = SubscriptionMethods(operations, sources or Sources(), calls)
     stubs.add_SubscriptionsServicer_to_server(methods, server)  # type: ignore[no-untyped-call]
-    add_resnapshots(operations, calls, server)
+    for add in (add_resnapshots, add_traces, add_quarantine, add_declarations):
+        add(operations, calls, server)
     try:
         bound = (
             server.add_secure_port(f"{shown}:{port}", _credentials(tls))

@@ -8,10 +8,12 @@ import pytest
 
 from rowferry.control.operator.statements.syntax import (
     AddTables,
+    ApplyText,
     CancelResnapshot,
     CreateChangefeed,
     Drop,
     DropTables,
+    ExportText,
     ParkedRows,
     Pause,
     Reset,
@@ -100,6 +102,12 @@ ENDS = "FROM 's://' INTO 't://'"
         ("SHOW CHANGEFEED x", ShowChangefeed("x")),
         ("SHOW CHANGEFEED x PROGRESS", ShowChangefeed("x", progress=True)),
         ("SHOW CHANGEFEED progress", ShowChangefeed("progress")),
+        ("APPLY 'owner: a'", ApplyText("owner: a")),
+        ("APPLY 'a' WITH PRUNE", ApplyText("a", prune=True)),
+        ("APPLY 'a' WITH ADOPT, PRUNE;", ApplyText("a", prune=True, adopt=True)),
+        ("EXPLAIN APPLY 'a' WITH ADOPT", ApplyText("a", adopt=True, explain=True)),
+        ("EXPORT CHANGEFEEDS", ExportText()),
+        ("EXPORT CHANGEFEED x AS 'team'", ExportText("x", "team")),
     ],
 )
 def test_statements_mean(text: str, meant: Statement) -> None:
@@ -141,7 +149,8 @@ def test_values(written: str, value: Any) -> None:
     [
         (
             "",
-            "line 1, column 1: expected CREATE, EXPLAIN, ALTER, PAUSE, RESUME, DROP, SHOW or TRACE",
+            "line 1, column 1: expected CREATE, EXPLAIN, ALTER, PAUSE, RESUME, DROP, SHOW, TRACE, "
+            "APPLY or EXPORT",
         ),
         ("SELECT 1", "line 1, column 1: .* found 'SELECT'"),
         ("PAUSE\n  CHANGFEED x", "line 2, column 3: expected CHANGEFEED, found 'CHANGFEED'"),
@@ -173,6 +182,9 @@ def test_values(written: str, value: Any) -> None:
             "ALTER CHANGEFEED x RENAME",
             "expected SET, ADD, DROP, RESET, RESNAPSHOT, CANCEL or RETRY, found 'RENAME'",
         ),
+        ("APPLY owner", "expected a declaration in quotes, found 'owner'"),
+        ("APPLY 'a' WITH PRUNE, PRUNE", "expected ADOPT, found 'PRUNE'"),
+        ("EXPORT x", "expected CHANGEFEEDS or CHANGEFEED, found 'x'"),
         ("SHOW TABLES", "expected ALL, CHANGEFEEDS or CHANGEFEED, found 'TABLES'"),
         ("PAUSE CHANGEFEED " + "x" * 500 + " y" * 2, "expected the end"),
     ],

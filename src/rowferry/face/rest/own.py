@@ -16,6 +16,7 @@ from rowferry.control.operator.operations import Created, Held, Operations
 from rowferry.control.operator.quarantine import Choice, values_form
 from rowferry.control.operator.quarantine import forms as parked_forms
 from rowferry.control.operator.resnapshots import forms
+from rowferry.control.operator.statements.declared import DECLARATION
 from rowferry.control.operator.statements.execute import execute
 from rowferry.errors import BadOption, RoleTooLow, RowferryError
 from rowferry.face.about import About
@@ -215,7 +216,11 @@ def own_paths(operations: Operations, about: About, sources: Sources) -> APIRout
         return {
             "columns": list(answer.columns),
             "rows": [
-                [redacted(v) if isinstance(v, str) else v for v in row] for row in answer.rows
+                [
+                    redacted(v) if isinstance(v, str) and column != DECLARATION else v
+                    for column, v in zip(answer.columns, row, strict=True)
+                ]
+                for row in answer.rows
             ],
             "message": answer.message,
         }

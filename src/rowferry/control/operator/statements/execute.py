@@ -27,12 +27,15 @@ from rowferry.control.operator.snapshot_progress import (
     snapshot_sum,
     text_bar,
 )
+from rowferry.control.operator.statements.declared import applied, exported
 from rowferry.control.operator.statements.syntax import (
     AddTables,
+    ApplyText,
     CancelResnapshot,
     CreateChangefeed,
     Drop,
     DropTables,
+    ExportText,
     ParkedRows,
     Pause,
     Reset,
@@ -104,6 +107,10 @@ def execute(operations: Operations, text: str) -> StatementAnswer:
             return StatementAnswer(*traced(operations, asked))
         case ParkedRows():
             return _parked(operations, asked)
+        case ApplyText():
+            return StatementAnswer(*applied(operations, asked))
+        case ExportText():
+            return StatementAnswer(*exported(operations, asked))
         case Pause():
             return _done(operations.pause(asked.name), "paused")
         case Resume():

@@ -25,6 +25,13 @@ _SHOP: Final = (
     "  FROM 'mysql://cdc:env:SHOP_PASSWORD@db.example:3306/'\n"
     "  INTO 'kafka://broker-1:9092/shop?protocol=canal-json'"
 )
+_FILE: Final = (
+    "owner: shop-team\n"
+    "changefeeds:\n"
+    "  shop:\n"
+    "    source: mysql://cdc:env:SHOP_PASSWORD@db.example:3306/\n"
+    "    sink: kafka://broker-1:9092/shop?protocol=canal-json\n"
+)
 
 STATEMENTS: Final = (
     StatementForm("List changefeeds", "SHOW CHANGEFEEDS", "SHOW CHANGEFEEDS"),
@@ -132,6 +139,26 @@ STATEMENTS: Final = (
         "Begin anew at a position of the log",
         "ALTER CHANGEFEED <changefeed> RESET TO POSITION <position>",
         "ALTER CHANGEFEED shop RESET TO POSITION 'binlog.000042:1197'",
+    ),
+    StatementForm(
+        "One as a file declares it",
+        "EXPORT CHANGEFEED <changefeed> AS <owner>",
+        "EXPORT CHANGEFEED shop AS 'shop-team'",
+    ),
+    StatementForm(
+        "All as a file declares them",
+        "EXPORT CHANGEFEEDS AS <owner>",
+        "EXPORT CHANGEFEEDS AS 'shop-team'",
+    ),
+    StatementForm(
+        "What a file's changefeeds would change",
+        "EXPLAIN APPLY <declaration>",
+        f"EXPLAIN APPLY '{_FILE}'",
+    ),
+    StatementForm(
+        "Bring changefeeds to what a file declares",
+        "APPLY <declaration>",
+        f"APPLY '{_FILE}'",
     ),
     StatementForm("Remove one", "DROP CHANGEFEED <changefeed>", "DROP CHANGEFEED shop"),
     StatementForm(

@@ -12,6 +12,8 @@
     SHOW [ALL] CHANGEFEEDS    SHOW CHANGEFEED x                    SHOW CHANGEFEED x PROGRESS
     SHOW CHANGEFEED x TABLES  SHOW CHANGEFEED x SCHEMA CHANGES     SHOW CHANGEFEED x LOG
     SHOW CHANGEFEED x SAMPLE
+    [EXPLAIN] APPLY 'declaration' [WITH PRUNE, ADOPT]
+    EXPORT CHANGEFEEDS | CHANGEFEED x [AS 'owner']
 
 Words count in any case. 'Text' is taken as it stands ('' is one quote); "text" is a JSON string
 with its escapes. A value is a text, a number, TRUE, FALSE, NULL (or DEFAULT), a bare word such as
@@ -182,8 +184,28 @@ class ShowOfChangefeed:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class ApplyText:
+    """Changefeeds as a text in YAML declares them; with `explain` only the difference."""
+
+    text: str
+    prune: bool = False
+    adopt: bool = False
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExportText:
+    """Changefeeds to be written as such a text: one, or all; `owner` stands in it."""
+
+    name: str = ""
+    owner: str = ""
+
+
 Statement: TypeAlias = (
     ShowOfChangefeed
+    | ApplyText
+    | ExportText
     | CreateChangefeed
     | SetOptions
     | AddTables
@@ -234,6 +256,8 @@ class _Parser:
             "DROP": self._drop,
             "SHOW": self._show,
             "TRACE": self._trace,
+            "APPLY": self._apply,
+            "EXPORT": self._export,
         }
         statement = verbs[self._word(*verbs)]()
         self._symbol_if(";")
@@ -255,12 +279,27 @@ class _Parser:
         settings = self._settings() if self._word_if("WITH") else ()
         return CreateChangefeed(name, tables, source, sink, settings)
 
-    def _explain(self) -> CreateChangefeed:
-        self._word("CREATE")
+    def _explain(self) -> CreateChangefeed | ApplyText:
+        if self._word("CREATE", "APPLY") == "APPLY":
+            return self._apply(explain=True)
         made = self._create()
         return CreateChangefeed(
             made.name, made.tables, made.source, made.sink, made.settings, explain=True
         )
+
+    def _apply(self, explain: bool = False) -> ApplyText:
+        text = self._string("a declaration in quotes")
+        how: list[str] = []
+        if self._word_if("WITH"):
+            how.append(self._word("PRUNE", "ADOPT"))
+            if self._symbol_if(","):
+                how.append(self._word(*({"PRUNE", "ADOPT"} - set(how))))
+        return ApplyText(text, "PRUNE" in how, "ADOPT" in how, explain)
+
+    def _export(self) -> ExportText:
+        one = self._word("CHANGEFEEDS", "CHANGEFEED") == "CHANGEFEED"
+        name = self._name() if one else ""
+        return ExportText(name, self._string("an owner in quotes") if self._word_if("AS") else "")
 
     def _alter(self) -> Statement:
         name = self._changefeed()
