@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fuzz_lake
 import fuzz_log
 import fuzz_text
 from fuzz_driver import Target
 
-TARGETS: tuple[Target, ...] = (*fuzz_log.TARGETS, *fuzz_text.TARGETS)
+TARGETS: tuple[Target, ...] = (*fuzz_log.TARGETS, *fuzz_text.TARGETS, *fuzz_lake.TARGETS)

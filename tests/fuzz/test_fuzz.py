@@ -13,6 +13,7 @@ from fuzz_driver import Found, Target, buffer, fuzz, table
 from fuzz_targets import TARGETS
 
 from rowferry.errors import DecodeError
+from rowferry.registry import CODECS, ROW_FORMATS
 
 INPUTS = 300
 
@@ -137,3 +138,12 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = page.read_text()
     assert "30 inputs (`SEED=1`, `SEED=2`)" in text and text.count("fuzz -->") == 2
     assert "| a | 20 | 20 | 0 | RF-1 3 |" in text and "| b | 10 |" in text
+
+
+# What is read back in the product's own tasks only, and comes from nobody else.
+OWN_FRAMES = {"sql-rows", "copy-rows", "search-documents"}
+
+
+def test_every_format_that_is_read_back_is_among_the_targets() -> None:
+    names = {t.name.partition(": ")[2].partition("+")[0] for t in TARGETS}
+    assert {*CODECS.names(), *ROW_FORMATS.names()} - OWN_FRAMES <= names

@@ -69,12 +69,18 @@ class KeyRun:
         whole = ends_at if size == GONE else ends_at + 8 * (count + 1) + size
         if magic != MAGIC or whole != len(data):
             return None
-        names = tuple(json.loads(data[_HEAD.size : _HEAD.size + named].tobytes()))
+        names = _names(data[_HEAD.size : _HEAD.size + named].tobytes())
+        if names is None:
+            return None
         codes = data[at : at + 8 * count].view("<u8")
         rows = data[at + 8 * count : at + 12 * count].view("<u4")
         texts = None
         if size != GONE:
-            ends = pa.py_buffer(data[ends_at : ends_at + 8 * (count + 1)])
+            bounds = data[ends_at : ends_at + 8 * (count + 1)].view("<u8")
+            # Whoever may write beside the data files must not have us read beyond the run's end.
+            if bounds[0] or bounds[-1] > size or np.any(bounds[1:] < bounds[:-1]):
+                return None
+            ends = pa.py_buffer(bounds)
             body = pa.py_buffer(data[ends_at + 8 * (count + 1) :])
             texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, ends, body])
         return cls(names, Keys(codes, texts), rows)
@@ -104,6 +110,16 @@ class KeyRun:
         same = pc.equal(self.keys.texts.take(pa.array(place)), wanted.texts.take(pa.array(which)))
         real = same.to_numpy(zero_copy_only=False).astype(np.bool_)
         return which[real].astype(np.int64), np.asarray(self.rows[place[real]])
+
+
+def _names(data: bytes) -> tuple[str, ...] | None:
+    try:
+        names = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return tuple(names)
 
 
 def _up(size: int) -> int:

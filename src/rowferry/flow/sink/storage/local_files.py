@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rowferry.change.event_counts import EventCounts
-from rowferry.errors import BadUri, FileConflict, SinkUnavailable, SinkUnwritable
+from rowferry.errors import BadUri, FileConflict, SinkDamaged, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage.files import DirectoryEntry, Staged, Stored
 from rowferry.flow.sink.storage.local_handles import (
     read_all,
@@ -84,6 +84,7 @@ class LocalFiles:
 
     def shown(self, path: str) -> str:
         """Return the whole path."""
+        self._refuse_outside(path)
         return f"{self.root}/{path}" if path else str(self.root)
 
     def get(self, path: str) -> Stored | None:
@@ -266,7 +267,16 @@ class LocalFiles:
         """Nothing is held between two calls."""
 
     def _place(self, path: str) -> Path:
+        self._refuse_outside(path)
         return self.root / path
+
+    def _refuse_outside(self, path: str) -> None:
+        """Raise where a path leads out: logs of tables name paths, and others write them."""
+        if ".." in path and ".." in path.split("/"):
+            raise SinkDamaged(
+                f"{self.root}: something there names the file {path!r}, which would be elsewhere; "
+                "nothing outside of the sink's directory is touched"
+            )
 
     def _sync(self, places: Collection[str]) -> None:
         if not self.fsync or not places:

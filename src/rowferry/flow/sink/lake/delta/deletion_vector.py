@@ -23,6 +23,7 @@ _MAGIC: Final = 1681511377
 _NO_RUNS, _RUNS = 12346, 12347
 _ARRAY_MOST: Final = 4096
 _NO_OFFSETS_BELOW: Final = 4  # containers, in the form with runs
+_MOST: Final = 1 << 16  # containers of a bitmap, and values of a container
 _Z85: Final = (
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 )
@@ -75,7 +76,10 @@ def decode_rows(data: bytes, shown: str) -> RowNumbers:
             (key,) = struct.unpack_from("<i", data, at)
             rows, at = _read_bitmap(data, at + 4)
             parts.append(rows.astype(np.int64) + (key << 32))
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        rows = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        if len(rows) and (rows[0] < 0 or np.any(rows[1:] <= rows[:-1])):
+            raise ValueError("rows that do not ascend")
+        return rows
     except (struct.error, ValueError, IndexError) as err:
         raise SinkDamaged(f"{shown}: a deletion vector cannot be read ({err})") from None
 
@@ -93,6 +97,8 @@ def _read_bitmap(data: bytes, at: int) -> tuple[npt.NDArray[np.int64], int]:
         at += (count + 7) // 8
     elif cookie == _NO_RUNS:
         (count,) = struct.unpack_from("<I", data, at)
+        if count > _MOST:  # before as much memory is taken
+            raise ValueError(f"bitmap with {count} containers")
         at += 4
         runs = np.zeros(count, np.uint8)
     else:
@@ -117,6 +123,8 @@ def _read_container(
         (runs,) = struct.unpack_from("<H", data, at)
         pairs = np.frombuffer(data, "<u2", 2 * runs, at + 2).reshape(-1, 2).astype(np.int64)
         lengths = pairs[:, 1] + 1
+        if lengths.sum() > _MOST:
+            raise ValueError(f"container with {lengths.sum()} values")
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return np.repeat(pairs[:, 0], lengths) + within, at + 2 + 4 * runs
     if count <= _ARRAY_MOST:
@@ -157,19 +165,30 @@ def vector_file(number: UUID, vectors: list[RowNumbers]) -> VectorFile:
 
 
 def vector_path(descriptor: dict[str, Any]) -> str | None:
-    """Return the path of a vector's file below its table; None: it stands in the commit itself."""
-    if descriptor["storageType"] != "u":
+    """Return the path of a vector's file below its table; None: it stands in the commit itself.
+
+    Raises:
+        SinkDamaged: its name is none.
+    """
+    if descriptor.get("storageType") != "u":
         return None
-    text = descriptor["pathOrInlineDv"]
-    prefix, number = text[:-20], UUID(bytes=un_z85(text[-20:]))
+    text = descriptor.get("pathOrInlineDv")
+    try:
+        if not isinstance(text, str):
+            raise ValueError("no text")
+        prefix, number = text[:-20], UUID(bytes=un_z85(text[-20:]))
+    except (struct.error, ValueError) as err:
+        raise SinkDamaged(f"the name of a deletion vector cannot be read ({err})") from None
     name = f"deletion_vector_{number}.bin"
     return f"{prefix}/{name}" if prefix else name
 
 
 def vector_in(content: bytes, descriptor: dict[str, Any], shown: str) -> RowNumbers:
     """Return the rows of a vector in its file."""
-    begin = (descriptor.get("offset") or 0) + 4
-    return decode_rows(content[begin : begin + descriptor["sizeInBytes"]], shown)
+    offset, size = descriptor.get("offset") or 0, descriptor.get("sizeInBytes")
+    if not (isinstance(offset, int) and isinstance(size, int) and min(offset, size) >= 0):
+        raise SinkDamaged(f"{shown}: where a deletion vector begins and ends is not told")
+    return decode_rows(content[offset + 4 : offset + 4 + size], shown)
 
 
 def z85(data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
@@ -50,7 +51,10 @@ class LiveFile:
     def records(self) -> int:
         """Its rows, also those that a deletion vector takes away."""
         stats = self.add.get("stats")
-        return int(json.loads(stats).get("numRecords", 0)) if stats else 0
+        try:
+            return int(json.loads(stats).get("numRecords", 0)) if stats else 0
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise SinkDamaged(f"the log tells no number of rows of {self.path}") from None
 
     @property
     def vector(self) -> dict[str, Any] | None:
@@ -108,21 +112,25 @@ class TableState:
         return StoredColumns.read(self.metadata["schemaString"], mapped, noted)
 
     def apply(self, action: dict[str, Any]) -> None:
-        """Do what one action of a commit says."""
+        """Do what one action of a commit says.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: it is none.
+        """
         if add := action.get("add"):
-            self.files[add["path"]] = LiveFile(add)
+            self.files[_named(add)] = LiveFile({**add, "size": int(add["size"])})
             self.removed.pop(_key(add), None)
         elif remove := action.get("remove"):
-            known = self.files.get(remove["path"])
+            known = self.files.get(_named(remove))
             if known is not None and _key(known.add) == _key(remove):
                 del self.files[remove["path"]]
             self.removed[_key(remove)] = remove
         elif txn := action.get("txn"):
             self.transactions[txn["appId"]] = int(txn["version"])
         elif metadata := action.get("metaData"):
-            self.metadata = metadata
+            self.metadata = {**metadata}
         elif protocol := action.get("protocol"):
-            self.protocol = protocol
+            self.protocol = {**protocol}
 
     def actions(self, now_ms: int) -> Iterator[dict[str, Any]]:
         """Yield the actions that make this state, for a checkpoint."""
@@ -134,6 +142,20 @@ class TableState:
         for remove in self.removed.values():
             if remove.get("deletionTimestamp", 0) >= now_ms - _TOMBSTONE_MS:
                 yield {"remove": {**remove, "dataChange": False}}
+
+
+def _named(action: dict[str, Any]) -> str:
+    """Return the path in an action, whose other parts are as they are used.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: it is another form.
+    """
+    path, stats = action["path"], action.get("stats")
+    if not isinstance(path, str) or not isinstance(stats, str | None):
+        raise ValueError
+    if vector := action.get("deletionVector"):
+        int(vector["cardinality"])
+    return path
 
 
 def _key(action: dict[str, Any]) -> str:
@@ -190,9 +212,10 @@ class DeltaLog:
             stored = self._files.get(self._path(name))
             if stored is None:
                 return
-            for line in stored.data.splitlines():
-                if line.strip():
-                    state.apply(self._parsed(line, name))
+            with self._read_as_log(name):
+                for line in stored.data.splitlines():
+                    if line.strip():
+                        state.apply(self._parsed(line, name))
             state.version += 1
 
     def versions(self) -> list[int]:
@@ -207,7 +230,7 @@ class DeltaLog:
         stored = self._files.get(self._path(_version_name(version)))
         for line in stored.data.splitlines() if stored else ():
             action = self._parsed(line, _version_name(version)) if line.strip() else {}
-            if "commitInfo" in action:
+            if isinstance(action.get("commitInfo"), dict):
                 return dict(action["commitInfo"])
         return {}
 
@@ -281,13 +304,16 @@ class DeltaLog:
         self._files.overwrite(self._path(_LAST), json.dumps(summary).encode())
 
     def _from_checkpoint(self, last: dict[str, Any]) -> TableState:
-        version, parts = int(last["version"]), last.get("parts")
-        names = [f"{version:020d}.checkpoint.parquet"]
-        if parts:
-            names = [
-                f"{version:020d}.checkpoint.{i:010d}.{parts:010d}.parquet"
-                for i in range(1, parts + 1)
-            ]
+        with self._read_as_log(_LAST):
+            version, parts = int(last["version"]), int(last.get("parts") or 0)
+            if version < 0 or parts < 0:
+                raise ValueError
+        # One by one: what the number says is not believed.
+        names = (
+            f"{version:020d}.checkpoint"
+            + (f".{number:010d}.{parts:010d}.parquet" if parts else ".parquet")
+            for number in range(1, max(parts, 1) + 1)
+        )
         state = TableState(version)
         for name in names:
             stored = self._files.get(self._path(name))
@@ -297,15 +323,30 @@ class DeltaLog:
                 rows = read_parquet(stored.data)
             except (pa.ArrowException, OSError):
                 raise SinkDamaged(f"{self.shown}/{LOG}/{name} is no checkpoint") from None
-            for kind in ("protocol", "metaData", "txn", "add", "remove"):
-                if kind in rows.column_names:
-                    for form in rows.column(kind).drop_null().to_pylist():
-                        state.apply({kind: _plain(form)})
+            with self._read_as_log(name):
+                for kind in ("protocol", "metaData", "txn", "add", "remove"):
+                    if kind in rows.column_names:
+                        for form in rows.column(kind).drop_null().to_pylist():
+                            state.apply({kind: _plain(form)})
         return state
+
+    @contextmanager
+    def _read_as_log(self, name: str) -> Iterator[None]:
+        """Turn what a file of another form leads to into an error of ours."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+            raise SinkDamaged(
+                f"{self.shown}/{LOG}/{name} does not hold what a log of Delta's holds"
+            ) from None
 
     def _check_protocol(self, state: TableState) -> None:
         if not state.exists:
             return
+        with self._read_as_log("its protocol and metadata"):
+            self._check_known(state)
+
+    def _check_known(self, state: TableState) -> None:
         protocol = state.protocol
         unknown = set(protocol.get("readerFeatures") or ()) - READER_FEATURES
         unknown |= set(protocol.get("writerFeatures") or ()) - WRITER_FEATURES
@@ -330,7 +371,7 @@ class DeltaLog:
     def _parsed(self, data: bytes, name: str) -> dict[str, Any]:
         try:
             document = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise SinkDamaged(f"{self.shown}/{LOG}/{name} holds something else than JSON objects")
