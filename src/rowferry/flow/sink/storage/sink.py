@@ -16,16 +16,14 @@ from rowferry.errors import (
     SinkError,
     SinkUnavailable,
     SnapshotGone,
-    TargetLost,
-    TargetWentBack,
 )
 from rowferry.flow.dispatch.by_slice import BySlice
 from rowferry.flow.encode.contract import Encoded, Format, RowFormat
-from rowferry.flow.sink.contract import RESTORE, Owner, SinkTraits
+from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.storage.compress import SUFFIXES, DataContent, nothing
-from rowferry.flow.sink.storage.expire import expire, may_be_removed
+from rowferry.flow.sink.storage.expire import expire
 from rowferry.flow.sink.storage.files import Files, Staged, Stored, each, each_fenced
-from rowferry.flow.sink.storage.index_file import Naming, metadata_content, read_metadata
+from rowferry.flow.sink.storage.index_file import Naming, metadata_content
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
 from rowferry.flow.sink.storage.measures import expansions, last_numbers, moved_on
 from rowferry.flow.sink.storage.options import (
@@ -45,6 +43,7 @@ from rowferry.flow.sink.storage.paths import (
     index_path,
     parse_data_name,
 )
+from rowferry.flow.sink.storage.published_marks import PublishedMarks
 from rowferry.flow.sink.storage.schema_file import of_changes, of_table
 from rowferry.flow.sink.storage.small_files import SmallFiles
 from rowferry.flow.sink.storage.walk import walk
@@ -102,6 +101,7 @@ class StorageSink:
         self._small = SmallFiles(self._files, self._ownership)
         self._nothing = nothing(kind)
         self._now = now or self._wall_clock
+        self._marks = PublishedMarks(self._files, self._naming, self.settings, self._now)
         self._state: dict[str, int] = {}  # last numbers as of the last published plan
         self._last: dict[str, int] = {}  # the same, once CDC.index was asked; newest at the end
         self._shown: set[tuple[TableId, int]] = set()  # versions whose schema file is there
@@ -139,10 +139,10 @@ class StorageSink:
         moment("probe storage")
         self._files.check_writable()
         self._ownership.probe(owner)
-        self._checkpoint_in(self._files.get(METADATA))
+        self._marks.checkpoint_in(self._files.get(METADATA))
         known = walk(self._files, self.settings.layout.date_separator)
         indexes = [path for path, kind in known if isinstance(kind, IndexFile)]
-        each(self._files, lambda path: self._number_in(self._files.get(path), path), indexes)
+        each(self._files, lambda path: self._marks.number_in(self._files.get(path), path), indexes)
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         """Ask the format of rows, if there is one; else any table can go here."""
@@ -161,12 +161,12 @@ class StorageSink:
         moment("open storage")
         self._files.check_writable()
         if owner.continues:
-            self._require_delivered(owner)
+            self._marks.require_delivered(owner)
         self._files.prepare()
         if self._ownership.claim(owner):
-            self._checkpoint_in(self._files.get(METADATA))
+            self._marks.checkpoint_in(self._files.get(METADATA))
         else:
-            self._small.shut_out_older_owners(owner, self._checkpoint_in)
+            self._small.shut_out_older_owners(owner, self._marks.checkpoint_in)
         moment("sweep storage")
         self._files.sweep()
         self._state = _numbers_in(state)
@@ -261,7 +261,7 @@ class StorageSink:
         if known is not None:
             return known
         index = index_path(directory)
-        recorded = self._number_in(self._files.recall(index), index)
+        recorded = self._marks.number_in(self._files.recall(index), index)
         self._require_index(directory, recorded)
         if recorded and not self._files.exists(f"{directory}/{self._naming.data_name(recorded)}"):
             recorded -= 1
@@ -409,7 +409,7 @@ class StorageSink:
             self._last.pop(directory, None)
             index = index_path(directory)
             with self._ownership.fenced():
-                visible = self._number_in(self._files.get(index), index)
+                visible = self._marks.number_in(self._files.get(index), index)
                 hidden = [t for t in by_directory[directory] if t["number"] > visible]
                 for target in hidden:
                     if self._files.has_locks:
@@ -464,7 +464,7 @@ class StorageSink:
         contents = {p: self._naming.index_content(numbers[d]) for p, d in paths.items()}
 
         def is_behind(path: str, old: Stored | None) -> bool:
-            number = self._number_in(old, path)
+            number = self._marks.number_in(old, path)
             self._require_index(paths[path], number)
             return number < numbers[paths[path]]
 
@@ -474,62 +474,14 @@ class StorageSink:
         moment("publish metadata")
 
         def is_behind(path: str, old: Stored | None) -> bool:
-            self._require_metadata(old, self._reached)
-            return self._checkpoint_in(old) < watermark
+            self._marks.require_metadata(old, self._reached)
+            return self._marks.checkpoint_in(old) < watermark
 
         self._small.put({METADATA: metadata_content(watermark)}, is_behind)
         self._reached = max(self._reached, watermark)
 
-    def _number_in(self, stored: Stored | None, path: str) -> int:
-        return self._naming.read_index(stored.data, self._files.shown(path)) if stored else 0
-
-    def _checkpoint_in(self, stored: Stored | None) -> int:
-        return read_metadata(stored.data, self._files.shown(METADATA)) if stored else -1
-
-    def _require_delivered(self, owner: Owner) -> None:
-        """Raise unless the files are here that say what was delivered."""
-        moment("look for what was delivered")
-        if self._files.get(OWNER) is None:
-            raise owner_lost(self._files)
-        self._require_metadata(self._files.get(METADATA), owner.delivered)
-
-    def _require_metadata(self, stored: Stored | None, delivered: int) -> None:
-        """Raise where `metadata` tells less than was delivered."""
-        checkpoint_ts = self._checkpoint_in(stored)
-        if not delivered or checkpoint_ts >= delivered:
-            return
-        shown = self._files.shown(METADATA)
-        if stored is None:
-            raise TargetLost(
-                f"{shown} is gone, which said that all is stored up to commit-ts {delivered}; if "
-                f"all other files are there, put {metadata_content(delivered).decode()} into it "
-                "and resume, or else begin anew: rowferry changefeed reset --snapshot"
-            )
-        raise TargetWentBack(
-            f"{shown} says that all is stored up to commit-ts {checkpoint_ts} only, but it was "
-            f"delivered up to {delivered}: older files were put in place"
-        )
-
     def _require_index(self, directory: str, number: int) -> None:
-        """Raise where `CDC.index` tells less than was published; it told this number, 0: nothing.
-
-        Directories of days so long ago that they are removed may be gone.
-        """
-        known = self._state.get(directory, 0)
-        if number >= known or may_be_removed(directory, self.settings, self._now()):
-            return
-        shown = self._files.shown(index_path(directory))
-        name = self._naming.data_name(known)
-        if number:
-            last_name = self._naming.data_name(number)
-            raise TargetWentBack(
-                f"{shown} names {last_name}, but files up to {name} were delivered: older files "
-                f"were put in place; {RESTORE}"
-            )
-        raise TargetLost(
-            f"{shown} is gone, which named {name}; if all files up to that are there, put the name "
-            "into it and resume, or else begin anew: rowferry changefeed reset --snapshot"
-        )
+        self._marks.require_index(directory, number, self._state.get(directory, 0))
 
     def _expire_if_due(self, watermark: int) -> None:
         if self._cleanup_at is None or (now := self._now()) < self._cleanup_at:
