@@ -70,7 +70,7 @@ def test_a_reader_can_follow_the_page(
             "delta+file://$PWD/lake": lake._sink_uri(),
         }
         shell = [words for b in all_blocks("sh") if b.page == PAGE for words in commands(b)]
-        first, repaired, online, beside_lake, _ = (
+        first, repaired, through_masks, online, beside_lake, _ = (
             [real.get(w, w) for w in words[1:]] for words in shell
         )
 
@@ -97,6 +97,21 @@ def test_a_reader_can_follow_the_page(
         found = call(tmp_path, capfd, monkeypatch, beside_lake)
         assert found.code == 0, found.out + found.err
         assert "shop.orders: equal, 4 rows" in found.out
+
+        scene.sql("CREATE TABLE people (id int PRIMARY KEY, email varchar(40))")
+        scene.sql("INSERT INTO people VALUES (1, 'ada@example.org')")
+        mask = "{matcher = ['shop.people'], columns = ['email'], action = 'truncate', length = 3}"
+        masking = f"[transform]\nmasks = [{mask}]\n"
+        (tmp_path / "masked.toml").write_text(masking)
+        masked = scene.feed(["shop.people"], config=masking)
+        masked.catch_up()
+        real["file://$PWD/masked"] = f"file://{masked.root}"
+        found = call(tmp_path, capfd, monkeypatch, [real.get(w, w) for w in through_masks])
+        assert (found.code, found.err) == (0, "")
+        assert "shop.people: equal, 1 rows" in found.out
+        plain = [w for w in through_masks if w not in ("--config", "masked.toml")]
+        found = call(tmp_path, capfd, monkeypatch, [real.get(w, w) for w in plain])
+        assert found.code == 1
 
         # On one kind of server, its ranges are summed up there; names may differ.
         own_mariadb.script(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -16,17 +16,23 @@ from rowferry.downstream.consume.storage import is_storage, storages
 from rowferry.downstream.rebuild.stored_feed import StoredFeed, open_storage
 from rowferry.downstream.rebuild.table import TablePlan, plan_tables
 from rowferry.downstream.verify.lake import LakeSide, LakeTable, is_lake, lakes
+from rowferry.downstream.verify.masks import RowMasks
 from rowferry.downstream.verify.views import Views
 from rowferry.errors import BadUri
 from rowferry.flow.capture.binlog.options import BinlogOptions
+from rowferry.flow.sink.postgresql.options import SCHEMES as POSTGRESQL_SCHEMES
 from rowferry.mysql import session
 from rowferry.mysql.catalog import read_tables
 from rowferry.mysql.dialect import MYSQL_DIALECT
 from rowferry.mysql.key_ranges import Chunk, next_chunks, split_chunk
 from rowferry.mysql.range_read import prepare, read_chunk, read_view
 from rowferry.mysql.session import LOGIN_SCHEMES, Connection, Flavour, Login
+from rowferry.registry import extras_named
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.uri import Uri
+
+if TYPE_CHECKING:  # its library comes with an extra
+    from rowferry.downstream.verify.postgresql import PostgresqlSide, PostgresqlTable
 
 _CHUNKS_AT_ONCE: Final = 64
 
@@ -38,6 +44,8 @@ class DatabaseTable:
     Attributes:
         chunks: its ranges; (None,): it has no usable key and is read in one piece; (): not cut.
         views: connections that show an earlier moment; None: it is read as it is now.
+        masks: what a changefeed makes of its rows; `schema` is then what readers see.
+        source: the table on the server itself, where there are masks.
     """
 
     login: Login
@@ -45,6 +53,8 @@ class DatabaseTable:
     schema: TableSchema
     chunks: tuple[Chunk | None, ...]
     views: Views | None = None
+    masks: RowMasks | None = None
+    source: TableSchema | None = None
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -58,11 +68,22 @@ class DatabaseTable:
 
     def read(self, numbers: Sequence[int], wanted: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows of some ranges, these columns of them, in blocks of some MB."""
-        columns = tuple(c for c in self.schema.columns if c.name in wanted)
-        narrow = replace(self.schema, columns=columns)
+        source, names = self.on_server, set(wanted)
+        if self.masks is not None:
+            names = self.masks.needed(source, wanted)
+        columns = tuple(c for c in source.columns if c.name in names)
+        narrow = replace(source, columns=columns)
         for number in numbers:
             for rows in self._read(narrow, self.chunks[number]):
-                yield pa.Table.from_struct_array(rows.after)
+                if self.masks is None:
+                    yield pa.Table.from_struct_array(rows.after)
+                else:
+                    yield self.masks.made(source, rows.after, wanted)
+
+    @property
+    def on_server(self) -> TableSchema:
+        """The table as the server has it."""
+        return self.schema if self.source is None else self.source
 
     def _read(self, schema: TableSchema, chunk: Chunk | None) -> Iterator[Rows]:
         if self.views is None:
@@ -100,7 +121,7 @@ class StoredTable:
         return self.plan.key
 
 
-SideTable: TypeAlias = DatabaseTable | StoredTable | LakeTable
+SideTable: TypeAlias = "DatabaseTable | StoredTable | LakeTable | PostgresqlTable"
 
 
 class DatabaseSide:
@@ -121,6 +142,8 @@ class DatabaseSide:
         """
         self._chunk_rows = chunk_rows
         self.views: Views | None = None
+        self.masks: RowMasks | None = None
+        self._sources: dict[TableId, TableSchema] = {}
         self.login = Login.of(uri, BinlogOptions.read(dict(uri.parameters)))
         with session.connected(self.login) as connection:
             self.facts = session.facts(connection, self.login)
@@ -135,13 +158,17 @@ class DatabaseSide:
                 lambda name: not MYSQL_DIALECT.is_system_database(name.database) and keeps(name),
                 lambda: 0,
             )
-        return {schema.id: schema for schema in tables}
+        if self.masks is None:
+            return {schema.id: schema for schema in tables}
+        self._sources = {schema.id: schema for schema in tables}
+        return {schema.id: self.masks.seen(schema) for schema in tables}
 
     def table(self, schema: TableSchema) -> DatabaseTable:
         """Return a table, not cut yet; one without a usable key is read in one piece."""
         flavour = self.facts.flavour
         cuts = () if schema.handle_index else (None,)
-        return DatabaseTable(self.login, flavour, schema, cuts, self.views)
+        source = self._sources.get(schema.id)
+        return DatabaseTable(self.login, flavour, schema, cuts, self.views, self.masks, source)
 
     def cut(self, table: SideTable) -> SideTable:
         """Cut a table into key ranges, as many as it needs; once is enough."""
@@ -149,7 +176,7 @@ class DatabaseSide:
             return table
         with session.connected(self.login) as connection:
             prepare(connection, self.login, self.facts.flavour)
-            return replace(table, chunks=tuple(self._cut(connection, table.schema)))
+            return replace(table, chunks=tuple(self._cut(connection, table.on_server)))
 
     def _cut(self, connection: Connection[Any], schema: TableSchema) -> Iterator[Chunk]:
         login, rows = self.login, self._chunk_rows
@@ -221,7 +248,7 @@ class StorageSide:
         return self._shown
 
 
-Side: TypeAlias = DatabaseSide | StorageSide | LakeSide
+Side: TypeAlias = "DatabaseSide | StorageSide | LakeSide | PostgresqlSide"
 
 
 def open_side(
@@ -246,7 +273,11 @@ def open_side(
         return DatabaseSide(whole, chunk_rows)
     if is_lake(uri.scheme):
         return LakeSide(text, as_of, secrets)
+    if uri.scheme in POSTGRESQL_SCHEMES:
+        with extras_named(f"comparing {uri.scheme}"):
+            from rowferry.downstream.verify.postgresql import PostgresqlSide
+        return PostgresqlSide(text, secrets)
     if not is_storage(uri.scheme):
-        known = [*LOGIN_SCHEMES, *storages(), *lakes()]
+        known = [*LOGIN_SCHEMES, *storages(), *lakes(), *POSTGRESQL_SCHEMES]
         raise BadUri(f"{uri}: cannot be compared; known: {', '.join(f'{k}://' for k in known)}")
     return StorageSide(text, as_of, config, secrets)

@@ -287,16 +287,22 @@ class Transforms:
         Raises:
             BadTransform: a value of which something cannot be made; the text does not tell it.
         """
-        self.check_salt()
         return make_rows(
             seen,
             rows.batch.column("op"),
             rows.batch.column("commit_ts"),
             rows.batch.column("seq"),
-            _made(rows.before, table, seen),
-            _made(rows.after, table, seen),
+            self.images(rows.before, table, seen),
+            self.images(rows.after, table, seen),
             rows.physical_id,
         )
+
+    def images(
+        self, images: pa.StructArray, table: TransformedTable, seen: TableSchema
+    ) -> pa.StructArray:
+        """Return images of rows as `rows` does. Raises as it does."""
+        self.check_salt()
+        return _made(images, table, seen)
 
 
 def _made(images: pa.StructArray, table: TransformedTable, seen: TableSchema) -> pa.StructArray:

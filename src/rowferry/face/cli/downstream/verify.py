@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rowferry.downstream.verify.masks import RowMasks
 from rowferry.downstream.verify.names import Names
 from rowferry.downstream.verify.repair import RepairFile
 from rowferry.downstream.verify.run import ComparisonRunner, TableResult, VerifyRequest, verify
-from rowferry.downstream.verify.side import Side, open_side
+from rowferry.downstream.verify.side import DatabaseSide, Side, open_side
 from rowferry.errors import BadInput, BadOption, OptionsConflict, RowferryError, SideChanges
 from rowferry.face.cli.downstream.table import commit_ts
 from rowferry.face.cli.downstream.verify_sync import SyncPoint, at_sync_point, beside_lake
@@ -57,7 +58,8 @@ def _verify(
         typer.Option(help="Not of databases: a commit-ts, or a time, 2026-01-31T12:00:00Z"),
     ] = "",
     config: Annotated[
-        Path | None, typer.Option(help="Settings of the changefeed that wrote the storage")
+        Path | None,
+        typer.Option(help="Settings of the changefeed between A and B: its masks, its storage"),
     ] = None,
     chunk_rows: Annotated[int, typer.Option(help="Rows that are compared together")] = 100_000,
     online: Annotated[
@@ -100,6 +102,8 @@ def _verify(
         moment = commit_ts(as_of) if as_of else None
         secrets = sources_of_environment()
         sides = [open_side(uri, chunk_rows, moment, config, secrets) for uri in (a, b)]
+        if isinstance(sides[0], DatabaseSide):
+            sides[0].masks = RowMasks.of_file(config, secrets)
         _check_sides(sides, moment, repair)
         runner: AbstractContextManager[ComparisonRunner] = _opened_spark(spark_master)
         if sync_point:
