@@ -101,6 +101,7 @@ CODECS: Registry[Codec] = Registry(
         "copy-rows": "rowferry.flow.encode.copy_rows.codec:CopyRows",
         "csv": "rowferry.flow.encode.csv.codec:Csv",
         "debezium": "rowferry.flow.encode.debezium.codec:Debezium",
+        "debezium-avro": "rowferry.flow.encode.debezium_avro.codec:DebeziumAvro",
         "json": "rowferry.flow.encode.plain_json.codec:PlainJson",
         "open-protocol": "rowferry.flow.encode.open_protocol.codec:OpenProtocol",
         "search-documents": "rowferry.flow.encode.search_documents.codec:SearchDocuments",

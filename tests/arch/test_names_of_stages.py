@@ -19,7 +19,7 @@ EXEMPT = (
     Exempt("change.sqltype", "json", "a column's type"),
     Exempt("change.table", "mysql", "the dialect of forms that name none"),
     Exempt("flow.encode.debezium*", "json file", "a column's type, and a field of `source`"),
-    Exempt("flow.encode.simple*", "json", "one of its encodings"),
+    Exempt("flow.encode.simple*", "json avro", "its encodings"),
     Exempt("mysql*", "mysql mariadb tidb json range file", "servers, and words of their SQL"),
     Exempt("control.store*", "mysql mariadb postgresql", "databases that hold the meta data"),
     Exempt("control.operator.statements.execute", "range", "a column of SHOW"),
@@ -56,11 +56,13 @@ EXEMPT = (
     Exempt("flow.encode.avro*", "http https", "the address of a schema registry"),
     Exempt("flow.sink.storage.buckets", "http", "the address of an object store"),
     Exempt("flow.sink.pulsar.options", "https", "the address of brokers' web service"),
+    Exempt("flow.sink.queue.amazon", "http https", "the address of Amazon's services"),
     Exempt("flow.sink.pulsar.login", "file", "how the client library may name a file"),
     # Facts that are not about our classes.
     Exempt(
         "spec.ticdc_keys",
-        "avro canal-json csv debezium http json kafka mysql open-protocol pulsar simple",
+        "avro canal-json csv debezium debezium-avro http json kafka mysql open-protocol pulsar "
+        "simple",
         "which protocol or sink a key of TiCDC concerns is TiCDC's fact; see the test below",
     ),
     Exempt(

@@ -272,6 +272,16 @@ CODEC_HARNESSES: dict[str, CodecHarness] = {
     "debezium": CodecHarness(
         "debezium", {"enable-tidb-extension": True}, in_files=False, reads=_as_debezium
     ),
+    "debezium-avro": CodecHarness(
+        "debezium-avro",
+        {
+            "enable-tidb-extension": True,
+            "kafka-config": {"codec-config": {"avro-enable-watermark": True}},
+        },
+        in_files=False,
+        needs=lambda: {"schema-registry": _registry()},
+        reads=_as_debezium,
+    ),
     "json": CodecHarness("json", {"json": {"json-columns": "text"}}),
     "open-protocol": CodecHarness("open-protocol", in_files=False),
     "search-documents": CodecHarness(
@@ -282,6 +292,11 @@ CODEC_HARNESSES: dict[str, CodecHarness] = {
         reads=_as_documents,
     ),
     "simple": CodecHarness("simple", in_files=False),
+    "simple+avro": CodecHarness(
+        "simple",
+        in_files=False,
+        needs=lambda: {"kafka-config": {"codec-config": {"encoding-format": "avro"}}},
+    ),
     "sql-rows": CodecHarness(
         "sql-rows", carries_update_before=False, deletes_have_all=False, in_files=False
     ),

@@ -105,7 +105,7 @@ def healthy_lanes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[La
         yield started
 
 
-@pytest.fixture(params=CODECS.names())
+@pytest.fixture(params=_variants(CODECS.names(), list(CODEC_HARNESSES)))
 def codec(request: pytest.FixtureRequest) -> CodecHarness:
     return harness_named(request.param, CODEC_HARNESSES, "codec")
 

@@ -110,19 +110,19 @@ def parquet_target(share: int) -> Target:
     return Target("files: parquet", (b"".join(map(bytes, parts)),), run, share, words)
 
 
-def simple_target(share: int) -> Target:
+def simple_target(name: str, share: int, words: tuple[bytes, ...]) -> Target:
     """Messages of a queue whose rows are read by a definition that came before."""
-    codec = CODEC_HARNESSES["simple"].build(sink="kafka://127.0.0.1:9092/topic")
+    codec = CODEC_HARNESSES[name].build(sink="kafka://127.0.0.1:9092/topic")
     sent = codec.batch(codec.encode_rows(ROWS, PLANNED_AT_MS, TOPIC), TOPIC)
     corpus = tuple(value or b"" for _, value in pairs(sent))
 
     def run(data: bytes) -> Any:
-        reader = CODEC_HARNESSES["simple"].build(sink="kafka://127.0.0.1:9092/topic")
+        reader = CODEC_HARNESSES[name].build(sink="kafka://127.0.0.1:9092/topic")
         for value in corpus[:1]:
             list(reader.decode_message(None, value))
         return described(reader.decode_message(None, data))
 
-    return Target("messages: simple", corpus, run, share, JSON_WORDS)
+    return Target(f"messages: {name}", corpus, run, share, words)
 
 
 JSON_WORDS = (
@@ -138,6 +138,7 @@ JSON_WORDS = (
     b"{}",
     b"true",
 )
+AVRO_WORDS = (b"\0\0\0\0\1", b"\x80\x80\x80\x80\x08", b"\xff\xff\xff\xff\x0f")
 CSV_WORDS = (b'"', b"\\N", b",", b'"I"', b"\r\n", b"\n")
 
 
@@ -290,10 +291,12 @@ TARGETS = (
     message_target("canal-json", 8, JSON_WORDS),
     message_target("open-protocol", 5, JSON_WORDS),
     message_target("json", 4, JSON_WORDS),
-    message_target("avro", 6, (b"\0\0\0\0\1", b"\x80\x80\x80\x80\x08", b"\xff\xff\xff\xff\x0f")),
+    message_target("avro", 6, AVRO_WORDS),
     parquet_target(2),
     message_target("debezium", 4, JSON_WORDS),
-    simple_target(4),
+    message_target("debezium-avro", 4, AVRO_WORDS),
+    simple_target("simple", 4, JSON_WORDS),
+    simple_target("simple+avro", 4, AVRO_WORDS),
     message_target("canal", 6, (b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x08", b"\x0a\x00")),
     Target("requests: REST", BODIES, rest(), 1, JSON_WORDS),
     Target(

@@ -17,6 +17,7 @@ OWN_FORMS: Final = {
     "avro": "test_avro_vectors",
     "canal": "test_message_vectors",
     "debezium": "test_message_vectors",
+    "debezium-avro": "test_message_vectors",
     "open-protocol": "test_open_protocol_vectors",
     "parquet": "test_parquet_vectors",
     "search-documents": "test_search_documents_vectors",

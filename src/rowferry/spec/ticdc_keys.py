@@ -15,9 +15,9 @@ from rowferry.spec.option import OptionShape, duration, flag, one_of, whole
 
 # Every protocol that users may write, and those that TiCDC's users may write there, not here.
 PROTOCOLS: Final = tuple(
-    "avro canal canal-json csv debezium json open-protocol parquet simple".split()
+    "avro canal canal-json csv debezium debezium-avro json open-protocol parquet simple".split()
 )
-PROTOCOLS_ELSEWHERE: Final = tuple("craft debezium-avro maxwell".split())
+PROTOCOLS_ELSEWHERE: Final = tuple("craft maxwell".split())
 PROTOCOL_ALIASES: Final = {"default": "open-protocol", "flat-avro": "avro"}
 RESERVED_PROTOCOLS: Final = {"rich-avro": "avro"}
 SPARK: Final = "Spark divides the work"
@@ -82,9 +82,9 @@ def _of_others(section: str, *pairs: tuple[str, str]) -> list[BroughtKey]:
 
 
 _CODEC_KEYS: Final = (
-    ("enable-tidb-extension", "canal-json, avro or debezium"),
+    ("enable-tidb-extension", "canal-json, avro, debezium or debezium-avro"),
     ("max-batch-size", "open-protocol"),
-    ("avro-enable-watermark", "avro"),
+    ("avro-enable-watermark", "avro or debezium-avro"),
     ("avro-decimal-handling-mode", "avro"),
     ("avro-bigint-unsigned-handling-mode", "avro"),
     ("avro-include-before-value", "avro"),
@@ -140,7 +140,7 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     _acts("sink.date-separator", "day", "storage"),
     _acts("sink.enable-partition-separator", True, "storage"),
     _acts("sink.file-index-digit", 20, "storage"),
-    _acts("sink.schema-registry", "", "avro"),
+    _acts("sink.schema-registry", "", "avro", "debezium-avro"),
     _acts("sink.only-output-updated-columns", False, "canal-json", "open-protocol"),
     _acts("sink.delete-only-output-handle-key-columns", False, "canal-json", "open-protocol"),
     _acts("sink.content-compatible", False, "canal-json"),
@@ -158,7 +158,7 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
     # [sink.…]
     _elsewhere("sink.csv", "csv"),
     _elsewhere("sink.open", "open-protocol"),
-    _elsewhere("sink.debezium", "debezium"),
+    _elsewhere("sink.debezium", "debezium", "debezium-avro"),
     _elsewhere("sink.kafka-config", "kafka"),
     *_of_others("sink.kafka-config.codec-config", *_CODEC_KEYS),
     _elsewhere("sink.pulsar-config", "pulsar"),
@@ -204,12 +204,12 @@ BROUGHT_PARAMETERS: Final[tuple[BroughtKey, ...]] = (
     *_of_others(
         "",
         *_CODEC_KEYS,
-        ("schema-registry", "avro"),
+        ("schema-registry", "avro or debezium-avro"),
         ("only-output-updated-columns", "canal-json or open-protocol"),
         ("content-compatible", "canal-json"),
         ("output-row-key", "canal-json"),
         ("debezium-disable-schema", "debezium"),
-        ("debezium-include-start-ts", "debezium"),
+        ("debezium-include-start-ts", "debezium or debezium-avro"),
     ),
     *_idle("", "batch-replace-enable batch-replace-size", "TiCDC ignores it too", "mysql"),
 )

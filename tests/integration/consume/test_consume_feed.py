@@ -16,6 +16,7 @@ KINDS = [
     "canal-json",
     "open-protocol",
     "avro",
+    "simple&encoding-format=avro",
     "file",
     "parquet",
 ]

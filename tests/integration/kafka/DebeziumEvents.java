@@ -1,6 +1,8 @@
 import io.debezium.engine.ChangeEvent;
 import io.debezium.engine.DebeziumEngine;
+import io.debezium.engine.format.Avro;
 import io.debezium.engine.format.Json;
+import io.debezium.engine.format.SerializationFormat;
 import java.io.FileOutputStream;
 import java.io.ObjectOutputStream;
 import java.io.PrintStream;
@@ -10,16 +12,19 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.function.Function;
 
 /**
  * Writes the events that Debezium's embedded engine gives from a place of the log on, then ends.
  *
  * <p>Arguments: properties files, one for each engine; the engines run at once. Beside the engine's own
  * settings each has `events.last` (the topic whose first event is the last one), `events.file`, `events.offset` and `events.gtids`
- * (where to begin) and `events.to` (the file to write). One line for each event: topic, tab, key, tab, value.
+ * (where to begin) and `events.to` (the file to write). One line for each event: topic, tab, key, tab, value; with `events.format` =
+ * `avro` key and value are hexadecimal.
  */
 public final class DebeziumEvents {
     public static void main(String[] arguments) throws Exception {
@@ -30,7 +35,14 @@ public final class DebeziumEvents {
                 settings.load(in);
             }
             writeOffset(settings);
-            Thread one = new Thread(() -> run(settings));
+            boolean isAvro = "avro".equals(settings.getProperty("events.format"));
+            Thread one = new Thread(() -> {
+                if (isAvro) {
+                    run(settings, Avro.class, (byte[] data) -> HexFormat.of().formatHex(data));
+                } else {
+                    run(settings, Json.class, (String text) -> text);
+                }
+            });
             one.start();
             running.add(one);
         }
@@ -40,18 +52,21 @@ public final class DebeziumEvents {
         System.exit(0);
     }
 
-    private static void run(Properties settings) {
+    private static <T, F extends SerializationFormat<T>> void run(
+            Properties settings, Class<F> format, Function<T, String> shown) {
         List<String> lines = new ArrayList<>();
         String last = settings.getProperty("events.last") + "\t";
         Object done = new Object();
-        DebeziumEngine<ChangeEvent<String, String>> made =
-                DebeziumEngine.create(Json.class)
+        DebeziumEngine<ChangeEvent<T, T>> made =
+                DebeziumEngine.create(format)
                         .using(settings)
-                        .notifying((List<ChangeEvent<String, String>> records,
-                                DebeziumEngine.RecordCommitter<ChangeEvent<String, String>> committer) -> {
-                            for (ChangeEvent<String, String> record : records) {
+                        .notifying((List<ChangeEvent<T, T>> records,
+                                DebeziumEngine.RecordCommitter<ChangeEvent<T, T>> committer) -> {
+                            for (ChangeEvent<T, T> record : records) {
+                                String key = record.key() == null ? "null" : shown.apply(record.key());
+                                String value = record.value() == null ? "null" : shown.apply(record.value());
                                 synchronized (done) {
-                                    lines.add(record.destination() + "\t" + record.key() + "\t" + record.value());
+                                    lines.add(record.destination() + "\t" + key + "\t" + value);
                                 }
                                 committer.markProcessed(record);
                             }

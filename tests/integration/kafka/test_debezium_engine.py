@@ -7,22 +7,33 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_feed_kit import Scene, scene_of
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from kafka_feed_kit import KafkaFeed, Scene, scene_of
 
 from rowferry.mysql.session import Flavour
-from rowferry.testing.servers import Kafka, Server
+from rowferry.testing.servers import Kafka, SchemaRegistryServer, Server
 from rowferry.testing.servers.maven import Jars, java
 
 HERE = Path(__file__).parent
 VERSION = "3.5.0.Final"
+# Confluent's own converter is in no public Maven repository. Apicurio's makes the same schemas, and
+# with `as-confluent` the same bytes.
+CONVERTER = "io.apicurio:apicurio-registry-utils-converter:2.6.13.Final"
 ENGINE = Jars(
-    "debezium-3.5.0",
-    tuple(f"io.debezium:debezium-{name}:{VERSION}" for name in ("embedded", "connector-mysql"))
-    + (f"io.debezium:debezium-connector-mariadb:{VERSION}", "org.slf4j:slf4j-simple:1.7.36"),
+    "debezium-avro-3.5.0",
+    (
+        *(f"io.debezium:debezium-{n}:{VERSION}" for n in ("embedded", "connector-mysql")),
+        f"io.debezium:debezium-connector-mariadb:{VERSION}",
+        CONVERTER,
+        "org.slf4j:slf4j-simple:1.7.36",
+    ),
 )
 PATIENCE_S = 300
 # The settings of each engine, which are options of ours by the same name.
@@ -41,6 +52,7 @@ MODES: dict[str, dict[str, str]] = {
         "binary.handling.mode": "base64-url-safe",
     },
 }
+AVRO_MODES = ("usual", "texts")  # those that are compared as Avro, too
 # What may differ: who wrote it and when, and where the log says it.
 OWN_FIELDS = {
     *("connector", "ts_ms", "ts_us", "ts_ns", "server_id", "gtid", "file", "pos", "row"),
@@ -200,6 +212,35 @@ def engine_settings(scene: Scene, mode: str, number: int, folder: Path) -> dict[
     }
 
 
+def avro_settings(
+    scene: Scene, mode: str, number: int, folder: Path, registry: SchemaRegistryServer
+) -> dict[str, object]:
+    """An engine of the same settings, with the converter of Avro."""
+    own = engine_settings(scene, mode, number, folder)
+    prefix = avro_prefix(scene, mode)
+    api = registry.url.removesuffix("ccompat/v7") + "registry/v2"
+    return {
+        **{k: v for k, v in own.items() if not k.startswith("converter.")},
+        "name": f"avro-{mode}",
+        "topic.prefix": prefix,
+        "offset.storage.file.filename": folder / f"avro-{mode}.offsets",
+        "events.last": f"{prefix}.{scene.database}.endmark",
+        "events.to": folder / f"avro-{mode}.events",
+        "events.format": "avro",
+        "schema.name.adjustment.mode": "avro",
+        "field.name.adjustment.mode": "avro",
+        "converter.apicurio.registry.url": api,
+        "converter.apicurio.registry.auto-register": "true",
+        "converter.apicurio.registry.as-confluent": "true",
+        "converter.apicurio.registry.use-id": "contentId",
+        "converter.apicurio.registry.headers.enabled": "false",
+    }
+
+
+def avro_prefix(scene: Scene, mode: str) -> str:
+    return f"{scene.database}_avro_{mode}"
+
+
 def run_engines(settings: list[dict[str, object]], folder: Path) -> None:
     files = []
     for one in settings:
@@ -321,14 +362,99 @@ def differences(theirs: list[Any], ours: list[Any]) -> list[str]:
     return found
 
 
+# --- as Avro --------------------------------------------------------------------------------------
+
+
+def avro_topic(database: str, table: str, mode: str) -> str:
+    return f"{database}_{table}_{mode}_avro"
+
+
+def by_table(mode: str) -> str:
+    return f"matcher = ['*.*'], topic = '{avro_topic('{schema}', '{table}', mode)}'"
+
+
+Pair = tuple[bytes | None, bytes | None]
+
+
+def engine_messages(folder: Path, name: str, table: str) -> list[Pair]:
+    """Keys and values that the converter made of a table's events."""
+    lines = (folder / f"{name}.events").read_text("utf-8").splitlines()
+    parts = (line.split("\t") for line in lines)
+    return [
+        (_unhex(key), _unhex(value)) for topic, key, value in parts if topic.endswith(f".{table}")
+    ]
+
+
+def _unhex(text: str) -> bytes | None:
+    return None if text == "null" else bytes.fromhex(text)
+
+
+def whole_schema(form: Any, space: str = "") -> Any:
+    """A schema with full names, so that equal ones are equal however they are written."""
+    if isinstance(form, list):
+        return [whole_schema(one, space) for one in form]
+    if isinstance(form, str):
+        plain = form in ("null", "boolean", "int", "long", "float", "double", "string", "bytes")
+        return form if plain or "." in form else f"{space}.{form}"
+    found = {k: v for k, v in form.items() if k not in ("name", "namespace", "fields", "items")}
+    if form["type"] == "record":
+        space = form.get("namespace", space)
+        found["name"] = f"{space}.{form['name']}"
+        found["fields"] = [
+            {**field, "field": field["name"], "type": whole_schema(field["type"], space)}
+            for field in form["fields"]
+        ]
+    if "items" in form:
+        found["items"] = whole_schema(form["items"], space)
+    return found
+
+
+def avro_rows(
+    sent: list[Pair], registry: SchemaRegistryServer, read: AvroDeserializer
+) -> list[Any]:
+    """Each message's key and value with their schemas, without what may differ."""
+    found = []
+    for pair in sent:
+        parts: list[Any] = []
+        for data, which in zip(pair, (MessageField.KEY, MessageField.VALUE), strict=True):
+            if data is None:
+                parts.append(None)
+                continue
+            assert data[0] == 0
+            number = int.from_bytes(data[1:5], "big")
+            text = registry.ask("GET", f"/schemas/ids/{number}")["schema"]
+            schema = whole_schema(json.loads(text.replace("connector.mariadb", "connector.mysql")))
+            payload: Any = read(data, SerializationContext("any", which))
+            for key in ("ts_ms", "ts_us", "ts_ns"):
+                payload.pop(key, None)
+            for key in OWN_FIELDS:
+                payload.get("source", {}).pop(key, None)
+            for image in ("before", "after"):
+                if payload.get(image) and payload[image].get("js") is not None:
+                    payload[image]["js"] = json.loads(payload[image]["js"])
+            parts.append((schema, payload))
+        found.append(parts)
+    return [parts for parts in found if parts != [None, None]]  # a tombstone needs a key
+
+
+def images(feed: KafkaFeed, topic: str) -> list[Any]:
+    """What our own reader finds in a topic."""
+    return [(row.before, row.after) for row in feed.rows(topic)]
+
+
 @pytest.mark.parametrize("which", ["mysql", "mariadb"])
 def test_every_event_is_the_engines(
     which: str, kafka_broker: Kafka, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server: Server = request.getfixturevalue(f"{which}_server")
+    registry: SchemaRegistryServer = request.getfixturevalue("schema_registry")
     with ExitStack() as stack:
         scene = stack.enter_context(scene_of(server, kafka_broker, tmp_path, f"dbz_{which}"))
         settings = [engine_settings(scene, m, i, tmp_path) for i, m in enumerate(MODES)]
+        settings += [
+            avro_settings(scene, mode, len(MODES) + i, tmp_path, registry)
+            for i, mode in enumerate(AVRO_MODES)
+        ]
         feeds = []
         for mode, chosen in MODES.items():
             query = f"protocol=debezium&partition-num=1&debezium-name={scene.database}_{mode}"
@@ -336,6 +462,13 @@ def test_every_event_is_the_engines(
                 query += f"&debezium-{key.replace('.', '-')}={value}"
             topic = f"{scene.database}_{mode}"
             feeds.append(scene.feed(query, topic=topic, config="force-replicate = true"))
+            if mode in AVRO_MODES:
+                where = f"debezium-avro&schema-registry={registry.url}"
+                avro = query.replace("debezium&", f"{where}&").replace(
+                    topic, avro_prefix(scene, mode)
+                )
+                config = f"force-replicate = true\n[sink]\ndispatchers = [{{ {by_table(mode)} }}]"
+                feeds.append(scene.feed(avro, topic=avro_prefix(scene, mode), config=config))
         for feed in feeds:
             feed.catch_up()  # from here on
         session = ["SET sql_mode = ''", "SET time_zone = '+00:00'"]
@@ -353,4 +486,17 @@ def test_every_event_is_the_engines(
         found += differences(
             statements(engine_events(tmp_path, "usual")), statements(feed_events(scene, "usual"))
         )
+        with SchemaRegistryClient({"url": registry.url}) as client:
+            read = AvroDeserializer(client)
+            for mode, table in product(AVRO_MODES, TABLES):
+                theirs = avro_rows(engine_messages(tmp_path, f"avro-{mode}", table), registry, read)
+                topic = avro_topic(scene.database, table, mode)
+                sent = [(m.key, m.value) for m in scene.broker.read_all(topic)]
+                ours = avro_rows(sent, registry, read)
+                assert theirs, f"the engine has no Avro events of {table}"
+                found += [f"avro {mode} {table}, {d}" for d in differences(theirs, ours)]
+                (feed,) = (f for f in feeds if f.topic == avro_prefix(scene, mode))
+                (json_feed,) = (f for f in feeds if f.topic == f"{scene.database}_{mode}")
+                wanted = [row for row in json_feed.rows() if row.table.id.table == table]
+                assert images(feed, topic) == [(row.before, row.after) for row in wanted]
         assert not found, "\n".join(found)

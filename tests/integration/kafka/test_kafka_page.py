@@ -24,7 +24,11 @@ def content(server: MySql | MariaDb) -> dict[str, list[tuple[str | bytes | None,
     return {t: server.execute(f"SELECT * FROM shop.{t} ORDER BY 1") for t in TABLES}
 
 
-@pytest.mark.parametrize("place", range(3), ids=["canal-json", "open-protocol", "avro"])
+@pytest.mark.parametrize(
+    "place",
+    range(5),
+    ids=["canal-json", "open-protocol", "avro", "debezium-avro", "exactly-once"],
+)
 def test_what_a_reader_applies_equals_the_source(
     place: int,
     own_mysql: MySql,
@@ -49,7 +53,9 @@ def test_what_a_reader_applies_equals_the_source(
         ),
         "INSERT INTO shop.notes VALUES (1, 'x', 'naïve 🚢'), (2, 'y', NULL), (3, 'z', '')",
     )
-    for name, block in zip(("feed.toml", "avro.toml"), blocks("toml"), strict=True):
+    for name, block in zip(
+        ("feed.toml", "avro.toml", "debezium.toml"), blocks("toml"), strict=True
+    ):
         (tmp_path / name).write_text(block.text)
     told = {
         "mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/": own_mysql.uri,

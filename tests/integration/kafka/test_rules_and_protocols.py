@@ -56,7 +56,14 @@ KINDS = {
         ddl=EVERYWHERE,
         marks=True,
     ),
+    "debezium_avro": Kind(
+        "protocol=debezium-avro&enable-tidb-extension=true&avro-enable-watermark=true",
+        ddl=EVERYWHERE,
+        marks=True,
+        alone=True,
+    ),
     "simple": Kind("protocol=simple", ddl=EVERYWHERE, marks=True),
+    "simple_avro": Kind("protocol=simple&encoding-format=avro", ddl=EVERYWHERE, marks=True),
     "open": Kind("protocol=open-protocol", ddl=EVERYWHERE, marks=True),
     "avro": Kind("protocol=avro", whole_updates=False, dates=False, alone=True),
     "avro_more": Kind(

@@ -58,6 +58,9 @@ class LargeMessageOptions(Section, section="sink.kafka-config.large-message-hand
 
 
 _HANDLING_PATH: Final = LargeMessageOptions.path(LargeMessageOptions.large_message_handle_option)
+_COMPRESSION_PATH: Final = LargeMessageOptions.path(
+    LargeMessageOptions.large_message_handle_compression
+)
 _URI_PATH: Final = LargeMessageOptions.path(LargeMessageOptions.claim_check_storage_uri)
 _RAW_PATH: Final = LargeMessageOptions.path(LargeMessageOptions.claim_check_raw_value)
 _SHOWN: Final = 40  # characters of a key's value in an error
@@ -98,6 +101,18 @@ def check_large_messages(
         )
 
 
+def refuse_compression(options: LargeMessageOptions, protocol: str) -> None:
+    """Refuse compressed messages, for protocols whose readers know none.
+
+    Raises:
+        OptionsConflict: they are asked for.
+    """
+    if options.large_message_handle_compression != "none":
+        raise OptionsConflict(
+            f"{_COMPRESSION_PATH}: protocol {protocol} has no compressed messages; set it to none"
+        )
+
+
 Pair = tuple[bytes | None, bytes]
 # Encodes rows with the columns of the handle key only, and where each was stored (None: nowhere).
 Shorten = Callable[[Rows, pa.Array | None], Encoded]
@@ -119,6 +134,11 @@ class LargeMessages:
         check_large_messages(options, protocol, form, extension)
         self._handling = options.large_message_handle_option
         compression = "none" if sink.takes_files else options.large_message_handle_compression
+        if compression != "none" and not sink.has_topics:
+            raise OptionsConflict(
+                f"{_COMPRESSION_PATH} = {compression}: messages over {spec.sink.scheme} are lines "
+                "of text; set it to none"
+            )
         self._codec = None if compression == "none" else pa.Codec(compression)
         self._claims: ClaimChecks | None = None
         if options.claim_check_storage_uri:

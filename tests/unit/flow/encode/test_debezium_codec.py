@@ -145,6 +145,33 @@ def test_a_schema_change_tells_the_table(kind: DdlKind, changes: list[Any]) -> N
     assert found == changes
 
 
+@pytest.mark.parametrize("how", ["lz4", "snappy"])
+def test_keys_and_values_are_compressed(how: str) -> None:
+    def made(scheme: str) -> Debezium:
+        large = {"large-message-handle": {"large-message-handle-compression": how}}
+        config = {"sink": {"kafka-config": large}}
+        source, sink = Uri.parse("range://store", "source"), Uri.parse(f"{scheme}://h/x", "sink")
+        return codec_for(Debezium, ChangefeedSpec("feed", source, sink, config))
+
+    one, plain = made("kafka"), codec()
+    found, usual = (c.encode_rows(rows(TABLE, *ALL), 5, TOPIC) for c in (one, plain))
+    assert found.keys is not None and usual.keys is not None
+    for data, wanted in ((found.keys, usual.keys), (found.values, usual.values)):
+        plain_bytes = wanted[0].as_py()
+        assert data[0].as_py() != plain_bytes
+        assert pa.decompress(data[0].as_py(), len(plain_bytes), how, asbytes=True) == plain_bytes
+    sent_all = one.batch(found, TOPIC)
+    assert sent_all.keys is not None and len(sent_all.values) > len(found.values)
+    back = [
+        change
+        for pair in zip(sent_all.keys.to_pylist(), sent_all.values.to_pylist(), strict=True)
+        for change in one.decode_message(*pair)
+    ]
+    assert len(back) == len(ALL)
+    with pytest.raises(OptionsConflict, match="compression = .*over http are lines of text"):
+        made("http")
+
+
 def test_what_it_refuses() -> None:
     with pytest.raises(OptionsConflict, match="debezium makes messages with keys.*file"):
         codec(scheme="file")

@@ -24,12 +24,14 @@ from rowferry.columnar.memory import (
 )
 
 # What an entry of a program writes.
-LITERAL, LONG, DOUBLE, TEXT, BITS, WORD = range(6)
+LITERAL, LONG, DOUBLE, TEXT, BITS, WORD, RAW = range(7)
 # Columns of the entry table. LITERAL: DATA and SIZE are its place in the pool. BRANCH and NULL are
 # the bytes of a union's two branches, -1 without a union. WIDTH: bytes of a BITS or WORD value.
+# RAW is text without its length.
 KIND, VALUES, DATA, SIZE, VALID, BIT, BRANCH, NULL, WIDTH = range(9)
 COLUMNS = 9
 LONGEST = 10  # bytes of the longest integer, or of a length
+NOTHING = -2  # as the branch of NULL: it is written by an entry before
 # How a run ended.
 DONE, NO_ROOM, BAD_TEXT, NOT_NULLABLE = range(4)
 
@@ -89,6 +91,8 @@ def write(
                 to += entry[SIZE]
                 continue
             if _is_null(entry, row):
+                if entry[NULL] == NOTHING:
+                    continue
                 if entry[NULL] < 0:
                     return NOT_NULLABLE, row, i
                 store_byte(to, entry[NULL])
@@ -115,7 +119,8 @@ def write(
                     return BAD_TEXT, row, i
                 if to + stop - start + need > limit:
                     return NO_ROOM, row, i
-                to = _write_long(to, stop - start)
+                if kind == TEXT:
+                    to = _write_long(to, stop - start)
                 copy_bytes(to, entry[DATA] + start, stop - start)
                 to += stop - start
         offsets[row + 1] = to - base

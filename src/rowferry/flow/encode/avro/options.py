@@ -9,7 +9,11 @@ from urllib.parse import unquote, urlsplit
 from rowferry.errors import BadOption, OptionsConflict
 from rowferry.flow.encode.avro.registry import RegistryAddress
 from rowferry.flow.encode.avro.schema import Modes
-from rowferry.flow.encode.large_message import LargeMessageOptions, check_large_messages
+from rowferry.flow.encode.large_message import (
+    LargeMessageOptions,
+    check_large_messages,
+    refuse_compression,
+)
 from rowferry.flow.encode.options import TIDB_EXTENSION, one_of_or_empty
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FeedOptions
@@ -53,8 +57,8 @@ SCHEMA_REGISTRY = Option(
     "schema-registry",
     _address(),
     "",
-    "avro: the address of a schema registry that speaks Confluent's API. A user and password may "
-    "stand in it, before the host.",
+    "avro, debezium-avro: the address of a schema registry that speaks Confluent's API. A user and "
+    "password may stand in it, before the host.",
     uri=True,
     secret=True,
     names="url",
@@ -67,12 +71,16 @@ class RegistryOptions(Section, section="sink.kafka-config"):
 
     schema_registry = SCHEMA_REGISTRY
     user = option(
-        text(), "", "avro: the user at the schema registry.", uri=True, key="schema-registry-user"
+        text(),
+        "",
+        "avro, debezium-avro: the user at the schema registry.",
+        uri=True,
+        key="schema-registry-user",
     )
     password = option(
         text(),
         "",
-        "avro: the user's password at the schema registry.",
+        "avro, debezium-avro: the user's password at the schema registry.",
         uri=True,
         secret=True,
         key="schema-registry-password",
@@ -80,7 +88,8 @@ class RegistryOptions(Section, section="sink.kafka-config"):
     ca = option(
         text(),
         "",
-        "avro: a file with the certificates that the schema registry's own must be signed by; "
+        "avro, debezium-avro: a file with the certificates that the schema registry's own must be "
+        "signed by; "
         "without it the system's count.",
         uri=True,
         names="path",
@@ -89,7 +98,7 @@ class RegistryOptions(Section, section="sink.kafka-config"):
     cert = option(
         text(),
         "",
-        "avro: a file with the certificate that is shown to the schema registry.",
+        "avro, debezium-avro: a file with the certificate that is shown to the schema registry.",
         uri=True,
         names="path",
         key="schema-registry-cert",
@@ -97,7 +106,7 @@ class RegistryOptions(Section, section="sink.kafka-config"):
     key = option(
         text(),
         "",
-        "avro: a file with the private key of that one.",
+        "avro, debezium-avro: a file with the private key of that one.",
         uri=True,
         names="path",
         key="schema-registry-key",
@@ -105,14 +114,14 @@ class RegistryOptions(Section, section="sink.kafka-config"):
     skip_verify = option(
         flag(),
         False,
-        "avro: trust any certificate of the schema registry. For trying out only.",
+        "avro, debezium-avro: trust any certificate of the schema registry. For trying out only.",
         uri=True,
         key="schema-registry-insecure-skip-verify",
     )
     glue_schema_registry_config = option(
         _nothing("AWS Glue is not yet there; use schema-registry"),
         None,
-        "avro: AWS Glue as the schema registry. Not yet there: refused.",
+        "avro, debezium-avro: AWS Glue as the schema registry. Not yet there: refused.",
         secret=True,
     )
 
@@ -145,8 +154,9 @@ class AvroOptions(Section, section="sink.kafka-config.codec-config"):
     avro_enable_watermark = option(
         flag(),
         False,
-        "avro: also send DDL and watermarks, as messages of their own form, and deletes with their "
-        "commit-ts. Needs enable-tidb-extension.",
+        "avro, debezium-avro: also send DDL and watermarks. In avro they are messages of their own "
+        "form, and deletes have their commit-ts; in debezium-avro they have schemas of their own, "
+        "under their own names. Needs enable-tidb-extension.",
         uri=True,
     )
     avro_include_before_value = option(
@@ -189,20 +199,27 @@ class AvroSettings:
             bigint_text=codec.avro_bigint_unsigned_handling_mode == "string",
             single_float=codec.avro_float == "float",
         )
-        return cls(_registry(spec), modes, extension, codec.avro_enable_watermark)
+        return cls(registry_address(spec, "avro"), modes, extension, codec.avro_enable_watermark)
+
+
+def refuse_other_messages(spec: ChangefeedSpec, sink: SinkTraits, protocol: str) -> None:
+    """Refuse what no message of Avro can be: one of a file, compressed, or in another form.
+
+    Raises:
+        OptionsConflict: the sink or the settings ask for it.
+    """
+    large = spec.options(LargeMessageOptions)
+    check_large_messages(large, protocol, None, extension=False)
+    refuse_compression(large, protocol)
+    if sink.takes_files:
+        raise OptionsConflict(
+            f"protocol {protocol} is for message queues, not for files; with {spec.sink.scheme}:// "
+            "use csv or canal-json"
+        )
 
 
 def _check_surroundings(spec: ChangefeedSpec, sink: SinkTraits) -> None:
-    large = spec.options(LargeMessageOptions)
-    check_large_messages(large, "avro", None, extension=False)
-    if large.large_message_handle_compression != "none":
-        path = LargeMessageOptions.path(LargeMessageOptions.large_message_handle_compression)
-        raise OptionsConflict(f"{path}: protocol avro has no compressed messages; set it to none")
-    if sink.takes_files:
-        raise OptionsConflict(
-            f"protocol avro is for message queues, not for files; with {spec.sink.scheme}:// use "
-            "csv or canal-json"
-        )
+    refuse_other_messages(spec, sink, "avro")
     if spec.options(FeedOptions).force_replicate:
         raise OptionsConflict(
             "force-replicate cannot be used with protocol avro: a table without a key has "
@@ -210,9 +227,15 @@ def _check_surroundings(spec: ChangefeedSpec, sink: SinkTraits) -> None:
         )
 
 
-def _registry(spec: ChangefeedSpec) -> RegistryAddress:
+def registry_address(spec: ChangefeedSpec, protocol: str) -> RegistryAddress:
+    """Read where schemas are registered.
+
+    Raises:
+        BadOption: it is not said.
+        OptionsConflict: options that exclude each other.
+    """
     options = spec.options(RegistryOptions)
-    url = _one_of_two(spec.options(SINK)[SCHEMA_REGISTRY], options.schema_registry)
+    url = _one_of_two(spec.options(SINK)[SCHEMA_REGISTRY], options.schema_registry, protocol)
     parts = urlsplit(url)
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if user and (options.user or options.password):
@@ -244,14 +267,14 @@ def _registry(spec: ChangefeedSpec) -> RegistryAddress:
     )
 
 
-def _one_of_two(sink: str, kafka: str) -> str:
+def _one_of_two(sink: str, kafka: str, protocol: str) -> str:
     """Return the address, which may stand in two sections; a URI parameter is read as both."""
     if sink and kafka and sink != kafka:
         ours, theirs = SINK.path(SCHEMA_REGISTRY.key), RegistryOptions.path(SCHEMA_REGISTRY)
         raise OptionsConflict(f"{ours} and {theirs} differ; keep one of them")
     if not (sink or kafka):
         raise BadOption(
-            f"protocol avro needs a schema registry: add {SCHEMA_REGISTRY.key}=http://host:port to "
-            "the sink URI"
+            f"protocol {protocol} needs a schema registry: add "
+            f"{SCHEMA_REGISTRY.key}=http://host:port to the sink URI"
         )
     return sink or kafka

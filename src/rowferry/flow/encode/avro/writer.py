@@ -30,8 +30,11 @@ _FIRST, _SECOND = 0, 2  # the bytes of a union's branches
 class AvroCell:
     """A column's values: int64 or uint64 (LONG, BITS, WORD), float64 (DOUBLE), text or binary.
 
+    A value of several parts is several cells. Its first one has the union's branches, and the
+    others write `NOTHING` for NULL.
+
     Attributes:
-        valid: the array whose validity counts; None: no value is NULL.
+        valid: the array whose validity counts; None: that of the values.
         branch: the byte of the union's branch before a value, -1 without a union.
         null: the byte of the branch that NULL is, -1 without a union.
         width: the bytes of a BITS value (written with their count) or of a WORD (without).
@@ -73,7 +76,7 @@ def _rendered(table: TableSchema, field: Field, modes: Modes) -> tuple[int, pa.A
                 return kernels.TEXT, values.cast(pa.large_utf8()), 0
             return kernels.LONG, values, 0  # an unsigned number above the largest long wraps
         case Kind.FLOAT if modes.single_float:
-            return kernels.WORD, _single_floats(values), 4
+            return kernels.WORD, single_floats(values), 4
         case Kind.FLOAT | Kind.DOUBLE:
             return kernels.DOUBLE, values.cast(pa.float64()), 0
         case Kind.BIT:
@@ -88,7 +91,7 @@ def _rendered(table: TableSchema, field: Field, modes: Modes) -> tuple[int, pa.A
     return kernels.TEXT, values, 0
 
 
-def _single_floats(values: pa.Array) -> pa.Array:
+def single_floats(values: pa.Array) -> pa.Array:
     """Return floats as the words that are written, most significant byte first, as Avro's four."""
     numbers = values.fill_null(0).to_numpy(zero_copy_only=False).astype("<f4", copy=False)
     return pa.array(np.ascontiguousarray(numbers).view(">u4").astype(np.uint64))
@@ -176,12 +179,13 @@ class _Tables:
         self._alive.append(cell)
         if self.rows == 0:
             return
-        count = self.rows + 1 if cell.kind == kernels.TEXT else self.rows
+        is_text = cell.kind in (kernels.TEXT, kernels.RAW)
+        count = self.rows + 1 if is_text else self.rows
         places = values.buffers()[1]
         if places is None or places.size < (values.offset + count) * 8:
             raise EncodeError("a chunk's column is shorter than the chunk")
         entry[kernels.VALUES] = int(places.address) + values.offset * 8
-        if cell.kind == kernels.TEXT:
+        if is_text:
             data = values.buffers()[2]
             entry[kernels.DATA] = data.address if data is not None else 0
             entry[kernels.SIZE] = data.size if data is not None else 0

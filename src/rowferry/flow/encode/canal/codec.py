@@ -24,6 +24,7 @@ from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec
 from rowferry.flow.encode.large_message import (
     LargeMessageOptions,
     check_large_messages,
+    refuse_compression,
     refuse_large,
 )
 from rowferry.flow.encode.options import CONTENT_COMPATIBLE, SINK, delete_only_handle_key
@@ -66,7 +67,9 @@ class Canal(MessageCodec):
                 f"protocol {NAME} makes binary messages, which {spec.sink.scheme} files have no "
                 "ends for; use protocol=canal-json or protocol=csv"
             )
-        check_large_messages(spec.options(LargeMessageOptions), NAME, None, extension=False)
+        large = spec.options(LargeMessageOptions)
+        check_large_messages(large, NAME, None, extension=False)
+        refuse_compression(large, NAME)
         self._full_types = spec.options(SINK)[CONTENT_COMPATIBLE]
         self._delete_handle_only = delete_only_handle_key(spec)
 

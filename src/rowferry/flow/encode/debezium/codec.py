@@ -29,7 +29,7 @@ from rowferry.flow.encode.debezium.values import shown
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.large_message import (
     LargeMessageOptions,
-    check_large_messages,
+    LargeMessages,
     refuse_large,
 )
 from rowferry.flow.encode.layout import Cell, Layout, Part
@@ -77,7 +77,7 @@ class Debezium(MessageCodec):
                 f"protocol {PROTOCOL} makes messages with keys, which {spec.sink.scheme} files do "
                 "not have; use protocol=canal-json or protocol=csv"
             )
-        check_large_messages(spec.options(LargeMessageOptions), PROTOCOL, None, extension=False)
+        self._large = LargeMessages(spec, sink, PROTOCOL, None, extension=False)
         section, own = spec.options(options.SINK), spec.options(options.DEBEZIUM)
         there = spec.options(CODEC_EXTENSION)
         self._extension = section[TIDB_EXTENSION] or there[TIDB_EXTENSION]
@@ -109,12 +109,7 @@ class Debezium(MessageCodec):
             self._slots(layout, table, new_fields),
         )
         source = self._source(layout, rows)
-        for op, shows_old in (
-            (Op.INSERT, False),
-            (Op.UPDATE, False),
-            (Op.UPDATE, True),
-            (Op.DELETE, True),
-        ):
+        for op, shows_old in _FORMS:
             image = before if op is Op.DELETE else after
             needed = bool(((images.op == op) & (with_old == shows_old)).any())
             layout.program(
@@ -125,7 +120,7 @@ class Debezium(MessageCodec):
         which = np.array([0, 1, 3], np.int8)[images.op]
         which += ((images.op == Op.UPDATE) & with_old).astype(np.int8)
         values = layout.run(which)
-        encoded = Encoded(values, self._keys(rows, old_fields, new_fields, deletes))
+        encoded = self._compressed(values, self._keys(rows, old_fields, new_fields, deletes))
         if topic is not None:
             refuse_large(table.id, encoded, topic, _OVERHEAD, PROTOCOL, _CURE)
         wanted = self._tombstones and encoded.keys is not None
@@ -133,17 +128,7 @@ class Debezium(MessageCodec):
 
     def batch(self, messages: Encoded, topic: Topic) -> Encoded:
         """Put a message without a value behind each delete, where tombstones are wanted."""
-        doomed = messages.tombstones
-        if doomed is None or not doomed.any():
-            return replace(messages, tombstones=None)
-        order = np.repeat(np.arange(len(doomed)), 1 + doomed.astype(np.int64))
-        is_tombstone = np.zeros(len(order), np.bool_)
-        is_tombstone[1:] = order[1:] == order[:-1]
-        wanted = pa.array(order)
-        taken = messages.values.take(pa.array(order, mask=is_tombstone))
-        keys = None if messages.keys is None else messages.keys.take(wanted)
-        partitions = None if messages.partitions is None else messages.partitions[order]
-        return Encoded(taken, keys, rows=messages.row_count, partitions=partitions)
+        return with_tombstones(messages)
 
     def _slots(self, layout: Layout, table: TableSchema, image: list[Field]) -> _Slots:
         return [(field, self._slot(layout, table, field)) for field in image]
@@ -261,7 +246,14 @@ class Debezium(MessageCodec):
             _dumped({"schema": one, "payload": payload} if self._with_schema else payload)
             for one, payload in pair
         )
-        return Encoded(pa.array([value], pa.large_binary()), pa.array([key], pa.large_binary()))
+        return self._compressed(
+            pa.array([value], pa.large_binary()), pa.array([key], pa.large_binary())
+        )
+
+    def _compressed(self, values: pa.LargeBinaryArray, keys: pa.LargeBinaryArray | None) -> Encoded:
+        """Return messages as they are sent: key and value are compressed both, as TiCDC does it."""
+        squeeze = self._large.compress
+        return Encoded(squeeze(values), None if keys is None else squeeze(keys))
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -283,7 +275,25 @@ class Debezium(MessageCodec):
         Types are those that the schema tells; without one they are guessed from the values.
         Without the extension a commit-ts is its millisecond shifted up.
         """
-        return read_message(key, value)
+        open_ = self._large.decompress
+        return read_message(
+            None if key is None else open_(key), None if value is None else open_(value)
+        )
+
+
+def with_tombstones(messages: Encoded) -> Encoded:
+    """Return messages with one without a value behind each that asks for it."""
+    doomed = messages.tombstones
+    if doomed is None or not doomed.any():
+        return replace(messages, tombstones=None)
+    order = np.repeat(np.arange(len(doomed)), 1 + doomed.astype(np.int64))
+    is_tombstone = np.zeros(len(order), np.bool_)
+    is_tombstone[1:] = order[1:] == order[:-1]
+    wanted = pa.array(order)
+    taken = messages.values.take(pa.array(order, mask=is_tombstone))
+    keys = None if messages.keys is None else messages.keys.take(wanted)
+    partitions = None if messages.partitions is None else messages.partitions[order]
+    return Encoded(taken, keys, rows=messages.row_count, partitions=partitions)
 
 
 def _object(slots: _Slots) -> list[Part]:

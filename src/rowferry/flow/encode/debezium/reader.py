@@ -72,6 +72,17 @@ def read_message(key: bytes | None, value: bytes | None) -> Iterator[Change]:
         _loaded(key)  # a tombstone
         return
     schema, payload = _loaded(value)
+    yield from event_changes(_loaded(key)[1] if key else {}, schema, payload)
+
+
+def event_changes(
+    key: dict[str, Any], schema: dict[str, Any] | None, payload: dict[str, Any]
+) -> Iterator[Change]:
+    """Yield what an event tells whose parts were read.
+
+    Raises:
+        DecodeError: it is no event of Debezium.
+    """
     try:
         source = payload.get("source") or {}
         if "ddl" in payload:
@@ -79,7 +90,7 @@ def read_message(key: bytes | None, value: bytes | None) -> Iterator[Change]:
         elif payload.get("op") == "m":
             yield Watermark(int(source["commit_ts"]))
         else:
-            yield from _row(_loaded(key)[1] if key else {}, schema, payload, source)
+            yield from _row(key, schema, payload, source)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as err:
         raise DecodeError(f"row 1: it is no event of Debezium ({err})") from None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -98,7 +99,7 @@ def _shown(kind: SqlType, values: pa.Array, modes: ValueModes) -> Shown:
         case Kind.TIME:
             return _time(values, modes.time)
         case Kind.ENUM | Kind.SET:
-            return Shown(escaped_text(_elements(kind, values)), values, quoted=True)
+            return Shown(escaped_text(element_names(kind, values)), values, quoted=True)
         case Kind.JSON:
             packed = kernels_debezium.compact_json(values)
             return Shown(escaped_text(packed), values, quoted=True)
@@ -107,7 +108,7 @@ def _shown(kind: SqlType, values: pa.Array, modes: ValueModes) -> Shown:
         case Kind.BINARY:
             if kind.name == "geometry":
                 return _geometry(values)
-            return Shown(_binary(values, modes.binary), values, quoted=True)
+            return Shown(binary_text(values, modes.binary), values, quoted=True)
         case _:
             return Shown(escaped_text(values), values, quoted=True)
 
@@ -131,18 +132,21 @@ def _decimal(kind: SqlType, values: pa.Array, modes: ValueModes) -> Shown:
 
 
 def _bits(kind: SqlType, values: pa.Array) -> Shown:
-    size = bit_size(kind)
-    words = numbers(values).astype("<u8")
-    if size == 1:
+    if bit_size(kind) == 1:
         names = pa.array(["false", "true"], _TEXT)
-        return Shown(names.take(pa.array((words != 0).astype(np.int8))), values)
-    width = (size + 7) // 8
+        return Shown(names.take(pa.array((numbers(values) != 0).astype(np.int8))), values)
+    return Shown(base64_text(bit_bytes(kind, values)), values, quoted=True)
+
+
+def bit_bytes(kind: SqlType, values: pa.Array) -> pa.LargeBinaryArray:
+    """Return BIT values as bytes, the lowest first."""
+    words = numbers(values).astype("<u8")
+    width = (bit_size(kind) + 7) // 8
     data = words.view(np.uint8).reshape(len(words), 8)[:, :width].copy().reshape(-1)
     offsets = np.arange(len(words) + 1, dtype=np.int64) * width
-    packed = pa.LargeBinaryArray.from_buffers(
+    return pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(words), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
-    return Shown(base64_text(packed), values, quoted=True)
 
 
 def _moment(kind: SqlType, values: pa.Array, mode: str) -> Shown:
@@ -200,7 +204,12 @@ def _joined(*parts: Any) -> pa.Array:
     return pc.binary_join_element_wise(*whole, pa.scalar("", _TEXT))
 
 
-def _elements(kind: SqlType, values: pa.Array) -> pa.Array:
+def element_names(kind: SqlType, values: pa.Array) -> pa.Array:
+    """Return the names of ENUM and SET values.
+
+    Raises:
+        EncodeError: a value that the type has no element for.
+    """
     names = escaped_elements(kind)
     most = (1 << len(names)) - 1 if kind.kind is Kind.SET else len(names)
     top = pc.max(values).as_py()
@@ -211,7 +220,8 @@ def _elements(kind: SqlType, values: pa.Array) -> pa.Array:
     return pa.array(["", *names], _TEXT).take(values)
 
 
-def _binary(values: pa.Array, mode: str) -> pa.Array:
+def binary_text(values: pa.Array, mode: str) -> pa.Array:
+    """Return binary values as text."""
     if mode == "hex":
         return hex_text(values)
     packed = base64_text(values)
@@ -222,6 +232,15 @@ def _binary(values: pa.Array, mode: str) -> pa.Array:
 
 def _geometry(values: pa.Array) -> Shown:
     """Return geometries as objects: well-known binary, and the SRID where there is one."""
+    wkb, srid = geometry_parts(values)
+    words = pc.if_else(
+        pa.array(srid == 0), pa.scalar("null", _TEXT), pc.cast(pa.array(srid), _TEXT)
+    )
+    return Shown(_joined('{"wkb":"', base64_text(wkb), '","srid":', words, "}"), values)
+
+
+def geometry_parts(values: pa.Array) -> tuple[pa.LargeBinaryArray, npt.NDArray[np.int64]]:
+    """Return the well-known binary of geometries, and their SRIDs, 0 for none."""
     offsets, data = text_buffers(values)
     starts = np.minimum(offsets[:-1] + _SRID_BYTES, offsets[1:])
     long_enough = offsets[1:] - offsets[:-1] >= _SRID_BYTES
@@ -230,11 +249,7 @@ def _geometry(values: pa.Array) -> Shown:
         place = np.where(long_enough, offsets[:-1] + k, 0)
         byte = data[place].astype(np.int64) if len(data) else 0
         srid |= np.where(long_enough, byte << (8 * k), 0)
-    wkb = base64_text(_spans(data, starts, offsets[1:]))
-    words = pc.if_else(
-        pa.array(srid == 0), pa.scalar("null", _TEXT), pc.cast(pa.array(srid), _TEXT)
-    )
-    return Shown(_joined('{"wkb":"', wkb, '","srid":', words, "}"), values)
+    return _spans(data, starts, offsets[1:]), srid
 
 
 def _spans(data: Any, starts: Any, stops: Any) -> pa.LargeBinaryArray:

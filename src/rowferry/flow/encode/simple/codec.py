@@ -20,6 +20,10 @@ from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, fields, float_text
 from rowferry.errors import DecodeError, EncodeError, OptionsConflict
+from rowferry.flow.encode.avro import kernels as kernels_avro
+from rowferry.flow.encode.avro.datum import long_bytes
+from rowferry.flow.encode.avro.writer import AvroCell, write_rows
+from rowferry.flow.encode.avro.writer import Part as AvroPart
 from rowferry.flow.encode.canal_json.codec import ddl_type, json_text
 from rowferry.flow.encode.contract import CodecTraits, Encoded, LargeRows, MessageCodec, TextBody
 from rowferry.flow.encode.kernels import row_writer as kernels
@@ -28,19 +32,21 @@ from rowferry.flow.encode.large_message import (
     LargeMessages,
 )
 from rowferry.flow.encode.layout import Cell, Layout, Part
-from rowferry.flow.encode.options import CODEC_SECTION
+from rowferry.flow.encode.options import CODEC_SECTION, one_of_or_empty
+from rowferry.flow.encode.simple import avro_form
 from rowferry.flow.encode.simple.reader import SimpleReader
 from rowferry.flow.encode.simple.schema import of_table
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Option, OptionTable, flag, one_of, whole
+from rowferry.spec.option import Option, OptionTable, flag, whole
 from rowferry.spec.sink_traits import SinkTraits
 
 NAME: Final = "simple"
 ENCODING = Option(
     "encoding-format",
-    one_of("json"),
+    one_of_or_empty("json", "avro"),
     "json",
-    "simple: how messages are written. TiCDC's other form, `avro`, is not yet there: refused.",
+    "simple: how messages are written, as JSON or as Avro. Avro needs no schema registry: there is "
+    "one schema for all messages.",
     uri=True,
 )
 CODEC = OptionTable(CODEC_SECTION, (ENCODING,))
@@ -98,12 +104,18 @@ class Simple(MessageCodec):
         """Read the settings.
 
         Raises:
-            OptionsConflict: the sink writes files.
+            OptionsConflict: the sink writes files, or lines of text and Avro is asked for.
         """
         if sink.takes_files:
             raise OptionsConflict(
                 f"protocol {NAME} sends table definitions between rows, which {spec.sink.scheme} "
                 "files have no place for; use protocol=canal-json or protocol=csv"
+            )
+        self._avro = spec.options(CODEC)[ENCODING] == "avro"
+        if self._avro and not sink.has_topics:
+            raise OptionsConflict(
+                f"{ENCODING.key} = avro makes bytes, which a body of lines over "
+                f"{spec.sink.scheme} cannot hold; set it to json"
             )
         section = spec.options(BOOTSTRAP)
         self._interval_ms, self._most = section[INTERVAL] * 1000, section[COUNT]
@@ -111,7 +123,10 @@ class Simple(MessageCodec):
         self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, extension=True)
         self._sent: Remembered[tuple[str, TableId], _Sent] = Remembered()
         large = self._large
-        self._reader = SimpleReader(lambda place: large.decompress(large.fetch(place)[1]))
+        self._reader = SimpleReader(
+            lambda place: large.decompress(large.fetch(place)[1]),
+            avro_form.read_message if self._avro else None,
+        )
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -157,7 +172,7 @@ class Simple(MessageCodec):
             sent.rows += len(rows)
             return None
         self._sent[key] = _Sent(table, planned_at_ms, len(rows))
-        return self._note("BOOTSTRAP", 0, planned_at_ms, tableSchema=of_table(table))
+        return self._note("BOOTSTRAP", 0, planned_at_ms, tableSchema=table)
 
     def _encode(
         self,
@@ -166,18 +181,28 @@ class Simple(MessageCodec):
         key_only: bool = False,
         locations: pa.Array | None = None,
     ) -> Encoded:
-        images, layout, table = ImagePresence.of(rows), Layout(), rows.table
+        images, table = ImagePresence.of(rows), rows.table
         deletes = images.op == Op.DELETE
         keep = set(table.handle_key) if key_only else None
-        before, after = (
-            _slots(layout, fields(table, image), keep) if wanted else []
+        old_fields, new_fields = (
+            _sorted_fields(table, image, keep) if wanted else []
             for image, wanted in (
                 (rows.before, images.has_before.any()),
                 (rows.after, not deletes.all()),
             )
         )
-        if (deletes.any() and not before) or (not deletes.all() and not after):
+        if (deletes.any() and not old_fields) or (not deletes.all() and not new_fields):
             raise EncodeError(f"{table.id}: a change has no column to write")
+        which = np.array([0, 1, 3], np.int8)[images.op]
+        which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
+        if self._avro:
+            middle_of = avro_form.row_middle(planned_at_ms, table.version, key_only, locations)
+            made = write_rows(_avro_forms(rows, middle_of, old_fields, new_fields), which)
+            return Encoded(self._large.compress(made))
+        layout = Layout()
+        before, after = (
+            [(f, _slot(layout, f)) for f in image] for image in (old_fields, new_fields)
+        )
         stamp = Cell(layout.slot(rows.batch.column("commit_ts"), kernels.RAW))
         head = self._head(rows)
         middle: list[Part] = [b',"buildTs":%d' % planned_at_ms]
@@ -199,8 +224,6 @@ class Simple(MessageCodec):
         for kind, images_of in forms:
             lead = head + b',"type":"%s","commitTs":' % kind
             layout.program([lead, stamp, *middle, *images_of, b"}"])
-        which = np.array([0, 1, 3], np.int8)[images.op]
-        which += ((images.op == Op.UPDATE) & images.has_before).astype(np.int8)
         return Encoded(self._large.compress(layout.run(which)))
 
     def _head(self, rows: Rows) -> bytes:
@@ -214,12 +237,12 @@ class Simple(MessageCodec):
     def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
         """Encode a DDL with the table's definition after it, and a renamed table's old one."""
         schema = change.schema or change.last_schema
-        more: dict[str, Any] = {}
+        more: dict[str, TableSchema] = {}
         if schema is not None:
-            more["tableSchema"] = of_table(schema)
+            more["tableSchema"] = schema
             if change.previous is not None:
                 old = change.previous_target or change.previous
-                more["preTableSchema"] = of_table(replace(schema, target=old))
+                more["preTableSchema"] = replace(schema, target=old)
         kind = ddl_type(change.kind)
         return _single(self._note(kind, change.commit_ts, planned_at_ms, change.query, **more))
 
@@ -228,18 +251,11 @@ class Simple(MessageCodec):
         return _single(self._note("WATERMARK", mark.commit_ts, planned_at_ms))
 
     def _note(
-        self, kind: str, commit_ts: int, planned_at_ms: int, query: str = "", **more: Any
+        self, kind: str, commit_ts: int, planned_at_ms: int, query: str = "", **more: TableSchema
     ) -> bytes:
-        sql = b',"sql":%s' % json_text(query) if query else b""
-        text = b'{"version":1,"type":"%s"%s,"commitTs":%d,"buildTs":%d' % (
-            kind.encode(),
-            sql,
-            commit_ts,
-            planned_at_ms,
-        )
-        for key, value in more.items():
-            text += b',"%s":%s' % (key.encode(), _escaped(value))
-        (compressed,) = self._large.compress(pa.array([text + b"}"], pa.large_binary())).to_pylist()
+        make = avro_form.note if self._avro else _json_note
+        made = make(kind, commit_ts, planned_at_ms, query, **more)
+        (compressed,) = self._large.compress(pa.array([made], pa.large_binary())).to_pylist()
         return bytes(compressed)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -266,6 +282,36 @@ def _single(value: bytes) -> Encoded:
     return Encoded(pa.array([value], pa.large_binary()))
 
 
+def _json_note(
+    kind: str, commit_ts: int, planned_at_ms: int, query: str, **tables: TableSchema
+) -> bytes:
+    """Return the message of a watermark, a table's definition, or a DDL."""
+    sql = b',"sql":%s' % json_text(query) if query else b""
+    text = b'{"version":1,"type":"%s"%s,"commitTs":%d,"buildTs":%d' % (
+        kind.encode(),
+        sql,
+        commit_ts,
+        planned_at_ms,
+    )
+    for key, table in tables.items():
+        text += b',"%s":%s' % (key.encode(), _escaped(of_table(table)))
+    return text + b"}"
+
+
+def _avro_forms(
+    rows: Rows, middle: list[AvroPart], old: list[Field], new: list[Field]
+) -> list[list[AvroPart]]:
+    """Return how an insert, an update without and with its old row, and a delete are written."""
+    stamp = AvroCell(kernels_avro.LONG, rows.batch.column("commit_ts"))
+    name = rows.table.written_as
+    number = rows.table.table_id if rows.physical_id is None else rows.physical_id
+    head = avro_form.row_head(*name, number)
+    data, before = avro_form.image_parts(new or None), avro_form.image_parts(old or None)
+    none = avro_form.image_parts(None)
+    forms = ((0, data, none), (1, data, none), (1, data, before), (2, none, before))
+    return [[head + long_bytes(kind), stamp, *middle, *a, *b] for kind, a, b in forms]
+
+
 def _escaped(value: Any) -> bytes:
     """Return JSON escaped as Go does it: what HTML would read stands as code points."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -274,11 +320,10 @@ def _escaped(value: Any) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _slots(layout: Layout, image: list[Field], keep: set[str] | None) -> _Slots:
-    """Add the columns of an image, in the order of their names."""
-    wanted = [f for f in image if keep is None or f.column.name in keep]
-    wanted.sort(key=lambda f: f.column.name.encode())
-    return [(field, _slot(layout, field)) for field in wanted]
+def _sorted_fields(table: TableSchema, image: pa.StructArray, keep: set[str] | None) -> list[Field]:
+    """Return the columns of an image that are written, in the order of their names."""
+    wanted = [f for f in fields(table, image) if keep is None or f.column.name in keep]
+    return sorted(wanted, key=lambda f: f.column.name.encode())
 
 
 def _slot(layout: Layout, field: Field) -> int:
@@ -311,5 +356,5 @@ def _object(slots: _Slots) -> list[Part]:
 
 def warm() -> None:
     """Compile every kernel that this codec uses."""
-    for module in (kernels, kernels_float, kernels_render):
+    for module in (kernels, kernels_avro, kernels_float, kernels_render):
         module.warm()

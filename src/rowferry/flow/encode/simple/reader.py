@@ -7,6 +7,8 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import pyarrow as pa
+
 from rowferry.change.chunk import Change, Op, SchemaChange, Watermark
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, TableId, TableSchema
@@ -27,9 +29,19 @@ class SimpleReader:
     message before it.
     """
 
-    def __init__(self, fetch: Callable[[str], bytes]) -> None:
-        """`fetch` returns the message that was left at a claim check's location."""
+    def __init__(
+        self,
+        fetch: Callable[[str], bytes],
+        load: Callable[[bytes], dict[str, Any]] | None = None,
+    ) -> None:
+        """Begin without any table.
+
+        Args:
+            fetch: returns the message that was left at a claim check's location.
+            load: makes of a message's bytes what its JSON form says; None: they are JSON.
+        """
         self._fetch = fetch
+        self._load = load or _json
         self._tables: dict[tuple[str, str], TableSchema] = {}
 
     def read(self, text: bytes) -> Iterator[Change]:
@@ -38,13 +50,19 @@ class SimpleReader:
         Raises:
             DecodeError: it is none of this format, or a row before its table's definition.
         """
-        message = _loaded(text)
+        message = self._loaded(text)
         if location := message.get("claimCheckLocation"):
-            message = _loaded(self._fetch(str(location)))
+            message = self._loaded(self._fetch(str(location)))
         try:
             yield from self._changes(message)
         except (KeyError, TypeError, ValueError, AttributeError, BadInput) as err:
             raise DecodeError(f"row 1: it is no message of the simple protocol ({err})") from None
+
+    def _loaded(self, text: bytes) -> dict[str, Any]:
+        message = self._load(text)
+        if message.get("version") != _VERSION:
+            raise DecodeError("row 1: it is no message of version 1 of the simple protocol")
+        return message
 
     def _changes(self, message: dict[str, Any]) -> Iterator[Change]:
         kind, commit_ts = str(message["type"]), int(message["commitTs"])
@@ -86,13 +104,13 @@ class SimpleReader:
         yield chunk_of(row.shape(table, key_only=key_only), [row], 0)
 
 
-def _loaded(text: bytes) -> dict[str, Any]:
+def _json(text: bytes) -> dict[str, Any]:
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):
         message = None
-    if not isinstance(message, dict) or message.get("version") != _VERSION:
-        raise DecodeError("row 1: it is no JSON object of version 1 of the simple protocol")
+    if not isinstance(message, dict):
+        raise DecodeError("row 1: it is no JSON object of the simple protocol")
     return message
 
 
@@ -112,7 +130,8 @@ def _value(column: Column, value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f"column {column.name!r}: {str(value)[:40]!r} is no text")
     if kind in _WHOLE:
-        return int(value)
+        number = int(value)
+        return number % (1 << 64) if column.type.arrow == pa.uint64() else number
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return float(value)
     return b64decode(value, validate=True) if kind is Kind.BINARY else value

@@ -46,7 +46,7 @@ def _data_type(kind: SqlType) -> dict[str, Any]:
         "charset": kind.charset,
         "collate": kind.collation or _COLLATIONS.get(kind.charset, kind.charset),
     }
-    if length := _length(kind):
+    if length := column_length(kind):
         form["length"] = length
     if kind.kind in _DECIMALS and kind.scale:
         form["decimal"] = kind.scale
@@ -59,7 +59,8 @@ def _data_type(kind: SqlType) -> dict[str, Any]:
     return form
 
 
-def _length(kind: SqlType) -> int:
+def column_length(kind: SqlType) -> int:
+    """Return how long values are as TiDB counts it; 0: not known."""
     if kind.kind in _SECONDS:
         return _SECONDS[kind.kind] + (kind.scale + 1 if kind.scale else 0)
     return _LENGTHS.get(kind.kind) or display_width(kind) or 0
@@ -97,6 +98,14 @@ def to_table(definition: dict[str, Any]) -> TableSchema:
     return made
 
 
+def _scale(kind: SqlType, form: dict[str, Any]) -> int:
+    """Return the digits after the point; of times, Avro tells them by the length alone."""
+    given = form.get("decimal")
+    if given is None and kind.kind in _SECONDS:
+        return max(int(form.get("length") or 0) - _SECONDS[kind.kind] - 1, 0)
+    return int(given or 0)
+
+
 def _read_column(place: int, definition: dict[str, Any]) -> Column:
     kind_form = definition["dataType"]
     name = str(kind_form["mysqlType"])
@@ -111,6 +120,6 @@ def _read_column(place: int, definition: dict[str, Any]) -> Column:
     if name in _SIZED and kind_form.get("length"):
         kind = replace(kind, length=int(kind_form["length"]))
     if kind.kind in _DECIMALS:
-        kind = replace(kind, scale=int(kind_form.get("decimal") or 0))
+        kind = replace(kind, scale=_scale(kind, kind_form))
     nullable, default = bool(definition["nullable"]), definition.get("default")
     return Column(place, str(definition["name"]), kind, nullable=nullable, default=default)

@@ -1,0 +1,1 @@
+"""Debezium's events as Avro with a schema registry."""
