@@ -17,6 +17,7 @@ from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, make_rows
 from rowferry.change.plan import Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.control.store.publishing import nothing_delivered
 from rowferry.flow.sink.contract import Owner
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -87,7 +88,10 @@ class Lake:
         owner = Owner(
             self.changefeed, self.epoch, delivered, continues=bool(continues and self.state)
         )
-        self.sink.open(owner, self.state if continues else None)
+        state = self.state
+        if state is not None and not continues:  # as after a reset to a new snapshot
+            state = nothing_delivered(state)
+        self.sink.open(owner, state)
 
     def plan(
         self, schema: TableSchema, segments: int = 1, changes: Sequence[SchemaChange] = ()

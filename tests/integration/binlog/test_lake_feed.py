@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from feed_kit import Feed, Scene, read_table, scene_of
+from feed_kit import NAME, Feed, Scene, read_table, scene_of
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
@@ -19,7 +19,9 @@ from rowferry.change.resnapshot import Resnapshot, ResnapshotOutcome
 from rowferry.change.table import TableId
 from rowferry.change.typed_columns import typed
 from rowferry.control.feed import under_way
-from rowferry.errors import RowferryError, SinkUnavailable
+from rowferry.control.lifecycle import Verb
+from rowferry.control.operator.operations import Operations
+from rowferry.errors import RowferryError, SchemaChangeRefused, SinkUnavailable
 from rowferry.flow.capture.binlog.snapshot import rereads
 from rowferry.moment import watched
 from rowferry.testing.servers import Server
@@ -183,6 +185,39 @@ def test_killed_at_every_step(scene: Scene, kind: type[LakeFeed]) -> None:
     scene.sql("DELETE FROM t WHERE n > 0")
     feed.catch_up()
     assert left and feed.lake_differences() == {}
+
+
+def test_a_reset_leaves_nothing_that_the_source_has_lost(
+    scene: Scene, kind: type[LakeFeed]
+) -> None:
+    """A type that the table cannot follow stops the feed; the cure in the words fills it anew."""
+    scene.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(20))",
+        "INSERT INTO t VALUES (1, 'a'), (2, '2024-01-01')",
+        "CREATE TABLE emptied (id int PRIMARY KEY)",
+        "INSERT INTO emptied VALUES (1)",
+    )
+    feed = _feed(scene, kind)
+    feed.catch_up()
+    scene.sql(
+        "SET sql_log_bin = 0",
+        "DELETE FROM t WHERE id = 1",
+        "DELETE FROM emptied",
+        "SET sql_log_bin = 1",
+        "ALTER TABLE t CHANGE COLUMN v w date",
+    )
+    with pytest.raises(SchemaChangeRefused, match="reset --snapshot"):
+        feed.catch_up()
+    feed.stop()
+    feed.store.move(NAME, Verb.PAUSE)
+    Operations(feed.store).reset(NAME, snapshot=True)
+    feed.store.move(NAME, Verb.RESUME)
+    feed.run()
+    feed.catch_up()
+    scene.sql("INSERT INTO t VALUES (3, NULL)")
+    feed.catch_up()
+    assert feed.lake_differences() == {}
+    assert len(feed.lake(f"{scene.database}.t")) == 2
 
 
 def test_a_table_read_again(

@@ -171,7 +171,11 @@ class LakeSink(SegmentDefaults, ABC):
         self._owner = owner
         self._reached = max(owner.delivered, self._progress().checkpoint_ts)
         self._targets = {}
-        self._remember(state or {"incarnation": owner.epoch, "number": 0, "delivered": []})
+        if state is None or state.get("delivered") == {}:
+            # Nothing was delivered yet, or all that was counts no more: tables are filled anew.
+            number = state["number"] if state is not None else 0
+            state = {"incarnation": owner.epoch, "number": number, "delivered": []}
+        self._remember(state)
 
     def _remember(self, state: dict[str, Any]) -> None:
         self._incarnation = state["incarnation"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
+from pyspark import pipelines
 
 from iceberg_kit import IcebergLake
 from lake_kit import NOON, PLAIN, Lake, Model
@@ -49,3 +53,26 @@ def test_every_uri_and_type_is_on_the_page() -> None:
     lake = LakeColumns("upsert", "null")
     kinds = {lake_kind(lake.type_of(SqlType(name))).partition("(")[0] for name in KINDS}
     assert [kind for kind in kinds if f"`{kind}" not in text] == []
+
+
+def test_the_pipeline_calls_what_spark_has() -> None:
+    """No published library of tables fits that Spark: the calls are held against its signatures."""
+    page = PAGE.read_text().partition("### A declarative pipeline")[2].partition("\n## ")[0]
+    example = ast.parse(dedent("\n".join(x for x in page.split("\n") if x[:4] in ("    ", ""))))
+    called = {
+        node.func.attr: node
+        for node in ast.walk(example)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    for name in ("create_streaming_table", "create_auto_cdc_flow"):
+        call = called[name]
+        named = {one.arg or "": None for one in call.keywords}
+        inspect.signature(getattr(pipelines, name)).bind(*call.args, **named)
+    left_out = next(k for k in called["create_auto_cdc_flow"].keywords if "except" in str(k.arg))
+    assert ast.literal_eval(left_out.value) == [
+        "_op",
+        "_commit_ts",
+        "_commit_time",
+        "_seq",
+        "_before",
+    ]
