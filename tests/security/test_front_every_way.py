@@ -23,7 +23,8 @@ from rowferry.change.quarantine import ParkedRow, RowPlace
 from rowferry.change.table import TableId
 from rowferry.control.operator.actor import Role, role_of
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.statements.syntax import ParkedRows, Statement, parse
+from rowferry.control.operator.statements.parsed import ParkedRows, Statement
+from rowferry.control.operator.statements.syntax import parse
 from rowferry.face import rpc
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app

@@ -12,7 +12,8 @@ import pytest
 
 from rowferry.control.operator.settings.form_facts import form_facts
 from rowferry.control.operator.statements.forms import STATEMENTS
-from rowferry.control.operator.statements.syntax import Statement, parse
+from rowferry.control.operator.statements.parsed import Statement
+from rowferry.control.operator.statements.syntax import parse
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.flow.sink.blackhole import Blackhole
 from rowferry.flow.sink.contract import SinkTraits

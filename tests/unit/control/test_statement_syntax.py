@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rowferry.control.operator.statements.syntax import (
+from rowferry.control.operator.statements.parsed import (
     AddTables,
     ApplyText,
     CancelResnapshot,
@@ -25,8 +25,8 @@ from rowferry.control.operator.statements.syntax import (
     ShowResnapshots,
     Statement,
     TraceRow,
-    parse,
 )
+from rowferry.control.operator.statements.syntax import parse
 from rowferry.control.operator.statements.tokens import split
 from rowferry.errors import BadStatement
 

@@ -14,7 +14,7 @@ from rowferry.control.operator.declared.apply import (
 )
 from rowferry.control.operator.declared.export import export_declared
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.statements.syntax import ApplyText, ExportText
+from rowferry.control.operator.statements.parsed import ApplyText, ExportText
 from rowferry.spec.config_file import parse_config, write_config
 from rowferry.spec.declared import read_declaration
 

@@ -28,7 +28,7 @@ from rowferry.control.operator.snapshot_progress import (
     text_bar,
 )
 from rowferry.control.operator.statements.declared import applied, exported
-from rowferry.control.operator.statements.syntax import (
+from rowferry.control.operator.statements.parsed import (
     AddTables,
     ApplyText,
     CancelResnapshot,
@@ -48,8 +48,8 @@ from rowferry.control.operator.statements.syntax import (
     ShowOfChangefeed,
     ShowResnapshots,
     TraceRow,
-    parse,
 )
+from rowferry.control.operator.statements.syntax import parse
 from rowferry.control.operator.statements.trace import traced
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import BadStatement, NoSuchChangefeed

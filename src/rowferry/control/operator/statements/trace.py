@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from rowferry.control.operator.operations import Operations
-from rowferry.control.operator.statements.syntax import TraceRow
+from rowferry.control.operator.statements.parsed import TraceRow
 from rowferry.control.operator.trace.forms import (
     LIMIT,
     TraceRequest,
