@@ -36,8 +36,8 @@ class OtherFeed(Feed):
         return self.sink
 
 
-def traced(feed: Feed, scene: Scene, **more: Any) -> dict[str, Any]:
-    request = TraceRequest(f"{scene.database}.t", (("id", "5"),), **more)
+def traced(feed: Feed, scene: Scene, key: str = "5", **more: Any) -> dict[str, Any]:
+    request = TraceRequest(f"{scene.database}.t", (("id", key),), **more)
     return trace_form(Operations(feed.store).trace_values(NAME, request))
 
 
@@ -59,7 +59,7 @@ def snapshots(root: Path, scene: Scene) -> dict[int, str]:
 def test_changes_come_from_the_log_with_what_the_target_tells(
     scene: Scene, mysql_server: MySql, tmp_path: Path
 ) -> None:
-    scene.sql("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (5, 1)")
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (5, 1), (6, 1)")
     with ExitStack() as held:
         receiver = held.enter_context(HttpReceiver())
         sinks = {
@@ -75,16 +75,22 @@ def test_changes_come_from_the_log_with_what_the_target_tells(
             OtherFeed.sink = uri
             feeds[kind] = OtherFeed(scene.server, folder, [f"{scene.database}.t"])
             held.callback(feeds[kind].stop)
-        for statement in ("UPDATE t SET v = 2", "DELETE FROM t WHERE id = 5"):
+        for statement in ("UPDATE t SET v = 2 WHERE id = 5", "DELETE FROM t WHERE id = 5"):
             for feed in feeds.values():
                 feed.catch_up()
             scene.sql(statement)
         for kind, feed in feeds.items():
             feed.catch_up()
             answer = traced(feed, scene)
-            changes = answer["changes"]
+            there, *changes = answer["changes"]
             assert [one["op"] for one in changes] == ["update", "delete"], kind
             assert "cannot be read back" in answer["notes"][0]
+            # What it was before its first change is what the snapshot delivered.
+            assert (there["op"], there["before"], there["after"]) == (
+                *("snapshot", None, {"id": 5, "v": 1}),
+            )
+            assert there["micro_batch"]["first"] < changes[0]["micro_batch"]["first"]
+            assert there["commit_ts"] < changes[0]["commit_ts"]
             assert [one["micro_batch"]["first"] for one in changes] == sorted(
                 {p.micro_batch for p in feed.runner.plans if p.stretch.segments}
             )[1:]
@@ -94,6 +100,8 @@ def test_changes_come_from_the_log_with_what_the_target_tells(
                     f"FROM {one['log']['offset']} LIMIT 1"
                 )
                 assert one["log"]["gtid"] in str(words[5])
+            quiet = traced(feed, scene, "6")
+            assert quiet["changes"] == [] and "is not in the log" in quiet["notes"][1]
             places = [one["place"] for one in changes]
             name = f"{scene.database}.t"
             if kind == "table":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, cast
 
+from rowferry.change.chunk import Op
 from rowferry.change.published import PublishedBatch
 from rowferry.change.table import TableSchema
 from rowferry.control.operator.resnapshots import captured_schema
@@ -16,6 +17,7 @@ from rowferry.control.operator.trace.log import (
     LoggedChange,
     Versions,
     changes_in_log,
+    is_of,
 )
 from rowferry.control.operator.trace.records import BatchRecords, batch_range, paired
 from rowferry.control.store.contract import FeedRecord, MetaStore
@@ -212,7 +214,48 @@ class _Search:
             for one in findings.changes
         ]
         notes = [f"a {self._spec.sink.scheme} sink cannot be read back: {_FROM_LOG}"]
-        return SearchResult(placed, findings.complete, [*notes, *findings.notes], findings.looked)
+        there, why = self._in_snapshot(findings)
+        placed += [_Placed(there, ())] if there is not None else []
+        notes += [*findings.notes, *([why] if why else [])]
+        return SearchResult(placed, findings.complete, notes, findings.looked)
+
+    def _in_snapshot(self, findings: LogFindings) -> tuple[TracedChange | None, str]:
+        """Return the row as the table's first snapshot delivered it, or why that is not known.
+
+        What was there when the table was read is what the row was before its first change since.
+        """
+        parts = [
+            (batch, segment.first_commit_ts)
+            for batch in self._records.batches
+            for segment in batch.segments
+            if segment.snapshot and any(is_of(one, self._schema) for one in segment.slices)
+        ]
+        if not parts or not findings.complete:
+            return None, ""
+        stamp = min(ts for _, ts in parts)
+        batches = [batch for batch, ts in parts if ts == stamp]
+        span = batch_range(batches)
+        if not self._limits.holds(stamp):
+            return None, ""
+        if not findings.changes:
+            return None, (
+                f"the table was read at commit-ts {stamp}, by micro-batches {span.first} to "
+                f"{span.last}: a row that was there, and did not change since, is not in the log"
+            )
+        first = min(findings.changes, key=lambda one: (one.change.commit_ts, one.change.order))
+        if first.change.op is Op.INSERT:
+            return None, ""
+        place: dict[str, str] = {"target": f"{self._spec.sink.scheme}://{self._spec.sink.address}"}
+        if self._flow.sink.TRAITS.writes_tables or isinstance(self._flow.sink, TellsCommits):
+            place = {"table": str(self._key.table.written_as)}
+        if isinstance(self._flow.sink, TellsCommits) and span.first == span.last:
+            commits = self._flow.sink.commits_of(self._key.table, {span.last})
+            place |= commits.get(span.last, {})
+        change = first.change
+        there = TracedChange(
+            "snapshot", stamp, True, span, {}, place, change.key_only, None, change.before
+        )
+        return there, ""
 
     def _read_log(self, batches: Sequence[PublishedBatch], most: int) -> LogFindings:
         return changes_in_log(
