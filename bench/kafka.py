@@ -1,11 +1,12 @@
 """MySQL's log to Kafka in each protocol, beside a bare producer of the same bytes, in one run.
 
-    .venv/bin/python bench/kafka.py [--scale 0.1] [--tries 3] [--docs]
+    .venv/bin/python bench/kafka.py [--scale 0.1] [--tries 3] [--exactly-once] [--docs]
 
 The log of sysbench-like changes is written by the server. Each protocol's feed delivers it to a
 topic of four partitions, through Spark on two cores. The messages are then read back, and a plain
 loop over `Producer.produce` sends them to another topic with the same settings: that is the
-ceiling. Server, broker and Spark share the machine.
+ceiling. With --exactly-once each feed runs a second time, in transactions: the difference is their
+price. Server, broker and Spark share the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -44,6 +45,7 @@ def main() -> None:
     ask.add_argument("--scale", type=float, default=1.0, help="1: 1.6 million changes")
     ask.add_argument("--tries", type=int, default=3, help="the best of so many counts")
     ask.add_argument("--protocols", default="canal-json,open-protocol,avro")
+    ask.add_argument("--exactly-once", action="store_true", help="each feed in transactions, too")
     ask.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.name}")
     asked = ask.parse_args()
     before = machine()
@@ -62,7 +64,9 @@ def main() -> None:
                 figures = [
                     f
                     for protocol in asked.protocols.split(",")
-                    for f in _figures(feeds, log, broker, registry.url, protocol, asked.tries)
+                    for f in _figures(
+                        feeds, log, broker, registry.url, protocol, asked.tries, asked.exactly_once
+                    )
                 ]
             finally:
                 runner.close()
@@ -86,7 +90,13 @@ def main() -> None:
 
 
 def _figures(
-    feeds: Feeds, log: Log, broker: Kafka, registry: str, protocol: str, tries: int
+    feeds: Feeds,
+    log: Log,
+    broker: Kafka,
+    registry: str,
+    protocol: str,
+    tries: int,
+    exactly_once: bool,
 ) -> Iterator[Figure]:
     topic = f"bench-{protocol}"
     more = {"canal-json": "enable-tidb-extension=true", "avro": f"schema-registry={registry}"}
@@ -104,9 +114,32 @@ def _figures(
     bare.other = {"messages": len(once), "s": round(seconds, 2)}
     feed.name = f"{protocol}: feed"
     feed.baseline, feed.ratio = "bare producer", feed.rows_per_s / bare.rows_per_s
-    for figure in (feed, bare):
+    figures = [feed, bare]
+    if exactly_once:
+        figures.insert(1, _in_transactions(feeds, log, broker, target, tries))
+        figures[1].mb_per_s = size * figures[1].rows_per_s / log.changes / 1e6
+        figures[1].baseline, figures[1].ratio = (
+            feed.baseline,
+            figures[1].rows_per_s / bare.rows_per_s,
+        )
+    for figure in figures:
         print(f"{figure.name}: {figure.rows_per_s:,.0f} rows/s", file=sys.stderr)
         yield figure
+
+
+def _in_transactions(feeds: Feeds, log: Log, broker: Kafka, target: Target, tries: int) -> Figure:
+    """Measure a feed with exactly-once; each try is a changefeed of its own, with a new ledger."""
+    ledger = f"bench-ledger-{target.name}"
+
+    def forget() -> None:
+        if ledger in broker.topics():
+            broker.delete_topic(ledger)
+
+    parameters = f"{target.parameters}&exactly-once=true&ledger-topic={ledger}"
+    place = f"{target.place}-once"
+    once = feeds.figure(log, replace(target, parameters=parameters, place=place), tries, forget)
+    once.name = f"{target.name}: exactly-once"
+    return once
 
 
 def _bare(broker: Kafka, topic: str, messages: list[Message]) -> float:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
 from kafka_feed_kit import NAME, KafkaFeed, Scene
@@ -48,7 +49,12 @@ Message = tuple[int, int, Change, list[bytes]]  # partition, offset, change, eac
 
 
 @pytest.mark.parametrize(
-    "protocol", ["canal-json&enable-tidb-extension=true", "open-protocol&max-batch-size=5"]
+    "protocol",
+    [
+        "canal-json&enable-tidb-extension=true",
+        "open-protocol&max-batch-size=5",
+        "canal-json&enable-tidb-extension=true&exactly-once=true",
+    ],
 )
 def test_every_promise(
     scene: Scene, protocol: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -61,7 +67,8 @@ def test_every_promise(
     server, database = scene.server, scene.database
     server.execute(f"DROP DATABASE {database}")
     make_tables(server, database, 100)
-    feed = scene.feed(f"protocol={protocol}&partition-num=3", BY_KEY)
+    ledger = f"&ledger-topic={database}-ledger" if "exactly-once" in protocol else ""
+    feed = scene.feed(f"protocol={protocol}&partition-num=3{ledger}", BY_KEY)
     schemas = {t.id: t for t in feed.prepare().tables}
     first_rows = {t: list(read_rows(server, s).values()) for t, s in schemas.items()}
     # Slow ones: what counts is how often the feed stumbles over them, not how much it carries.
@@ -103,6 +110,10 @@ def test_every_promise(
         writers.stop()
     feed.catch_up()
     messages = list(read(feed, scene))
+    keyed = {t for t, s in schemas.items() if s.handle_index}
+    repeats = repeated(messages, keyed)
+    if ledger:
+        assert repeats == []
     assert {r.outcome for r in feed.resnapshots()} == {ResnapshotOutcome.DONE}
     marks = sorted(
         {change.commit_ts for *_, change, _ in messages if isinstance(change, Watermark)}
@@ -131,6 +142,21 @@ def test_every_promise(
     found = compare(rebuilt, source)
     assert found.same, str(found)
     assert found.equal > 300
+
+
+def repeated(messages: list[Message], keyed: Collection[TableId]) -> list[Change]:
+    """Return what a partition has twice: rows of tables with keys, and watermarks."""
+    counts: Counter[tuple[int, Any]] = Counter()
+    twice: list[Change] = []
+    for partition, _, change, raw in messages:
+        signs: list[Any] = [change.commit_ts] if isinstance(change, Watermark) else []
+        if isinstance(change, Rows) and change.table.id in keyed:
+            signs = list(raw)
+        for sign in signs:
+            counts[partition, sign] += 1
+            if counts[partition, sign] > 1:
+                twice.append(change)
+    return twice
 
 
 def read(feed: KafkaFeed, scene: Scene) -> Iterator[Message]:

@@ -31,6 +31,15 @@ CONFIG: Final = {
 }
 _WINDOW: Final = 16  # offsets at a partition's end that are read first; what ends a transaction too
 _WIDER: Final = 16
+_SOON: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
 
 
 class PlanLineage(NamedTuple):
@@ -197,7 +206,7 @@ class LedgerTopic:
         while left:
             starts = {}
             for number, window in left.items():
-                first, behind = self._bounds(number)
+                first, behind = self._bounds(number, end)
                 starts[number] = max(first, behind - window)
                 if starts[number] == first:
                     left[number] = 0  # no more than this is there
@@ -205,13 +214,23 @@ class LedgerTopic:
             left = {n: window * _WIDER for n, window in left.items() if window and n not in last}
         return last
 
-    def _bounds(self, number: int) -> tuple[int, int]:
-        with self._asking():
-            place = TopicPartition(self.topic, number)
-            bounds = self._consumer.get_watermark_offsets(place, timeout=self._timeout_s)
-        if bounds is None:
+    def _bounds(self, number: int, end: float) -> tuple[int, int]:
+        """Return the first offset of a partition, and the one behind its last committed record.
+
+        Brokers that have just made a topic, or moved it, say for a moment that they lack it.
+        """
+        place = TopicPartition(self.topic, number)
+        while True:
+            try:
+                bounds = self._consumer.get_watermark_offsets(place, timeout=self._timeout_s)
+            except KafkaException as err:
+                if err.args[0].code() in _SOON and time.monotonic() < end:
+                    time.sleep(0.05)
+                    continue
+                raise as_error(err.args[0], f"reading {self.topic}", self._troubles) from None
+            if bounds is not None:
+                return bounds
             raise SinkUnavailable(f"Kafka at {self._troubles.at}, reading {self.topic}: no answer")
-        return bounds
 
     def _from(self, starts: Mapping[int, int], end: float) -> dict[int, bytes]:
         """Return the last record of each partition at or behind an offset."""
