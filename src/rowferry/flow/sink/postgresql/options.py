@@ -13,6 +13,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Section, duration, flag, one_of, option, text, whole
 from rowferry.spec.uri import Uri, host_port
 
+SCHEMES: Final = ("postgresql", "postgresql+ssl")
 _SECOND: Final = timedelta(seconds=1)
 _SSL: Final = ("disabled", "preferred", "required", "verify-ca", "verify-identity")
 # As libpq calls them.
@@ -141,10 +142,16 @@ def read_settings(spec: ChangefeedSpec) -> PostgresqlSettings:
     options = spec.options(PostgresqlOptions)
     replaced = replaced_ddl(options.skip_ddl, options.replace_ddl)
     zero_is_null = spec.options(CopyOptions).zero_dates == "null"
-    return PostgresqlSettings(options, _login(spec.sink, options), replaced, zero_is_null)
+    return PostgresqlSettings(options, login_of(spec.sink, options), replaced, zero_is_null)
 
 
-def _login(uri: Uri, options: PostgresqlOptions) -> PostgresqlLogin:
+def login_of(uri: Uri, options: PostgresqlOptions) -> PostgresqlLogin:
+    """Return where and how to connect.
+
+    Raises:
+        BadUri: it is not that of one database of one server.
+        OptionsConflict: half a client certificate, or modes that contradict each other.
+    """
     host, _, port = uri.address.rpartition(":") if ":" in uri.address else (uri.address, "", "")
     database = uri.path.strip("/")
     named = bool(host and uri.user and database) and "/" not in database

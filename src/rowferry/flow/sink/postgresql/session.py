@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from collections import OrderedDict
@@ -80,6 +81,13 @@ class Session:
                     copying.write(lines[start : start + _COPY_BYTES])
         if self.counts is not None:
             self.counts.call("copy", len(lines))
+
+    @contextmanager
+    def copied_out(self, statement: str) -> Iterator[io.RawIOBase]:
+        """Give what a COPY TO STDOUT sends as a file to read. Raises as `run`."""
+        with self._wrapped(), self._connection.cursor() as cursor:
+            with cursor.copy(statement.encode()) as copying:
+                yield _CopiedFile(copying)
 
     def begin(self, sql: str) -> list[tuple[Any, ...]]:
         """Begin a transaction with a query; return its rows. Raises as `run`."""
@@ -236,6 +244,10 @@ class Sessions:
             raise
         self.give(session)
 
+    def __del__(self) -> None:
+        """Let all connections go: a task's sink is given up without being closed."""
+        self.close()
+
     def close(self, keep: int = 0) -> None:
         """Let connections go that are not lent, all but the last `keep`."""
         with self._lock:
@@ -243,6 +255,26 @@ class Sessions:
             gone, self._idle = self._idle[:cut], self._idle[cut:]
         for session, _ in gone:
             session.close()
+
+
+class _CopiedFile(io.RawIOBase):
+    """What a server sends, as a file."""
+
+    def __init__(self, copying: psycopg.Copy) -> None:
+        self._copying, self._left = copying, memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
+
+    def readinto(self, room: Any) -> int:
+        """Fill some of the room; 0 at the end."""
+        if not self._left:
+            self._left = memoryview(self._copying.read())
+        count = min(len(room), len(self._left))
+        room[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
 
 
 def _words(err: psycopg.Error) -> str:

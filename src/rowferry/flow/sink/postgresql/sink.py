@@ -260,7 +260,8 @@ class PostgresqlSink(LaneDefaults):
                 raise err.as_error("the downstream's tables") from err
 
     def _judge(self, tables: Iterable[TableSchema]) -> None:
-        fresh = [t for t in tables if _version(t) not in self._judged]
+        # A table's partitions come as slices of their own.
+        fresh = list({_version(t): t for t in tables if _version(t) not in self._judged}.values())
         if not fresh:
             return
         moment("judge downstream tables (PostgreSQL)")

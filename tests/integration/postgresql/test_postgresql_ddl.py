@@ -1,0 +1,119 @@
+"""DDLs are translated one by one, and refused by name with the cure where they cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from postgresql_kit import PostgresqlFeed, Scene
+
+from rowferry.errors import SchemaChangeRefused
+
+
+def columns(scene: Scene, table: str) -> list[str]:
+    rows = scene.pg(
+        "SELECT attname || ' ' || format_type(atttypid, atttypmod) || CASE WHEN attnotnull "
+        "THEN ' not null' ELSE '' END FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped "
+        f"AND attrelid = '$.{table}'::regclass ORDER BY attname"
+    )
+    return [str(row[0]) for row in rows]
+
+
+def indexes(scene: Scene, table: str) -> list[str]:
+    rows = scene.pg(
+        "SELECT regexp_replace(indexdef, '^CREATE (.*)INDEX (.*) ON .* USING btree', '\\1\\2') "
+        f"FROM pg_indexes WHERE schemaname = '$' AND tablename = '{table}' ORDER BY 1"
+    )
+    return [str(row[0]) for row in rows]
+
+
+def test_every_change_of_a_table_is_translated(each_kind: Scene) -> None:
+    each_kind.sql("CREATE TABLE t (id int PRIMARY KEY, a varchar(10), b int)")
+    each_kind.sql("INSERT INTO t VALUES (1, 'x ', 10), (2, NULL, NULL)")
+    feed = each_kind.feed()
+    feed.catch_up()
+    each_kind.sql(
+        "ALTER TABLE t ADD COLUMN c int NOT NULL DEFAULT 7 COMMENT 'it''s c' AFTER id",
+        "INSERT INTO t VALUES (3, 8, 'y', 30)",
+        "ALTER TABLE t ADD COLUMN d varchar(5) NOT NULL, ADD COLUMN e enum('p','q') DEFAULT 'q'",
+        "ALTER TABLE t ADD COLUMN f bit(3) NOT NULL DEFAULT b'101', ADD COLUMN g timestamp NULL",
+        "ALTER TABLE t RENAME COLUMN b TO bb",
+        "ALTER TABLE t CHANGE COLUMN a b char(20)",
+        "ALTER TABLE t MODIFY COLUMN bb bigint unsigned, DROP COLUMN e",
+        "ALTER TABLE t ADD UNIQUE KEY one (c, id), ADD KEY two (bb)",
+        "ALTER TABLE t DROP KEY two, RENAME INDEX one TO three",
+        "ALTER TABLE t COMMENT = 'the table'",
+        "UPDATE t SET c = 9 WHERE id = 1",
+    )
+    feed.catch_up()
+    assert columns(each_kind, "t") == [
+        "b character varying(20)",
+        "bb numeric(20,0)",
+        "c integer not null",
+        "d character varying(5) not null",
+        "f bit(3) not null",
+        "g timestamp(0) with time zone",
+        "id integer not null",
+    ]
+    assert indexes(each_kind, "t") == ["UNIQUE t_pkey (id)", "UNIQUE t_three (c, id)"]
+    assert each_kind.pg("SELECT id, c, b, bb, d, f::text, g FROM $.t ORDER BY id") == [
+        (1, 9, "x", 10, "", "101", None),
+        (2, 7, None, None, "", "101", None),
+        (3, 8, "y", 30, "", "101", None),
+    ]
+    comments = "obj_description('$.t'::regclass), col_description('$.t'::regclass, attnum)"
+    named = f"SELECT {comments} FROM pg_attribute WHERE attrelid = '$.t'::regclass"
+    assert each_kind.pg(f"{named} AND attname = 'c'") == [("the table", "it's c")]
+    each_kind.sql(
+        "RENAME TABLE t TO u",
+        "INSERT INTO u (id, c, d) VALUES (4, 4, 'four')",
+        "CREATE TABLE v LIKE u",
+        "INSERT INTO v SELECT * FROM u",
+        "TRUNCATE TABLE u",
+        "INSERT INTO u (id, c, d) VALUES (5, 5, 'five')",
+        "CREATE TABLE w (n int)",
+        "DROP TABLE w",
+        "ALTER TABLE v DROP PRIMARY KEY, ADD PRIMARY KEY (id, c)",
+        "DELETE FROM v WHERE id = 1",
+    )
+    feed.catch_up()
+    assert indexes(each_kind, "u") == ["UNIQUE u_pkey (id)", "UNIQUE u_three (c, id)"]
+    assert each_kind.pg("SELECT id, d FROM $.u") == [(5, "five")]
+    assert each_kind.pg("SELECT id FROM $.v ORDER BY id") == [(2,), (3,), (4,)]
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = '$' ORDER BY 1"
+    assert each_kind.pg(tables) == [("u",), ("v",)]
+    assert feed.faults == []
+
+
+def stopped_by(feed: PostgresqlFeed) -> str:
+    with pytest.raises(SchemaChangeRefused) as raised:
+        feed.catch_up()
+    return str(raised.value)
+
+
+def test_what_cannot_be_translated_stops_with_the_cure(scene: Scene) -> None:
+    scene.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, a double, at datetime) PARTITION BY RANGE (id) "
+        "(PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
+        "INSERT INTO t VALUES (1, 0.5, '2024-01-01'), (11, 1.5, '2024-01-01')",
+    )
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("ALTER TABLE t MODIFY COLUMN a decimal(5,1)")
+    words = stopped_by(feed)
+    assert "column 'a' changes from double to decimal(5,1)" in words
+    at = words.partition("commit-ts ")[2].partition(" ")[0]
+    assert "MODIFY COLUMN a decimal(5,1)" in words and f'skip-ddl = ["{at}"]' in words
+    replaced = f"{at} ALTER TABLE {scene.database}.t ALTER a TYPE numeric(5,1)"
+    feed.config = f"[sink.postgresql-config]\nreplace-ddl = ['{replaced}']\n"
+    feed.stop()
+    feed.catch_up()
+    assert columns(scene, "t")[0] == "a numeric(5,1)"
+    scene.sql("ALTER TABLE t TRUNCATE PARTITION p1")
+    words = stopped_by(feed)
+    assert "takes rows away that the log does not name" in words
+    at = words.partition("commit-ts ")[2].partition(" ")[0]
+    scene.pg("DELETE FROM $.t WHERE id > 9")
+    feed.config = f"[sink.postgresql-config]\nskip-ddl = ['{at}']\n"
+    feed.stop()
+    scene.sql("ALTER TABLE t ADD COLUMN made datetime DEFAULT CURRENT_TIMESTAMP")
+    assert "column 'made' (datetime) is filled with the time of day" in stopped_by(feed)
+    assert scene.pg("SELECT id FROM $.t") == [(1,)]

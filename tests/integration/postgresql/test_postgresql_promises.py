@@ -1,0 +1,124 @@
+"""What holds whatever happens: the fence, what was delivered, replays, other unique keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from postgresql_kit import Scene
+
+from rowferry.errors import Fenced, SinkUnwritable, TargetLost, TargetUnfit, TargetWentBack
+from rowferry.moment import watched
+
+
+def test_an_old_owner_writes_nothing_any_more(scene: Scene) -> None:
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1)")
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("UPDATE t SET n = 2")
+
+    def usurp(name: str) -> None:
+        if name == "apply rows (PostgreSQL)":
+            scene.pg("UPDATE rowferry.rowferry_fence SET epoch = epoch + 1")
+
+    with watched(usurp), pytest.raises(Fenced, match="belongs to epoch 2"):
+        feed.catch_up()
+    assert scene.pg("SELECT id, n FROM $.t") == [(1, 1)]
+
+
+def test_keys_trade_places_and_replays_meet_later_rows(each_kind: Scene) -> None:
+    each_kind.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, u varchar(9) NOT NULL UNIQUE, n int)",
+        "CREATE TABLE bare (n int, m int)",
+        "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)",
+        "INSERT INTO bare VALUES (1, 1), (1, 1)",
+    )
+    feed = each_kind.feed(config="force-replicate = true")
+    feed.catch_up()
+    each_kind.sql(
+        "BEGIN",
+        "UPDATE t SET u = 'x' WHERE id = 1",
+        "UPDATE t SET u = 'a' WHERE id = 2",
+        "UPDATE t SET u = 'b' WHERE id = 1",
+        "DELETE FROM t WHERE id = 3",
+        "INSERT INTO t VALUES (4, 'c', 4)",
+        "UPDATE t SET u = 'A' WHERE id = 2",
+        "INSERT INTO bare VALUES (2, 2), (NULL, 3)",
+        "DELETE FROM bare WHERE n = 1 LIMIT 1",
+        "COMMIT",
+    )
+    lost: list[str] = []
+
+    def lose(name: str) -> None:
+        """After all rows are there and before they are published, the process ends."""
+        if name == "publish progress downstream (PostgreSQL)" and not lost:
+            lost.append(name)
+            raise KeyboardInterrupt
+
+    with watched(lose), pytest.raises(KeyboardInterrupt):
+        feed.catch_up()
+    # Whatever came later stands in the way of the replay.
+    each_kind.pg("UPDATE $.t SET u = 'z' WHERE id = 1")
+    each_kind.pg("INSERT INTO $.t VALUES (9, 'b', 9)")
+    feed.stop()
+    feed.catch_up()
+    assert each_kind.pg("SELECT id, u FROM $.t ORDER BY id") == [(1, "b"), (2, "A"), (4, "c")]
+    assert each_kind.pg("SELECT n, m FROM $.bare ORDER BY m") == [(1, 1), (2, 2), (None, 3)]
+
+
+def test_what_was_delivered_must_be_there(scene: Scene) -> None:
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    feed = scene.feed()
+    feed.catch_up()
+    feed.stop()
+    scene.pg("ALTER TABLE $.t RENAME TO away")
+    with pytest.raises(TargetLost, match=r"\.t is gone, to which this changefeed has delivered"):
+        scene.sql("INSERT INTO t VALUES (2)")
+        feed.catch_up()
+    scene.pg("ALTER TABLE $.away RENAME TO t")
+    feed.catch_up()
+    assert scene.pg("SELECT id FROM $.t ORDER BY id") == [(1,), (2,)]
+    feed.stop()
+    scene.pg("UPDATE rowferry.rowferry_fence SET commit_ts = 1, micro_batch = 1")
+    with pytest.raises(TargetWentBack):
+        feed.catch_up()
+    feed.stop()
+    scene.pg("DROP TABLE rowferry.rowferry_delivered")
+    with pytest.raises(TargetLost, match="rowferry_delivered"):
+        feed.catch_up()
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("", "has no table"),
+        ("id int PRIMARY KEY, a text", "has no column 'n'"),
+        ("id int PRIMARY KEY, n smallint", "as smallint, which cannot hold the source's int"),
+        ("id int, n int", r"no primary or unique key \(id\)"),
+        ("id int PRIMARY KEY, n int UNIQUE", "which the source lacks"),
+        ("id int PRIMARY KEY, n int, more int NOT NULL", "needs a value for column 'more'"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_at_once(scene: Scene, made: str, words: str) -> None:
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    scene.pg("CREATE SCHEMA $")
+    if made:
+        scene.pg(f"CREATE TABLE $.t ({made})")
+    with pytest.raises(TargetUnfit, match=words):
+        scene.feed(query="").run()
+
+
+def test_a_login_that_lacks_something_is_refused_by_name(scene: Scene) -> None:
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    feed: Any = scene.feed()
+    url = scene.postgres.url(scene.database)
+    scene.postgres.url = lambda database: url.replace("rowferry:", "rowferry:not-")  # type: ignore[method-assign]
+    try:
+        with pytest.raises(SinkUnwritable, match="password authentication failed") as raised:
+            feed.run()
+        assert "not-" not in str(raised.value)
+        scene.postgres.url = lambda database: url + "_gone"  # type: ignore[method-assign]
+        with pytest.raises(SinkUnwritable, match="does not exist"):
+            feed.run()
+    finally:
+        del scene.postgres.url  # type: ignore[misc]
