@@ -7,6 +7,8 @@ import json
 import pytest
 from front_kit import Front
 
+from rowferry.spec.config_file import parse_config
+
 FEEDS = "/api/v2/changefeeds"
 CHECK = "/api/rowferry/changefeeds/check"
 
@@ -46,3 +48,24 @@ def test_statements_of_many_and_of_deep_settings(front: Front) -> None:
     ):
         said = front.ask("POST", "/api/rowferry/sql", json.dumps({"statement": statement}).encode())
         assert said.status == 400 and words in said.words
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text", [BOMB, "a: &a [*a]", "a: &a {b: *a}"], ids=["grows", "list", "map"]
+)
+def test_aliases_of_yaml_do_not_grow(front: Front, text: str) -> None:
+    """Declarations come as YAML: a few lines would be billions of values."""
+    said = front.ask("POST", "/api/rowferry/sql", {"statement": f"EXPLAIN APPLY '{text}'"})
+    assert said.status == 400 and "aliases make more than" in said.words, said
+    assert front.ask("GET", "/health").status == 200
+
+
+def test_aliases_of_yaml_may_be_used() -> None:
+    content = parse_config("a: &x {b: 1}\nc: *x\nd: {<<: *x, e: 2}", "yaml", "f")
+    assert content == {"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1, "e": 2}}

@@ -140,6 +140,9 @@ def _json(text: str) -> Any:
     return json.loads(text, object_pairs_hook=pairs) if text.strip() else None
 
 
+_MOST_VALUES: Final = 200_000
+
+
 class _YamlLoader(yaml.SafeLoader):
     """YAML's plain values; a key given twice is an error instead of the last one winning."""
 
@@ -156,7 +159,38 @@ class _YamlLoader(yaml.SafeLoader):
 
 
 def _yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_YamlLoader)  # noqa: S506 (a SafeLoader)
+    loader = _YamlLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _refuse_growth(node, {})
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _refuse_growth(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return how many values a part of a document has when each alias is written out.
+
+    Raises:
+        ValueError: more than any settings have; a few lines of aliases can be billions.
+    """
+    known = sizes.get(id(node))
+    if known is not None:
+        return known
+    sizes[id(node)] = _MOST_VALUES  # of a part that has itself in it
+    inner: list[yaml.Node] = []
+    if isinstance(node, yaml.SequenceNode):
+        inner = node.value
+    elif isinstance(node, yaml.MappingNode):
+        inner = [part for pair in node.value for part in pair]
+    size = 1 + sum(_refuse_growth(part, sizes) for part in inner)
+    if size > _MOST_VALUES:
+        line = node.start_mark.line + 1
+        raise ValueError(f"line {line}: aliases make more than {_MOST_VALUES} values of this")
+    sizes[id(node)] = size
+    return size
 
 
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
