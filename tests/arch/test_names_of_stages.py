@@ -35,7 +35,7 @@ EXEMPT = (
     Exempt("flow.encode.canal_json*", "json es", "a column's type; a key of canal-json"),
     Exempt("downstream.storage_check.canal_rows", "es", "a key of canal-json"),
     Exempt("refstore*", "range json", "a part of the store; a column's type"),
-    Exempt("flow.sink.lake.delta.target", "parquet", "a word in the log of a Delta table"),
+    Exempt("flow.sink.lake.delta.actions", "parquet", "a word in the log of a Delta table"),
     Exempt("flow.sink.lake.iceberg.*", "file http https", "addresses of catalogs and files"),
     Exempt("flow.sink.lake.iceberg.catalog", "postgresql", "the address of a catalog"),
     Exempt("flow.sink.postgresql*", "json", "a column's type"),

@@ -21,6 +21,16 @@ from rowferry.flow.sink.lake.commit import (
     TargetSettings,
     is_known,
 )
+from rowferry.flow.sink.lake.delta.actions import (
+    CHANGEFEED,
+    DROPPED,
+    Action,
+    TableShape,
+    added_file,
+    commit_head,
+    metadata_actions,
+    transaction,
+)
 from rowferry.flow.sink.lake.delta.deletion_vector import (
     RowNumbers,
     vector_file,
@@ -30,7 +40,6 @@ from rowferry.flow.sink.lake.delta.deletion_vector import (
 from rowferry.flow.sink.lake.delta.log import ROW_COMMITS, DeltaLog, LiveFile, TableState
 from rowferry.flow.sink.lake.delta.partition_values import (
     FILE_SIZE,
-    PARTITION_BY,
     held_values,
     partition_values,
     stored_layout,
@@ -45,8 +54,6 @@ from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
 _TRIES: Final = 50
-_CHANGEFEED, _DROPPED = "rowferry.changefeed", "rowferry.dropped"
-Action = dict[str, Any]
 
 
 class DeltaTarget:
@@ -90,7 +97,7 @@ class DeltaTarget:
 
     def is_dropped(self) -> bool:
         """Return whether the source has dropped the table."""
-        return _DROPPED in self.state.configuration
+        return DROPPED in self.state.configuration
 
     def check(self, changefeed: str) -> None:
         """Raise unless there is no table, or one of this changefeed that we can keep."""
@@ -99,7 +106,7 @@ class DeltaTarget:
     def _check(self, state: TableState, changefeed: str) -> None:
         if not state.exists:
             return
-        owner = state.configuration.get(_CHANGEFEED)
+        owner = state.configuration.get(CHANGEFEED)
         if owner != changefeed:
             whose = f"belongs to changefeed {owner!r}" if owner else "was not made by a changefeed"
             raise SinkOwned(
@@ -166,10 +173,10 @@ class DeltaTarget:
                 raise PlanDiscarded(f"{self._log.shown}: this plan was given up meanwhile")
             anew = not is_known(state.transactions, note.application)
             evolution = self._next_columns(state, table, note.application)
-            steps = self._head(note, ROW_COMMITS[self._lake.changelog], {})
-            steps += [_txn(note.application, note.micro_batch, note)]
+            steps = commit_head(note, ROW_COMMITS[self._lake.changelog], {})
+            steps += [transaction(note.application, note.micro_batch, note)]
             if note.discards:
-                steps.append(_txn(note.discards_name, note.discards, note))
+                steps.append(transaction(note.discards_name, note.discards, note))
             steps += self._metadata(state, note, evolution.columns, table, anew)
             old = [] if anew else list(state.files.values())
             if anew:
@@ -191,7 +198,7 @@ class DeltaTarget:
             evolution = self._next_columns(state, table, note.application)
             if not evolution.rewrites:
                 return None
-            steps = self._head(note, "CHANGE COLUMNS", {})
+            steps = commit_head(note, "CHANGE COLUMNS", {})
             steps += self._metadata(state, note, evolution.columns, table, fresh=False)
             return steps + self._rewriter(note).evolved(
                 list(state.files.values()), evolution, table, self.rows_gone
@@ -209,7 +216,7 @@ class DeltaTarget:
     ) -> list[Action]:
         texts = self._settings.layouts.of(table.id).texts
         adds = {
-            f.path: _added(f, note.at_ms, partition_values(f.partition, texts, columns))
+            f.path: added_file(f, note.at_ms, partition_values(f.partition, texts, columns))
             for f in files
             if f.rows
         }
@@ -309,8 +316,8 @@ class DeltaTarget:
             steps = self._metadata(state, note, evolution.columns, table, fresh)
             if is_recorded and not steps:
                 return None
-            head = self._head(note, "CHANGE COLUMNS", {"statement": change.query})
-            head.append(_txn(note.schema_name, change.commit_ts, note))
+            head = commit_head(note, "CHANGE COLUMNS", {"statement": change.query})
+            head.append(transaction(note.schema_name, change.commit_ts, note))
             if fresh:
                 steps += [f.removal(note.at_ms) for f in state.files.values()]
             elif evolution.rewrites:
@@ -330,12 +337,12 @@ class DeltaTarget:
             removals = [f.removal(note.at_ms) for f in state.files.values()]
             if change is None:
                 # Without a note of ours: the first rows then give the table their own columns.
-                return self._head(note, "TRUNCATE", {"statement": "reset"}) + removals
+                return commit_head(note, "TRUNCATE", {"statement": "reset"}) + removals
             recorded_at = state.transactions.get(note.schema_name, -1)
             if recorded_at >= change.commit_ts and not state.files:
                 return None
-            steps = self._head(note, "TRUNCATE", {"statement": change.query})
-            steps.append(_txn(note.schema_name, max(change.commit_ts, recorded_at), note))
+            steps = commit_head(note, "TRUNCATE", {"statement": change.query})
+            steps.append(transaction(note.schema_name, max(change.commit_ts, recorded_at), note))
             return steps + removals
 
         self._commit(note, actions, guard)
@@ -344,10 +351,10 @@ class DeltaTarget:
         """Note that the source has dropped the table; its rows stay."""
 
         def actions(state: TableState) -> list[Action] | None:
-            if not state.exists or _DROPPED in state.configuration:
+            if not state.exists or DROPPED in state.configuration:
                 return None
-            settings = {**state.configuration, _DROPPED: str(change.commit_ts)}
-            head = self._head(note, "SET TBLPROPERTIES", {"statement": change.query})
+            settings = {**state.configuration, DROPPED: str(change.commit_ts)}
+            head = commit_head(note, "SET TBLPROPERTIES", {"statement": change.query})
             return [*head, {"metaData": {**state.metadata, "configuration": settings}}]
 
         self._commit(note, actions, guard)
@@ -363,8 +370,8 @@ class DeltaTarget:
             name = note.discards_name
             if note.is_done(state.transactions) or state.transactions.get(name, 0) > note.discards:
                 return None
-            head = self._head(note, "SET TBLPROPERTIES", {"statement": "discard"})
-            return [*head, _txn(name, note.discards + 1, note)]
+            head = commit_head(note, "SET TBLPROPERTIES", {"statement": "discard"})
+            return [*head, transaction(name, note.discards + 1, note)]
 
         self._commit(note, actions, guard)
         return note.is_done(self.state.transactions)
@@ -393,7 +400,7 @@ class DeltaTarget:
             count, merged = self._rewriter(note).merged(
                 state, self._file_size(state), self._key_of(state), self.rows_gone
             )
-            return self._head(note, "OPTIMIZE", {}) + merged if merged else None
+            return commit_head(note, "OPTIMIZE", {}) + merged if merged else None
 
         self._commit(note, actions, guard)
         return count
@@ -444,21 +451,6 @@ class DeltaTarget:
                 return
         raise SinkUnavailable(f"{self._log.shown} is committed to by others all the time")
 
-    def _head(self, note: CommitNote, operation: str, parameters: dict[str, str]) -> list[Action]:
-        commit_info = {
-            "timestamp": note.at_ms,
-            "operation": operation,
-            "operationParameters": parameters,
-            "engineInfo": "rowferry",
-            "rowferry.changefeed": note.changefeed,
-            "rowferry.epoch": note.epoch,
-            "rowferry.micro-batch": note.micro_batch,
-            "rowferry.checkpoint-ts": note.checkpoint_ts,
-            "rowferry.since-ts": note.since_ts,
-            "rowferry.settled": note.settled,
-        }
-        return [{"commitInfo": commit_info}]
-
     def _metadata(
         self,
         state: TableState,
@@ -468,83 +460,11 @@ class DeltaTarget:
         fresh: bool,
     ) -> list[Action]:
         """Return the actions that give the table its columns; none where it has them."""
-        settings = {
-            "delta.enableDeletionVectors": "true",
-            _CHANGEFEED: note.changefeed,
-            "rowferry.max-column-id": str(columns.max_id),
-            "rowferry.mode": "changelog" if self._lake.changelog else "upsert",
-            "rowferry.key": "\n".join(table.handle_key),
-        }
         layout = self._settings.layouts.of(table.id)
-        if layout.fields:
-            settings[PARTITION_BY] = "\n".join(layout.texts)
-        if layout.file_size:
-            settings[FILE_SIZE] = str(layout.file_size)
-        if columns.mapped:
-            settings["delta.columnMapping.mode"] = "name"
-            settings["delta.columnMapping.maxColumnId"] = str(columns.last_id)
-        schema = columns.schema_text()
-        kept = {} if fresh else state.configuration
-        kept.pop(_DROPPED, None)
-        if not layout.fields:
-            kept.pop(PARTITION_BY, None)
-        wanted = {**kept, **settings}
-        new_actions: list[Action] = []
-        if not state.exists or not _has_features(state, columns):
-            new_actions.append({"protocol": _protocol(state, columns)})
-        same = state.exists and state.metadata["schemaString"] == schema
-        if not same or state.configuration != wanted:
-            name = str(table_at(self.directory))
-            identity = state.metadata.get("id") or str(uuid5(NAMESPACE_URL, f"{note}{name}"))
-            metadata = {
-                "id": identity,
-                "name": name,
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": schema,
-                "partitionColumns": layout.texts,
-                "createdTime": state.metadata.get("createdTime", note.at_ms),
-                "configuration": wanted,
-            }
-            if table.comment:
-                metadata["description"] = table.comment
-            new_actions.append({"metaData": metadata})
-        return new_actions
-
-
-def _added(file: NewFile, at_ms: int, partition: dict[str, str | None]) -> Action:
-    return {
-        "path": file.path,
-        "partitionValues": partition,
-        "size": file.size,
-        "modificationTime": at_ms,
-        "dataChange": True,
-        "stats": file.stats,
-    }
+        mode = "changelog" if self._lake.changelog else "upsert"
+        name = str(table_at(self.directory))
+        return metadata_actions(state, note, columns, table, TableShape(name, mode, layout), fresh)
 
 
 def _records(add: Action) -> int:
     return LiveFile(add).records
-
-
-def _txn(name: str, version: int, note: CommitNote) -> Action:
-    return {"txn": {"appId": name, "version": version, "lastUpdated": note.at_ms}}
-
-
-def _features(columns: StoredColumns) -> set[str]:
-    more = {"timestampNtz"} if "timestamp_ntz" in columns.kinds else set()
-    return {"deletionVectors"} | more | ({"columnMapping"} if columns.mapped else set())
-
-
-def _has_features(state: TableState, columns: StoredColumns) -> bool:
-    return _features(columns) <= set(state.protocol.get("writerFeatures") or ())
-
-
-def _protocol(state: TableState, columns: StoredColumns) -> Action:
-    names = sorted(_features(columns) | set(state.protocol.get("readerFeatures") or ()))
-    writer = sorted(set(names) | set(state.protocol.get("writerFeatures") or ()))
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": names,
-        "writerFeatures": writer,
-    }
