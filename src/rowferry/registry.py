@@ -21,15 +21,18 @@ T = TypeVar("T")
 
 # Libraries that come with an extra: the name under which each is imported, and the extra.
 EXTRAS: Final = {
+    "amqp": "rabbitmq",
     "confluent_kafka": "kafka",
     "fastapi": "server",
     "joserfc": "server",
+    "nats": "nats",
     "obstore": "object-storage",
     "prometheus_client": "server",
     "psycopg": "postgres",
     "pulsar": "pulsar",
     "pyiceberg": "iceberg",
     "pymysql": "mysql",
+    "redis": "redis",
     "uvicorn": "server",
 }
 
@@ -152,8 +155,11 @@ SINKS: Registry[Sink] = Registry(
         "iceberg+s3": "rowferry.flow.sink.lake.iceberg.object_sinks:IcebergS3Sink",
         "kafka": "rowferry.flow.sink.kafka.sink:KafkaSink",
         "kafka+ssl": "rowferry.flow.sink.kafka.sink:KafkaSink",
+        "kinesis": "rowferry.flow.sink.queue.kinesis:KinesisSink",
         "mysql": "rowferry.flow.sink.mysql.sink:MySqlSink",
         "mysql+ssl": "rowferry.flow.sink.mysql.sink:MySqlSink",
+        "nats": "rowferry.flow.sink.queue.jetstream:NatsSink",
+        "nats+ssl": "rowferry.flow.sink.queue.jetstream:NatsSink",
         "opensearch": "rowferry.flow.sink.search.sink:SearchSink",
         "opensearch+ssl": "rowferry.flow.sink.search.sink:SearchSink",
         "postgresql": "rowferry.flow.sink.postgresql.sink:PostgresqlSink",
@@ -162,7 +168,12 @@ SINKS: Registry[Sink] = Registry(
         "pulsar+http": "rowferry.flow.sink.pulsar.sink:PulsarSink",
         "pulsar+https": "rowferry.flow.sink.pulsar.sink:PulsarSink",
         "pulsar+ssl": "rowferry.flow.sink.pulsar.sink:PulsarSink",
+        "rabbitmq": "rowferry.flow.sink.queue.rabbitmq:RabbitMqSink",
+        "rabbitmq+ssl": "rowferry.flow.sink.queue.rabbitmq:RabbitMqSink",
+        "redis": "rowferry.flow.sink.queue.redis_streams:RedisSink",
+        "redis+ssl": "rowferry.flow.sink.queue.redis_streams:RedisSink",
         "s3": "rowferry.flow.sink.storage.object_storage:S3Sink",
+        "sqs": "rowferry.flow.sink.queue.sqs:SqsSink",
         "tidb": "rowferry.flow.sink.mysql.sink:MySqlSink",
         "tidb+ssl": "rowferry.flow.sink.mysql.sink:MySqlSink",
     },

@@ -12,34 +12,14 @@ is dropped ends at or before what is stored, and nothing in it is missing.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from rowferry.errors import SinkUnwritable
+from rowferry.flow.sink.queue.lineage import SendLineage
 
 _OFFSET_BITS: Final = 10
 _PLACE_BITS: Final = 28
 _PLACES: Final = 1 << _PLACE_BITS
-OLDEST: Final = 1 << 24  # micro-batches after which a lineage is renewed
-
-
-class SendLineage(NamedTuple):
-    """The name under which the plans of one run are known, and the micro-batch before its first.
-
-    A new run, and a plan that is made anew, has another one: so ids never go back, and content that
-    differs never has ids that are known.
-    """
-
-    token: str
-    origin: int
-
-    @classmethod
-    def parse(cls, text: str) -> SendLineage:
-        """Read what `str` wrote."""
-        token, _, origin = text.partition(".")
-        return cls(token, int(origin))
-
-    def __str__(self) -> str:
-        return f"{self.token}.{self.origin}"
 
 
 class Sequence:

@@ -8,16 +8,14 @@ out, so that readers see each message once.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 from urllib.parse import quote
 
-from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice, Topic
-from rowferry.change.table import TableSchema
+from rowferry.change.plan import Plan, Topic
 from rowferry.errors import OptionsConflict, RowferryError, SinkUnavailable
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, Encoded
@@ -30,11 +28,10 @@ from rowferry.flow.sink.pulsar.options import (
     PulsarOptions,
     read_settings,
 )
-from rowferry.flow.sink.pulsar.sequence import OLDEST, SendLineage
 from rowferry.flow.sink.pulsar.sequence import Sequence as Ids
 from rowferry.flow.sink.pulsar.topics import PulsarTopics, lane_name, refuse_unless
 from rowferry.flow.sink.queue.delivered import gone
-from rowferry.flow.sink.queue.topic_sink import TopicSink
+from rowferry.flow.sink.queue.lineage import LineageSink, SendLineage
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import PlaceKeys
@@ -42,10 +39,9 @@ from rowferry.spec.uri_form import UriForm, UriPart
 
 LOG: Final = logging.getLogger("rowferry.sink.pulsar")
 _AT_ONCE: Final = 8  # producers that are begun side by side
-_KEY: Final = "lineage"
 
 
-class PulsarSink(TopicSink):
+class PulsarSink(LineageSink):
     """Messages in topics of Pulsar; the partition of each row is the dispatch rules' answer."""
 
     TRAITS: ClassVar[SinkTraits] = SinkTraits(
@@ -98,7 +94,6 @@ class PulsarSink(TopicSink):
         self._managed: PulsarTopics | None = None
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._outbox: Outbox | None = None
-        self._lineage = SendLineage("", 0)
 
     # --- before a run ----------------------------------------------------------------------------
 
@@ -117,17 +112,6 @@ class PulsarSink(TopicSink):
         if self._asked().is_managed:
             super().probe(owner)
 
-    def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
-        """Connect, and make topics that are missing.
-
-        What this run plans has a lineage of its own: an earlier one's ids say nothing about it.
-
-        Raises:
-            TargetLost: a topic that got something is gone, or was made again.
-        """
-        self._lineage = SendLineage(secrets.token_hex(8), owner.micro_batch)
-        super().open(owner, state)
-
     # --- a micro-batch ---------------------------------------------------------------------------
 
     def deliver(self, packets: Iterator[Packet]) -> None:
@@ -140,19 +124,6 @@ class PulsarSink(TopicSink):
                 if lane is None:
                     lane = self._begin(packet.topic, packet.partition, packet.micro_batch, "rows")
                 lane.add(packet.messages)
-
-    def publish(
-        self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
-    ) -> None:
-        """Send the schema changes in order, then the watermark; on return they are durable."""
-        super().publish(plan, receipts, tables)
-        if plan.micro_batch - self._lineage.origin > OLDEST:
-            self._lineage = SendLineage(secrets.token_hex(8), plan.micro_batch)
-
-    def discard(self, plan: Plan) -> bool:
-        """What was sent stays. What is planned instead is other content, under another name."""
-        self._lineage = SendLineage(secrets.token_hex(8), self._lineage.origin)
-        return super().discard(plan)
 
     def close(self) -> None:
         """Let connections go."""
@@ -184,14 +155,6 @@ class PulsarSink(TopicSink):
     def _topic(self, name: str, partitions: int, limit: int) -> Topic:
         return Topic(name, partitions, limit, whole=name in self._asked().whole)
 
-    def _target(self, topic: Topic, stretch: Stretch) -> Topic:
-        if _is_exact(stretch):
-            return replace(topic, lineage=str(self._lineage))
-        return replace(topic, exact=False)
-
-    def _own_state(self) -> dict[str, Any]:
-        return {_KEY: str(self._lineage)}
-
     def _meet(self, wanted: Mapping[str, int | None], counts: Mapping[str, int]) -> None:
         known = set(self._topics)
         super()._meet(wanted, counts)
@@ -211,9 +174,7 @@ class PulsarSink(TopicSink):
                 )
 
     def _send(self, plan: Plan, topic: Topic, partitions: Sequence[int], messages: Encoded) -> None:
-        state = plan.sink_state or self._state or {}
-        known = str(state.get(_KEY, "")) if _is_exact(plan.stretch) else ""
-        used = replace(topic, lineage=known)
+        used = replace(topic, lineage=self._known_by(plan))
         new = [n for n in partitions if (topic.name, n) not in self._lanes]
 
         def begin(number: int) -> Lane:
@@ -286,8 +247,3 @@ class PulsarSink(TopicSink):
                 list(pool.map(Lane.close, lanes))
         elif lanes:
             lanes[0].close()
-
-
-def _is_exact(stretch: Stretch) -> bool:
-    """Return whether the same plan gives the same messages each time that it is carried out."""
-    return all(segment.again is Again.SAME for segment in stretch.segments)

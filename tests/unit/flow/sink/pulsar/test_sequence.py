@@ -7,8 +7,8 @@ import random
 import pytest
 
 from rowferry.errors import SinkUnwritable
-from rowferry.flow.sink.pulsar import sequence
-from rowferry.flow.sink.pulsar.sequence import SendLineage, Sequence
+from rowferry.flow.sink.pulsar.sequence import Sequence
+from rowferry.flow.sink.queue.lineage import OLDEST, SendLineage
 
 LINEAGE = SendLineage("token", 40)
 
@@ -57,7 +57,7 @@ def test_ids_grow_from_batch_to_batch_and_inside_of_one() -> None:
     first, second = ids.batch(3), ids.batch(1000)
     assert 0 < first < first + 2 < second < second + 999 < ids.batch(1)
     assert second + 999 < Sequence(LINEAGE, 42).batch(1) < 1 << 63
-    assert Sequence(LINEAGE, 40 + sequence.OLDEST).batch(1 << 28) + 1000 < 1 << 63
+    assert Sequence(LINEAGE, 40 + OLDEST).batch(1 << 28) + 1000 < 1 << 63
 
 
 def test_more_messages_than_ids() -> None:
