@@ -30,6 +30,10 @@ from rowferry.testing.servers import (
     SchemaRegistryServer,
     Server,
 )
+from rowferry.testing.servers.queues.amazon import Amazon
+from rowferry.testing.servers.queues.nats_server import NatsServer
+from rowferry.testing.servers.queues.rabbitmq import RabbitMq
+from rowferry.testing.servers.queues.redis_server import RedisServer
 from rowferry.testing.servers.spark.classes import SparkClasses
 
 # What every run repeats, and what `make chaos` adds to it: other dice each time, and more throws.
@@ -169,6 +173,34 @@ def kafka_broker(servers: Servers) -> Kafka:
 def pulsar_broker(servers: Servers) -> Pulsar:
     """A Pulsar broker for all tests: use topics of your own, and do not stop it."""
     server: Pulsar = _named(servers, "pulsar")
+    return server
+
+
+@pytest.fixture(scope="session")
+def nats_server(servers: Servers) -> NatsServer:
+    """A NATS server for all tests: use topics of your own, and do not stop it."""
+    server: NatsServer = _named(servers, "nats")
+    return server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_broker(servers: Servers) -> RabbitMq:
+    """A RabbitMQ broker for all tests: use topics of your own, and do not stop it."""
+    server: RabbitMq = _named(servers, "rabbitmq")
+    return server
+
+
+@pytest.fixture(scope="session")
+def amazon_server(servers: Servers) -> Amazon:
+    """SQS and Kinesis for all tests: use topics of your own, and do not stop it."""
+    server: Amazon = _named(servers, "amazon")
+    return server
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers: Servers) -> RedisServer:
+    """A Redis server for all tests: use topics of your own, and do not stop it."""
+    server: RedisServer = _named(servers, "redis")
     return server
 
 

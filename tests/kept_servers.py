@@ -36,6 +36,10 @@ from rowferry.testing.servers import (
     SchemaRegistryServer,
 )
 from rowferry.testing.servers.child import HOST, Living
+from rowferry.testing.servers.queues.amazon import Amazon
+from rowferry.testing.servers.queues.nats_server import NatsServer
+from rowferry.testing.servers.queues.rabbitmq import RabbitMq
+from rowferry.testing.servers.queues.redis_server import RedisServer
 
 _RIGHTS: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -50,6 +54,10 @@ STARTS: Final[dict[str, Callable[[Path], Living]]] = {
     "kafka": Kafka.start,
     "guarded": lambda folder: Kafka.start(folder, _RIGHTS, tuple(KafkaListener)),
     "pulsar": Pulsar.start,
+    "amazon": Amazon.start,
+    "nats": NatsServer.start,
+    "rabbitmq": RabbitMq.start,
+    "redis": RedisServer.start,
     "registry": SchemaRegistryServer.start,
     "opensearch": OpenSearch.start,
     "iceberg": IcebergRest.start,

@@ -62,6 +62,21 @@ DOORS: tuple[tuple[str, str, str], ...] = (
         "rowferry/flow/sink/pulsar/*",
         r".*\.(create_producer|get_topic_partitions|send_async|flush_async)|self\._producer\.close",
     ),
+    (
+        "a Redis server",
+        "rowferry/flow/sink/queue/redis_streams.py",
+        r"self\._client\.(hget|hsetnx|exists|xadd|xgroup_\w+)|steps\.execute",
+    ),
+    (
+        "a NATS server",
+        "rowferry/flow/sink/queue/jetstream.py",
+        r"js\.\w+|(self\._client|client)\.(publish|connect|subscribe)",
+    ),
+    (
+        "a RabbitMQ broker",
+        "rowferry/flow/sink/queue/rabbitmq.py",
+        r".*\.(basic_publish|queue_declare)|made\.connect",
+    ),
     ("an HTTP request", "rowferry/flow/*", r".*\.(request|urlopen)"),
     ("a socket", "rowferry/flow/*", r"socket\.create_connection"),
 )

@@ -29,10 +29,12 @@ NEEDS = {
     **dict.fromkeys(["sink mysql", "sink mysql+ssl", "sink tidb", "sink tidb+ssl"], "mysql"),
     **dict.fromkeys(["sink kafka", "sink kafka+ssl"], "kafka"),
     **dict.fromkeys([f"sink pulsar{n}" for n in ("", "+ssl", "+http", "+https")], "pulsar"),
+    **{f"sink {n}{s}": n for n in ("redis", "nats", "rabbitmq") for s in ("", "+ssl")},
     **dict.fromkeys([f"sink {n}" for n in _BUCKETS], "object-storage"),
     **dict.fromkeys([f"sink iceberg+{n}" for n in ("file", "s3", "gs", "azure")], "iceberg"),
 }
-IMPORTED = {"pulsar_client": "pulsar"}  # libraries that are imported under another name
+# Libraries that are imported under another name.
+IMPORTED = {"nats_py": "nats", "pulsar_client": "pulsar"}
 COMMANDS = {
     "run mysql": "run --source mysql://u@127.0.0.1:1 --sink-uri file://out?protocol=csv",
     "run kafka": "run --source range://127.0.0.1:1 --sink-uri kafka://h/t?protocol=canal-json",

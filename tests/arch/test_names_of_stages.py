@@ -79,8 +79,8 @@ EXEMPT = (
     # What stands outside of the product.
     Exempt(
         "testing*",
-        "avro azure canal-json csv es file gcs http https json kafka mariadb mysql open-protocol "
-        "pulsar range s3 tidb",
+        "avro azure canal-json csv es file gcs http https json kafka kinesis mariadb mysql nats "
+        "open-protocol pulsar range s3 sqs tidb",
         "the kit of the tests starts servers and reads outputs by name",
     ),
 )

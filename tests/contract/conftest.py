@@ -18,6 +18,7 @@ from lane_harness import (
     PostgresqlHarness,
     PulsarHarness,
 )
+from queue_harness import QUEUE_HARNESSES, QueueHarness
 from search_harness import SEARCH_HARNESSES, SearchHarness
 from sink_harness import OBJECT_SERVERS, SINK_HARNESSES, ObjectHarness, SinkHarness
 from source_harness import SOURCE_HARNESSES, SourceHarness
@@ -27,7 +28,7 @@ from rowferry.registry import CODECS, SINKS, SOURCES
 from rowferry.testing.servers import Relay
 
 _HARNESSES = SINK_HARNESSES | LAKE_HARNESSES | ICEBERG_HARNESSES
-_LANE_HARNESSES = LANE_HARNESSES | SEARCH_HARNESSES
+_LANE_HARNESSES = LANE_HARNESSES | QUEUE_HARNESSES | SEARCH_HARNESSES
 _SERVERS = OBJECT_SERVERS | LAKE_SERVERS | ICEBERG_SERVERS
 
 
@@ -82,6 +83,8 @@ def _lanes(request: pytest.FixtureRequest, folder: Path) -> LaneHarness:
         harness.broker = request.getfixturevalue("guarded_broker")
     if isinstance(harness, PulsarHarness):
         harness.broker = request.getfixturevalue("pulsar_broker")
+    if isinstance(harness, QueueHarness):
+        harness.server = request.getfixturevalue(harness.fixture)
     if isinstance(harness, MySqlHarness):
         kind = "mysql" if harness.scheme.endswith("+ssl") else "mariadb"
         harness.server = request.getfixturevalue(f"{kind}_server")

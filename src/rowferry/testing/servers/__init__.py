@@ -2,7 +2,7 @@
 
 In: a folder and settings. Out: a server that answers on 127.0.0.1: MySQL and MariaDB with an
 administrator's login, PostgreSQL, Kafka, Pulsar, a schema registry, an Iceberg catalog, OpenSearch,
-and object stores (S3, GCS, Azure).
+object stores (S3, GCS, Azure), and in `queues` Redis, NATS, RabbitMQ, SQS and Kinesis.
 And a browser, for the web page, and Prometheus, for metrics and alert rules.
 Nothing is installed on the machine; programs are kept in a cache folder that later runs use.
 """

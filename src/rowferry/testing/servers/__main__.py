@@ -22,6 +22,10 @@ from rowferry.testing.servers.opensearch import OpenSearch
 from rowferry.testing.servers.postgres import Postgres
 from rowferry.testing.servers.prometheus import Prometheus
 from rowferry.testing.servers.pulsar import Pulsar
+from rowferry.testing.servers.queues.amazon import Amazon
+from rowferry.testing.servers.queues.nats_server import NatsServer
+from rowferry.testing.servers.queues.rabbitmq import RabbitMq
+from rowferry.testing.servers.queues.redis_server import RedisServer
 from rowferry.testing.servers.registry import SchemaRegistryServer
 from rowferry.testing.servers.spark.classes import SparkClasses
 from rowferry.testing.servers.spark.lake_engine import LAKE_JARS, LAKE_SPARK
@@ -32,6 +36,7 @@ from rowferry.testing.servers.tidb import TiDb
 FETCHED: Final[tuple[Any, ...]] = (
     *(Minio, MySql, MariaDb, MariaDb11, Postgres, Kafka, SchemaRegistryServer, FakeGcs, Azurite),
     *(IcebergRest, Chromium, Prometheus, Pulsar, OpenSearch),
+    *(RedisServer, NatsServer, RabbitMq, Amazon),
 )
 
 

@@ -1,0 +1,1 @@
+"""Queueing services: Redis, NATS, RabbitMQ, and Amazon's as moto has them."""
