@@ -29,7 +29,13 @@ from rowferry.face import rpc
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.pages import OPEN_PATHS
-from rowferry.wire import resnapshot_pb2, subscribe_pb2
+from rowferry.wire import (
+    declare_pb2,
+    quarantine_pb2,
+    resnapshot_pb2,
+    subscribe_pb2,
+    trace_pb2,
+)
 
 # --- REST -----------------------------------------------------------------------------------------
 
@@ -113,6 +119,7 @@ STATEMENTS: Mapping[Role, tuple[str, ...]] = {
         "SHOW CHANGEFEED one RESNAPSHOTS",
         "SHOW CHANGEFEED one QUARANTINE",
         "TRACE CHANGEFEED one TABLE a.b KEY (id = 1)",
+        "EXPORT CHANGEFEEDS AS 'o'",
     ),
     Role.OPERATOR: (
         "SHOW CHANGEFEED one LOG",
@@ -132,6 +139,8 @@ STATEMENTS: Mapping[Role, tuple[str, ...]] = {
         "ALTER CHANGEFEED one ADD TABLE a.b",
         "ALTER CHANGEFEED one DROP TABLE a.b",
         "DROP CHANGEFEED nothing",
+        "APPLY 'owner: o\nchangefeeds: {}'",
+        "EXPLAIN APPLY 'owner: o\nchangefeeds: {}'",
     ),
 }
 
@@ -192,6 +201,37 @@ CALLS: Mapping[str, tuple[Role, Any]] = {
         Role.VIEWER,
         resnapshot_pb2.ListResnapshotsRequest(changefeed_id="one"),
     ),
+    "rowferry.wire.Traces/Trace": (
+        Role.OPERATOR,  # with values; places are for viewers
+        trace_pb2.TraceRequest(
+            changefeed_id="one", db_name="a", table_name="b", key={"id": "1"}, values=True
+        ),
+    ),
+    "rowferry.wire.Traces/LastChanges": (
+        Role.VIEWER,
+        trace_pb2.LastChangesRequest(changefeed_id="one"),
+    ),
+    "rowferry.wire.Quarantine/ListQuarantined": (
+        Role.VIEWER,
+        quarantine_pb2.ListQuarantinedRequest(changefeed_id="one"),
+    ),
+    "rowferry.wire.Quarantine/ShowQuarantined": (
+        Role.OPERATOR,
+        quarantine_pb2.QuarantinedRowRequest(changefeed_id="one", row="1-1"),
+    ),
+    "rowferry.wire.Quarantine/RetryQuarantined": (
+        Role.OPERATOR,
+        quarantine_pb2.QuarantineChoice(changefeed_id="one", all=True),
+    ),
+    "rowferry.wire.Quarantine/DropQuarantined": (
+        Role.OPERATOR,
+        quarantine_pb2.QuarantineChoice(changefeed_id="one", all=True),
+    ),
+    "rowferry.wire.Declarations/Apply": (
+        Role.ADMIN,
+        declare_pb2.ApplyRequest(declarations=["owner: o\nchangefeeds: {}"], dry_run=True),
+    ),
+    "rowferry.wire.Declarations/Export": (Role.VIEWER, declare_pb2.ExportRequest()),
 }
 
 
@@ -244,7 +284,7 @@ def test_every_call_has_a_declared_role(
 # --- verbs ----------------------------------------------------------------------------------------
 
 VIEWER_VERBS = {
-    *("day", "feeds", "form_facts", "held", "last_changes", "quarantined", "resnapshots", "see"),
+    *("columns", "day", "feeds", "form_facts", "held", "last_changes", "quarantined", "resnapshots", "see"),
     *("servers", "synced", "trace"),
 }
 
@@ -285,3 +325,11 @@ def test_a_parked_row_shows_viewers_no_value(
         said = asked(front, role, request)
         assert said.status == 200 and b"a.b" in said.body
         assert (b"ann@example.com" in said.body) == (role >= Role.OPERATOR)
+    with (
+        rpc.serve(operations, "127.0.0.1:0", gate=GATE) as serving,
+        grpc.insecure_channel(serving.address) as channel,
+    ):
+        call = channel.unary_unary("/rowferry.wire.Quarantine/ListQuarantined")
+        wanted = quarantine_pb2.ListQuarantinedRequest(changefeed_id="one").SerializeToString()
+        answer = call(wanted, timeout=120, metadata=[("authorization", f"Bearer {role}")])
+        assert b"1062" in answer if role >= Role.OPERATOR else b"ann@example.com" not in answer
