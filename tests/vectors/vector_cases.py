@@ -16,6 +16,7 @@ HERE: Final = Path(__file__).parent
 OWN_FORMS: Final = {
     "avro": "test_avro_vectors",
     "canal": "test_message_vectors",
+    "copy-rows": "test_copy_rows_vectors",
     "debezium": "test_message_vectors",
     "debezium-avro": "test_message_vectors",
     "open-protocol": "test_open_protocol_vectors",
