@@ -1,0 +1,95 @@
+"""Statements of definitions: what is converted, what is refused, how columns trade names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.table import TableSchema
+from rowferry.errors import TargetUnfit
+from rowferry.flow.sink.postgresql.column_types import conversion
+from rowferry.flow.sink.postgresql.definitions import (
+    Making,
+    Untranslatable,
+    alter_statements,
+    create_statements,
+)
+from rowferry.flow.sink.postgresql.names import check_names, index_name
+from rowferry.flow.sink.postgresql.schema_changes import same_columns
+from rowferry.mysql.ddl.statement import parse_create, parse_type, plan_ddl
+
+MAKING = Making("jsonb", zero_is_null=False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "how"),
+    [
+        ("int", "bigint", "TYPE bigint"),
+        ("int", "int unsigned", "TYPE bigint"),
+        ("tinyint", "smallint", ""),
+        ("varchar(5)", "varchar(9)", "TYPE varchar(9)"),
+        ("varchar(5)", "char(5)", "TYPE varchar(5) USING rtrim(c, ' ')"),
+        ("enum('a')", "enum('a','b')", ""),
+        ("decimal(5,2)", "decimal(9,4)", "TYPE numeric(9,4)"),
+        ("float", "double", "TYPE double precision"),
+        ("datetime", "datetime(3)", "TYPE timestamp(3)"),
+        ("bit(3)", "bit(5)", "TYPE bit(5) USING lpad(c::text, 5, '0')::bit(5)"),
+        ("text", "json", "TYPE jsonb USING c::jsonb"),
+        ("varbinary(5)", "longblob", ""),
+        ("varbinary(5)", "binary(5)", None),
+        ("bit(5)", "bit(3)", None),
+        ("double", "decimal(5,1)", None),
+        ("datetime", "timestamp", None),
+        ("datetime", "date", None),
+        ("varchar(5)", "int", None),
+        ("int", "year", None),
+        ("json", "text", None),
+    ],
+)
+def test_values_are_converted_as_at_the_source_or_not_at_all(
+    old: str, new: str, how: str | None
+) -> None:
+    assert conversion(parse_type(old), parse_type(new), "c", "jsonb") == how
+
+
+def altered(old: TableSchema, statement: str) -> list[str]:
+    (change,) = plan_ddl(statement, "d", {old.id: old}, lambda: 0)
+    assert change.schema is not None
+    return alter_statements(old, change.schema, same_columns(old, change.schema, change), MAKING)
+
+
+def test_columns_that_trade_names_keep_their_values() -> None:
+    old = parse_create("create table d.t (id int primary key, a int, b int)")
+    change = "alter table d.t change a b int, change b a int"
+    table = 'ALTER TABLE "d"."t" RENAME COLUMN'
+    assert altered(old, change) == [
+        f'{table} "a" TO "rowferry_was_a"',
+        f'{table} "b" TO "rowferry_was_b"',
+        f'{table} "rowferry_was_a" TO "b"',
+        f'{table} "rowferry_was_b" TO "a"',
+    ]
+
+
+def test_a_rename_that_cannot_be_told_is_refused() -> None:
+    old = parse_create("create table d.t (id int primary key, a int)")
+    new = parse_create("create table d.t (id int primary key, b int)")
+    change = SchemaChange(1, DdlKind.MULTI_SCHEMA_CHANGE, "ALTER TABLE t CHEER", old.id, new)
+    with pytest.raises(Untranslatable, match="whether b is a new column or a by another name"):
+        same_columns(old, new, change)
+    added = replace(new, columns=(*old.columns, replace(new.columns[1], id=9)))
+    assert same_columns(old, added, change) == {"id": "id", "a": "a"}
+
+
+def test_names_are_quoted_and_long_ones_refused() -> None:
+    table = parse_create('create table d.`a"b` (`i d` int primary key)')
+    assert create_statements(table, MAKING)[1] == (
+        'CREATE TABLE "d"."a""b" ("i d" integer NOT NULL, CONSTRAINT "a""b_pkey" '
+        'PRIMARY KEY ("i d"))'
+    )
+    long = parse_create(f"create table d.t (`{'é' * 32}` int primary key)")
+    with pytest.raises(TargetUnfit, match="more than 63 bytes"):
+        check_names(long)
+    one, other = (index_name("t" * 60, f"key{n}") for n in "12")
+    assert one != other and len(one.encode()) <= 63
