@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import socket
 import sys
@@ -104,11 +103,12 @@ class _Impatient(psycopg.Connection[Any]):
 
     def _in_time(self, gen: PQGen[RV]) -> PQGen[RV]:
         """Hand on what a generator asks for and gets, until it is too late."""
-        deadline, most = time.monotonic() + self.answer_s, 0
+        deadline, most, turn = time.monotonic() + self.answer_s, 0, 0
         try:
             wanted = next(gen)
-            for turn in itertools.count(1):
+            while True:
                 ready = yield wanted
+                turn += 1
                 if turn % _TURNS == 0:  # most answers are over before it
                     most = most or self._received() + MOST_ANSWER
                     if self._received() > most:
