@@ -1,0 +1,120 @@
+"""The PostgreSQL sink beside a hand-made COPY of the same lines, in one run.
+
+    .venv/bin/python bench/postgresql_sink.py [--rows 200000] [--tries 3]
+
+Rows are encoded before the clock starts. The ceiling is one COPY of all lines straight into a table
+with a primary key; the sink takes the same rows as frames, streams them into staging tables and
+merges them from there behind its fence, first as new rows, then as changes of rows that are there.
+Server and sink share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from report import load_average
+
+from rowferry.change.chunk import Op, make_rows
+from rowferry.change.plan import Topic
+from rowferry.flow.encode.copy_rows.codec import CopyRows
+from rowferry.flow.encode.sql_rows.frame import RowFrame
+from rowferry.flow.sink.contract import Owner, Packet
+from rowferry.flow.sink.postgresql.effects import lines_of
+from rowferry.flow.sink.postgresql.sink import PostgresqlSink
+from rowferry.mysql.ddl.statement import parse_create
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
+from rowferry.testing.servers import Postgres
+
+SHAPE = "id integer PRIMARY KEY, k integer NOT NULL, c varchar(120) NOT NULL, pad varchar(60)"
+TABLE = parse_create("create table b.t (id int primary key, k int, c char(120), pad char(60))")
+PACKET_ROWS = 20_000
+
+
+def packets(codec: CopyRows, rows: int, op: Op) -> list[Packet]:
+    """Return packets of rows whose keys count up."""
+    topic, made = Topic("b.t", 1, 1 << 30), []
+    for start in range(0, rows, PACKET_ROWS):
+        ids = pa.array(np.arange(start, min(start + PACKET_ROWS, rows)), pa.int64())
+        words = ids.cast(pa.large_utf8())
+        columns = [ids, ids] + [pa.compute.utf8_lpad(words, width, "x") for width in (119, 59)]
+        after = pa.StructArray.from_arrays(columns, fields=list(TABLE.image))
+        empty = pa.nulls(len(ids), TABLE.image)
+        ops = pa.array(np.full(len(ids), op, np.int8))
+        before = after if op is Op.UPDATE else empty
+        chunk = make_rows(TABLE, ops, ids.cast(pa.uint64()), ids, before, after)
+        messages = codec.batch(codec.encode_rows(chunk, 0), topic)
+        made.append(Packet(0, len(made), topic, 0, messages, 1, 1))
+    return made
+
+
+def copied(url: str, parts: list[Packet]) -> float:
+    """Return how long one hand-made COPY of all lines takes."""
+    frames = [
+        RowFrame.from_message(p.messages.keys[0].as_py(), p.messages.values[0].as_buffer())
+        for p in parts
+        if p.messages.keys is not None
+    ]
+    with psycopg.connect(url, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS b.bare")
+        cursor.execute(f"CREATE TABLE b.bare ({SHAPE})".encode())
+        begin = time.perf_counter()
+        with cursor.copy("COPY b.bare FROM STDIN") as copying:
+            for frame in frames:
+                copying.write(bytes(lines_of(frame.rows)))
+        return time.perf_counter() - begin
+
+
+def measured(url: str, rows: int) -> Iterator[tuple[str, float]]:
+    """Yield what was done, and rows a second."""
+    uris = Uri.parse("range://127.0.0.1:1", "source"), Uri.parse(url, "sink")
+    spec = ChangefeedSpec("bench", *uris)
+    codec = CopyRows(spec, PostgresqlSink.TRAITS)
+    new, changed = (packets(codec, rows, op) for op in (Op.INSERT, Op.UPDATE))
+    yield "one COPY by hand", rows / copied(url, new)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS b.t")
+        connection.execute(f"CREATE TABLE b.t ({SHAPE})".encode())
+    sink = PostgresqlSink(spec, codec)
+    try:
+        sink.open(Owner("bench", 1), None)
+        for name, parts in (("sink, new rows", new), ("sink, changed rows", changed)):
+            begin = time.perf_counter()
+            sink.deliver(iter(parts))
+            yield name, rows / (time.perf_counter() - begin)
+    finally:
+        sink.close()
+
+
+def main() -> None:
+    """Measure, and print the best of some tries."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--tries", type=int, default=3)
+    asked = parser.parse_args()
+    best: dict[str, float] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Postgres.start(Path(folder) / "postgres") as server,
+    ):
+        url = server.url("postgres")
+        server.execute("CREATE SCHEMA b")
+        for _ in range(asked.tries):
+            for name, speed in measured(url, asked.rows):
+                best[name] = max(best.get(name, 0.0), speed)
+    bare = best["one COPY by hand"]
+    for name, speed in best.items():
+        print(json.dumps({"what": name, "rows/s": round(speed), "share": round(speed / bare, 2)}))
+    print(json.dumps({"load average": load_average()}))
+
+
+if __name__ == "__main__":
+    main()
