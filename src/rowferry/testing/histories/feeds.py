@@ -511,7 +511,7 @@ class HistoryFeed:
         if self._lake is not None:
             self._lake.check_whole()
             if not self._lake.changelog:
-                return self._lake.judge(truth, self.form, self.first, self._drops)
+                return self._lake.judge(truth, self.form, self._drops)
             ddl_form = ""
         repeats = self._place in ("kafka", "http")
         case = Case(self.form, self.first, self.settled, repeats, ddl_form)

@@ -305,8 +305,8 @@ class LakeWatch:
     _known: dict[str, tuple[str, tuple[list[str], list[Row]]]] = field(default_factory=dict)
 
     def forget(self) -> None:
-        """Begin anew with the next filling; what was seen until now was judged, or is given up."""
-        self.events, self.sights = [], []
+        """Begin anew with the next filling; only what was seen at watermarks is judged still."""
+        self.events = []
         self._batches, self._brought = {}, {}
 
     def look(self) -> None:
@@ -367,11 +367,11 @@ class LakeWatch:
                 lost, more = list(brought - there)[:3], list(there - brought)[:3]
                 self.failures.append(f"{one.name}, as a whole: {lost} missing, {more} too many")
 
-    def judge(self, truth: Truth, form: HistoryFormat, first: int, drops: bool) -> Judgement:
+    def judge(self, truth: Truth, form: HistoryFormat, drops: bool) -> Judgement:
         """Compare every sight with the steps of the source that it may be."""
         verdict = Judgement(list(self.failures))
         tokens = {s.token: s.number for s in truth.steps if s.token}
-        low = first
+        low = 0
         for sight in self.sights:
             if len(verdict.failures) >= _MOST:
                 break
