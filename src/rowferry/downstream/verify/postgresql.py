@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 import numpy as np
@@ -67,8 +68,11 @@ class PostgresqlTable:
         moment("read PostgreSQL table to compare it")
         session = connect(self.login)
         try:
-            with session.copied_out(sql) as lines:
-                for batch in _parsed(lines, [c.name for c in columns]):
+            # On disk, so that a large table is not held in memory.
+            with NamedTemporaryFile(prefix="rowferry-verify-") as lines:
+                session.copy_out(sql, lines)
+                lines.flush()
+                for batch in _parsed(lines.name, [c.name for c in columns]):
                     arrays = [_canonical(batch.column(c.name), c) for c in columns]
                     yield pa.Table.from_arrays(arrays, [c.name for c in columns])
         except StatementRefused as err:
@@ -198,7 +202,7 @@ def _expression(name: str, there: TargetColumn) -> str:
     return f"{column}::text"
 
 
-def _parsed(lines: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _parsed(lines: str, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield rows of texts; an empty field without quotes is NULL."""
     try:
         yield from pcsv.open_csv(

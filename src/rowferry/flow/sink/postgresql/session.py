@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import psycopg
 
@@ -82,12 +81,12 @@ class Session:
         if self.counts is not None:
             self.counts.call("copy", len(lines))
 
-    @contextmanager
-    def copied_out(self, statement: str) -> Iterator[io.RawIOBase]:
-        """Give what a COPY TO STDOUT sends as a file to read. Raises as `run`."""
+    def copy_out(self, statement: str, into: IO[bytes]) -> None:
+        """Write what a COPY TO STDOUT sends into a file. Raises as `run`."""
         with self._wrapped(), self._connection.cursor() as cursor:
             with cursor.copy(statement.encode()) as copying:
-                yield _CopiedFile(copying)
+                for part in copying:
+                    into.write(part)
 
     def begin(self, sql: str) -> list[tuple[Any, ...]]:
         """Begin a transaction with a query; return its rows. Raises as `run`."""
@@ -255,26 +254,6 @@ class Sessions:
             gone, self._idle = self._idle[:cut], self._idle[cut:]
         for session, _ in gone:
             session.close()
-
-
-class _CopiedFile(io.RawIOBase):
-    """What a server sends, as a file."""
-
-    def __init__(self, copying: psycopg.Copy) -> None:
-        self._copying, self._left = copying, memoryview(b"")
-
-    def readable(self) -> bool:
-        """Return that it can be read."""
-        return True
-
-    def readinto(self, room: Any) -> int:
-        """Fill some of the room; 0 at the end."""
-        if not self._left:
-            self._left = memoryview(self._copying.read())
-        count = min(len(room), len(self._left))
-        room[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
 
 
 def _words(err: psycopg.Error) -> str:
