@@ -114,7 +114,7 @@ class RedisHarness(QueueHarness):
         login = ":".join(self._login)
         ca = f"&ca={self.server.certificates.ca}" if self.tls else ""
         place = f"{login}@127.0.0.1:{self.relay.port}/{self.topic}"
-        return f"{self.scheme}://{place}?timeout=2s{ca}"
+        return f"{self.scheme}://{place}?timeout=20s{ca}"
 
     def break_for_good(self) -> None:
         with self.server.client() as client:
@@ -138,7 +138,7 @@ class NatsHarness(QueueHarness):
     def uri(self) -> str:
         ca = f"&ca={self.server.certificates.ca}" if self.tls else ""
         place = f"{USER}:{PASSWORD}@127.0.0.1:{self.relay.port}/{self.topic}"
-        return f"{self.scheme}://{place}?timeout=2s{ca}"
+        return f"{self.scheme}://{place}?timeout=20s{ca}"
 
     def break_for_good(self) -> None:
         self.server.seal(f"{self.topic}-0")
@@ -185,7 +185,7 @@ class AmazonHarness(QueueHarness):
     def uri(self) -> str:
         keys = "access-key=of&secret-access-key=tests"
         place = f"{REGION}/{self.topic}?endpoint=http://127.0.0.1:{self.relay.port}"
-        return f"{self.scheme}://{place}&{keys}&timeout=2s"
+        return f"{self.scheme}://{place}&{keys}&timeout=20s"
 
     def break_for_good(self) -> None:
         self.server.delete_topic(self.topic)

@@ -66,7 +66,7 @@ def test_rows_by_key_and_a_replay(scene: QueueScene) -> None:
 
 def test_a_topic_that_is_deleted(scene: QueueScene) -> None:
     scene.sql("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
-    feed = scene.feed(f"{CANAL}&timeout=3s")
+    feed = scene.feed(f"{CANAL}&timeout=20s")
     feed.catch_up()
     scene.queue.server.delete_topic(feed.topic)
     scene.sql("INSERT INTO t VALUES (3)")
