@@ -16,8 +16,10 @@ ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 TESTS = ROOT / "tests" / "integration" / "control"
 ROLES = "test_each_role_sees_what_it_may_do"
+TRACE = "test_the_page_has_a_panel"
 # Of these the docs have both widths and both themes; of the others the pictures that web.md names.
 PAGES = ("list", "changefeed", "servers", "new", "pick", "change", "reset", "sql")
+PAGES += ("quarantine", "trace")
 
 
 def main() -> int:
@@ -25,6 +27,7 @@ def main() -> int:
     named = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         suites = [str(TESTS / "test_web_pictures.py"), f"{TESTS / 'test_web_page.py'}::{ROLES}"]
+        suites += [f"{TESTS / 'test_trace_page.py'}::{TRACE}"]
         command = [sys.executable, "-m", "pytest", "-q", *suites]
         code = subprocess.call(
             command, cwd=ROOT, env={**os.environ, "ROWFERRY_SCREENSHOTS": folder}

@@ -205,6 +205,23 @@ def _trace(walk: Walk) -> None:
     panel.get_by_role("button", name="Trace").click()
     expect(panel.locator("tbody tr")).to_have_count(2)
 
+    _complete_columns(walk)
+
+
+def _complete_columns(walk: Walk) -> None:
+    """The SQL page offers the columns of a row's key, those of the key first."""
+    page = walk.page
+    page.goto(f"{walk.url}/#/sql")
+    expect(page.locator(".statements .statement").first).to_be_visible()
+    page.locator("#statement").click()
+    page.keyboard.type(f"TRACE CHANGEFEED {FEED} TABLE {TABLE} KEY ( ")
+    expect(page.get_by_role("option").nth(0)).to_have_text("idint, key")
+    expect(page.get_by_role("option").nth(1)).to_have_text("vvarchar(9)")
+    page.keyboard.press("Tab")
+    assert page.locator("#statement").input_value().endswith("KEY ( id ")
+    page.locator("#statement").fill("")
+    page.goto(f"{walk.url}/#/changefeed/{FEED}")
+
 
 def _sample(walk: Walk) -> None:
     words = walk.cli("changefeed", "query", "-c", FEED, "--sample")

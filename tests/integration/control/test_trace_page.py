@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
 from faces_kit import Shell
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, Page, expect
 from web_kit import started_browser
 
 from page_examples import all_blocks, commands
@@ -35,6 +36,7 @@ from rowferry.testing.servers import MySql
 PAGE = "trace.md"
 WITHIN_S = 600.0
 OPS = ["snapshot", "update", "delete"]
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 @dataclass
@@ -165,8 +167,19 @@ def test_the_page_has_a_panel(desk: Desk) -> None:
         assert "row 1" in cells[5] and json.loads(cells[7])["note"] == "second"
         ts = desk.get(table="shop.orders", key="id=5").json()["changes"][1]["commit_ts"]
         assert cells[2] == str(ts)  # every digit of it
+        _take_pictures(page, panel)
         panel.get_by_label("Key").fill("note=x")
         panel.get_by_role("button", name="Trace").click()
         expect(panel.locator(".wrong")).to_contain_text("RF-1044")
         page.set_viewport_size({"width": 390, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def _take_pictures(page: Page, panel: Locator) -> None:
+    """Keep pictures of the panel for the docs, where they are wanted (docs/screenshots.py)."""
+    folder = os.environ.get("ROWFERRY_SCREENSHOTS", "")
+    for width in (1280, 390) if folder else ():
+        page.set_viewport_size({"width": width, "height": 900})
+        for theme in THEMES:
+            page.emulate_media(color_scheme=theme)
+            panel.screenshot(path=f"{folder}/web-trace-{width}-{theme}.png", animations="disabled")

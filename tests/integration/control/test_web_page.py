@@ -18,15 +18,13 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
-from web_kit import PATIENCE_MS, SECRET, SERVERS, Fleet, filled, started_browser
+from web_kit import PATIENCE_MS, SECRET, SERVERS, Fleet, filled, park_rows, started_browser
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan, Stretch
-from rowferry.change.quarantine import DivertedRow, PlanQuarantine
 from rowferry.change.sampled_change import SampledChange
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.actor import Role
 from rowferry.control.operator.operations import Operations
@@ -208,15 +206,7 @@ def test_buttons_change_what_is_stored(desk: Desk) -> None:
 
 def test_parked_rows_are_marked_listed_and_dropped(desk: Desk) -> None:
     store, name = desk.operations.store, "audit-hooks"  # it is paused: nobody has it
-    claim = store.claim(name, Holder.here(), time.time(), 60)
-    number = store.state(name).micro_batch + 1
-    plan = Plan(number, 1, 0, Stretch((), (), store.position(name)), quarantine=PlanQuarantine())
-    store.record(claim, plan, ())
-    table = TableId("crm", "customers")
-    rows = [DivertedRow(table, 1, 1, None, key, 0, 1 << 60, "s" * 64, b"x") for key in "78"]
-    store.park(claim, plan, rows)
-    store.publish(claim, plan)
-    store.release(claim)
+    number = park_rows(store, name)
     page = desk.open()
     expect(row(page, name)).to_contain_text("2 rows in quarantine")
     page.goto(f"{desk.serving.url}/#/changefeed/{name}")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from test_web_page import Desk
-from web_kit import Fleet, filled, started_browser
+from web_kit import Fleet, filled, park_rows, started_browser
 
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.store.sql_store import open_store
@@ -135,6 +135,13 @@ def _typed(page: Page, source: str) -> None:
     expect(page.get_by_role("option")).not_to_have_count(0)
 
 
+def _parked(page: Page, source: str) -> None:
+    card = page.get_by_role("region", name="Quarantine", exact=True)
+    expect(card.locator("tbody tr")).to_have_count(2)
+    card.evaluate("one => one.scrollIntoView()")
+    page.mouse.wheel(0, -120)
+
+
 def _keys(page: Page, source: str) -> None:
     page.keyboard.press("?")
 
@@ -153,6 +160,7 @@ SHOTS: tuple[tuple[str, str, Prepare, bool], ...] = (
     ("reset", "changefeed/orders-search", _reset, False),
     ("tables", "changefeed/orders-search", _tables, False),
     ("remove", "changefeed/orders-search", _remove, False),
+    ("quarantine", "changefeed/audit-hooks", _parked, False),
     ("sql", "sql", _typed, False),
     ("keys", "", _keys, False),
 )
@@ -166,6 +174,7 @@ def test_every_page_fits(
     sink = "file:///exports/lake?protocol=csv"  # nothing is written there
     desk.operations.create(Wanted(source, sink, "bakery-lake", settings))
     desk.operations.pause("bakery-lake")
+    park_rows(desk.operations.store, "audit-hooks")
     for theme in THEMES if FOLDER else THEMES[WIDTHS.index(width) :][:1]:
         for name, route, prepare, whole in SHOTS:
             page = desk.open(route, width=width, color_scheme=theme)
@@ -185,7 +194,7 @@ def _taken(page: Page, name: str, tmp_path: Path, whole: bool) -> None:
         name
     )  # type: ignore[index]
     assert page.evaluate(CUT) == [], name
-    if name.split("-")[0] not in ("options", "pick"):
+    if name.split("-")[0] not in ("options", "pick", "quarantine"):
         page.evaluate("scrollTo(0, 0)")
     path = Path(FOLDER or tmp_path) / f"web-{name}.png"
     page.screenshot(path=path, full_page=whole, animations="disabled")

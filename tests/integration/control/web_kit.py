@@ -14,6 +14,8 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.position import RangeProgress, Stage
+from rowferry.change.quarantine import DivertedRow, PlanQuarantine
+from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import Verb
 from rowferry.control.store.contract import MetaStore, Sample
@@ -129,6 +131,21 @@ def _parts(rules: tuple[str, ...], snapshot: bool) -> list[RangeProgress]:
         for place, table in enumerate(tables, 1)
         for part in (1, 2)
     ]
+
+
+def park_rows(store: MetaStore, name: str) -> int:
+    """Park two rows of a changefeed that nobody has; returns the micro-batch that did it."""
+    claim = store.claim(name, Holder.here(), time.time(), 60)
+    number = store.state(name).micro_batch + 1
+    plan = Plan(number, 1, 0, Stretch((), (), store.position(name)), quarantine=PlanQuarantine())
+    store.record(claim, plan, ())
+    table, stamp = TableId("crm", "customers"), int(time.time() * 1000) << 18
+    cause = "[1406] Data too long for column 'note'"
+    rows = [DivertedRow(table, 1, 1, None, key, 0, stamp, cause, b"x") for key in "78"]
+    store.park(claim, plan, rows)
+    store.publish(claim, plan)
+    store.release(claim)
+    return number
 
 
 def filled(store: MetaStore, now: float | None = None) -> Fleet:

@@ -13,7 +13,7 @@ from rowferry.control.operator.operations import Operations
 from rowferry.control.operator.trace.forms import TraceRequest, trace_form
 from rowferry.downstream.trace import topics
 from rowferry.errors import BadTrace
-from rowferry.testing.servers import Kafka, Server
+from rowferry.testing.servers import Kafka, SchemaRegistryServer, Server
 
 BY_KEY = "[sink]\ndispatchers = [{matcher = ['*.*'], partition = 'index-value'}]\n"
 BY_TS = "[sink]\ndispatchers = [{matcher = ['*.*'], partition = 'ts'}]\n"
@@ -119,3 +119,45 @@ def test_a_topic_that_is_not_there_is_told(scene: Scene) -> None:
     scene.broker.delete_topic(feed.topic)
     with pytest.raises(BadTrace, match="is not there"):
         traced(feed, scene, "1")
+
+
+def test_binary_and_compressed_messages_are_read(
+    scene: Scene, schema_registry: SchemaRegistryServer
+) -> None:
+    scene.sql("CREATE TABLE t (id bigint PRIMARY KEY, v varchar(400))")
+    registry = f"schema-registry={schema_registry.url}"
+    extension = "enable-tidb-extension=true"
+    large = "[sink.kafka-config.large-message-handle]\nlarge-message-handle-compression = 'lz4'\n"
+    queries = (
+        (f"protocol=avro&{registry}&{extension}", ""),
+        (f"protocol=canal-json&{extension}&compression=zstd", ""),
+        (f"protocol=canal-json&{extension}", large),
+    )
+    feeds = [
+        scene.feed(f"{query}&partition-num=2", config, topic=f"{scene.database}_{number}")
+        for number, (query, config) in enumerate(queries)
+    ]
+    for feed in feeds:
+        feed.catch_up()
+    scene.sql(
+        "INSERT INTO t VALUES (4, 'x'), (5, 'one')",
+        "UPDATE t SET v = repeat('two', 100) WHERE id = 5",
+        "DELETE FROM t WHERE id = 5",
+    )
+    for feed, (query, _) in zip(feeds, queries, strict=True):
+        feed.catch_up()
+        answer = traced(feed, scene, "5", log=True)
+        assert [one["op"] for one in answer["changes"]] == ["insert", "update", "delete"], query
+        assert answer["complete"], query
+        assert [one["after"] and one["after"]["v"] for one in answer["changes"]] == [
+            *("one", "two" * 100, None)
+        ]
+        known = [one for one in answer["changes"] if one["commit_ts"]]
+        assert all(one["log"]["gtid"] for one in known)
+        if "avro" in query:  # a delete is a message without a value
+            assert [one["op"] for one in known] == ["insert", "update"]
+            assert answer["notes"] == [
+                "1 changes are messages that carry no commit-ts, such as deletes"
+            ]
+        else:
+            assert (len(known), answer["notes"]) == (3, []), query

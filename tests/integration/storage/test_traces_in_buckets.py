@@ -44,7 +44,7 @@ def test_each_change_has_its_object(
     desk = Operations(meta)
     more = {"sink": {"csv": {"include-commit-ts": True}}} if kind == "s3" else {}
     config = {"filter": {"rules": [f"{database}.*"]}, **more}
-    desk.create(Wanted(source, sink_uri(server, prefix, **FORMATS[kind]), NAME, config))
+    desk.create(Wanted(source, sink_uri(server, prefix, None, **FORMATS[kind]), NAME, config))
     feed = meta.feed(NAME)
     assert feed is not None
     claim = meta.claim(NAME, Holder.here(), time.time(), 3600)

@@ -193,6 +193,17 @@ class Operations:
         return self.store.log_lines(changefeed, limit)
 
     @looks
+    def columns(self, changefeed: str, table: str) -> tuple[tuple[str, str, bool], ...]:
+        """Return the columns of a captured table: name, type, and whether it is part of the key.
+
+        Raises:
+            NoSuchTable: the changefeed does not capture it.
+        """
+        schema = resnapshots.captured_schema(self.store, self._feed(changefeed), table)
+        key = set(schema.handle_key)
+        return tuple((one.name, one.type.sql, one.name in key) for one in schema.columns)
+
+    @looks
     def last_changes(self, changefeed: str) -> LastChanges:
         """Return the last changes that were delivered; values only for operators and admins.
 

@@ -166,6 +166,11 @@ def own_paths(operations: Operations, about: About, sources: Sources) -> APIRout
             "left_out": list(export.left_out),
         }
 
+    @paths.get("/changefeeds/{changefeed_id}/columns", summary="Columns of a captured table")
+    def columns(changefeed_id: Named, table: str) -> list[dict[str, Any]]:
+        known = operations.columns(changefeed_id, table)
+        return [{"name": name, "type": kind, "key": key} for name, kind, key in known]
+
     @paths.get("/changefeeds/{changefeed_id}/sample", summary="The last changes it delivered")
     def sample(changefeed_id: Named) -> dict[str, Any]:
         return sample_form(operations.last_changes(changefeed_id), changefeed_id)

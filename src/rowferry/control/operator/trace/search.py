@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from rowferry.change.chunk import Op
 from rowferry.change.published import PublishedBatch
@@ -23,7 +23,7 @@ from rowferry.control.operator.trace.records import BatchRecords, batch_range, p
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.downstream.consume.consumer import is_queue
 from rowferry.downstream.consume.storage import is_storage
-from rowferry.downstream.trace.delivered import OutputFindings, TraceLimits
+from rowferry.downstream.trace.delivered import DeliveredChange, OutputFindings, TraceLimits
 from rowferry.downstream.trace.files import changes_in_files
 from rowferry.downstream.trace.row_key import RowKey
 from rowferry.errors import BadTrace
@@ -101,14 +101,30 @@ def without_values(trace: Trace) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A change with its place among others."""
+    """A change with its place among others.
+
+    Attributes:
+        least_ts: not before this commit-ts, where its own is not known.
+    """
 
     traced: TracedChange
     order: tuple[int, ...]
+    least_ts: int = 0
 
 
 def _age(one: _Placed) -> tuple[int, tuple[int, ...]]:
-    return (one.traced.commit_ts, one.order)
+    return (one.traced.commit_ts or one.least_ts, one.order)
+
+
+def _least_ts(changes: Sequence[DeliveredChange]) -> list[int]:
+    """Return for each change the highest commit-ts that lies before it in the same output."""
+    least = [0] * len(changes)
+    highest: dict[tuple[Any, Any], int] = {}
+    for place in sorted(range(len(changes)), key=lambda p: changes[p].order):
+        one = changes[place]
+        output = (one.place.get("topic"), one.place.get("partition"))
+        least[place] = highest[output] = max(highest.get(output, 0), one.commit_ts)
+    return least
 
 
 class _Search:
@@ -168,7 +184,7 @@ class _Search:
             wanted = {o.batch.micro_batch: o.batch for o in origins if o and o.batch}
             logged = self._read_log(tuple(wanted.values()), most=_MOST_LOGGED)
         pairs = paired(findings.changes, origins, logged.changes, exact)
-        placed = []
+        placed, least = [], _least_ts(findings.changes)
         for place, (one, origin) in enumerate(zip(findings.changes, origins, strict=True)):
             pair = pairs.get(place)
             traced = TracedChange(
@@ -182,8 +198,11 @@ class _Search:
                 one.before,
                 one.after,
             )
-            placed.append(_Placed(traced, one.order))
+            placed.append(_Placed(traced, one.order, least[place]))
         notes = [*findings.notes, *logged.notes]
+        untold = sum(not one.traced.commit_ts for one in placed)
+        if untold and commit_time.exactness != "none":
+            notes.append(f"{untold} changes are messages that carry no commit-ts, such as deletes")
         if commit_time.exactness == "none" and findings.changes and not logged.changes:
             cure = "; --log looks them up" if any(o and o.batch for o in origins) else ""
             notes.append(f"commit-ts are not known: {commit_time.why}{cure}")

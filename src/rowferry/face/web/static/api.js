@@ -88,6 +88,8 @@ export const overview = () => ask("GET", "/api/rowferry/overview");
 export const changefeed = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}`);
 export const day = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/day`);
 export const sample = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/sample`);
+export const columns = (id, table) =>
+  ask("GET", `/api/rowferry/changefeeds/${feed(id)}/columns?table=${encodeURIComponent(table)}`);
 export const log = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/log`);
 export const quarantine = (id) => ask("GET", `/api/rowferry/changefeeds/${feed(id)}/quarantine`);
 export const retryParked = (id) =>

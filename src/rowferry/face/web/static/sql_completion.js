@@ -1,7 +1,7 @@
 // What may come next in a statement: found by the forms that the server has for its statements. Pure.
 
 const TOKEN = /'(?:''|[^'])*'?|"(?:\\.|[^"\\])*"?|`(?:``|[^`])*`?|[(),;=]|[^\s(),;='"`]+/g;
-const LISTS = ["<tables>", "<settings>"];
+const LISTS = ["<tables>", "<settings>", "<key>"];
 const MOST = 40;
 
 /** Return the words of a text, each with where it begins. */
@@ -52,6 +52,18 @@ function settings(list, known) {
   return list.at(-2) === "=" ? [{ text: ",", note: "" }] : [{ text: "=", note: "" }];
 }
 
+/** Offer the columns of a row's key, then the others; behind each value there may be one more. */
+function keyColumns(list, known) {
+  const last = list.at(-1);
+  if (last !== undefined && last !== ",") {
+    return last === "=" ? [] : [{ text: list.at(-2) === "=" ? "," : "=", note: "" }];
+  }
+  return [...known.columns]
+    .filter(({ name }) => !list.includes(plain(name)))
+    .sort((a, b) => Number(b.key) - Number(a.key))
+    .map(({ name, type, key }) => ({ text: plain(name), note: key ? `${type}, key` : type }));
+}
+
 function tables(list, known) {
   if (list.length && list.at(-1) !== ",") return [{ text: ",", note: "" }];
   return known.tables.map((text) => ({ text, note: "" }));
@@ -67,6 +79,8 @@ function offers(item, list, known) {
       return settings(list, known);
     case "<tables>":
       return tables(list, known);
+    case "<key>":
+      return keyColumns(list, known);
     case "<source>":
       return address(known.sources);
     case "<sink>":
@@ -79,7 +93,7 @@ function offers(item, list, known) {
 /**
  * Return what may stand at the end of `text`: `at`, where it would begin, and `items` of `{text, note}`.
  *
- * `known` has `forms`, `changefeeds`, `tables`, `options`, `sources` and `sinks`.
+ * `known` has `forms`, `changefeeds`, `tables`, `columns`, `options`, `sources` and `sinks`.
  */
 export function completions(text, known) {
   const words = wordsOf(text);
@@ -100,4 +114,11 @@ export function subject(text) {
   const words = wordsOf(text).map((word) => word.text);
   const at = words.findIndex((word) => word.toUpperCase() === "CHANGEFEED");
   return at < 0 ? "" : (words[at + 1] ?? "").replace(/^`(.*)`$/, "$1").replaceAll("``", "`");
+}
+
+/** Return the one table that a statement names behind TABLE; "": none yet, or it is still being written. */
+export function tableOf(text) {
+  const words = wordsOf(text).map((word) => word.text);
+  const at = words.findIndex((word) => word.toUpperCase() === "TABLE");
+  return at < 0 || at + 2 >= words.length ? "" : words[at + 1].replaceAll("`", "");
 }

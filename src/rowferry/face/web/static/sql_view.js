@@ -3,10 +3,18 @@
 import * as api from "./api.js";
 import { wide } from "./detail_view.js";
 import { h } from "./dom.js";
-import { completions, subject } from "./sql_completion.js";
+import { completions, subject, tableOf } from "./sql_completion.js";
 import { forget, history, remember } from "./sql_history.js";
 
-const NOTHING = { forms: [], changefeeds: [], tables: [], options: [], sources: [], sinks: [] };
+const NOTHING = {
+  forms: [],
+  changefeeds: [],
+  tables: [],
+  columns: [],
+  options: [],
+  sources: [],
+  sinks: [],
+};
 
 function cell(value) {
   if (value === null) return null;
@@ -27,6 +35,7 @@ class SqlPage {
     this.told = told;
     this.known = NOTHING;
     this.captured = new Map(); // tables by changefeed
+    this.columns = new Map(); // columns by changefeed and table
     this.items = [];
     this.active = -1;
     this.box = h("textarea", {
@@ -145,7 +154,8 @@ class SqlPage {
     const id = subject(text);
     const tables = this.captured.get(id);
     if (id && tables === undefined && /\bTABLES?\s/i.test(text)) this.readTables(id);
-    const { at, items } = completions(text, { ...this.known, tables: tables ?? [] });
+    const columns = this.columnsOf(id, tableOf(text));
+    const { at, items } = completions(text, { ...this.known, tables: tables ?? [], columns });
     this.at = at;
     const begun = text.length > at;
     if (!items.length || !(always || begun || / $/.test(text))) return this.close();
@@ -165,6 +175,23 @@ class SqlPage {
     this.list.scrollTop = 0;
     this.box.setAttribute("aria-expanded", "true");
     return undefined;
+  }
+
+  /** Return the columns of a captured table; none until they have been read. */
+  columnsOf(id, table) {
+    const place = `${id} ${table}`;
+    if (id && table && !this.columns.has(place)) this.readColumns(id, table, place);
+    return this.columns.get(place) ?? [];
+  }
+
+  async readColumns(id, table, place) {
+    this.columns.set(place, []);
+    try {
+      this.columns.set(place, await api.columns(id, table));
+      if (!this.list.hidden || document.activeElement === this.box) this.offer(false);
+    } catch {
+      // It is not captured: then it has no columns to offer.
+    }
   }
 
   async readTables(id) {
