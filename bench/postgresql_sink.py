@@ -41,7 +41,8 @@ PACKET_ROWS = 20_000
 
 def packets(codec: CopyRows, rows: int, op: Op) -> list[Packet]:
     """Return packets of rows whose keys count up."""
-    topic, made = Topic("b.t", 1, 1 << 30), []
+    topic = Topic("b.t", 1, 1 << 30)
+    made: list[Packet] = []
     for start in range(0, rows, PACKET_ROWS):
         ids = pa.array(np.arange(start, min(start + PACKET_ROWS, rows)), pa.int64())
         words = ids.cast(pa.large_utf8())
