@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -271,6 +272,7 @@ class RabbitQueues:
                 made.collect()
                 raise
             self._connection = made
+            weakref.finalize(self, _left, made)  # whoever forgets us leaves no socket
         return self._connection
 
     def _confirming(self) -> amqp.Channel:
@@ -343,3 +345,9 @@ class RabbitQueues:
 
 def _queue(topic: str, partition: int) -> str:
     return f"{topic}.{partition}"
+
+
+def _left(connection: amqp.Connection) -> None:
+    """End a connection that nobody needs any more. On repeat: nothing."""
+    with suppress(OSError, amqp.AMQPError):
+        connection.collect()
