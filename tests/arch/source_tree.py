@@ -198,7 +198,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
 OWNERS: dict[str, tuple[str, ...]] = {
     "pyspark": ("spark*",),
     "sqlalchemy": ("control.store*", "flow.sink.lake.iceberg.catalog"),
-    "pyiceberg": ("flow.sink.lake.iceberg*",),
+    "pyiceberg": ("flow.sink.lake.iceberg*", "testing.histories.lakes"),
     "alembic": ("control.store*",),
     "psycopg": ("control.store*", "flow.sink.postgresql.session", "testing.servers*"),
     "grpc": ("refstore*", "wire*", "flow.capture.range_log.client*", "face.rpc*"),

@@ -275,7 +275,7 @@ def _number(column: pa.Field) -> int:
 
 
 @dataclass
-class Sight:
+class LakeSight:
     """What all tables were when the lake said that it was complete up to a later moment."""
 
     checkpoint: int
@@ -297,7 +297,7 @@ class LakeWatch:
     root: Path
     changelog: bool
     events: list[DeliveredRow] = field(default_factory=list)
-    sights: list[Sight] = field(default_factory=list)
+    sights: list[LakeSight] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     _seen: dict[str, SeenTable] = field(default_factory=dict)
     _batches: dict[str, set[str]] = field(default_factory=dict)
@@ -349,7 +349,7 @@ class LakeWatch:
                 known = (one.mark, self.reader.rows(one))
                 self._known[one.identity] = known
             found[one.name] = known[1]
-        self.sights.append(Sight(checkpoint, found, {t.name for t in tables if t.dropped}))
+        self.sights.append(LakeSight(checkpoint, found, {t.name for t in tables if t.dropped}))
 
     # --- afterwards -------------------------------------------------------------------------------
 
@@ -420,7 +420,7 @@ def _delivered(name: Name, commit: LakeCommit) -> Iterator[DeliveredRow]:
 
 
 def _unlike(
-    sight: Sight, step: CommittedStep, form: HistoryFormat, drops: bool, ahead: Collection[Name]
+    sight: LakeSight, step: CommittedStep, form: HistoryFormat, drops: bool, ahead: Collection[Name]
 ) -> list[str]:
     """Return in what the lake differs from the source after a step."""
     wrong = []
