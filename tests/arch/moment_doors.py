@@ -87,6 +87,7 @@ WALLS = {
     "rowferry/mysql/session.py": "sessions that read; callers name what they ask",
     "rowferry/flow/sink/mysql/session.py": "sessions that write; callers name what they run",
     "rowferry/flow/sink/postgresql/session.py": "psycopg; callers name what they run",
+    "rowferry/flow/sink/pulsar/login.py": "web requests; who calls them names what they are for",
     f"{_STORAGE}/local_files.py": "a directory as `Files`; the sink names what it puts",
     f"{_STORAGE}/local_handles.py": "handles of `local_files`",
     f"{_STORAGE}/object_files.py": "a bucket as `Files`; the sink names what it puts",

@@ -92,8 +92,9 @@ def wrong_codes(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_names_and_codes_exist(page: Path) -> None:
     text = page.read_text()
-    # Files that the demonstration and a run write are paths, not modules.
-    assert lost_names(re.sub(r"`rowferry\.(?:owner|lock|progress|tmp)/?`", "", text)) == []
+    # Files that the demonstration and a run write are paths, and tables downstream no modules.
+    others = r"`rowferry\.(?:owner|lock|progress|tmp|rowferry_\w+)/?`"
+    assert lost_names(re.sub(others, "", text)) == []
     assert wrong_codes(text) == []
 
 
@@ -212,6 +213,8 @@ def built(block: Block, folder: Path) -> ChangefeedSpec:
         sink = "http://127.0.0.1:1/changes"
     elif "[sink.mysql-config]" in block.text:
         sink = "mysql://root@127.0.0.1:1/"
+    elif "[sink.postgresql-config]" in block.text:
+        sink = "postgresql://root@127.0.0.1:1/copy"
     elif "[sink.search-config]" in block.text:
         sink = "es://127.0.0.1:1"
     elif "[sink.lake]" in block.text:

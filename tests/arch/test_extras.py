@@ -28,6 +28,7 @@ NEEDS = {
     **dict.fromkeys(["source mysql", "source mariadb"], "mysql"),
     **dict.fromkeys(["sink mysql", "sink mysql+ssl", "sink tidb", "sink tidb+ssl"], "mysql"),
     **dict.fromkeys(["sink kafka", "sink kafka+ssl"], "kafka"),
+    **dict.fromkeys(["sink postgresql", "sink postgresql+ssl"], "postgres"),
     **dict.fromkeys([f"sink pulsar{n}" for n in ("", "+ssl", "+http", "+https")], "pulsar"),
     **{f"sink {n}{s}": n for n in ("redis", "nats", "rabbitmq") for s in ("", "+ssl")},
     **dict.fromkeys([f"sink {n}" for n in _BUCKETS], "object-storage"),

@@ -284,7 +284,17 @@ def test_every_call_has_a_declared_role(
 # --- verbs ----------------------------------------------------------------------------------------
 
 VIEWER_VERBS = {
-    *("columns", "day", "feeds", "form_facts", "held", "last_changes", "quarantined", "resnapshots", "see"),
+    *(
+        "columns",
+        "day",
+        "feeds",
+        "form_facts",
+        "held",
+        "last_changes",
+        "quarantined",
+        "resnapshots",
+        "see",
+    ),
     *("servers", "synced", "trace"),
 }
 

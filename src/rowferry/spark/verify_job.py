@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rowferry.downstream.verify.comparison import A, Comparison
 from rowferry.downstream.verify.lake import LakeTable
+from rowferry.downstream.verify.postgresql import PostgresqlTable
 from rowferry.downstream.verify.ranges import Ranges
 from rowferry.downstream.verify.side import DatabaseTable, SideTable, StoredTable
 from rowferry.downstream.verify.work import Differences, Sums, compare, joined, measure, pick
@@ -137,7 +138,7 @@ class _ReadTask:
 
     def __init__(
         self,
-        table: DatabaseTable | LakeTable,
+        table: DatabaseTable | LakeTable | PostgresqlTable,
         wanted: tuple[str, ...],
         work: ShareWork,
     ) -> None:

@@ -51,6 +51,7 @@ class DeliveredChange:
         place: where it lies, in the words of its kind of sink.
         path: of its file, as the plan named it; empty where there are no files.
         order: its place among the others of one output, for equal commit-ts.
+        output: which of several outputs with an order of their own it lies in.
         key_only: the columns beside the handle key did not fit into the message.
     """
 
@@ -62,6 +63,7 @@ class DeliveredChange:
     path: str = ""
     order: tuple[int, ...] = ()
     key_only: bool = False
+    output: str = ""
 
 
 @dataclass(slots=True)
@@ -100,6 +102,7 @@ def matching(
     place_of: PlaceOf,
     path: str,
     order: tuple[int, ...],
+    output: str = "",
 ) -> Iterator[DeliveredChange]:
     """Yield the changes of the row in a chunk; `place_of` is given the number of the row in it."""
     hits = np.flatnonzero(key.in_rows(rows))
@@ -119,4 +122,5 @@ def matching(
                 path,
                 (*order, number),
                 rows.key_only,
+                output,
             )

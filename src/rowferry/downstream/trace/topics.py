@@ -180,9 +180,10 @@ class _Search:
 
     def _take(self, message: TopicMessage) -> None:
         place = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
+        output = f"{message.topic}/{message.partition}"
         for rows in self._rows(message):
             self.findings.changes += matching(
-                rows, self._key, self._limits, lambda n: place, "", (message.offset,)
+                rows, self._key, self._limits, lambda n: place, "", (message.offset,), output
             )
 
     def _rows(self, message: TopicMessage) -> Iterator[Rows]:

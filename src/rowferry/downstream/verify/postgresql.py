@@ -22,9 +22,13 @@ from rowferry.errors import SourceUnavailable
 from rowferry.flow.encode.kernels.spans import read_packed
 from rowferry.flow.sink.postgresql.names import quoted, quoted_table
 from rowferry.flow.sink.postgresql.options import PostgresqlLogin, PostgresqlOptions, login_of
-from rowferry.flow.sink.postgresql.refusals import StatementRefused
+from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal
 from rowferry.flow.sink.postgresql.session import connect
-from rowferry.flow.sink.postgresql.target_tables import TargetColumn, TargetTable, read_tables
+from rowferry.flow.sink.postgresql.target_tables import (
+    DownstreamColumn,
+    DownstreamTable,
+    read_tables,
+)
 from rowferry.moment import moment
 from rowferry.registry import SINKS
 from rowferry.secrets.sources import NO_STORE, SecretSources
@@ -43,7 +47,7 @@ class PostgresqlTable:
 
     login: PostgresqlLogin
     schema: TableSchema
-    types: tuple[tuple[str, TargetColumn], ...]
+    types: tuple[tuple[str, DownstreamColumn], ...]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -75,7 +79,7 @@ class PostgresqlTable:
                 for batch in _parsed(lines.name, [c.name for c in columns]):
                     arrays = [_canonical(batch.column(c.name), c) for c in columns]
                     yield pa.Table.from_arrays(arrays, [c.name for c in columns])
-        except StatementRefused as err:
+        except PostgresqlRefusal as err:
             raise SourceUnavailable(f"{err.place}: {err.server_text}") from err
         finally:
             session.close()
@@ -106,15 +110,15 @@ class PostgresqlSide:
     def table(self, schema: TableSchema) -> PostgresqlTable:
         """Return a table as it is now."""
         there = self._tables(lambda name: name == schema.id)
-        found = there.get(schema.id, TargetTable())
-        columns = tuple(found.columns.items())
-        return PostgresqlTable(self._login, _schema(schema.id, found), columns)
+        target = there.get(schema.id, DownstreamTable())
+        columns = tuple(target.columns.items())
+        return PostgresqlTable(self._login, _schema(schema.id, target), columns)
 
     def cut(self, table: Any) -> Any:
         """Return the table as it is: it is read in one piece."""
         return table
 
-    def _tables(self, keeps: Callable[[TableId], bool]) -> dict[TableId, TargetTable]:
+    def _tables(self, keeps: Callable[[TableId], bool]) -> dict[TableId, DownstreamTable]:
         moment("list PostgreSQL tables to compare them")
         session = connect(self._login)
         try:
@@ -126,7 +130,7 @@ class PostgresqlSide:
             )
             names = [TableId(str(schema), str(name)) for schema, name in rows]
             return read_tables(session, [name for name in names if keeps(name)])
-        except StatementRefused as err:
+        except PostgresqlRefusal as err:
             raise SourceUnavailable(f"{err.place}: {err.server_text}") from err
         finally:
             session.close()
@@ -135,7 +139,7 @@ class PostgresqlSide:
         return str(self._login)
 
 
-def _schema(name: TableId, table: TargetTable) -> TableSchema:
+def _schema(name: TableId, table: DownstreamTable) -> TableSchema:
     """Return a table's columns, in types that have all values of PostgreSQL's."""
     by_name = sorted(table.keys.items(), key=lambda k: ("_pkey" not in k[0], len(k[1]), k[0]))
     named = tuple(n for n in table.columns if by_name and n in by_name[0][1])
@@ -147,7 +151,7 @@ def _schema(name: TableId, table: TargetTable) -> TableSchema:
     return TableSchema(name, 0, 0, columns, index)
 
 
-def _neutral(there: TargetColumn) -> SqlType:
+def _neutral(there: DownstreamColumn) -> SqlType:
     digits = there.scale if there.scale >= 0 else 6
     match there.type_name:
         case name if name in _WHOLE:
@@ -175,7 +179,7 @@ def _neutral(there: TargetColumn) -> SqlType:
     return SqlType("longtext")
 
 
-def _expression(name: str, there: TargetColumn) -> str:
+def _expression(name: str, there: DownstreamColumn) -> str:
     """Return what asks for a column's values as texts."""
     column, digits = quoted(name), there.scale if there.scale >= 0 else 6
     width = 20 + digits if digits else 19

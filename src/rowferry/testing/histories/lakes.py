@@ -87,11 +87,11 @@ class LakeReader(Protocol):
 
 def _renamed(rows: pa.Table, names: Names, wanted: Sequence[str]) -> list[Row]:
     """Return rows of a file under the names that readers see, in their order."""
-    found = []
+    renamed = []
     for row in rows.to_pylist():
         named = _under_names(row, names)
-        found.append({name: named.get(name) for name in wanted})
-    return found
+        renamed.append({name: named.get(name) for name in wanted})
+    return renamed
 
 
 def _under_names(row: Mapping[str, Any], names: Names) -> Row:
@@ -119,27 +119,27 @@ class DeltaReader:
 
     def tables(self) -> list[SeenTable]:
         """Return the tables that are there."""
-        found = []
+        tables = []
         for log in sorted(self._root.glob("*/*/_delta_log")):
             versions = sorted(p.stem for p in log.glob("*.json") if p.stem.isdigit())
             if not versions:
                 continue
             made = [a["metaData"] for v in versions for a in _actions(log, v) if "metaData" in a]
-            told = str(made[0].get("name") or "")
-            database, _, own = told.partition(".")
+            full_name = str(made[0].get("name") or "")
+            database, _, own = full_name.partition(".")
             name = _name_of(log.parent)
             first = (database, own) if own else name
             settings = made[-1]["configuration"]
             dropped = "rowferry.dropped" in settings
-            found.append(SeenTable(name, made[0]["id"], versions[-1], first, dropped))
-        return found
+            tables.append(SeenTable(name, made[0]["id"], versions[-1], first, dropped))
+        return tables
 
     def rows(self, table: SeenTable) -> tuple[list[str], list[Row]]:
         """Return a table's columns and rows, as delta-rs has them."""
         there = DeltaTable(str(self._place(table)))
         query = QueryBuilder().register("t", there).execute("SELECT * FROM t")
-        found = pa.table(query.read_all())
-        return found.column_names, found.to_pylist()
+        table_rows = pa.table(query.read_all())
+        return table_rows.column_names, table_rows.to_pylist()
 
     def commits(self, table: SeenTable, after: str, changelog: bool) -> Iterator[LakeCommit]:
         """Yield what the log's new files tell."""
@@ -202,7 +202,7 @@ class IcebergReader:
         """Return the tables that are there."""
         if not self._place.exists():
             return []
-        found = []
+        tables = []
         with closing(self._catalog()) as catalog:
             for space in catalog.list_namespaces():
                 for *_, own in catalog.list_tables(space):
@@ -210,13 +210,15 @@ class IcebergReader:
                     one = catalog.load_table(name)
                     dropped = "rowferry.dropped" in one.properties
                     mark = one.metadata_location
-                    found.append(SeenTable(name, str(one.metadata.table_uuid), mark, name, dropped))
-        return found
+                    tables.append(
+                        SeenTable(name, str(one.metadata.table_uuid), mark, name, dropped)
+                    )
+        return tables
 
     def rows(self, table: SeenTable) -> tuple[list[str], list[Row]]:
         """Return a table's columns and rows, as pyiceberg has them."""
-        found = self._table(table.name).scan().to_arrow()
-        return found.column_names, found.to_pylist()
+        table_rows = self._table(table.name).scan().to_arrow()
+        return table_rows.column_names, table_rows.to_pylist()
 
     def commits(self, table: SeenTable, after: str, changelog: bool) -> Iterator[LakeCommit]:
         """Yield the snapshots that brought rows since a metadata file."""
@@ -342,14 +344,14 @@ class LakeWatch:
         checkpoint = json.loads(place.read_text())["checkpoint-ts"] if place.exists() else 0
         if not checkpoint or (self.sights and self.sights[-1].checkpoint == checkpoint):
             return
-        found = {}
+        by_name = {}
         for one in tables:
             known = self._known.get(one.identity)
             if known is None or known[0] != one.mark:
                 known = (one.mark, self.reader.rows(one))
                 self._known[one.identity] = known
-            found[one.name] = known[1]
-        self.sights.append(LakeSight(checkpoint, found, {t.name for t in tables if t.dropped}))
+            by_name[one.name] = known[1]
+        self.sights.append(LakeSight(checkpoint, by_name, {t.name for t in tables if t.dropped}))
 
     # --- afterwards -------------------------------------------------------------------------------
 

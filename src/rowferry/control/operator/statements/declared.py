@@ -44,6 +44,7 @@ def applied(operations: Operations, asked: ApplyText) -> tuple[Any, Any, str]:
 def _rows(step: Step) -> list[tuple[Any, ...]]:
     head = (step.changefeed, str(step.action), str(step.outcome))
     error = None if step.error is None else str(step.error)
+    changes: list[tuple[str | None, ...]]
     changes = [(one.key, _cell(one.before), _cell(one.after)) for one in step.differences]
     return [(*head, *one, error) for one in changes or [(None, None, None)]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from rowferry.change.chunk import Op
 from rowferry.change.published import PublishedBatch
@@ -119,11 +119,10 @@ def _age(one: _Placed) -> tuple[int, tuple[int, ...]]:
 def _least_ts(changes: Sequence[DeliveredChange]) -> list[int]:
     """Return for each change the highest commit-ts that lies before it in the same output."""
     least = [0] * len(changes)
-    highest: dict[tuple[Any, Any], int] = {}
+    highest: dict[str, int] = {}
     for place in sorted(range(len(changes)), key=lambda p: changes[p].order):
         one = changes[place]
-        output = (one.place.get("topic"), one.place.get("partition"))
-        least[place] = highest[output] = max(highest.get(output, 0), one.commit_ts)
+        least[place] = highest[one.output] = max(highest.get(one.output, 0), one.commit_ts)
     return least
 
 

@@ -96,16 +96,16 @@ def _cells(line: bytes, count: int, row: int) -> list[tuple[int, int]]:
 
 
 def _bits(spans: Spans, column: Column) -> pa.UInt64Array:
-    found: list[int | None] = []
+    numbers: list[int | None] = []
     for row, (start, end) in enumerate(zip(spans.starts, spans.ends, strict=True)):
         if start < 0:
-            found.append(None)
+            numbers.append(None)
             continue
         text = bytes(spans.data[start:end])
         if not text or text.strip(b"01"):
             raise spans.wrong(row, column, "is no text of zeros and ones")
-        found.append(int(text, 2))
-    return pa.array(found, pa.uint64())
+        numbers.append(int(text, 2))
+    return pa.array(numbers, pa.uint64())
 
 
 def _spread(images: pa.StructArray, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:

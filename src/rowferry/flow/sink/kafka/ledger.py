@@ -184,10 +184,10 @@ class LedgerTopic:
             TargetLost: the ledger is gone, or holds what is none of a ledger.
             SinkUnavailable, SinkUnwritable: no broker answers, or it refuses the right to read.
         """
-        found = self._last([DRIVER, *(lane + 1 for lane in lanes)])
+        records = self._last([DRIVER, *(lane + 1 for lane in lanes)])
         try:
-            owner = OwnerRecord.of(found.pop(DRIVER)) if DRIVER in found else None
-            return owner, {number - 1: LaneRecord.of(data) for number, data in found.items()}
+            owner = OwnerRecord.of(records.pop(DRIVER)) if DRIVER in records else None
+            return owner, {number - 1: LaneRecord.of(data) for number, data in records.items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise TargetLost(
                 f"Kafka at {self._troubles.at}: topic {self.topic} holds something else than "

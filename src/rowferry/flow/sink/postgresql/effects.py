@@ -16,7 +16,7 @@ from rowferry.flow.encode.sql_rows.frame import RowFrame
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class KeyEffect:
     """Rows of one table to delete, then rows to write; no key is in either part twice.
 
     Attributes:
@@ -41,11 +41,11 @@ class Effect:
         """Whether parts of it may be done in any order."""
         return bool(self.table.handle_key) and is_sole_key(self.table)
 
-    def as_replacing(self) -> Effect:
+    def as_replacing(self) -> KeyEffect:
         """Return the same where rows that stand in the way are removed."""
         return replace(self, replacing=True)
 
-    def part(self, start: int, stop: int) -> Effect:
+    def part(self, start: int, stop: int) -> KeyEffect:
         """Return the effect of some neighbouring rows: first those that go, then those that stay.
 
         Counted are the rows of `gone`, and behind them those of `stays`.
@@ -88,7 +88,7 @@ def lines_of(texts: pa.LargeBinaryArray) -> memoryview:
     return data[view[texts.offset] : view[texts.offset + len(texts)]]
 
 
-def net_effect(frames: list[RowFrame]) -> Effect:
+def net_effect(frames: list[RowFrame]) -> KeyEffect:
     """Return the net effect of changes of one version of a table with a key, in their order.
 
     Of each key the last change counts. A key that was deleted on the way is deleted first where
@@ -110,10 +110,10 @@ def net_effect(frames: list[RowFrame]) -> Effect:
     # other, so the log's own order is restored.
     order = np.argsort(np.concatenate([f.seq for f in frames])[last], kind="stable")
     away, stay = last[order[gone[order]]], last[order[stays[order]]]
-    return Effect(table, _taken(keys, away), _taken(rows, stay), _taken(keys, stay))
+    return KeyEffect(table, _taken(keys, away), _taken(rows, stay), _taken(keys, stay))
 
 
-def keyless_effect(frame: RowFrame) -> Effect:
+def keyless_effect(frame: RowFrame) -> KeyEffect:
     """Return the net effect of changes of a table without a key: rows are only counted."""
     old = frame.keys.filter(pa.array(frame.op != Op.INSERT))
     new = frame.rows.filter(pa.array(frame.op != Op.DELETE))
@@ -128,10 +128,10 @@ def keyless_effect(frame: RowFrame) -> Effect:
     stay = np.repeat(np.arange(count), np.maximum(more, 0))
     texts = coded.dictionary
     stays = _taken(texts, stay)
-    return Effect(frame.table, _taken(texts, away), stays, stays)
+    return KeyEffect(frame.table, _taken(texts, away), stays, stays)
 
 
-def cut(effect: Effect, rows: int) -> Iterator[Effect]:
+def cut(effect: KeyEffect, rows: int) -> Iterator[KeyEffect]:
     """Yield the parts of an effect of so many rows each: all that go before all that stay."""
     for start in range(0, len(effect), rows):
         yield effect.part(start, min(start + rows, len(effect)))

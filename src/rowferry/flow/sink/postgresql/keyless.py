@@ -8,10 +8,10 @@ from typing import Final
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.postgresql.effects import keyless_effect
-from rowferry.flow.sink.postgresql.ledger import LanePlace, Ledger
-from rowferry.flow.sink.postgresql.refusals import StatementRefused
-from rowferry.flow.sink.postgresql.session import Sessions
-from rowferry.flow.sink.postgresql.transactions import Transactions
+from rowferry.flow.sink.postgresql.ledger import CopiedPlace, CopyLedger
+from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal
+from rowferry.flow.sink.postgresql.session import PostgresqlSessions
+from rowferry.flow.sink.postgresql.transactions import MergeTransactions
 
 _ALL: Final = 1 << 62  # more rows than a packet has
 
@@ -24,14 +24,18 @@ class KeylessLanes:
     """
 
     def __init__(
-        self, ledger: Ledger, sessions: Sessions, transactions: Transactions, rows: int
+        self,
+        ledger: CopyLedger,
+        sessions: PostgresqlSessions,
+        transactions: MergeTransactions,
+        rows: int,
     ) -> None:
         self._ledger, self._sessions = ledger, sessions
         self._transactions, self._rows = transactions, rows
-        self._known: dict[int, dict[str, LanePlace]] = {}
+        self._known: dict[int, dict[str, CopiedPlace]] = {}
 
     def apply(self, packet: Packet, frames: list[RowFrame], stop: threading.Event) -> None:
-        """Apply what of a packet no earlier run has applied. Raises as `Transactions.apply`."""
+        """Apply what no earlier run has applied. Raises as `MergeTransactions.apply`."""
         lane = f"{packet.topic.name}/{packet.partition}"
         done, before = self._done(packet, lane), 0
         for frame in frames:
@@ -39,7 +43,7 @@ class KeylessLanes:
             for begin in range(start, len(frame), self._rows):
                 end = min(begin + self._rows, len(frame))
                 number = packet.micro_batch, packet.segment, packet.number
-                place = LanePlace(*number, before + end)
+                place = CopiedPlace(*number, before + end)
                 self._transactions.apply(
                     [keyless_effect(frame.slice(begin, end))],
                     packet.epoch,
@@ -57,7 +61,7 @@ class KeylessLanes:
             with self._sessions.one() as session:
                 try:
                     self._known[number] = self._ledger.delivered(session, number)
-                except StatementRefused as err:
+                except PostgresqlRefusal as err:
                     raise err.as_error("how far lanes have come") from err
         there = self._known[number].get(lane)
         if there is None or (packet.segment, packet.number) > (there.segment, there.packet):

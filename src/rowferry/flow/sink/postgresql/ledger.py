@@ -10,8 +10,8 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import Fenced, RowferryError, TargetLost, TargetWentBack
 from rowferry.flow.sink.contract import RESTORE, Owner
 from rowferry.flow.sink.postgresql.names import literal, quoted
-from rowferry.flow.sink.postgresql.refusals import StatementRefused
-from rowferry.flow.sink.postgresql.session import Session
+from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal
+from rowferry.flow.sink.postgresql.session import PostgresqlSession
 from rowferry.moment import moment
 
 FENCE: Final = "rowferry_fence"
@@ -31,7 +31,7 @@ _TABLES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class LanePlace:
+class CopiedPlace:
     """How far a lane has come inside a micro-batch."""
 
     micro_batch: int
@@ -40,7 +40,7 @@ class LanePlace:
     rows: int  # of the packet
 
 
-class Ledger:
+class CopyLedger:
     """What a changefeed writes down in the downstream, and how."""
 
     def __init__(self, schema: str, changefeed: str) -> None:
@@ -51,7 +51,7 @@ class Ledger:
         """Return one of the tables as SQL writes it."""
         return f"{quoted(self._schema)}.{table}"
 
-    def claim(self, session: Session, owner: Owner) -> None:
+    def claim(self, session: PostgresqlSession, owner: Owner) -> None:
         """Make the tables where they are missing, and let nobody of an older epoch write any more.
 
         Raises:
@@ -69,12 +69,14 @@ class Ledger:
                 "ON CONFLICT (changefeed) DO UPDATE SET epoch = GREATEST(f.epoch, EXCLUDED.epoch) "
                 "RETURNING epoch, commit_ts, micro_batch"
             )
-        except StatementRefused as err:
+        except PostgresqlRefusal as err:
             raise err.as_error(f"the sink's own tables in schema {self._schema}") from err
         self.check(rows, owner.epoch)
         self._check_reached(session, owner, int(rows[0][1]), int(rows[0][2]))
 
-    def _check_reached(self, session: Session, owner: Owner, reached: int, number: int) -> None:
+    def _check_reached(
+        self, session: PostgresqlSession, owner: Owner, reached: int, number: int
+    ) -> None:
         """Refuse a downstream that has noted less than it has confirmed."""
         if not owner.continues or (reached >= owner.delivered and number >= owner.micro_batch):
             return
@@ -91,7 +93,7 @@ class Ledger:
             "restored, or another server took its place"
         )
 
-    def _make(self, session: Session, owner: Owner) -> None:
+    def _make(self, session: PostgresqlSession, owner: Owner) -> None:
         moment("look for ledger (PostgreSQL)")
         there = session.ask(
             "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -117,12 +119,12 @@ class Ledger:
 
     # --- the fence --------------------------------------------------------------------------------
 
-    def begin(self, session: Session, epoch: int) -> None:
+    def begin(self, session: PostgresqlSession, epoch: int) -> None:
         """Begin a transaction that ends before anybody else can claim the changefeed.
 
         Raises:
             Fenced: somebody has claimed it.
-            StatementRefused, SinkUnavailable: as `Session.run`.
+            PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
         """
         moment("begin downstream (PostgreSQL)")
         rows = session.begin(
@@ -159,7 +161,7 @@ class Ledger:
 
     # --- lanes of keyless tables ------------------------------------------------------------------
 
-    def delivered(self, session: Session, micro_batch: int) -> dict[str, LanePlace]:
+    def delivered(self, session: PostgresqlSession, micro_batch: int) -> dict[str, CopiedPlace]:
         """Return how far each lane has come in a micro-batch."""
         moment("read what lanes delivered (PostgreSQL)")
         lanes = session.ask(
@@ -168,11 +170,11 @@ class Ledger:
             (self._changefeed, micro_batch),
         )
         return {
-            str(lane): LanePlace(micro_batch, int(segment), int(packet), int(rows))
+            str(lane): CopiedPlace(micro_batch, int(segment), int(packet), int(rows))
             for lane, segment, packet, rows in lanes
         }
 
-    def note_delivered(self, lane: str, place: LanePlace) -> str:
+    def note_delivered(self, lane: str, place: CopiedPlace) -> str:
         """Return the statement that notes how far a lane has come."""
         values = f"{place.micro_batch}, {place.segment}, {place.packet}, {place.rows}"
         return (
@@ -188,7 +190,7 @@ class Ledger:
 
     # --- definitions ------------------------------------------------------------------------------
 
-    def definition(self, session: Session, table: TableId) -> TableSchema | None:
+    def definition(self, session: PostgresqlSession, table: TableId) -> TableSchema | None:
         """Return the source's definition that a table downstream follows; None: not noted."""
         moment("read noted definition (PostgreSQL)")
         rows = session.ask(
@@ -198,7 +200,7 @@ class Ledger:
         )
         return TableSchema.from_json(json.loads(rows[0][0])) if rows else None
 
-    def defined_in(self, session: Session, database: str) -> list[TableId]:
+    def defined_in(self, session: PostgresqlSession, database: str) -> list[TableId]:
         """Return the tables of a schema that the changefeed has written."""
         moment("list noted definitions (PostgreSQL)")
         rows = session.ask(
@@ -228,7 +230,11 @@ class Ledger:
     # --- schema changes ---------------------------------------------------------------------------
 
     def is_made(
-        self, session: Session, micro_batch: int, ordinal: int, commit_ts: int | None = None
+        self,
+        session: PostgresqlSession,
+        micro_batch: int,
+        ordinal: int,
+        commit_ts: int | None = None,
     ) -> bool:
         """Return whether a schema change of a micro-batch was made, and has this commit-ts."""
         moment("look for made ddl (PostgreSQL)")
@@ -239,7 +245,7 @@ class Ledger:
         )
         return bool(rows) and (commit_ts is None or int(rows[0][0]) == commit_ts)
 
-    def has_changes_after(self, session: Session, micro_batch: int) -> bool:
+    def has_changes_after(self, session: PostgresqlSession, micro_batch: int) -> bool:
         """Return whether schema changes were made of a micro-batch that comes after this one."""
         moment("look for notes of ddl (PostgreSQL)")
         return bool(

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rowferry.change.table import Index, TableSchema
-from rowferry.flow.sink.postgresql.effects import Effect, lines_of
+from rowferry.flow.sink.postgresql.effects import KeyEffect, lines_of
 from rowferry.flow.sink.postgresql.names import names_of, quoted, quoted_table
-from rowferry.flow.sink.postgresql.session import Session
+from rowferry.flow.sink.postgresql.session import PostgresqlSession
 from rowferry.moment import moment
 
 
-def prepare(session: Session, effects: Iterable[Effect]) -> None:
+def prepare(session: PostgresqlSession, effects: Iterable[KeyEffect]) -> None:
     """Make the staging tables that effects need; not inside a transaction.
 
     Raises:
-        StatementRefused, SinkUnavailable: as `Session.run`.
+        PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
     """
     moment("prepare staging tables (PostgreSQL)")
     for effect in effects:
@@ -26,11 +26,11 @@ def prepare(session: Session, effects: Iterable[Effect]) -> None:
             _gone_stage(session, effect.table)
 
 
-def carry_out(session: Session, effect: Effect) -> None:
+def carry_out(session: PostgresqlSession, effect: KeyEffect) -> None:
     """Carry an effect out inside a transaction, once the staging tables are there.
 
     Raises:
-        StatementRefused, SinkUnavailable: as `Session.run`.
+        PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
     """
     moment("carry out rows (PostgreSQL)")
     table = effect.table
@@ -125,17 +125,17 @@ def _another(table: TableSchema) -> str:
     return f" AND NOT ({_equal(table.handle_key)})" if table.handle_key else ""
 
 
-def _row_stage(session: Session, table: TableSchema) -> tuple[str, frozenset[str]]:
+def _row_stage(session: PostgresqlSession, table: TableSchema) -> tuple[str, frozenset[str]]:
     listed = names_of([c.name for c in table.visible])
     return session.stage((*_version(table), "rows"), listed, quoted_table(table.written_as))
 
 
-def _gone_stage(session: Session, table: TableSchema) -> tuple[str, frozenset[str]]:
+def _gone_stage(session: PostgresqlSession, table: TableSchema) -> tuple[str, frozenset[str]]:
     listed = names_of([c.name for c in table.visible])
     return session.stage((*_version(table), "gone"), listed, quoted_table(table.written_as))
 
 
-def _key_stage(session: Session, table: TableSchema) -> tuple[str, frozenset[str]]:
+def _key_stage(session: PostgresqlSession, table: TableSchema) -> tuple[str, frozenset[str]]:
     listed = names_of(table.handle_key)
     return session.stage((*_version(table), "keys"), listed, quoted_table(table.written_as))
 

@@ -31,7 +31,7 @@ _NOT_NOW: Final = ("starting up", "shutting down", "too many", "remaining connec
 _TLS: Final = ("SSL", "certificate")
 
 
-class StatementRefused(Exception):
+class PostgresqlRefusal(Exception):
     """The downstream refused a statement.
 
     Whoever knows what the statement was about words it for people, by `as_error`.

@@ -18,13 +18,13 @@ from rowferry.flow.sink.postgresql.definitions import (
     rename_statements,
     schema_statement,
 )
-from rowferry.flow.sink.postgresql.ledger import Ledger
+from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.names import check_names, quoted, quoted_table
 from rowferry.flow.sink.postgresql.options import PostgresqlOptions, PostgresqlSettings
-from rowferry.flow.sink.postgresql.refusals import StatementRefused
-from rowferry.flow.sink.postgresql.session import Session, connect
+from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal
+from rowferry.flow.sink.postgresql.session import PostgresqlSession, connect
 from rowferry.flow.sink.postgresql.target_tables import (
-    TargetTable,
+    DownstreamTable,
     gone_tables,
     misfit,
     read_tables,
@@ -40,10 +40,10 @@ _NOTHING: Final = frozenset({DdlKind.DATABASE_CHARSET, DdlKind.CREATE_VIEW, DdlK
 _SHOWN: Final = 300  # characters of a statement in an error
 
 
-class SchemaChanges:
+class TranslatedChanges:
     """Makes the schema changes of plans, on the driver."""
 
-    def __init__(self, settings: PostgresqlSettings, ledger: Ledger, making: Making) -> None:
+    def __init__(self, settings: PostgresqlSettings, ledger: CopyLedger, making: Making) -> None:
         self._settings, self._ledger, self._making = settings, ledger, making
 
     def run(self, plan: Plan, epoch: int, there: Collection[TableId] = ()) -> None:
@@ -69,11 +69,11 @@ class SchemaChanges:
         finally:
             session.close()
 
-    def are_begun(self, session: Session, plan: Plan) -> bool:
+    def are_begun(self, session: PostgresqlSession, plan: Plan) -> bool:
         """Return whether a plan's first schema change was made: its rows were all written then.
 
         Raises:
-            StatementRefused, SinkUnavailable: as `Session.run`.
+            PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
         """
         changes = plan.stretch.schema_changes
         if not changes:
@@ -82,7 +82,7 @@ class SchemaChanges:
 
     def _run_one(
         self,
-        session: Session,
+        session: PostgresqlSession,
         place: tuple[int, int],
         change: SchemaChange,
         epoch: int,
@@ -103,7 +103,7 @@ class SchemaChanges:
             note = self._ledger.note_schema_change(*place, change.commit_ts, "; ".join(statements))
             session.run(note, "COMMIT")
             moment("ddl done downstream (PostgreSQL)")
-        except StatementRefused as err:
+        except PostgresqlRefusal as err:
             session.rollback()
             error = err.as_error("a schema change")
             if error.verdict is Verdict.RETRY:
@@ -116,7 +116,7 @@ class SchemaChanges:
     # --- what to run ------------------------------------------------------------------------------
 
     def _statements(
-        self, session: Session, change: SchemaChange, there: Collection[TableId]
+        self, session: PostgresqlSession, change: SchemaChange, there: Collection[TableId]
     ) -> list[str]:
         """Return the statements that make a change of what is there now.
 
@@ -165,7 +165,7 @@ class SchemaChanges:
         renames = rename_statements(former, old, name) if former != name else []
         return [*renames, *self._altered(schema, old, here[former], change)]
 
-    def _check(self, session: Session, change: SchemaChange) -> None:
+    def _check(self, session: PostgresqlSession, change: SchemaChange) -> None:
         """Refuse a table into which its rows do not fit after a change.
 
         Raises:
@@ -189,7 +189,7 @@ class SchemaChanges:
         self,
         new: TableSchema,
         old: TableSchema | None,
-        target: TargetTable,
+        target: DownstreamTable,
         change: SchemaChange,
     ) -> list[str]:
         if old is None:  # no row of it was delivered yet
@@ -197,7 +197,7 @@ class SchemaChanges:
         old = replace(old, id=new.id, target=new.target)
         return alter_statements(old, new, same_columns(old, new, change), self._making)
 
-    def _filled_up(self, new: TableSchema, target: TargetTable) -> list[str]:
+    def _filled_up(self, new: TableSchema, target: DownstreamTable) -> list[str]:
         """Return statements for a table of which only the downstream knows what it was."""
         now = {c.name for c in new.visible}
         gone, fresh = sorted(target.columns.keys() - now), sorted(now - target.columns.keys())
@@ -209,7 +209,7 @@ class SchemaChanges:
         same = {c.name: c.name for c in kept}
         return alter_statements(old, new, same, self._making)
 
-    def _notes(self, session: Session, change: SchemaChange) -> list[str]:
+    def _notes(self, session: PostgresqlSession, change: SchemaChange) -> list[str]:
         """Return the statements that note what tables are after a change."""
         if change.kind is DdlKind.DROP_DATABASE:
             tables = self._ledger.defined_in(session, change.written_as.database)
@@ -249,7 +249,7 @@ def same_columns(old: TableSchema, new: TableSchema, change: SchemaChange) -> Ma
     Raises:
         Untranslatable: it might have been.
     """
-    after = _as_told(old, new, change)
+    after = _after_statement(old, new, change)
     if after is not None:
         before = {c.id: c.name for c in old.columns}
         return {c.name: before[c.id] for c in after.columns if c.id in before}
@@ -264,7 +264,9 @@ def _maybe_renamed(gone: list[str], fresh: list[str]) -> str:
     return f"{what} is not known"
 
 
-def _as_told(old: TableSchema, new: TableSchema, change: SchemaChange) -> TableSchema | None:
+def _after_statement(
+    old: TableSchema, new: TableSchema, change: SchemaChange
+) -> TableSchema | None:
     """Return the old definition after the statement; None: it cannot be read, or says otherwise."""
     if change.dialect != MYSQL:
         return None
@@ -274,8 +276,8 @@ def _as_told(old: TableSchema, new: TableSchema, change: SchemaChange) -> TableS
         planned = plan_ddl(change.query, former.database, {former: plain}, lambda: 0)
     except (BadStatement, RecursionError):
         return None
-    told = next((c.schema for c in planned if c.schema is not None), None)
-    if told is None:
+    planned_schema = next((c.schema for c in planned if c.schema is not None), None)
+    if planned_schema is None:
         return old if [c.name for c in old.columns] == [c.name for c in new.columns] else None
-    names = [[c.name for c in t.columns] for t in (told, new)]
-    return told if sorted(names[0]) == sorted(names[1]) else None
+    names = [[c.name for c in t.columns] for t in (planned_schema, new)]
+    return planned_schema if sorted(names[0]) == sorted(names[1]) else None

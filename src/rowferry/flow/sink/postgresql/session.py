@@ -15,7 +15,7 @@ import psycopg
 from rowferry.change.event_counts import EventCounts
 from rowferry.errors import SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.postgresql.options import PostgresqlLogin
-from rowferry.flow.sink.postgresql.refusals import StatementRefused, login_error
+from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal, login_error
 from rowferry.moment import moment
 
 # The first version with generated columns, which are looked for.
@@ -34,7 +34,7 @@ _STAGES: Final = 32  # staging tables of a connection: each commit empties all o
 _COPY_BYTES: Final = 1 << 20
 
 
-class Session:
+class PostgresqlSession:
     """One connection. Not for use from several threads at once.
 
     Attributes:
@@ -52,7 +52,7 @@ class Session:
         """Run statements that give no rows.
 
         Raises:
-            StatementRefused: the server refuses one; those after it were not run.
+            PostgresqlRefusal: the server refuses one; those after it were not run.
             SinkUnavailable: the connection is lost.
         """
         for statement in statements:
@@ -136,10 +136,10 @@ class Session:
         except psycopg.Error as err:
             if err.sqlstate is None or self._connection.closed:
                 raise SinkUnavailable(f"{self.place}: {_one_line(err)}") from err
-            raise StatementRefused(err.sqlstate, _words(err), self.place) from err
+            raise PostgresqlRefusal(err.sqlstate, _words(err), self.place) from err
 
 
-def connect(login: PostgresqlLogin, *, read_s: float | None = None) -> Session:
+def connect(login: PostgresqlLogin, *, read_s: float | None = None) -> PostgresqlSession:
     """Open a connection with autocommit, in UTC.
 
     Args:
@@ -176,11 +176,11 @@ def connect(login: PostgresqlLogin, *, read_s: float | None = None) -> Session:
         )
     except psycopg.Error as err:
         raise login_error(str(err), str(login)) from err
-    session = Session(login, connection)
+    session = PostgresqlSession(login, connection)
     try:
         session.run(f"{_SETTINGS}; SET statement_timeout = {round(login.read_timeout_s * 1000)}")
         _check(session, connection)
-    except StatementRefused as err:
+    except PostgresqlRefusal as err:
         session.close()
         raise err.as_error("connecting") from err
     except BaseException:
@@ -189,7 +189,7 @@ def connect(login: PostgresqlLogin, *, read_s: float | None = None) -> Session:
     return session
 
 
-def _check(session: Session, connection: psycopg.Connection[Any]) -> None:
+def _check(session: PostgresqlSession, connection: psycopg.Connection[Any]) -> None:
     if connection.info.server_version < _LEAST_VERSION:
         raise SinkUnwritable(
             f"{session.place} is PostgreSQL {connection.info.server_version // 10_000}, which is "
@@ -203,16 +203,16 @@ def _check(session: Session, connection: psycopg.Connection[Any]) -> None:
         )
 
 
-class Sessions:
+class PostgresqlSessions:
     """Connections for rows, kept for the next transaction. For use from several threads."""
 
     def __init__(self, login: PostgresqlLogin, counts: EventCounts | None = None) -> None:
         """Make none yet; `counts` takes what their sessions run."""
         self._login, self.counts = login, counts or EventCounts()
-        self._idle: list[tuple[Session, float]] = []  # since when
+        self._idle: list[tuple[PostgresqlSession, float]] = []  # since when
         self._lock = threading.Lock()
 
-    def take(self) -> Session:
+    def take(self) -> PostgresqlSession:
         """Lend a connection until `give`; one that failed is closed instead.
 
         Raises:
@@ -227,13 +227,13 @@ class Sessions:
         session.counts = self.counts
         return session
 
-    def give(self, session: Session) -> None:
+    def give(self, session: PostgresqlSession) -> None:
         """Take a connection back."""
         with self._lock:
             self._idle.append((session, time.monotonic()))
 
     @contextmanager
-    def one(self) -> Iterator[Session]:
+    def one(self) -> Iterator[PostgresqlSession]:
         """Lend a connection for a block; one that failed is not kept."""
         session = self.take()
         try:

@@ -18,14 +18,14 @@ from rowferry.flow.sink.delivered_tables import DeliveredTables
 from rowferry.flow.sink.postgresql.definitions import Making, create_statements
 from rowferry.flow.sink.postgresql.effects import is_sole_key
 from rowferry.flow.sink.postgresql.keyless import KeylessLanes
-from rowferry.flow.sink.postgresql.ledger import Ledger
+from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.options import PostgresqlOptions, read_settings
-from rowferry.flow.sink.postgresql.refusals import StatementRefused
-from rowferry.flow.sink.postgresql.schema_changes import SchemaChanges
-from rowferry.flow.sink.postgresql.session import Session, Sessions, connect
+from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal
+from rowferry.flow.sink.postgresql.schema_changes import TranslatedChanges
+from rowferry.flow.sink.postgresql.session import PostgresqlSession, PostgresqlSessions, connect
 from rowferry.flow.sink.postgresql.target_tables import check, require_there
-from rowferry.flow.sink.postgresql.transactions import Transactions
-from rowferry.flow.sink.postgresql.windows import Windows
+from rowferry.flow.sink.postgresql.transactions import MergeTransactions
+from rowferry.flow.sink.postgresql.windows import CopyWindows
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -64,11 +64,11 @@ class PostgresqlSink(LaneDefaults):
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         self._settings = settings = read_settings(spec)
-        self._ledger = Ledger(settings.options.meta_schema, spec.changefeed_id)
+        self._ledger = CopyLedger(settings.options.meta_schema, spec.changefeed_id)
         self.counts = EventCounts()
-        self._sessions = Sessions(settings.login, self.counts)
+        self._sessions = PostgresqlSessions(settings.login, self.counts)
         self._making = Making(settings.options.json_type, settings.zero_is_null)
-        self._changes = SchemaChanges(settings, self._ledger, self._making)
+        self._changes = TranslatedChanges(settings, self._ledger, self._making)
         self._delivered = DeliveredTables(settings.replaced_ddl)
         self._epoch = 0
         self._published = 0
@@ -94,7 +94,7 @@ class PostgresqlSink(LaneDefaults):
                 "SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')"
                 "::boolean, has_database_privilege(current_database(), 'TEMP')"
             )[0]
-        except StatementRefused as err:
+        except PostgresqlRefusal as err:
             raise err.as_error("asking what it can do") from err
         finally:
             session.close()
@@ -190,10 +190,10 @@ class PostgresqlSink(LaneDefaults):
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Apply packets; on return all of them are durable."""
-        transactions = Transactions(self._ledger, self._sessions)
+        transactions = MergeTransactions(self._ledger, self._sessions)
         rows = self._settings.options.max_txn_row
         keyless = KeylessLanes(self._ledger, self._sessions, transactions, rows)
-        windows = Windows(transactions, keyless, rows, self._settings.options.worker_count)
+        windows = CopyWindows(transactions, keyless, rows, self._settings.options.worker_count)
         try:
             windows.deliver(packets)
         finally:
@@ -206,7 +206,7 @@ class PostgresqlSink(LaneDefaults):
         with self._sessions.one() as session:
             try:
                 return self._changes.are_begun(session, plan)
-            except StatementRefused as err:
+            except PostgresqlRefusal as err:
                 raise err.as_error("looking for schema changes that were made") from err
 
     def publish(
@@ -224,7 +224,7 @@ class PostgresqlSink(LaneDefaults):
                     done.append(self._ledger.forget_delivered())
                 session.run(*done, "COMMIT")
                 moment("progress published downstream (PostgreSQL)")
-            except StatementRefused as err:
+            except PostgresqlRefusal as err:
                 session.rollback()
                 raise err.as_error("noting what is reached") from err
         self._delivered.publish(plan.sink_state)
@@ -236,7 +236,7 @@ class PostgresqlSink(LaneDefaults):
         try:
             with self._sessions.one() as session:
                 session.run(self._ledger.forget_delivered())
-        except StatementRefused as err:
+        except PostgresqlRefusal as err:
             raise err.as_error("forgetting a discarded plan") from err
         return True
 
@@ -256,7 +256,7 @@ class PostgresqlSink(LaneDefaults):
                 if not self._ledger.has_changes_after(session, self._published):
                     require_there(session, self._delivered.known)
                     self._looked = True
-            except StatementRefused as err:
+            except PostgresqlRefusal as err:
                 raise err.as_error("the downstream's tables") from err
 
     def _judge(self, tables: Iterable[TableSchema]) -> None:
@@ -277,7 +277,10 @@ class PostgresqlSink(LaneDefaults):
             LOG.warning("%s", line)
 
     def _make(
-        self, session: Session, fresh: Sequence[TableSchema], missing: Sequence[TableSchema]
+        self,
+        session: PostgresqlSession,
+        fresh: Sequence[TableSchema],
+        missing: Sequence[TableSchema],
     ) -> None:
         """Make missing tables, and note which definition each table follows."""
         for table in fresh:
@@ -286,7 +289,7 @@ class PostgresqlSink(LaneDefaults):
             try:
                 self._ledger.begin(session, self._epoch)
                 session.run(*made, self._ledger.note_definition(table), "COMMIT")
-            except StatementRefused as err:
+            except PostgresqlRefusal as err:
                 session.rollback()
                 raise err.as_error(f"making table {table.written_as}") from err
 

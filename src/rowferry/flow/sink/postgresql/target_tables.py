@@ -11,8 +11,8 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import TargetLost, TargetUnfit
 from rowferry.flow.sink.delivered_tables import lost
 from rowferry.flow.sink.postgresql.names import check_names, names_of, quoted_table
-from rowferry.flow.sink.postgresql.refusals import StatementRefused
-from rowferry.flow.sink.postgresql.session import Session
+from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal
+from rowferry.flow.sink.postgresql.session import PostgresqlSession
 from rowferry.moment import moment
 
 _AT_ONCE: Final = 200  # tables that one question asks about
@@ -38,7 +38,7 @@ _BYTES: Final = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint"
 
 
 @dataclass(frozen=True, slots=True)
-class TargetColumn:
+class DownstreamColumn:
     """One column of a table downstream.
 
     Attributes:
@@ -61,17 +61,19 @@ class TargetColumn:
 
 
 @dataclass(slots=True)
-class TargetTable:
+class DownstreamTable:
     """A table downstream: its columns, and its unique keys as sets of names."""
 
-    columns: dict[str, TargetColumn] = field(default_factory=dict)
+    columns: dict[str, DownstreamColumn] = field(default_factory=dict)
     keys: dict[str, set[str]] = field(default_factory=dict)
 
 
-def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, TargetTable]:
-    """Return those of the tables that are there. Raises as `Session.run`."""
+def read_tables(
+    session: PostgresqlSession, names: Sequence[TableId]
+) -> dict[TableId, DownstreamTable]:
+    """Return those of the tables that are there. Raises as `PostgresqlSession.run`."""
     moment("list downstream tables (PostgreSQL)")
-    tables: dict[TableId, TargetTable] = {}
+    tables: dict[TableId, DownstreamTable] = {}
     for start in range(0, len(names), _AT_ONCE):
         part = names[start : start + _AT_ONCE]
         asked = [[n.database for n in part], [n.table for n in part]]
@@ -88,7 +90,7 @@ def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, Tar
             f"WHERE c.relkind IN ('r', 'p') AND {wanted}",
             asked,
         ):
-            table = tables.setdefault(TableId(str(row[0]), str(row[1])), TargetTable())
+            table = tables.setdefault(TableId(str(row[0]), str(row[1])), DownstreamTable())
             if row[2] is not None:
                 table.columns[str(row[2])] = _column(row[3:])
         for database, name, index, column in session.ask(
@@ -106,10 +108,10 @@ def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, Tar
     return tables
 
 
-def _column(row: Sequence[object]) -> TargetColumn:
+def _column(row: Sequence[object]) -> DownstreamColumn:
     name, text, modifier, needed, exact, computed = row
     size, scale = _limits(str(name), int(str(modifier)))
-    return TargetColumn(
+    return DownstreamColumn(
         str(name), str(text), size, scale, bool(needed), bool(exact), bool(computed)
     )
 
@@ -133,7 +135,7 @@ def _limits(name: str, modifier: int) -> tuple[int, int]:
     return -1, -1
 
 
-def misfit(table: TableSchema, target: TargetTable) -> str:
+def misfit(table: TableSchema, target: DownstreamTable) -> str:
     """Return why a table's rows do not fit into a table downstream, and the cure; "": they do."""
     where = f"table {table.written_as} of the downstream"
     for column in table.visible:
@@ -155,7 +157,7 @@ def misfit(table: TableSchema, target: TargetTable) -> str:
     return _misfit_of_keys(table, target, where)
 
 
-def _misfit_of_keys(table: TableSchema, target: TargetTable, where: str) -> str:
+def _misfit_of_keys(table: TableSchema, target: DownstreamTable, where: str) -> str:
     if not table.handle_key:
         return ""
     visible = {c.name for c in table.visible}
@@ -187,7 +189,7 @@ def _misfit_of_keys(table: TableSchema, target: TargetTable, where: str) -> str:
     return ""
 
 
-def _fits(ours: SqlType, there: TargetColumn) -> bool:
+def _fits(ours: SqlType, there: DownstreamColumn) -> bool:
     name, kind = there.type_name, ours.kind
     if name not in _KNOWN:
         return True  # a type that we know nothing of: the downstream itself will say
@@ -213,7 +215,7 @@ def _fits(ours: SqlType, there: TargetColumn) -> bool:
     return name in _TAKES.get(kind, ())
 
 
-def _whole_fits(ours: SqlType, there: TargetColumn) -> bool:
+def _whole_fits(ours: SqlType, there: DownstreamColumn) -> bool:
     name = there.type_name
     if name == "numeric":
         digits = 20 if ours.unsigned and ours.name == "bigint" else _DIGITS[ours.name]
@@ -223,13 +225,13 @@ def _whole_fits(ours: SqlType, there: TargetColumn) -> bool:
     return name in _WIDTHS and _WIDTHS[name] >= _BYTES[ours.name] + ours.unsigned
 
 
-def _digits_fit(before: int, behind: int, there: TargetColumn) -> bool:
+def _digits_fit(before: int, behind: int, there: DownstreamColumn) -> bool:
     if there.size < 0:
         return True
     return there.scale >= behind and there.size - there.scale >= before
 
 
-def check_rights(session: Session, table: TableSchema, target: TargetTable) -> None:
+def check_rights(session: PostgresqlSession, table: TableSchema, target: DownstreamTable) -> None:
     """Ask whether rows may be written, without writing any.
 
     Raises:
@@ -249,11 +251,11 @@ def check_rights(session: Session, table: TableSchema, target: TargetTable) -> N
     try:
         for statement in explained:  # EXPLAIN asks for no privilege: these run, on no row
             session.run(statement)
-    except StatementRefused as err:
+    except PostgresqlRefusal as err:
         raise err.as_error(f"table {table.written_as}") from err
 
 
-def require_there(session: Session, known: Collection[TableId]) -> None:
+def require_there(session: PostgresqlSession, known: Collection[TableId]) -> None:
     """Raise TargetLost where tables are gone to which something was delivered."""
     if not known:
         return
@@ -264,8 +266,8 @@ def require_there(session: Session, known: Collection[TableId]) -> None:
         raise gone_tables(session, gone)
 
 
-def read_names(session: Session, schemas: Collection[str]) -> set[TableId]:
-    """Return the tables of schemas. Raises as `Session.run`."""
+def read_names(session: PostgresqlSession, schemas: Collection[str]) -> set[TableId]:
+    """Return the tables of schemas. Raises as `PostgresqlSession.run`."""
     moment("list downstream names (PostgreSQL)")
     rows = session.ask(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -275,15 +277,15 @@ def read_names(session: Session, schemas: Collection[str]) -> set[TableId]:
     return {TableId(str(schema), str(name)) for schema, name in rows}
 
 
-def gone_tables(session: Session, gone: Collection[TableId]) -> TargetLost:
-    """Return the error for tables that must be there, and are not. Raises as `Session.run`."""
+def gone_tables(session: PostgresqlSession, gone: Collection[TableId]) -> TargetLost:
+    """Return the error for tables that are missing. Raises as `PostgresqlSession.run`."""
     moment("list downstream schemas (PostgreSQL)")
     rows = session.ask("SELECT nspname FROM pg_namespace")
     return lost(gone, {str(row[0]) for row in rows}, session.place)
 
 
 def check(
-    session: Session,
+    session: PostgresqlSession,
     tables: Iterable[TableSchema],
     create: bool,
     known: Collection[TableId] = (),
@@ -303,7 +305,7 @@ def check(
         missing = [t for t in wanted if t.written_as not in targets]
         if gone := {t.written_as for t in missing} & set(known):
             raise gone_tables(session, gone)
-    except StatementRefused as err:
+    except PostgresqlRefusal as err:
         raise err.as_error("the downstream's tables") from err
     if missing and not create:
         names = ", ".join(str(t.written_as) for t in missing[:5])

@@ -9,11 +9,11 @@ from typing import Final
 
 from rowferry.change.event_counts import RETRIES
 from rowferry.errors import RowferryError
-from rowferry.flow.sink.postgresql.effects import Effect
-from rowferry.flow.sink.postgresql.ledger import Ledger
+from rowferry.flow.sink.postgresql.effects import KeyEffect
+from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.merging import carry_out, prepare
-from rowferry.flow.sink.postgresql.refusals import DUPLICATE, StatementRefused
-from rowferry.flow.sink.postgresql.session import Session, Sessions
+from rowferry.flow.sink.postgresql.refusals import DUPLICATE, PostgresqlRefusal
+from rowferry.flow.sink.postgresql.session import PostgresqlSession, PostgresqlSessions
 from rowferry.moment import moment
 
 _TRIES: Final = 9
@@ -21,14 +21,14 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 
 
-class Transactions:
+class MergeTransactions:
     """Applies effects, each call as one transaction. For use from several threads."""
 
-    def __init__(self, ledger: Ledger, sessions: Sessions) -> None:
+    def __init__(self, ledger: CopyLedger, sessions: PostgresqlSessions) -> None:
         self._ledger, self._sessions = ledger, sessions
 
     def apply(
-        self, effects: Sequence[Effect], epoch: int, stop: threading.Event, note: str = ""
+        self, effects: Sequence[KeyEffect], epoch: int, stop: threading.Event, note: str = ""
     ) -> None:
         """Apply effects in their order, and the statement `note` after them, in one transaction.
 
@@ -58,25 +58,27 @@ class Transactions:
                     continue
             raise self._worded(effects, refusal)
 
-    def _attempt(self, effects: Sequence[Effect], epoch: int, note: str) -> StatementRefused | None:
+    def _attempt(
+        self, effects: Sequence[KeyEffect], epoch: int, note: str
+    ) -> PostgresqlRefusal | None:
         with self._sessions.one() as session:
             try:
                 prepare(session, effects)
                 moment("apply rows (PostgreSQL)")
                 self._ledger.begin(session, epoch)
-            except StatementRefused as err:
+            except PostgresqlRefusal as err:
                 return err
             try:
                 for effect in effects:
                     carry_out(session, effect)
                 session.run(*([note] if note else []), "COMMIT")
                 moment("rows applied (PostgreSQL)")
-            except StatementRefused as err:
+            except PostgresqlRefusal as err:
                 session.rollback()
                 return err
         return None
 
-    def _worded(self, effects: Sequence[Effect], refusal: StatementRefused) -> RowferryError:
+    def _worded(self, effects: Sequence[KeyEffect], refusal: PostgresqlRefusal) -> RowferryError:
         """Return an error that names the row, found by trying; nothing of that stays."""
         moment("look for refused row (PostgreSQL)")
         about = f"table {effects[0].table.written_as}" if len(effects) == 1 else "applying rows"
@@ -93,8 +95,8 @@ class Transactions:
 
 
 def _culprit(
-    session: Session, effect: Effect, refusal: StatementRefused
-) -> tuple[Effect, StatementRefused]:
+    session: PostgresqlSession, effect: KeyEffect, refusal: PostgresqlRefusal
+) -> tuple[KeyEffect, PostgresqlRefusal]:
     """Return the row of an effect that is refused alone; half by half."""
     while len(effect) > 1:
         middle = len(effect) // 2
@@ -110,13 +112,13 @@ def _culprit(
     return effect, refusal
 
 
-def _attempt_alone(session: Session, effect: Effect) -> StatementRefused | None:
+def _attempt_alone(session: PostgresqlSession, effect: KeyEffect) -> PostgresqlRefusal | None:
     """Carry an effect out and take it back; return how it is refused."""
     moment("try refused rows (PostgreSQL)")
     try:
         session.run("BEGIN")
         carry_out(session, effect)
-    except StatementRefused as err:
+    except PostgresqlRefusal as err:
         session.rollback()
         return err
     session.rollback()

@@ -11,16 +11,16 @@ from rowferry.change.table import TableId
 from rowferry.errors import RowferryError, Verdict
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
-from rowferry.flow.sink.postgresql.effects import Effect, cut, net_effect
+from rowferry.flow.sink.postgresql.effects import KeyEffect, cut, net_effect
 from rowferry.flow.sink.postgresql.keyless import KeylessLanes
-from rowferry.flow.sink.postgresql.transactions import Transactions
+from rowferry.flow.sink.postgresql.transactions import MergeTransactions
 
 _WINDOW_BYTES: Final = 32 << 20  # the next one is read meanwhile
-_Chains = list[list[list[Effect]]]
+_Chains = list[list[list[KeyEffect]]]
 """Chains of transactions: chains go side by side, the transactions of one in order."""
 
 
-class Windows:
+class CopyWindows:
     """Applies what comes in windows; inside a window only the net effect of each key counts.
 
     The next window is gathered while one is applied; it is applied when that one is done. Small
@@ -29,7 +29,7 @@ class Windows:
     """
 
     def __init__(
-        self, transactions: Transactions, keyless: KeylessLanes, rows: int, workers: int
+        self, transactions: MergeTransactions, keyless: KeylessLanes, rows: int, workers: int
     ) -> None:
         self._transactions, self._keyless = transactions, keyless
         self._rows, self._workers = rows, workers
@@ -82,7 +82,7 @@ class Windows:
         for frame in frames:
             by_table.setdefault(frame.table.written_as, []).append(frame)
         chains: _Chains = []
-        small: list[Effect] = []
+        small: list[KeyEffect] = []
         for group in by_table.values():
             effect = net_effect(group)
             if len(effect) <= self._rows:
@@ -95,7 +95,7 @@ class Windows:
     def _side_by_side(
         self, chains: _Chains, epoch: int, pool: ThreadPoolExecutor, stop: threading.Event
     ) -> None:
-        def run(chain: list[list[Effect]]) -> None:
+        def run(chain: list[list[KeyEffect]]) -> None:
             for effects in chain:
                 if stop.is_set():
                     return
@@ -126,9 +126,9 @@ def _is_passing(error: BaseException) -> bool:
     return not isinstance(error, RowferryError) or error.verdict is not Verdict.STOP
 
 
-def _together(effects: list[Effect], most: int) -> Iterator[list[Effect]]:
+def _together(effects: list[KeyEffect], most: int) -> Iterator[list[KeyEffect]]:
     """Yield small effects, as many together as make up a transaction."""
-    held: list[Effect] = []
+    held: list[KeyEffect] = []
     rows = 0
     for effect in effects:
         if held and rows + len(effect) > most:

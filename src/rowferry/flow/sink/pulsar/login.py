@@ -178,15 +178,15 @@ class WebLogin:
             raise SinkUnavailable(f"{lead}: {url} answered {status}")
         try:
             parsed = json.loads(content)
-            found, lasts = parsed[wanted], float(parsed.get("expires_in") or 0)
-            if not isinstance(found, str) or not found or lasts != lasts:
+            text, lasts = parsed[wanted], float(parsed.get("expires_in") or 0)
+            if not isinstance(text, str) or not text or lasts != lasts:
                 raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             raise SinkUnavailable(
                 f"{lead}: {url} does not answer with {wanted}; correct oauth2-issuer-url"
             ) from None
         self._until = time.monotonic() + min(max(lasts - _EARLY_S, 1.0), _LONGEST_S)
-        return found
+        return text
 
 
 def tls_of(options: PulsarOptions) -> ssl.SSLContext:
