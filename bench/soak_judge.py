@@ -161,8 +161,8 @@ def _drifts(steady: list[Sample], run: dict[str, Any]) -> dict[str, Drift | None
         "memory of its Python workers, MB": (_of_servers(steady, share, "workers"), Rule(64)),
         "descriptors of a server and its Java": (_of_servers(steady, share, "fds"), Rule(20)),
         "threads of a server and its Java": (_of_servers(steady, share, "threads"), Rule(16)),
-        "rows in the meta database, unbounded tables": (_of_meta(steady, 0), Rule(400)),
-        "meta database, unbounded tables, MB": (_of_meta(steady, 1), Rule(16)),
+        "rows in the meta database for each table": (_of_tables(steady), Rule(0.2)),
+        "meta database, unbounded tables, MB": (_of_meta(steady), Rule(16)),
         "files in work and temporary folders": (
             _of_files(steady, ("work", "temporary", "sink_temporary")),
             Rule(40),
@@ -193,12 +193,23 @@ def _bounded(samples: list[Sample], changefeeds: int) -> dict[str, dict[str, int
     }
 
 
-def _of_meta(steady: list[Sample], which: int) -> Iterator[Point]:
-    unit, left_out = 1e6 if which else 1, {*WORK, *BOUNDED}
+def _unbounded(sample: Sample, which: int) -> float:
+    """Return the rows (0) or bytes (1) of tables that have no bound of their own."""
+    tables = sample["meta"]["tables"]
+    return float(sum(t[which] for name, t in tables.items() if name not in {*WORK, *BOUNDED}))
+
+
+def _of_meta(steady: list[Sample]) -> Iterator[Point]:
     for sample in steady:
-        if meta := sample.get("meta"):
-            some = [t[which] for name, t in meta["tables"].items() if name not in left_out]
-            yield "meta", sample["t"], sum(some) / unit
+        if sample.get("meta"):
+            yield "meta", sample["t"], _unbounded(sample, 1) / 1e6
+
+
+def _of_tables(steady: list[Sample]) -> Iterator[Point]:
+    """Yield rows by captured tables, of which the schema changes leave more than there were."""
+    for sample in steady:
+        if sample.get("meta") and (captured := sample["meta"]["tables"]["subscribe"][0]):
+            yield "meta", sample["t"], _unbounded(sample, 0) / captured
 
 
 def _of_files(steady: list[Sample], which: tuple[str, ...]) -> Iterator[Point]:

@@ -54,7 +54,8 @@ class Watch:
         """Take one sample."""
         sent_before = dict(self._sent)
         self._seen_at = {}
-        servers = [self._server(member) for member in self._world.members]
+        owned = self._owned()
+        servers = [self._server(member, owned) for member in self._world.members]
         now = time.time()
         sample: Sample = {"t": round(now - self.began, 1), "load": round(os.getloadavg()[0], 2)}
         lags = {
@@ -96,7 +97,7 @@ class Watch:
 
     # --- a server --------------------------------------------------------------------------------
 
-    def _server(self, member: Member) -> dict[str, Any] | None:
+    def _server(self, member: Member, owned: dict[str, int]) -> dict[str, Any] | None:
         process = member.process
         if process is None or not process.alive:
             return None
@@ -107,14 +108,24 @@ class Watch:
                 text = answer.read().decode()
         except OSError:
             return found
-        found["owned"] = self._read(pid, text, time.time())
+        self._read(pid, text, time.time())
+        found["owned"] = owned.get(member.address, 0)
         return found
 
-    def _read(self, pid: int, text: str, now: float) -> int:
-        owned = 0
+    def _owned(self) -> dict[str, int]:
+        """Return how many changefeeds each server has: metrics show all of them on every one."""
+        query = (
+            "SELECT owner, count(*) FROM leases WHERE owner IS NOT NULL "
+            f"AND expires_at > {time.time() * 1000:.0f} GROUP BY owner"
+        )
+        try:
+            return {owner: int(n) for owner, n in self._world.meta.execute(query, "rowferry")}
+        except RowferryError:
+            return {}
+
+    def _read(self, pid: int, text: str, now: float) -> None:
         for name, feed, _, label, value in _METRIC.findall(text):
             if name == "checkpoint_ts" and float(value):
-                owned += 1
                 self._seen_at[feed] = now
                 self._checkpoints[feed] = max(
                     self._checkpoints.get(feed, 0.0), physical_ms(int(float(value))) / 1000
@@ -129,7 +140,6 @@ class Watch:
                 self._counted[pid, feed] = count
             elif name == "errors_total":
                 self._note_errors(pid, feed, label, float(value))
-        return owned
 
     def _note_errors(self, pid: int, feed: str, code: str, count: float) -> None:
         before = self._errors.get((pid, feed, code), 0.0)

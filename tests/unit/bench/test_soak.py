@@ -126,13 +126,15 @@ def test_what_was_not_judged_has_not_passed(
 
 @pytest.mark.parametrize(("lines", "kept"), [(200, True), (221, False)])
 def test_history_is_judged_by_its_bound_and_not_as_drift(lines: int, kept: bool) -> None:
-    from soak_judge import _bounded, _of_meta
+    from soak_judge import _bounded, _of_meta, _of_tables
 
+    still = {"changefeeds": [10, 10**6], "subscribe": [5, 10**6]}
     grown = [
-        {"t": 60.0 * n, "meta": {"tables": {"history": [10 * n, 1], "changefeeds": [10, 1]}}}
+        {"t": 60.0 * n, "meta": {"tables": {"history": [10 * n, n], **still}}}
         for n in range(lines + 1)
     ]
-    assert {value for _, _, value in _of_meta(grown, 0)} == {10}
+    assert {value for _, _, value in _of_tables(grown)} == {3}
+    assert {value for _, _, value in _of_meta(grown)} == {2}
     found = _bounded(grown, 10)
     assert found["history"]["last"] == 10 * lines
     assert all(one["last"] <= one["allowed"] for one in found.values()) is kept

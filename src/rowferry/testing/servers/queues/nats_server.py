@@ -62,9 +62,16 @@ class NatsServer(QueueServer):
     def ask(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Do something with a client."""
 
+        async def quiet(_: Exception) -> None:
+            """What fails is raised as well; else the library prints it."""
+
         async def connected() -> T:
             client = await nats.connect(
-                f"nats://{self.address}", user=USER, password=PASSWORD, allow_reconnect=False
+                f"nats://{self.address}",
+                user=USER,
+                password=PASSWORD,
+                allow_reconnect=False,
+                error_cb=quiet,
             )
             try:
                 return await work(client)
