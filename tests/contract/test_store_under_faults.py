@@ -159,8 +159,13 @@ def test_tls_is_used_and_a_certificate_that_cannot_be_trusted_is_refused(
                 assert shown[1]
         with pytest.raises(BadUri, match="TLS"):
             Database(f"{bare}?ssl-mode=verify-identity")
-    with pytest.raises(BadUri, match="does not support SSL.*TLS"):
-        Database(f"{postgres_server.url('postgres')}?sslmode=require")
+    with new_database(postgres_server, "meta_tls") as url:
+        with closing(Database(f"{url}?sslmode=require")) as database:
+            with database.engine.connect() as connection:
+                query = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+                assert connection.exec_driver_sql(query).scalar() is True
+        with pytest.raises(BadUri, match="TLS"):
+            Database(f"{url}?sslmode=verify-full")
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb", "postgres"])

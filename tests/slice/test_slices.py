@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -49,8 +50,12 @@ from rowferry.testing.servers import (
     Server,
 )
 from rowferry.testing.servers.__main__ import FETCHED
+from rowferry.testing.servers.queues.amazon import REGION, Amazon
+from rowferry.testing.servers.queues.nats_server import PASSWORD, USER
+from rowferry.testing.servers.queues.queue_server import QueueServer
 
 NAME = "slice"
+LOGIN = f"{USER}:{PASSWORD}@"
 PATIENCE_S = 600.0  # an upper bound for a machine under load, never reached by working code
 Rows = dict[str, dict[str, str | None]]  # by id; values as text
 
@@ -145,6 +150,19 @@ def to_pulsar(stack: ExitStack, database: str, folder: Path, broker: Pulsar) -> 
     more = f"{CANAL}&partition-num=1&web-service-url={broker.web_url}"
     uri = f"pulsar://{broker.address}/{place}?{more}"
     return Target(uri, lambda: of_canal_json(m.value or b"" for m in broker.read_all(database)))
+
+
+def to_queue(
+    stack: ExitStack, database: str, folder: Path, server: QueueServer, kind: str, login: str = ""
+) -> Target:
+    uri = f"{kind}://{login}{server.address}/{database}?{CANAL}&partition-num=1"
+    return Target(uri, lambda: of_canal_json(m.value or b"" for m in server.read_all(database)))
+
+
+def to_amazon(stack: ExitStack, database: str, folder: Path, server: Amazon) -> Target:
+    more = f"&endpoint={server.endpoint}&access-key=of&secret-access-key=tests"
+    uri = f"kinesis://{REGION}/{database}?{CANAL}&partition-num=1{more}"
+    return Target(uri, lambda: of_canal_json(m.value or b"" for m in server.read_all(database)))
 
 
 def to_avro(
@@ -253,6 +271,14 @@ SLICES: Final = {
         "mariadb_server", (to_kafka, ("kafka_broker",)), (in_postgres, ("postgres_server",))
     ),
     "mysql-pulsar": Slice("mysql_server", (to_pulsar, ("pulsar_broker",))),
+    "mysql-redis": Slice("mysql_server", (partial(to_queue, kind="redis"), ("redis_server",))),
+    "mariadb-nats": Slice(
+        "mariadb_server", (partial(to_queue, kind="nats", login=LOGIN), ("nats_server",))
+    ),
+    "mysql-rabbitmq": Slice(
+        "mysql_server", (partial(to_queue, kind="rabbitmq", login=LOGIN), ("rabbitmq_broker",))
+    ),
+    "mariadb-kinesis": Slice("mariadb_server", (to_amazon, ("amazon_server",))),
     "mysql-avro": Slice("mysql_server", (to_avro, ("kafka_broker", "schema_registry"))),
     "mysql-http-mysql": Slice("mysql_server", (to_http, ()), (in_mysql, ("mysql_server",))),
     "mariadb-opensearch": Slice("mariadb_server", (to_opensearch, ("opensearch_server",))),

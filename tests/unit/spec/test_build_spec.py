@@ -179,7 +179,7 @@ def test_settings_of_other_codecs_do_no_harm() -> None:
         "sink.kafka-config.codec-config.encoding-format has no effect: it concerns the protocol "
         "simple only",
         "the sink URI's parameter avro-enable-watermark has no effect: it concerns the protocol "
-        "avro only",
+        "avro or debezium-avro only",
     ]
 
 

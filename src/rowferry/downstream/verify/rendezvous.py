@@ -142,7 +142,7 @@ def _attempt(
     if state is None or not state.is_still:
         return None
     a.views = views
-    if isinstance(b, DatabaseSide):
+    if not isinstance(b, LakeSide):
         b.views = copies
     return Meeting(place, max(views.count, copies.count if copies else 0))
 
