@@ -79,6 +79,8 @@ def test_a_topic_that_is_deleted(scene: QueueScene) -> None:
         feed.catch_up()
 
 
+# What stands in for Amazon's services looks through all messages of a queue for each that comes.
+@pytest.mark.parametrize("queue", ["redis", "nats", "rabbitmq"], indirect=True)
 def test_every_promise_after_a_kill(scene: QueueScene, seed: int) -> None:
     """A random workload; a process is killed with -9 between two batches, another one goes on."""
     server, database = scene.server, scene.database
