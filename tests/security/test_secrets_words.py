@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -30,6 +31,7 @@ from rowferry.flow.encode.sql_rows.reader import read_frame
 from rowferry.flow.sink.http.client import Receiver
 from rowferry.flow.sink.http.options import read_settings
 from rowferry.flow.sink.mysql.sink import MySqlSink
+from rowferry.flow.sink.postgresql.names import literal
 from rowferry.mysql.guarded_client import GuardedClient
 from rowferry.mysql.session import connected, rows
 from rowferry.refstore.cluster import LocalCluster
@@ -38,7 +40,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.secrets import Hiding
 from rowferry.spec.uri import Uri
 from rowferry.testing.receiver import HttpReceiver, Refusal
-from rowferry.testing.servers import Server
+from rowferry.testing.servers import Postgres, Server
 
 TOKEN, WORD = "tok/en+of&mine=1", "pa:ss wörd%1"
 
@@ -196,6 +198,15 @@ def test_a_text_means_the_same_in_every_mode(source_server: Server, mode: str) -
         rows(connection, login, f"INSERT INTO modes.t VALUES {joined}".replace("%", "%%"))
         found = rows(connection, login, "SELECT v FROM modes.t ORDER BY id")
     assert [v for (v,) in found] == TEXTS
+
+
+@pytest.mark.parametrize("plain", ["on", "off"])
+def test_a_text_means_the_same_in_postgresql_too(postgres_server: Postgres, plain: str) -> None:
+    with psycopg.connect(postgres_server.url("postgres")) as connection:
+        connection.execute(f"SET standard_conforming_strings = {plain}")
+        for text in TEXTS:
+            query = f"SELECT {literal(text)}"
+            assert connection.execute(query.encode()).fetchone() == (text,)
 
 
 def test_such_texts_are_read_back() -> None:

@@ -23,8 +23,9 @@ def quoted_table(table: TableId) -> str:
 
 
 def literal(words: str) -> str:
-    """Return a text as SQL writes it; backslashes are plain in our sessions."""
-    return "'" + words.replace("'", "''") + "'"
+    """Return a text as SQL writes it, the same for every `standard_conforming_strings`."""
+    doubled = words.replace("'", "''")
+    return "E'" + doubled.replace("\\", "\\\\") + "'" if "\\" in words else f"'{doubled}'"
 
 
 def names_of(names: tuple[str, ...] | list[str]) -> str:
