@@ -358,3 +358,10 @@ def test_malformed_messages_of_a_queue(changes: dict[str, Any], words: str) -> N
     with pytest.raises(DecodeError) as caught:
         list(codec_for(CanalJson, spec(KAFKA)).decode_message(None, text))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", ["1e999", "[1]", "null"])
+def test_a_watermark_without_a_number_is_refused(mark: str) -> None:
+    text = f'{{"isDdl": false, "type": "TIDB_WATERMARK", "_tidb": {{"watermarkTs": {mark}}}}}'
+    with pytest.raises(DecodeError, match="neither a row change, nor a DDL, nor a watermark"):
+        canal_json_reader.read_note(text.encode(), 1)

@@ -407,6 +407,7 @@ A = '"a":{"t":3,"h":true,"f":11,"v":1}'
         (row_message('{"u":{}}'), "row 1: it has no data"),
         (row_message('{"u":{"a":1}}'), "row 1: a column without its type"),
         (row_message('{"u":{"a":{"t":3,"f":1}}}'), "row 1: a column without its type"),
+        (row_message('{"u":{"a":{"t":1e999,"f":1,"v":1}}}'), "row 1: a column without its type"),
         (row_message('{"u":{"a":{"t":99,"f":1,"v":1}}}'), "row 1, column 'a': 99 is no type"),
         (row_message('{"u":{"a":{"t":3,"f":1,"v":"1"}}}'), "row 1, column 'a': '1' is no whole"),
         (

@@ -143,6 +143,7 @@ def test_keys_in_any_order_with_space() -> None:
         (b'{"op":"delete","commitTs":1,"before":null,"after":{"id":1}}', "lacks the row image"),
         (b'{"op":"insert","commitTs":1,"after":{"id":{"x":1}}}', "not an object of a row change"),
         (b'{"op":"insert","commitTs":1,"after":{"zzz":1}}', "no column of table"),
+        (b'{"type":"watermark","commitTs":1e999}', "not an object of a row change"),
         (b'{"op":"upsert","commitTs":1,"after":{"id":1}}', "neither a row change"),
         (b'{"op":"insert","commitTs":1,"after":{"id":"x"}}', "no whole number"),
         (b'{"op":"insert","commitTs":1,"after":{"id":1,"b":"?"}}', "no base64"),

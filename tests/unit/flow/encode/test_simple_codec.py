@@ -135,6 +135,16 @@ def test_a_definition_tells_all_of_a_table() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("field", "given"), [("commitTs", "1e999"), ("commitTs", "-1"), ("type", '"OTHER"')]
+)
+def test_messages_that_make_no_sense_are_refused(field: str, given: str) -> None:
+    form = {"version": 1, "type": '"WATERMARK"', "commitTs": 5} | {field: given}
+    text = "{" + ", ".join(f'"{name}": {value}' for name, value in form.items()) + "}"
+    with pytest.raises(DecodeError, match="no message of the simple protocol"):
+        list(codec().decode_message(None, text.encode()))
+
+
 def test_a_row_without_its_definition_is_refused() -> None:
     (value,) = codec().encode_rows(rows(), 5).values.to_pylist()
     with pytest.raises(DecodeError, match=r"definition of d\.t has not come yet.*BOOTSTRAP"):

@@ -120,7 +120,7 @@ def read_note(message: bytes, row: int) -> SchemaChange | Watermark:
             )
         if note["type"] == "TIDB_WATERMARK":
             return Watermark(int(note["_tidb"]["watermarkTs"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
         pass
     raise DecodeError(f"row {row}: it is neither a row change, nor a DDL, nor a watermark")
 

@@ -296,7 +296,7 @@ class DebeziumAvro(MessageCodec):
         avro, connect = self._schema(number)
         try:
             payload = payload_of(connect, avro.decode(binary))
-        except (KeyError, TypeError, ValueError, RecursionError) as err:
+        except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError) as err:
             raise DecodeError(f"the {what} is no event of Debezium ({err})") from None
         if not isinstance(payload, dict):
             raise DecodeError(f"the {what} is no record")
@@ -308,7 +308,14 @@ class DebeziumAvro(MessageCodec):
             try:
                 avro = AvroSchema(json.loads(text))
                 self._known[number] = (avro, to_connect(avro))
-            except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as err:
+            except (
+                ArithmeticError,
+                AttributeError,
+                KeyError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ) as err:
                 raise DecodeError(f"schema {number} is not one of this format: {err!r}") from None
         return self._known[number]
 

@@ -218,7 +218,7 @@ def _members(shown: Any, row: int) -> tuple[_Signature, dict[str, Any]]:
             code, flags = int(member["t"]), int(member["f"])
             facts.append((name, code, flags, bool(member.get("h"))))
             values[name] = member["v"]
-    except (KeyError, TypeError, ValueError):
+    except (ArithmeticError, KeyError, TypeError, ValueError):
         raise DecodeError(f"row {row}: a column without its type, flags or value") from None
     return tuple(facts), values
 

@@ -117,7 +117,7 @@ def _note(message: bytes, row: int) -> Change:
             )
         if note["type"] == "watermark":
             return Watermark(int(note["commitTs"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError):
         pass
     raise DecodeError(f"row {row}: it is neither a row change, nor a DDL, nor a watermark")
 

@@ -264,7 +264,7 @@ def read_message(data: bytes) -> dict[str, Any]:
         for key in ("data", "old"):
             if message.get(key) is not None:
                 message[key] = {n: _text_of(v) for n, v in message[key].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as err:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as err:
         raise DecodeError(f"it is no message of the simple protocol ({err})") from None
     message.setdefault("commitTs", 0)
     return message

@@ -55,7 +55,7 @@ class SimpleReader:
             message = self._loaded(self._fetch(str(location)))
         try:
             yield from self._changes(message)
-        except (KeyError, TypeError, ValueError, AttributeError, BadInput) as err:
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, BadInput) as err:
             raise DecodeError(f"row 1: it is no message of the simple protocol ({err})") from None
 
     def _loaded(self, text: bytes) -> dict[str, Any]:
