@@ -70,6 +70,7 @@ class Watch:
         self.now = 1_000.0
         self.waits: list[float] = []
         self.moves: list[tuple[Verb, str]] = []
+        self.not_stored: list[Verb] = []  # moves that fail, once each
         self.steps: list[StepResult] = []
         self.faults: list[tuple[str, float]] = []
         self.loop = loop
@@ -81,13 +82,20 @@ class Watch:
         loop: Any = self.loop
         Supervisor(
             loop,
-            move=lambda verb, error: self.moves.append((verb, _code(error))),
+            move=self._move,
             tell_step=self.steps.append,
             tell_fault=lambda error, wait_s: self.faults.append((error.code, wait_s)),
             flush_interval_s=FLUSH_S,
             give_up_after_s=give_up_after_s,
             **more,
         ).run(until or Until(caught_up=True), self.stop, self.lost)
+
+    def _move(self, verb: Verb, error: Exception | None) -> bool:
+        self.moves.append((verb, _code(error)))
+        if verb in self.not_stored:
+            self.not_stored.remove(verb)
+            return False
+        return True
 
     def stops(self, step: StepResult = BUSY) -> Callable[[], StepResult]:
         """A step during which the operator asks to stop."""
@@ -238,6 +246,25 @@ def test_an_error_of_an_earlier_run_is_over_with_the_first_published_step(
     watch = Watch(ScriptedLoop(IDLE, BUSY, DONE), monkeypatch)
     watch.run(recovering=True)
     assert watch.moves == [(Verb.RECOVER, "")]
+
+
+def test_a_recovery_that_was_not_stored_is_stored_with_the_next_published_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = Watch(ScriptedLoop(SinkUnavailable("down"), BUSY, IDLE, BUSY, BUSY, DONE), monkeypatch)
+    watch.not_stored = [Verb.RECOVER]
+    watch.run()
+    assert [m for m, _ in watch.moves] == [Verb.FAULT, Verb.RECOVER, Verb.RECOVER]
+
+
+def test_a_fault_that_was_not_stored_is_stored_with_the_next_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    away, down = MetaUnavailable("away"), SinkUnavailable("down")
+    watch = Watch(ScriptedLoop(away, down, down, DONE), monkeypatch)
+    watch.not_stored = [Verb.FAULT]
+    watch.run()
+    assert watch.moves == [(Verb.FAULT, "RF-2001"), (Verb.FAULT, "RF-4001"), (Verb.RECOVER, "")]
 
 
 # --- when it ends ---------------------------------------------------------------------------------

@@ -21,14 +21,20 @@ from rowferry.control.feed.leaving import leave_sink
 from rowferry.control.feed.log_scope import current_changefeed
 from rowferry.control.feed.loop import STRETCH_BYTES, Loop, SegmentRunner, StepResult
 from rowferry.control.feed.recent_changes import RecentChanges
-from rowferry.control.feed.supervise import META_WAIT_S, OF_A_SERVER, Patience, Supervisor, Until
+from rowferry.control.feed.supervise import (
+    META_WAIT_S,
+    OF_A_SERVER,
+    Patience,
+    Supervisor,
+    Until,
+    settle_move,
+)
 from rowferry.control.feed.under_way import StepProgress, in_focus
 from rowferry.control.fleet import measures
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store.contract import FeedNews, FeedRecord, Hold, MetaStore, Sample
 from rowferry.errors import (
     Fenced,
-    IllegalMove,
     NoSuchChangefeed,
     RowferryError,
     SecretMissing,
@@ -344,15 +350,12 @@ class Running:
             self._store.write_news({self.claim: news})
             self.stored(news)
 
-    def _move(self, verb: Verb, error: Exception | None) -> None:
-        """Note a change of state; failing to note it must not hide what is being noted."""
-        try:
-            self._store.move(self.claim, verb, error)
+    def _move(self, verb: Verb, error: Exception | None) -> bool:
+        """Store a change of state; return whether nothing is left to store."""
+        settled = settle_move(self._store, self.claim, verb, error)
+        if settled or verb is Verb.FAULT:  # one that is not known to be stored may be
             self._shows_error = verb is Verb.FAULT
-        except IllegalMove:
-            pass  # an operator was faster
-        except RowferryError as err:
-            LOG.warning("changefeed %s: state not stored (%s): %s", self.id, verb, err)
+        return settled
 
     def _tell_progress(self, progress: StepProgress) -> None:
         self._meter.add_progress(progress)

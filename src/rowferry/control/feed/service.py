@@ -13,7 +13,7 @@ from rowferry.control.feed.diary import FeedDiary, tell_start
 from rowferry.control.feed.lease import Claim, Heartbeat, Holder
 from rowferry.control.feed.leaving import leave_sink
 from rowferry.control.feed.loop import STRETCH_BYTES, Loop, SegmentRunner, StepResult
-from rowferry.control.feed.supervise import Supervisor, Until
+from rowferry.control.feed.supervise import Supervisor, Until, settle_move
 from rowferry.control.feed.under_way import StepProgress
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.checks.prepare import (
@@ -176,7 +176,7 @@ def _run_claimed(
 
     supervisor = Supervisor(
         loop,
-        move=lambda verb, error: _move(store, claim, verb, error),
+        move=lambda verb, error: settle_move(store, claim, verb, error),
         tell_step=tell_step,
         tell_fault=tell_fault,
         flush_interval_s=prepared.flow.sink.flush_interval_s,
@@ -198,7 +198,7 @@ def _run_claimed(
             store.remove(claim)
             listener.on_phase("removed")
         elif supervisor.finished or _at_end(until, loop):
-            _move(store, claim, Verb.REACH_TARGET, None)
+            settle_move(store, claim, Verb.REACH_TARGET, None)
     finally:
         listener.on_phase("stopping")
         loop.close()
@@ -228,11 +228,3 @@ class _CancelWatch:
             self.asked = self._store.cancel_requested(self._id)
             if self.asked:
                 self._stop.set()
-
-
-def _move(store: MetaStore, claim: Claim, verb: Verb, error: Exception | None) -> None:
-    """Note a change of state; failing to note it must not hide what is being noted."""
-    try:
-        store.move(claim, verb, error)
-    except RowferryError as err:
-        LOG.warning("state not stored", extra={"verb": str(verb), "error": str(err)})

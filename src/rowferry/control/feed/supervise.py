@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from rowferry.control.feed.lease import Claim
 from rowferry.control.feed.loop import StepResult
 from rowferry.control.lifecycle import Verb
-from rowferry.errors import MetaUnavailable, RowferryError, TaskFailed, Verdict
+from rowferry.control.store.contract import MetaStore
+from rowferry.errors import IllegalMove, MetaUnavailable, RowferryError, TaskFailed, Verdict
 
 LOG = logging.getLogger(__name__)
 FIRST_WAIT_S = 0.5
@@ -78,13 +80,29 @@ class Until:
         return self.caught_up and step.caught_up and step.published
 
 
+def settle_move(store: MetaStore, claim: Claim, verb: Verb, error: Exception | None) -> bool:
+    """Store a change of state; failing to store it must not hide what is being stored.
+
+    Returns:
+        Whether nothing is left to store: it is, or an operator was faster.
+    """
+    try:
+        store.move(claim, verb, error)
+    except IllegalMove:
+        return True
+    except RowferryError as err:
+        LOG.warning("changefeed %s: state not stored (%s): %s", claim.changefeed, verb, err)
+        return False
+    return True
+
+
 class Supervisor:
     """Runs one loop until its end, a stop request, or an error that cannot be repeated away."""
 
     def __init__(
         self,
         loop: Steps,
-        move: Callable[[Verb, Exception | None], None],
+        move: Callable[[Verb, Exception | None], bool],
         tell_step: Callable[[StepResult], None],
         tell_fault: Callable[[RowferryError, float], None],
         flush_interval_s: float,
@@ -96,8 +114,10 @@ class Supervisor:
     ) -> None:
         """Watch over a loop.
 
-        `recovering`: an error of an earlier run is still shown. `rest_s`: how long after the
-        beginning of a small micro-batch the next one may begin, so that many changefeeds get by.
+        `move` stores a change of state and returns whether it is settled; what is not is asked
+        for again. `recovering`: an error of an earlier run is still shown. `rest_s`: how long
+        after the beginning of a small micro-batch the next one may begin, so that many
+        changefeeds get by.
         """
         self._loop = loop
         self._move = move
@@ -109,6 +129,7 @@ class Supervisor:
         self._idle_publish_s = idle_publish_s
         self._rest_s = rest_s
         self._failing_since: float | None = None
+        self._fault_stored = False  # of the time that it has been failing for
         self._recovering = recovering
         self._wait_s = patience.first_s
         self.finished = False  # the source has nothing more to give, ever
@@ -152,9 +173,8 @@ class Supervisor:
     def _on_success(self, step: StepResult) -> None:
         if step.published and (self._recovering or self._failing_since is not None):
             self._failing_since = None
-            self._recovering = False
             self._wait_s = self._patience.first_s
-            self._move(Verb.RECOVER, None)
+            self._recovering = not self._move(Verb.RECOVER, None)
         self._tell_step(step)
 
     def _on_fault(self, err: RowferryError, stop: threading.Event) -> None:
@@ -169,11 +189,12 @@ class Supervisor:
             raise err
         now = time.monotonic()
         if self._failing_since is None:
-            self._failing_since = now
-            self._move(Verb.FAULT, err)
+            self._failing_since, self._fault_stored = now, False
         elif now - self._failing_since > self._give_up_after_s:
             self._move(Verb.GIVE_UP, err)
             raise err
+        if not self._fault_stored:
+            self._fault_stored = self._move(Verb.FAULT, err)
         wait_s = self._patience.spread_out(self._wait_s)
         if isinstance(err, MetaUnavailable):  # no reason to trust source and sink any less
             wait_s = min(wait_s, META_WAIT_S)
