@@ -108,8 +108,9 @@ test: setup services ## style, types and the tests that every change must pass a
 	@$(LANE) first --beside "$(BIN)/mypy"
 	@echo "== passed: ruff check, ruff format, mypy (strict, as pyproject.toml says), the first lane of tests"
 
+# Older versions of Spark are fetched meanwhile; who needs one first waits for it.
 test-rest: setup services ## all other tests: every integration, kills, histories, moments
-	@$(LANE) rest
+	@$(LANE) rest --beside "$(BIN)/python -m rowferry.testing.servers spark"
 	@echo "== passed: the other tests"
 
 test-all: test test-rest ## everything

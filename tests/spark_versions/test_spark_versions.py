@@ -6,23 +6,15 @@ that is installed on the module path of processes of its own.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from rowferry.testing.servers import Server
-from rowferry.testing.servers.spark.classes import SparkClasses
-from rowferry.testing.servers.spark.releases import SPARK_RELEASES
+from spark_releases import INSTALLED, OLDER, Spark, spark_of
 
 ROOT = Path(__file__).parents[2]
-INSTALLED = version("pyspark")
-NAMES = [release.name.removeprefix("pyspark-") for release in SPARK_RELEASES]
 # Jobs and their errors, one session for many, the data source, tables rebuilt, sides compared. The
 # ordinary run has all of them, with the version that is installed.
 USERS = (
@@ -35,56 +27,14 @@ USERS = (
 pytestmark = pytest.mark.timeout(3600)  # a whole run of others, for each
 
 
-@dataclass(frozen=True)
-class Spark:
-    """A version, and how processes find it."""
-
-    release: str
-    environment: dict[str, str]
-
-    def run(self, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run Python with this version."""
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-
-    def ferry(self, folder: Path, *arguments: str, code: int = 0) -> str:
-        """Run `rowferry`; return what it says, of an end with this exit code."""
-        ended = self.run(folder, "-m", "rowferry", *arguments)
-        assert ended.returncode == code, ended.stdout
-        return ended.stdout
-
-
-def spark_of(release: str) -> Spark:
-    by_name = dict(zip(NAMES, SPARK_RELEASES, strict=True))
-    found = by_name.get(release)
-    # Classes that were kept are those of the version that is installed.
-    kept = () if found is None else SparkClasses.environment()
-    given = found.environment() if found else os.environ
-    return Spark(release, {name: value for name, value in given.items() if name not in kept})
-
-
-@pytest.fixture(params=[*NAMES, INSTALLED])
+@pytest.fixture(params=[*OLDER, INSTALLED])
 def spark(request: pytest.FixtureRequest) -> Spark:
     return spark_of(request.param)
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=OLDER)
 def older(request: pytest.FixtureRequest) -> Spark:
     return spark_of(request.param)
-
-
-def test_every_version_is_tried() -> None:
-    from rowferry.spark.versions import NEWEST, OLDEST
-
-    tried = sorted(tuple(map(int, name.split(".")[:2])) for name in [*NAMES, INSTALLED])
-    assert tried == [(4, minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
 
 
 def test_a_process_finds_the_version(spark: Spark, tmp_path: Path) -> None:

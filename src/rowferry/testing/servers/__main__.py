@@ -1,7 +1,7 @@
 """`python -m rowferry.testing.servers` fetches every server, so that tests find them there.
 
 All but what takes long and few tests need: `… tidb` builds TiDB, `… spark` fetches older versions
-of Spark, `… lake` one with the libraries of Delta and Iceberg.
+of Spark (which the rest lane does meanwhile), `… lake` one with the libraries of Delta and Iceberg.
 """
 
 from __future__ import annotations
