@@ -48,6 +48,11 @@ DOORS: tuple[tuple[str, str, str], ...] = (
         r"connect|(session|notes|guard|self\._open)\.(run|ask|begin|rollback)",
     ),
     (
+        "a statement in any database",
+        "rowferry/flow/sink/sql/*",
+        r"self\._(connect|open)|session\.(ask|rollback)",
+    ),
+    (
         "a statement in PostgreSQL",
         "rowferry/flow/sink/postgresql/*",
         r"connect|session\.(run|ask|begin|rollback|copy|stage)",

@@ -46,6 +46,7 @@ SINKS = {
     "flow/dispatch/partition_rule.py": "kafka",
     "flow/dispatch/by_neighbours.py": "mysql",
     "flow/sink/mysql/": "mysql",
+    "flow/sink/sql/": "mysql",
     "flow/sink/http/": "http",
     "flow/sink/lake/iceberg/": "iceberg",
     "flow/sink/lake/": "delta",

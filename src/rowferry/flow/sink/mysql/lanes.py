@@ -19,12 +19,14 @@ from rowferry.change.plan import Segment
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.lanes import in_lanes
-from rowferry.flow.sink.mysql.apply import frames_of, one_transaction
-from rowferry.flow.sink.mysql.ledger import LanePlace, Ledger
+from rowferry.flow.sink.mysql.apply import one_transaction
+from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MySqlSettings
 from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused
 from rowferry.flow.sink.mysql.statements import Limits, Put, SqlStatement
 from rowferry.flow.sink.mysql.transactions import Transactions
+from rowferry.flow.sink.sql.ledger import LanePlace
+from rowferry.flow.sink.sql.windows import frames_of
 from rowferry.moment import moment
 
 _HELD_BYTES: Final = 64 << 20

@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from rowferry.errors import BadOption, BadUri, OptionsConflict
+from rowferry.flow.sink.ddl_choices import commit_stamps, replaced_ddl, replacements
 from rowferry.mysql.login import Login, server_address
 from rowferry.mysql.login_options import KeyOptions
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -21,7 +22,6 @@ from rowferry.spec.option import (
     one_of,
     option,
     text,
-    texts,
     whole,
 )
 from rowferry.spec.quarantine import QuarantineOptions
@@ -45,29 +45,6 @@ def _capped(key: str, least: int, most: int) -> OptionShape[int]:
         return clamped.parse(number)
 
     return OptionShape(clamped.words, parse, checked.parse)
-
-
-def _replacements() -> OptionShape[tuple[str, ...]]:
-    def parse(value: Any) -> tuple[str, ...]:
-        replacements = texts().parse(value)
-        for one in replacements:
-            at, _, statement = one.strip().partition(" ")
-            if not at.isdecimal() or not statement.strip():
-                raise ValueError("each is a commit-ts, a space and the statement to run instead")
-        return replacements
-
-    return OptionShape('a list such as ["<commit-ts> ALTER TABLE …"]', parse, kind="texts")
-
-
-def _moments() -> OptionShape[tuple[str, ...]]:
-    def parse(value: Any) -> tuple[str, ...]:
-        given = [str(v) if type(v) is int else v for v in value] if type(value) is list else value
-        numbers = texts().parse(given)
-        if not all(one.isdecimal() for one in numbers):
-            raise ValueError("each is the commit-ts of a DDL")
-        return numbers
-
-    return OptionShape('a list of commit-ts such as ["433305438660591626"]', parse, kind="texts")
 
 
 class MysqlOptions(KeyOptions, section="sink.mysql-config"):
@@ -130,12 +107,12 @@ class MysqlOptions(KeyOptions, section="sink.mysql-config"):
         uri=True,
     )
     skip_ddl = option(
-        _moments(),
+        commit_stamps(),
         (),
         "Commit-ts of DDLs that are not run here, e.g. one that the downstream refuses.",
     )
     replace_ddl = option(
-        _replacements(), (), "Statements to run in place of a DDL, each behind the DDL's commit-ts."
+        replacements(), (), "Statements to run in place of a DDL, each behind the DDL's commit-ts."
     )
     ddl_timeout = option(
         duration(_SECOND),
@@ -260,12 +237,7 @@ def read_settings(spec: ChangefeedSpec) -> MySqlSettings:
             settings with which no row can be parked.
     """
     options = spec.options(MysqlOptions)
-    replaced = {int(at): "" for at in options.skip_ddl}
-    for one in options.replace_ddl:
-        at, _, statement = one.strip().partition(" ")
-        if int(at) in replaced:
-            raise OptionsConflict(f"the DDL of commit-ts {at} is named twice; skip or replace it")
-        replaced[int(at)] = statement.strip()
+    replaced = replaced_ddl(options.skip_ddl, options.replace_ddl)
     shared, login = spec.options(SharedOptions), _login(spec.sink, options)
     settings = MySqlSettings(options, shared, login, replaced)
     if settings.in_lanes and spec.options(QuarantineOptions).parks:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,6 +12,7 @@ from rowferry.change.event_counts import EventCounts
 from rowferry.errors import RowferryError, RowRejected, SinkUnavailable, SinkUnwritable, TargetLost
 from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.mysql.judged_rows import is_judged, judged_rows
+from rowferry.flow.sink.sql.session import SqlRefusal, SqlSessions
 from rowferry.moment import moment
 from rowferry.mysql.connection import SessionSettings, open_connection
 from rowferry.mysql.flavour import NO_SUCH_FUNCTION, TIDB_QUERY, Flavour, flavour_of
@@ -43,7 +42,6 @@ _FOR_NOW: Final = (*_LOST, RefusalKind.CONFLICT, RefusalKind.PASSING)
 _TIDB_SETTINGS: Final = (
     b"SET tidb_cdc_write_source = 1 /*T![softdelete] , tidb_translate_softdelete_sql = 0 */"
 )
-_KEPT_S: Final = 30.0  # how long a connection may lie idle
 _AT_ROW: Final = re.compile(r"at row (\d+)")
 # A row that does not fit is refused, not bent; what the source holds is taken as it is: zero
 # dates, an id of 0, backslashes.
@@ -86,11 +84,8 @@ class DownstreamFacts:
         return 64 if self.flavour is Flavour.TIDB else 1
 
 
-class StatementRefused(Exception):
-    """The downstream refused a statement; `number` is its error's.
-
-    Whoever knows what the statement was about words it for people, by `as_error`.
-    """
+class StatementRefused(SqlRefusal):
+    """The downstream refused a statement; `number` is its error's."""
 
     def __init__(self, number: int, server_text: str, place: str) -> None:
         super().__init__(number, server_text)
@@ -262,7 +257,7 @@ def connect(login: Login, *, for_rows: bool = False, read_s: float | None = None
         raise err.as_error("connecting") from err
 
 
-class Sessions:
+class Sessions(SqlSessions[Session]):
     """Connections for rows, kept for the next transaction. For use from several threads."""
 
     def __init__(
@@ -275,21 +270,10 @@ class Sessions:
 
         `counts` takes what their sessions run.
         """
-        self._login, self._settings, self.counts = login, settings, counts or EventCounts()
-        self._idle: list[tuple[Session, float]] = []  # since when
-        self._lock = threading.Lock()
+        super().__init__(counts)
+        self._login, self._settings = login, settings
 
-    def take(self) -> Session:
-        """Lend a connection until `give`; one that failed is closed instead.
-
-        Raises:
-            SinkUnwritable, SinkUnavailable: a new one cannot be had.
-        """
-        with self._lock:
-            if self._idle and time.monotonic() - self._idle[-1][1] < _KEPT_S:
-                return self._idle.pop()[0]
-        self.close()  # servers end connections that are silent for long
-        moment("lend connection")
+    def _open(self) -> Session:
         session = connect(self._login, for_rows=True)
         session.counts = self.counts
         try:
@@ -298,30 +282,6 @@ class Sessions:
         except StatementRefused as err:
             raise err.as_error("connecting") from err
         return session
-
-    def give(self, session: Session) -> None:
-        """Take a connection back."""
-        with self._lock:
-            self._idle.append((session, time.monotonic()))
-
-    @contextmanager
-    def one(self) -> Iterator[Session]:
-        """Lend a connection for a block; one that failed is not kept."""
-        session = self.take()
-        try:
-            yield session
-        except BaseException:
-            session.close()
-            raise
-        self.give(session)
-
-    def close(self, keep: int = 0) -> None:
-        """Let connections go that are not lent, all but the last `keep`."""
-        with self._lock:
-            cut = max(len(self._idle) - keep, 0)
-            gone, self._idle = self._idle[:cut], self._idle[cut:]
-        for session, _ in gone:
-            session.close()
 
 
 # --- pieces --------------------------------------------------------------------------------------

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from rowferry.change.event_counts import EventCounts
 from rowferry.change.plan import (
     Again,
     Output,
     Plan,
-    Receipt,
     Segment,
     Stretch,
     TableSlice,
@@ -24,10 +21,8 @@ from rowferry.change.quarantine import RefusedRows
 from rowferry.change.table import TableId, TableSchema
 from rowferry.columnar.row_keys import has_exact_key
 from rowferry.errors import SinkUnwritable
-from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
-from rowferry.flow.sink.delivered_tables import DeliveredTables
 from rowferry.flow.sink.mysql.apply import Windows
 from rowferry.flow.sink.mysql.emulation import check_triggers
 from rowferry.flow.sink.mysql.held_rows import held_rows
@@ -55,6 +50,7 @@ from rowferry.flow.sink.mysql.target_tables import (
 )
 from rowferry.flow.sink.mysql.tidb_tables import check_active_active, check_knows_mode
 from rowferry.flow.sink.mysql.transactions import Transactions
+from rowferry.flow.sink.sql.sink import KEPT, SEGMENT_BYTES, SqlSink, lanes_of
 from rowferry.moment import moment
 from rowferry.mysql.flavour import Flavour
 from rowferry.spec.active_active import read_active_active
@@ -63,11 +59,7 @@ from rowferry.spec.option import OptionTable
 from rowferry.spec.sync_point import read_sync_point
 from rowferry.spec.uri_form import HOST, UriForm
 
-LOG = logging.getLogger(__name__)
-_SEGMENT_BYTES: Final = 16 << 20
 _HELD_SEGMENT_BYTES: Final = 8 << 20
-_LANES: Final = 16  # of a table whose keys can be divided
-_KEPT: Final = 2  # connections of a process between tasks: a server has few in all
 _WORKERS: Final = {
     Flavour.MYSQL: 16,
     Flavour.MARIADB: 16,
@@ -75,7 +67,7 @@ _WORKERS: Final = {
 }
 
 
-class MySqlSink:
+class MySqlSink(SqlSink[Session]):
     """Writes rows into tables of the same names (or routed ones) in a second database.
 
     Rows are visible as soon as they are written; a replay writes them again, with the same result.
@@ -99,19 +91,18 @@ class MySqlSink:
         form=UriForm("MySQL, MariaDB or TiDB", address=HOST, path=None),
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SharedOptions.TABLE, MysqlOptions.TABLE)
-    flush_interval_s: ClassVar[float] = 0.2
-    separates_partitions = False
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         self._settings = read_settings(spec)
+        super().__init__(self._settings.replaced_ddl)
+        self.whole_transactions = self._settings.shared.transaction_atomicity != "none"
         self._mode = mode = read_active_active(spec)
-        self._ledger = Ledger(
+        self._ledger: Ledger = Ledger(
             self._settings.options.meta_database, spec.changefeed_id, mode.bdr_mode
         )
         settings = session_settings if mode.enabled else no_settings
-        self.counts = EventCounts()
         self.refused = RefusedRows()
-        self._sessions = Sessions(self._settings.login, settings, self.counts)
+        self._sessions: Sessions = Sessions(self._settings.login, settings, self.counts)
         self._changes = SchemaChanges(self._settings, self._ledger, mode.bdr_mode, mode.enabled)
         self._how: Put = replacing if self._settings.shared.safe_mode else upserting
         self._sync_points = SyncPoints(spec.changefeed_id, read_sync_point(spec), self._ledger)
@@ -122,21 +113,9 @@ class MySqlSink:
             self._progress = ProgressTable(
                 spec.changefeed_id, mode.cluster_id, interval_s, for_purge=mode.purge_progress
             )
-        self._delivered = DeliveredTables(self._settings.replaced_ddl)
-        self._epoch = 0
-        self._published = 0
-        self._looked = False  # whether all that was delivered to was seen in this run
-        self._judged: set[tuple[TableId, int, int]] = set()
 
-    @property
-    def dispatch(self) -> ByNeighbours:
-        """All changes of a key go to one lane."""
-        return ByNeighbours()
-
-    @property
-    def whole_transactions(self) -> bool:
-        """Whether no segment may end inside a transaction."""
-        return self._settings.shared.transaction_atomicity != "none"
+    def _connect(self) -> Session:
+        return connect(self._settings.login)
 
     def probe(self, owner: Owner) -> None:
         """Ask whether the downstream can be written.
@@ -207,33 +186,14 @@ class MySqlSink:
         ]
 
     def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
-        """Raise the fence: on return no transaction of an older epoch can end any more.
-
-        Raises:
-            Fenced: somebody with a higher epoch was here.
-            SinkUnwritable: our own tables cannot be made or written.
-            TargetLost: it lacks what this changefeed has noted there.
-            TargetWentBack: it was restored, or is another server, and lacks what was delivered.
-        """
-        moment("open downstream")
-        session = connect(self._settings.login)
-        try:
-            self._ledger.claim(session, owner)
-        finally:
-            session.close()
-        self._epoch, self._published = owner.epoch, owner.micro_batch
-        self._delivered.resume(owner, state)
-        self._looked, self._judged = False, set()
+        """Raise the fence, as every sink into a database; know what the progress tables hold."""
+        super().open(owner, state)
         if self._progress is not None:
             self._progress.resume(state)
 
     def segment_bytes(self, table: TableId) -> int:
         """Return the size at which reading is fastest; with atomicity, what a lane can hold."""
-        return _HELD_SEGMENT_BYTES if self.whole_transactions else _SEGMENT_BYTES
-
-    def partition_label(self, commit_ts: int) -> str:
-        """Let all commits share a segment."""
-        return ""
+        return _HELD_SEGMENT_BYTES if self.whole_transactions else SEGMENT_BYTES
 
     def allocate(
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
@@ -297,42 +257,7 @@ class MySqlSink:
         try:
             way.deliver(all_of_them())
         finally:
-            self._sessions.close(keep=_KEPT)
-
-    def has_rows_of(self, plan: Plan) -> bool:
-        """Return whether the plan's schema changes were begun, before which all rows are there."""
-        if not plan.stretch.schema_changes:
-            return False
-        with self._sessions.one() as session:
-            try:
-                return self._changes.are_begun(session, plan)
-            except StatementRefused as err:
-                raise err.as_error("looking for schema changes that were begun") from err
-
-    def publish(
-        self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
-    ) -> None:
-        """Run the schema changes in order, then note what is reached."""
-        there = {*self._delivered.known, *(table.written_as for table in tables.values())}
-        self._changes.run(plan, self._epoch, there)
-        with self._sessions.one() as session:
-            try:
-                moment("publish progress downstream")
-                self._ledger.begin(session, self._epoch)
-                mark = plan.stretch.watermark
-                done = [self._ledger.reached(plan.micro_batch, mark, self._epoch)]
-                if self._settings.options.exactly_once and plan.stretch.segments:
-                    done.append(self._ledger.forget_delivered())
-                session.run(*done, b"COMMIT")
-                moment("progress published downstream")
-                if self._progress is not None:
-                    self._progress.publish(session, plan)
-                self._sync_points.publish(session, mark, self._epoch)
-            except StatementRefused as err:
-                session.rollback()
-                raise err.as_error("noting what is reached") from err
-        self._delivered.publish(plan.sink_state)
-        self._published = plan.micro_batch
+            self._sessions.close(keep=KEPT)
 
     def held_rows(
         self, table: TableSchema, part: Mapping[str, Any], columns: Sequence[str]
@@ -361,10 +286,6 @@ class MySqlSink:
             except StatementRefused as err:
                 raise err.as_error("the progress tables") from err
 
-    def close(self) -> None:
-        """Let connections go."""
-        self._sessions.close()
-
     # --- pieces -----------------------------------------------------------------------------------
 
     def _lanes_of(self, table: TableSchema, exact: bool) -> Topic:
@@ -377,7 +298,7 @@ class MySqlSink:
             and is_sole_key(table)
             and has_exact_key(table)
         )
-        return Topic(str(table.written_as), _LANES if divided else 1, 1 << 30, exact)
+        return lanes_of(table, divided, exact)
 
     def _check_mode(self, session: Session) -> None:
         """Refuse a downstream that cannot do what the mode, or what sync points need."""
@@ -410,37 +331,26 @@ class MySqlSink:
         except StatementRefused as err:
             raise err.as_error("the downstream's active-active tables") from err
 
-    def _look(self) -> None:
-        """Look once in a run whether all tables are there to which something was delivered."""
-        if self._looked or not self._delivered.known:
-            return
-        with self._sessions.one() as session:
-            try:
-                # A plan that was given up may have dropped some; its changes come again.
-                if not self._ledger.has_changes_after(session, self._published):
-                    require_there(session, self._delivered.known)
-                    self._looked = True
-            except StatementRefused as err:
-                raise err.as_error("the downstream's tables") from err
+    def _require_there(self, session: Session, known: Collection[TableId]) -> None:
+        require_there(session, known)
 
-    def _judge(self, tables: Iterable[TableSchema]) -> None:
-        fresh = [t for t in tables if _version(t) not in self._judged]
-        if not fresh:
-            return
-        moment("judge downstream tables")
-        session = connect(self._settings.login)
-        try:
-            known = self._delivered.known if self._looked else ()
-            missing = check(session, fresh, self._settings.options.create_tables, known)
-            self._make(session, missing)
-            self._check_stamping(session, fresh)
-        except StatementRefused as err:
-            raise err.as_error("making tables") from err
-        finally:
-            session.close()
-        self._judged |= {_version(t) for t in fresh}
-        for line in self.advice(fresh):
-            LOG.warning("%s", line)
+    def _note_reached(self, session: Session, plan: Plan) -> None:
+        done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark, self._epoch)]
+        if self._settings.options.exactly_once and plan.stretch.segments:
+            done.append(self._ledger.forget_delivered())
+        session.run(*done, b"COMMIT")
+
+    def _after_reached(self, session: Session, plan: Plan) -> None:
+        if self._progress is not None:
+            self._progress.publish(session, plan)
+        self._sync_points.publish(session, plan.stretch.watermark, self._epoch)
+
+    def _fit(
+        self, session: Session, fresh: Sequence[TableSchema], known: Collection[TableId]
+    ) -> None:
+        missing = check(session, fresh, self._settings.options.create_tables, known)
+        self._make(session, missing)
+        self._check_stamping(session, fresh)
 
     def _make(self, session: Session, tables: Sequence[TableSchema]) -> None:
         collations = known_collations(session) if tables else frozenset()
@@ -480,7 +390,3 @@ class MySqlSink:
                 f"({err.server_text}); load "
                 "its time zone tables, give an offset such as +08:00, or leave time-zone out"
             ) from err
-
-
-def _version(table: TableSchema) -> tuple[TableId, int, int]:
-    return table.written_as, table.table_id, table.version

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from rowferry.change.sqltype import KINDS, Kind, SqlType
@@ -13,6 +13,15 @@ from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table, written_co
 from rowferry.flow.sink.delivered_tables import lost
 from rowferry.flow.sink.mysql.session import Session, StatementRefused
 from rowferry.flow.sink.mysql.tidb_tables import ACTIVE_ACTIVE_OPTIONS, HIDDEN, check_types
+from rowferry.flow.sink.sql.target_tables import (
+    AT_ONCE,
+    TargetTable,
+    misfit_of_columns,
+    misfit_of_keys,
+    names_once,
+    place_of,
+    refuse_missing,
+)
 from rowferry.moment import moment
 from rowferry.mysql.ddl.type import has_charset
 from rowferry.mysql.flavour import Flavour
@@ -37,7 +46,6 @@ _SHAPES: Final = frozenset(
     "geometrycollection".split()
 )
 _SCALED: Final = frozenset({Kind.DECIMAL, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
-_AT_ONCE: Final = 200  # tables that one question asks about
 
 
 @dataclass(slots=True)
@@ -51,20 +59,17 @@ class TargetColumn:
     collation: str = ""
 
 
-@dataclass(slots=True)
-class TargetTable:
-    """A table downstream: columns by lower-case name, unique keys as sets of such names."""
+def read_tables(
+    session: Session, names: Sequence[TableId]
+) -> dict[TableId, TargetTable[TargetColumn]]:
+    """Return those of the tables that are there, with names of columns in lower case.
 
-    columns: dict[str, TargetColumn] = field(default_factory=dict)
-    keys: dict[str, set[str]] = field(default_factory=dict)
-
-
-def read_tables(session: Session, names: Sequence[TableId]) -> dict[TableId, TargetTable]:
-    """Return those of the tables that are there. Raises as `Session.run`."""
+    Raises as `Session.run`.
+    """
     moment("list downstream tables")
-    tables: dict[TableId, TargetTable] = {}
-    for start in range(0, len(names), _AT_ONCE):
-        part = names[start : start + _AT_ONCE]
+    tables: dict[TableId, TargetTable[TargetColumn]] = {}
+    for start in range(0, len(names), AT_ONCE):
+        part = names[start : start + AT_ONCE]
         wanted = {(n.database.lower(), n.table.lower()): n for n in part}
         marks = ",".join(["(%s,%s)"] * len(part))
         values = [word for name in part for word in name]
@@ -101,48 +106,25 @@ def _column(row: Sequence[object]) -> TargetColumn:
     )
 
 
-def misfit(table: TableSchema, target: TargetTable, tidb: bool = False) -> str:
+def misfit(table: TableSchema, target: TargetTable[TargetColumn], tidb: bool = False) -> str:
     """Return why a table's rows do not fit into a table downstream, and the cure; "": they do."""
-    where = f"table {table.written_as} of the downstream"
     written = [table.column(name) for name in written_columns(table)]
-    for column in written:
-        there = target.columns.get(column.name.lower())
-        if there is None:
-            add = HIDDEN.get(column.name.lower(), "") if tidb else ""
-            add = add or "add it there"
-            return f"{where} has no column {column.name!r} ({column.type.sql}); {add}"
-        if not _fits(column.type, there):
-            return (
-                f"{where} has column {column.name!r} as {there.type_text}, which cannot hold the "
-                f"source's {column.type.sql}; change its type there"
-            )
-    names = {c.name.lower() for c in table.columns}
-    for name, there in target.columns.items():
-        if there.needed and name not in names:
-            return (
-                f"{where} needs a value for column {name!r}, which the source lacks; give it a "
-                "default there"
-            )
-    return _misfit_of_keys(table, target, where)
-
-
-def _misfit_of_keys(table: TableSchema, target: TargetTable, where: str) -> str:
-    if not table.handle_key:
-        return ""
+    hidden = HIDDEN if tidb else {}
+    words = misfit_of_columns(
+        table,
+        written,
+        target,
+        _fits,
+        {c.name.lower() for c in table.columns},
+        str.lower,
+        lambda name: hidden.get(name.lower(), "") or "add it there",
+    )
+    if words or not table.handle_key:
+        return words
     ours = [{c.lower() for c in i.columns} for i in table.indexes if i.primary or i.unique]
-    handle = {c.lower() for c in table.handle_key}
-    if handle not in target.keys.values():
-        return (
-            f"{where} has no primary or unique key ({', '.join(table.handle_key)}), by which the "
-            "source's rows are told apart; add it there"
-        )
-    for name, key in target.keys.items():
-        # Rows that differ in every key of the source could be one row by this key.
-        if not any(own <= key for own in ours):
-            return (
-                f"{where} has the unique key {name!r} ({', '.join(sorted(key))}), which the source "
-                "lacks: rows would overwrite each other; drop it there"
-            )
+    if words := misfit_of_keys(table, ours, target, str.lower):
+        return words
+    where = place_of(table)
     for name in sorted(set().union(*ours)):
         column, there = table.column(name), target.columns.get(name)
         theirs = there.collation if there else ""
@@ -198,8 +180,8 @@ def require_there(session: Session, known: Collection[TableId]) -> None:
     moment("look for delivered tables")
     databases = sorted({t.database for t in known})
     there: set[tuple[str, str]] = set()
-    for start in range(0, len(databases), _AT_ONCE):
-        part = databases[start : start + _AT_ONCE]
+    for start in range(0, len(databases), AT_ONCE):
+        part = databases[start : start + AT_ONCE]
         marks = ",".join(["%s"] * len(part))
         asked = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES"
         rows = session.ask(f"{asked} WHERE TABLE_SCHEMA IN ({marks})", part)
@@ -231,19 +213,15 @@ def check(
     """
     wanted = list(tables)
     try:
-        targets = read_tables(session, list({t.written_as: None for t in wanted}))
+        targets = read_tables(session, names_once(wanted))
+        missing = [t for t in wanted if t.written_as not in targets]
+        if gone := {t.written_as for t in missing} & set(known):
+            raise gone_tables(session, gone)
     except StatementRefused as err:
         raise err.as_error("the downstream's tables") from err
-    missing = [t for t in wanted if t.written_as not in targets]
-    if gone := {t.written_as for t in missing} & set(known):
-        raise gone_tables(session, gone)
-    if missing and not create:
-        names = ", ".join(str(t.written_as) for t in missing[:5])
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise TargetUnfit(
-            f"the downstream has no table {names}{more}; create it there as the source has it, "
-            "or set create-tables = true in sink.mysql-config"
-        )
+    if not create:
+        cure = "create it there as the source has it, or set create-tables = true in "
+        refuse_missing(missing, f"{cure}sink.mysql-config")
     tidb = session.facts.flavour is Flavour.TIDB
     for table in wanted:
         if tidb and table.written_as not in targets:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Final
 
-from rowferry.change.event_counts import RETRIES
 from rowferry.change.quarantine import RefusedKey, RefusedRows, cause_of
 from rowferry.errors import RowferryError
 from rowferry.flow.sink.mysql.ledger import Ledger
@@ -16,12 +13,9 @@ from rowferry.flow.sink.mysql.options import MySqlSettings
 from rowferry.flow.sink.mysql.refused_keys import refused_key
 from rowferry.flow.sink.mysql.session import Session, Sessions, StatementRefused
 from rowferry.flow.sink.mysql.statements import SqlStatement
+from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import moment
 from rowferry.mysql.refusals import DUPLICATE
-
-_TRIES: Final = 9
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 5.0
 
 
 class Transactions:
@@ -61,22 +55,19 @@ class Transactions:
             SinkUnwritable: a privilege is missing.
             SinkUnavailable: it does not answer, or locks cannot be had.
         """
-        tried = 0
+        tries = Tries(self._sessions.counts)
         while True:
-            self._sessions.counts.add(RETRIES, int(tried > 0))
+            tries.begin()
             refusal = self._attempt(statements, epoch, more)
             if refusal is None:
                 return
-            tried += 1
             if refusal.number == DUPLICATE and any(s.replaced for s in statements):
                 # A replay may meet rows of later changes that have its values in other unique
                 # keys; they will be written again.
                 statements = [s.replacing() for s in statements]
                 continue
-            if refusal.is_conflict and tried < _TRIES:
-                pause = min(_FIRST_PAUSE_S * 2 ** (tried - 1), _LONGEST_PAUSE_S)
-                if not stop.wait(pause * random.random()):
-                    continue
+            if tries.goes_on(refusal, stop):
+                continue
             if self._refused is not None and self._refused.is_open and refusal.is_about_row:
                 rows = self._refused_rows(statements)
                 if rows:

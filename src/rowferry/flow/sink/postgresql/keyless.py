@@ -8,10 +8,11 @@ from typing import Final
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.postgresql.effects import keyless_effect
-from rowferry.flow.sink.postgresql.ledger import CopiedPlace, CopyLedger
+from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal
 from rowferry.flow.sink.postgresql.session import PostgresqlSessions
 from rowferry.flow.sink.postgresql.transactions import MergeTransactions
+from rowferry.flow.sink.sql.ledger import LanePlace
 
 _ALL: Final = 1 << 62  # more rows than a packet has
 
@@ -32,7 +33,7 @@ class KeylessLanes:
     ) -> None:
         self._ledger, self._sessions = ledger, sessions
         self._transactions, self._rows = transactions, rows
-        self._known: dict[int, dict[str, CopiedPlace]] = {}
+        self._known: dict[int, dict[str, LanePlace]] = {}
 
     def apply(self, packet: Packet, frames: list[RowFrame], stop: threading.Event) -> None:
         """Apply what no earlier run has applied. Raises as `MergeTransactions.apply`."""
@@ -43,7 +44,7 @@ class KeylessLanes:
             for begin in range(start, len(frame), self._rows):
                 end = min(begin + self._rows, len(frame))
                 number = packet.micro_batch, packet.segment, packet.number
-                place = CopiedPlace(*number, before + end)
+                place = LanePlace(*number, before + end)
                 self._transactions.apply(
                     [keyless_effect(frame.slice(begin, end))],
                     packet.epoch,

@@ -6,6 +6,7 @@ from typing import Final
 
 from rowferry.errors import RowferryError, RowRejected, SinkUnavailable, SinkUnwritable, TargetLost
 from rowferry.flow.sink.contract import RESTORE
+from rowferry.flow.sink.sql.session import SqlRefusal
 
 DUPLICATE: Final = "23505"
 _CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
@@ -31,11 +32,8 @@ _NOT_NOW: Final = ("starting up", "shutting down", "too many", "remaining connec
 _TLS: Final = ("SSL", "certificate")
 
 
-class PostgresqlRefusal(Exception):
-    """The downstream refused a statement.
-
-    Whoever knows what the statement was about words it for people, by `as_error`.
-    """
+class PostgresqlRefusal(SqlRefusal):
+    """PostgreSQL refused a statement; `state` is the SQLSTATE."""
 
     def __init__(self, state: str, server_text: str, place: str) -> None:
         super().__init__(state, server_text)

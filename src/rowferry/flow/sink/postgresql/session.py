@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +14,7 @@ from rowferry.change.event_counts import EventCounts
 from rowferry.errors import SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.postgresql.options import PostgresqlLogin
 from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal, login_error
+from rowferry.flow.sink.sql.session import SqlSessions
 from rowferry.moment import moment
 
 # The first version with generated columns, which are looked for.
@@ -29,7 +28,6 @@ _SETTINGS: Final = (
     "SET default_transaction_isolation = 'read committed'; "
     "SET default_transaction_deferrable = off; SET idle_in_transaction_session_timeout = 0"
 )
-_KEPT_S: Final = 30.0  # how long a connection may lie idle
 _STAGES: Final = 32  # staging tables of a connection: each commit empties all of them
 _COPY_BYTES: Final = 1 << 20
 
@@ -203,57 +201,22 @@ def _check(session: PostgresqlSession, connection: psycopg.Connection[Any]) -> N
         )
 
 
-class PostgresqlSessions:
+class PostgresqlSessions(SqlSessions[PostgresqlSession]):
     """Connections for rows, kept for the next transaction. For use from several threads."""
 
     def __init__(self, login: PostgresqlLogin, counts: EventCounts | None = None) -> None:
         """Make none yet; `counts` takes what their sessions run."""
-        self._login, self.counts = login, counts or EventCounts()
-        self._idle: list[tuple[PostgresqlSession, float]] = []  # since when
-        self._lock = threading.Lock()
+        super().__init__(counts)
+        self._login = login
 
-    def take(self) -> PostgresqlSession:
-        """Lend a connection until `give`; one that failed is closed instead.
-
-        Raises:
-            SinkUnwritable, SinkUnavailable: a new one cannot be had.
-        """
-        with self._lock:
-            if self._idle and time.monotonic() - self._idle[-1][1] < _KEPT_S:
-                return self._idle.pop()[0]
-        self.close()
-        moment("lend connection (PostgreSQL)")
+    def _open(self) -> PostgresqlSession:
         session = connect(self._login)
         session.counts = self.counts
         return session
 
-    def give(self, session: PostgresqlSession) -> None:
-        """Take a connection back."""
-        with self._lock:
-            self._idle.append((session, time.monotonic()))
-
-    @contextmanager
-    def one(self) -> Iterator[PostgresqlSession]:
-        """Lend a connection for a block; one that failed is not kept."""
-        session = self.take()
-        try:
-            yield session
-        except BaseException:
-            session.close()
-            raise
-        self.give(session)
-
     def __del__(self) -> None:
         """Let all connections go: a task's sink is given up without being closed."""
         self.close()
-
-    def close(self, keep: int = 0) -> None:
-        """Let connections go that are not lent, all but the last `keep`."""
-        with self._lock:
-            cut = max(len(self._idle) - keep, 0)
-            gone, self._idle = self._idle[:cut], self._idle[cut:]
-        for session, _ in gone:
-            session.close()
 
 
 def _words(err: psycopg.Error) -> str:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
-from rowferry.change.event_counts import EventCounts
-from rowferry.change.plan import Again, Output, Plan, Receipt, Stretch, TableSlice, Topic
+from rowferry.change.plan import Again, Output, Plan, Stretch, TableSlice
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkUnwritable
-from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
-from rowferry.flow.sink.defaults import LaneDefaults
-from rowferry.flow.sink.delivered_tables import DeliveredTables
 from rowferry.flow.sink.postgresql.definitions import Making, create_statements
 from rowferry.flow.sink.postgresql.effects import is_sole_key
 from rowferry.flow.sink.postgresql.keyless import KeylessLanes
@@ -26,18 +21,14 @@ from rowferry.flow.sink.postgresql.session import PostgresqlSession, PostgresqlS
 from rowferry.flow.sink.postgresql.target_tables import check, require_there
 from rowferry.flow.sink.postgresql.transactions import MergeTransactions
 from rowferry.flow.sink.postgresql.windows import CopyWindows
+from rowferry.flow.sink.sql.sink import KEPT, SqlSink, lanes_of
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
 from rowferry.spec.uri_form import UriForm, UriPart
 
-LOG = logging.getLogger(__name__)
-_SEGMENT_BYTES: Final = 16 << 20
-_LANES: Final = 16  # of a table whose keys can be divided
-_KEPT: Final = 2  # connections of a process between tasks: a server has few in all
 
-
-class PostgresqlSink(LaneDefaults):
+class PostgresqlSink(SqlSink[PostgresqlSession]):
     """Writes rows into tables of the same names (or routed ones) of a PostgreSQL database.
 
     The schema of a table is called like the source's database. Rows are visible as soon as they
@@ -64,21 +55,14 @@ class PostgresqlSink(LaneDefaults):
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         self._settings = settings = read_settings(spec)
-        self._ledger = CopyLedger(settings.options.meta_schema, spec.changefeed_id)
-        self.counts = EventCounts()
-        self._sessions = PostgresqlSessions(settings.login, self.counts)
+        super().__init__(settings.replaced_ddl)
+        self._ledger: CopyLedger = CopyLedger(settings.options.meta_schema, spec.changefeed_id)
+        self._sessions: PostgresqlSessions = PostgresqlSessions(settings.login, self.counts)
         self._making = Making(settings.options.json_type, settings.zero_is_null)
         self._changes = TranslatedChanges(settings, self._ledger, self._making)
-        self._delivered = DeliveredTables(settings.replaced_ddl)
-        self._epoch = 0
-        self._published = 0
-        self._looked = False  # whether all that was delivered to was seen in this run
-        self._judged: set[tuple[TableId, int, int]] = set()
 
-    @property
-    def dispatch(self) -> ByNeighbours:
-        """All changes of a key go to one lane."""
-        return ByNeighbours()
+    def _connect(self) -> PostgresqlSession:
+        return connect(self._settings.login)
 
     def probe(self, owner: Owner) -> None:
         """Ask whether the downstream can be written.
@@ -142,29 +126,6 @@ class PostgresqlSink(LaneDefaults):
             )
         return lines
 
-    def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
-        """Raise the fence: on return no transaction of an older epoch can end any more.
-
-        Raises:
-            Fenced: somebody with a higher epoch was here.
-            SinkUnwritable: our own tables cannot be made or written.
-            TargetLost: it lacks what this changefeed has noted there.
-            TargetWentBack: it was restored, or is another server, and lacks what was delivered.
-        """
-        moment("open downstream (PostgreSQL)")
-        session = connect(self._settings.login)
-        try:
-            self._ledger.claim(session, owner)
-        finally:
-            session.close()
-        self._epoch, self._published = owner.epoch, owner.micro_batch
-        self._delivered.resume(owner, state)
-        self._looked, self._judged = False, set()
-
-    def segment_bytes(self, table: TableId) -> int:
-        """Return the size at which reading is fastest."""
-        return _SEGMENT_BYTES
-
     def allocate(
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
     ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
@@ -180,7 +141,9 @@ class PostgresqlSink(LaneDefaults):
             Output(
                 segment.ordinal,
                 place,
-                _lanes_of(tables[one], segment.again is Again.SAME).to_json(),
+                lanes_of(
+                    tables[one], _is_divided(tables[one]), segment.again is Again.SAME
+                ).to_json(),
             )
             for segment in stretch.segments
             for place, one in enumerate(segment.slices)
@@ -197,38 +160,7 @@ class PostgresqlSink(LaneDefaults):
         try:
             windows.deliver(packets)
         finally:
-            self._sessions.close(keep=_KEPT)
-
-    def has_rows_of(self, plan: Plan) -> bool:
-        """Return whether the plan's schema changes were begun, before which all rows are there."""
-        if not plan.stretch.schema_changes:
-            return False
-        with self._sessions.one() as session:
-            try:
-                return self._changes.are_begun(session, plan)
-            except PostgresqlRefusal as err:
-                raise err.as_error("looking for schema changes that were made") from err
-
-    def publish(
-        self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
-    ) -> None:
-        """Make the schema changes in order, then note what is reached."""
-        there = {*self._delivered.known, *(table.written_as for table in tables.values())}
-        self._changes.run(plan, self._epoch, there)
-        with self._sessions.one() as session:
-            try:
-                moment("publish progress downstream (PostgreSQL)")
-                self._ledger.begin(session, self._epoch)
-                done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark)]
-                if plan.stretch.segments:
-                    done.append(self._ledger.forget_delivered())
-                session.run(*done, "COMMIT")
-                moment("progress published downstream (PostgreSQL)")
-            except PostgresqlRefusal as err:
-                session.rollback()
-                raise err.as_error("noting what is reached") from err
-        self._delivered.publish(plan.sink_state)
-        self._published = plan.micro_batch
+            self._sessions.close(keep=KEPT)
 
     def discard(self, plan: Plan) -> bool:
         """Nothing can be taken back; the rows that were written will be written again."""
@@ -240,41 +172,25 @@ class PostgresqlSink(LaneDefaults):
             raise err.as_error("forgetting a discarded plan") from err
         return True
 
-    def close(self) -> None:
-        """Let connections go."""
-        self._sessions.close()
-
     # --- pieces -----------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Look once in a run whether all tables are there to which something was delivered."""
-        if self._looked or not self._delivered.known:
-            return
-        with self._sessions.one() as session:
-            try:
-                # A plan that was given up may have dropped some; its changes come again.
-                if not self._ledger.has_changes_after(session, self._published):
-                    require_there(session, self._delivered.known)
-                    self._looked = True
-            except PostgresqlRefusal as err:
-                raise err.as_error("the downstream's tables") from err
+    def _require_there(self, session: PostgresqlSession, known: Collection[TableId]) -> None:
+        require_there(session, known)
 
-    def _judge(self, tables: Iterable[TableSchema]) -> None:
-        # A table's partitions come as slices of their own.
-        fresh = list({_version(t): t for t in tables if _version(t) not in self._judged}.values())
-        if not fresh:
-            return
-        moment("judge downstream tables (PostgreSQL)")
-        session = connect(self._settings.login)
-        try:
-            known = self._delivered.known if self._looked else ()
-            missing = check(session, fresh, self._settings.options.create_tables, known)
-            self._make(session, fresh, missing)
-        finally:
-            session.close()
-        self._judged |= {_version(t) for t in fresh}
-        for line in self.advice(fresh):
-            LOG.warning("%s", line)
+    def _note_reached(self, session: PostgresqlSession, plan: Plan) -> None:
+        done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark)]
+        if plan.stretch.segments:
+            done.append(self._ledger.forget_delivered())
+        session.run(*done, "COMMIT")
+
+    def _fit(
+        self,
+        session: PostgresqlSession,
+        fresh: Sequence[TableSchema],
+        known: Collection[TableId],
+    ) -> None:
+        missing = check(session, fresh, self._settings.options.create_tables, known)
+        self._make(session, fresh, missing)
 
     def _make(
         self,
@@ -294,11 +210,6 @@ class PostgresqlSink(LaneDefaults):
                 raise err.as_error(f"making table {table.written_as}") from err
 
 
-def _lanes_of(table: TableSchema, exact: bool) -> Topic:
-    """Return a topic: rows that may stand in each other's way are in one of its partitions."""
-    divided = bool(table.handle_key) and is_sole_key(table)
-    return Topic(str(table.written_as), _LANES if divided else 1, 1 << 30, exact)
-
-
-def _version(table: TableSchema) -> tuple[TableId, int, int]:
-    return table.written_as, table.table_id, table.version
+def _is_divided(table: TableSchema) -> bool:
+    """Return whether rows of different keys cannot stand in each other's way."""
+    return bool(table.handle_key) and is_sole_key(table)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import TableId, TableSchema
@@ -13,9 +13,17 @@ from rowferry.flow.sink.delivered_tables import lost
 from rowferry.flow.sink.postgresql.names import check_names, names_of, quoted_table
 from rowferry.flow.sink.postgresql.refusals import PostgresqlRefusal
 from rowferry.flow.sink.postgresql.session import PostgresqlSession
+from rowferry.flow.sink.sql.target_tables import (
+    AT_ONCE,
+    TargetTable,
+    misfit_of_columns,
+    misfit_of_keys,
+    names_once,
+    place_of,
+    refuse_missing,
+)
 from rowferry.moment import moment
 
-_AT_ONCE: Final = 200  # tables that one question asks about
 # Types that say of every value of a kind whether they take it; of others the server itself will.
 _TAKES: Final = {
     Kind.FLOAT: {"float4", "float8", "numeric"},
@@ -60,12 +68,7 @@ class DownstreamColumn:
     computed: bool = False
 
 
-@dataclass(slots=True)
-class DownstreamTable:
-    """A table downstream: its columns, and its unique keys as sets of names."""
-
-    columns: dict[str, DownstreamColumn] = field(default_factory=dict)
-    keys: dict[str, set[str]] = field(default_factory=dict)
+DownstreamTable: TypeAlias = TargetTable[DownstreamColumn]
 
 
 def read_tables(
@@ -74,8 +77,8 @@ def read_tables(
     """Return those of the tables that are there. Raises as `PostgresqlSession.run`."""
     moment("list downstream tables (PostgreSQL)")
     tables: dict[TableId, DownstreamTable] = {}
-    for start in range(0, len(names), _AT_ONCE):
-        part = names[start : start + _AT_ONCE]
+    for start in range(0, len(names), AT_ONCE):
+        part = names[start : start + AT_ONCE]
         asked = [[n.database for n in part], [n.table for n in part]]
         wanted = "(n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
         for row in session.ask(
@@ -137,48 +140,19 @@ def _limits(name: str, modifier: int) -> tuple[int, int]:
 
 def misfit(table: TableSchema, target: DownstreamTable) -> str:
     """Return why a table's rows do not fit into a table downstream, and the cure; "": they do."""
-    where = f"table {table.written_as} of the downstream"
-    for column in table.visible:
-        there = target.columns.get(column.name)
-        if there is None:
-            return f"{where} has no column {column.name!r} ({column.type.sql}); add it there"
-        if not _fits(column.type, there):
-            return (
-                f"{where} has column {column.name!r} as {there.type_text}, which cannot hold the "
-                f"source's {column.type.sql}; change its type there"
-            )
-    names = {c.name for c in table.visible}
-    for name, there in target.columns.items():
-        if there.needed and name not in names:
-            return (
-                f"{where} needs a value for column {name!r}, which the source lacks; give it a "
-                "default there"
-            )
-    return _misfit_of_keys(table, target, where)
-
-
-def _misfit_of_keys(table: TableSchema, target: DownstreamTable, where: str) -> str:
-    if not table.handle_key:
-        return ""
     visible = {c.name for c in table.visible}
+    words = misfit_of_columns(table, table.visible, target, _fits, visible)
+    if words or not table.handle_key:
+        return words
     if not set(table.handle_key) <= visible:
         return (
             f"table {table.id} has a virtual generated column in its key, which the log does not "
             "hold; give it another key, or leave the table out by a filter rule"
         )
-    ours = [set(i.columns) for i in table.indexes if i.primary or i.unique]
-    if set(table.handle_key) not in target.keys.values():
-        return (
-            f"{where} has no primary or unique key ({', '.join(table.handle_key)}), by which the "
-            "source's rows are told apart; add it there"
-        )
-    for name, key in target.keys.items():
-        # Rows that differ in every key of the source could be one row by this key.
-        if not any(own <= key for own in ours):
-            return (
-                f"{where} has the unique key {name!r} ({', '.join(sorted(key))}), which the source "
-                "lacks: rows would overwrite each other; drop it there"
-            )
+    ours = [i.columns for i in table.indexes if i.primary or i.unique]
+    if words := misfit_of_keys(table, ours, target):
+        return words
+    where = place_of(table)
     for name in table.handle_key:
         if not target.columns[name].exact:
             return (
@@ -301,19 +275,15 @@ def check(
     for table in wanted:
         check_names(table)
     try:
-        targets = read_tables(session, list({t.written_as: None for t in wanted}))
+        targets = read_tables(session, names_once(wanted))
         missing = [t for t in wanted if t.written_as not in targets]
         if gone := {t.written_as for t in missing} & set(known):
             raise gone_tables(session, gone)
     except PostgresqlRefusal as err:
         raise err.as_error("the downstream's tables") from err
-    if missing and not create:
-        names = ", ".join(str(t.written_as) for t in missing[:5])
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise TargetUnfit(
-            f"the downstream has no table {names}{more}; create it there (docs: postgresql), or "
-            "set create-tables = true in sink.postgresql-config"
-        )
+    if not create:
+        cure = "create it there (docs: postgresql), or set create-tables = true in "
+        refuse_missing(missing, f"{cure}sink.postgresql-config")
     for table in wanted:
         target = targets.get(table.written_as)
         if target is not None:

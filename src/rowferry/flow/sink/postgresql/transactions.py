@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Sequence
-from typing import Final
 
-from rowferry.change.event_counts import RETRIES
 from rowferry.errors import RowferryError
 from rowferry.flow.sink.postgresql.effects import KeyEffect
 from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.merging import carry_out, prepare
 from rowferry.flow.sink.postgresql.refusals import DUPLICATE, PostgresqlRefusal
 from rowferry.flow.sink.postgresql.session import PostgresqlSession, PostgresqlSessions
+from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import moment
-
-_TRIES: Final = 9
-_FIRST_PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 5.0
 
 
 class MergeTransactions:
@@ -42,20 +36,17 @@ class MergeTransactions:
             SinkUnwritable: a privilege is missing.
             SinkUnavailable: it does not answer, or locks cannot be had.
         """
-        tried = 0
+        tries = Tries(self._sessions.counts)
         while True:
-            self._sessions.counts.add(RETRIES, int(tried > 0))
+            tries.begin()
             refusal = self._attempt(effects, epoch, note)
             if refusal is None:
                 return
-            tried += 1
             if refusal.state == DUPLICATE and not all(e.replacing for e in effects):
                 effects = [e.as_replacing() for e in effects]
                 continue
-            if refusal.is_conflict and tried < _TRIES:
-                pause = min(_FIRST_PAUSE_S * 2 ** (tried - 1), _LONGEST_PAUSE_S)
-                if not stop.wait(pause * random.random()):
-                    continue
+            if tries.goes_on(refusal, stop):
+                continue
             raise self._worded(effects, refusal)
 
     def _attempt(

@@ -21,10 +21,11 @@ from rowferry.errors import (
 )
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.sink.contract import HasAdvice
-from rowferry.flow.sink.mysql.ledger import LanePlace, Ledger
+from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MySqlSettings, read_settings
 from rowferry.flow.sink.mysql.session import StatementRefused
 from rowferry.flow.sink.mysql.sink import MySqlSink
+from rowferry.flow.sink.sql.ledger import LanePlace
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec

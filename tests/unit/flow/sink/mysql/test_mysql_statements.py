@@ -30,10 +30,10 @@ from rowferry.flow.sink.mysql.statements import (
 )
 from rowferry.flow.sink.mysql.target_tables import (
     TargetColumn,
-    TargetTable,
     create_statements,
     misfit,
 )
+from rowferry.flow.sink.sql.target_tables import TargetTable
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 

@@ -1,0 +1,167 @@
+"""A sink's own tables downstream: the fence, how far lanes have come, which DDLs were run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final, Generic
+
+from rowferry.errors import Fenced, RowferryError, TargetLost, TargetWentBack
+from rowferry.flow.sink.contract import RESTORE, Owner
+from rowferry.flow.sink.sql.session import SessionT, SqlRefusal
+from rowferry.moment import moment
+
+FENCE: Final = "rowferry_fence"
+DELIVERED: Final = "rowferry_delivered"
+SCHEMA_CHANGES: Final = "rowferry_schema_changes"
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlace:
+    """How far a lane has come inside a micro-batch."""
+
+    micro_batch: int
+    segment: int
+    packet: int
+    rows: int  # of the packet
+
+
+class SqlLedger(ABC, Generic[SessionT]):
+    """What a changefeed writes down in the downstream, and how."""
+
+    def __init__(self, space: str, changefeed: str, feed: str) -> None:
+        """Keep tables in `space`, a database or schema; `feed` is the changefeed as SQL has it."""
+        self._space, self._changefeed, self._feed = space, changefeed, feed
+
+    @abstractmethod
+    def name(self, table: str) -> str:
+        """Return one of the tables as SQL writes it."""
+
+    @abstractmethod
+    def _make(self, session: SessionT, owner: Owner) -> None:
+        """Make the tables where they are missing. Raises TargetLost, and as `SqlSession.ask`."""
+
+    @abstractmethod
+    def _raise_fence(self, session: SessionT, epoch: int) -> list[tuple[Any, ...]]:
+        """Let nobody of an older epoch write; return epoch, commit-ts and micro-batch of the fence.
+
+        No epoch goes down. Raises as `SqlSession.ask`.
+        """
+
+    @abstractmethod
+    def begin(self, session: SessionT, epoch: int) -> None:
+        """Begin a transaction that ends before anybody else can claim the changefeed.
+
+        Raises:
+            Fenced: somebody has claimed it.
+            SqlRefusal, SinkUnavailable: as `SqlSession.ask`.
+        """
+
+    # --- the fence --------------------------------------------------------------------------------
+
+    def claim(self, session: SessionT, owner: Owner) -> None:
+        """Make the tables where they are missing, and let nobody of an older epoch write any more.
+
+        Raises:
+            Fenced: somebody with a higher epoch has claimed it.
+            SinkUnwritable: a privilege is missing.
+            TargetLost: a table, or the changefeed's row, was there and is gone.
+            TargetWentBack: what is noted is less than what was delivered.
+        """
+        moment("claim downstream")
+        try:
+            self._make(session, owner)
+            rows = self._raise_fence(session, owner.epoch)
+        except SqlRefusal as err:
+            raise err.as_error(f"the sink's own tables in {self._space}") from err
+        self.check(rows, owner.epoch)
+        self._check_reached(session, owner, int(rows[0][1]), int(rows[0][2]))
+
+    def _checked(self, session: SessionT, rows: list[tuple[Any, ...]], epoch: int) -> None:
+        """Judge the fence's row as `check` does; a transaction ends where it is not ours."""
+        try:
+            self.check(rows, epoch)
+        except RowferryError:
+            session.rollback()
+            raise
+
+    def check(self, rows: list[tuple[Any, ...]], epoch: int) -> None:
+        """Raise Fenced unless the fence's row has our epoch, TargetLost where there is none."""
+        if not rows or rows[0][0] is None:
+            raise TargetLost(
+                f"the row of changefeed {self._changefeed!r} in {self._space}.{FENCE} is gone; "
+                f"{RESTORE}"
+            )
+        held = int(rows[0][0])
+        if held != epoch:
+            raise Fenced(
+                f"changefeed {self._changefeed!r} belongs to epoch {held} in "
+                f"{self._space}.{FENCE}, not to our epoch {epoch}; remove its rows there only "
+                "if no other process runs it"
+            )
+
+    def _check_reached(self, session: SessionT, owner: Owner, reached: int, number: int) -> None:
+        """Refuse a downstream that has noted less than it has confirmed."""
+        if not owner.continues or (reached >= owner.delivered and number >= owner.micro_batch):
+            return
+        until = f"up to commit-ts {owner.delivered} and micro-batch {owner.micro_batch}"
+        if not reached and not number:
+            raise TargetLost(
+                f"{session.place}: {self._space}.{FENCE} knows nothing of changefeed "
+                f"{self._changefeed!r}, which has delivered {until}: it was emptied, or another "
+                f"server took its place; {RESTORE}"
+            )
+        raise TargetWentBack(
+            f"{session.place} has the changes of changefeed {self._changefeed!r} up to commit-ts "
+            f"{reached} and micro-batch {number} only, but they were delivered {until}: it was "
+            "restored, or another server took its place"
+        )
+
+    def _refuse_gone(self, session: SessionT, owner: Owner, missing: Collection[str]) -> None:
+        """Refuse a downstream that lacks tables in which something was noted."""
+        if owner.continues and missing:
+            raise TargetLost(
+                f"{session.place}: {self._space}.{min(missing)}, in which changefeed "
+                f"{self._changefeed!r} notes what it has delivered, is gone; {RESTORE}"
+            )
+
+    def _reached(self, micro_batch: int, commit_ts: int | None) -> str:
+        """Return the statement that notes what is published."""
+        mark = "" if commit_ts is None else f", commit_ts = GREATEST(commit_ts, {commit_ts})"
+        return (
+            f"UPDATE {self.name(FENCE)} SET micro_batch = {micro_batch}{mark} "
+            f"WHERE changefeed = {self._feed}"
+        )
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    def delivered(self, session: SessionT, micro_batch: int) -> dict[str, LanePlace]:
+        """Return how far each lane has come in a micro-batch."""
+        moment("read what lanes delivered")
+        lanes = session.ask(
+            f"SELECT lane, segment, packet, packet_rows FROM {self.name(DELIVERED)} "
+            "WHERE changefeed = %s AND micro_batch = %s",
+            (self._changefeed, micro_batch),
+        )
+        return {
+            str(lane): LanePlace(micro_batch, int(segment), int(packet), int(rows))
+            for lane, segment, packet, rows in lanes
+        }
+
+    def _forget_delivered(self) -> str:
+        """Return the statement that removes what a published or discarded micro-batch noted."""
+        return f"DELETE FROM {self.name(DELIVERED)} WHERE changefeed = {self._feed}"
+
+    # --- schema changes ---------------------------------------------------------------------------
+
+    def has_changes_after(self, session: SessionT, micro_batch: int) -> bool:
+        """Return whether schema changes were begun of a micro-batch that comes after this one."""
+        moment("look for notes of ddl")
+        return bool(
+            session.ask(
+                f"SELECT 1 FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = %s AND "
+                "micro_batch > %s LIMIT 1",
+                (self._changefeed, micro_batch),
+            )
+        )

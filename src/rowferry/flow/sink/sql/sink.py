@@ -1,0 +1,193 @@
+"""What sinks into databases do alike: claim the downstream, judge tables, note what is reached."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from rowferry.change.event_counts import EventCounts
+from rowferry.change.plan import Plan, Receipt, TableSlice, Topic
+from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.dispatch.by_neighbours import ByNeighbours
+from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.defaults import LaneDefaults
+from rowferry.flow.sink.delivered_tables import DeliveredTables
+from rowferry.flow.sink.sql.ledger import SqlLedger
+from rowferry.flow.sink.sql.session import SessionT, SqlRefusal, SqlSession, SqlSessions
+from rowferry.moment import moment
+
+LOG = logging.getLogger(__name__)
+SEGMENT_BYTES: Final = 16 << 20
+KEPT: Final = 2  # connections of a process between tasks: a server has few in all
+_LANES: Final = 16  # of a table whose keys can be divided
+
+
+_AskedT = TypeVar("_AskedT", bound=SqlSession, contravariant=True)
+
+
+class RunsChanges(Protocol[_AskedT]):
+    """Makes the schema changes of plans downstream."""
+
+    def are_begun(self, session: _AskedT, plan: Plan) -> bool:
+        """Return whether the first one of a plan was begun. Raises as `SqlSession.ask`."""
+
+    def run(self, plan: Plan, epoch: int, there: Collection[TableId] = ()) -> None:
+        """Make those of a plan, in order; some tables must be there."""
+
+
+class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
+    """Writes rows into tables of the same names (or routed ones) in a database.
+
+    Rows are visible as soon as they are written; a replay writes them again, with the same result.
+    """
+
+    _ledger: SqlLedger[SessionT]
+    _sessions: SqlSessions[SessionT]
+    _changes: RunsChanges[SessionT]
+
+    def __init__(self, replaced_ddl: Collection[int]) -> None:
+        """Know nothing of the downstream yet; some DDLs, by commit-ts, are not run as they are."""
+        self.counts = EventCounts()
+        self._delivered = DeliveredTables(replaced_ddl)
+        self._epoch = 0
+        self._published = 0
+        self._looked = False  # whether all that was delivered to was seen in this run
+        self._judged: set[tuple[TableId, int, int]] = set()
+
+    # --- what differs -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _connect(self) -> SessionT:
+        """Open a connection of its own. Raises SinkUnwritable or SinkUnavailable."""
+
+    @abstractmethod
+    def advice(self, tables: Sequence[TableSchema]) -> list[str]:
+        """Say which tables lack something here."""
+
+    @abstractmethod
+    def _fit(
+        self, session: SessionT, fresh: Sequence[TableSchema], known: Collection[TableId]
+    ) -> None:
+        """Judge tables that are met first, and make those that may be missing.
+
+        Raises:
+            TargetLost: one is missing that is `known` to have been there.
+            TargetUnfit: one is missing, or rows do not fit into it.
+            SqlRefusal: the downstream refuses something.
+        """
+
+    @abstractmethod
+    def _require_there(self, session: SessionT, known: Collection[TableId]) -> None:
+        """Raise TargetLost where tables are gone to which something was delivered."""
+
+    @abstractmethod
+    def _note_reached(self, session: SessionT, plan: Plan) -> None:
+        """Note what is reached and commit, in a transaction that was begun."""
+
+    def _after_reached(self, session: SessionT, plan: Plan) -> None:
+        """Do what others wait for, once it is noted what is reached."""
+
+    # --- what does not ----------------------------------------------------------------------------
+
+    @property
+    def dispatch(self) -> ByNeighbours:
+        """All changes of a key go to one lane."""
+        return ByNeighbours()
+
+    def segment_bytes(self, table: TableId) -> int:
+        """Return the size at which reading is fastest."""
+        return SEGMENT_BYTES
+
+    def open(self, owner: Owner, state: dict[str, Any] | None) -> None:
+        """Raise the fence: on return no transaction of an older epoch can end any more.
+
+        Raises:
+            Fenced: somebody with a higher epoch was here.
+            SinkUnwritable: our own tables cannot be made or written.
+            TargetLost: it lacks what this changefeed has noted there.
+            TargetWentBack: it was restored, or is another server, and lacks what was delivered.
+        """
+        moment("open downstream")
+        session = self._connect()
+        try:
+            self._ledger.claim(session, owner)
+        finally:
+            session.close()
+        self._epoch, self._published = owner.epoch, owner.micro_batch
+        self._delivered.resume(owner, state)
+        self._looked, self._judged = False, set()
+
+    def has_rows_of(self, plan: Plan) -> bool:
+        """Return whether the plan's schema changes were begun, before which all rows are there."""
+        if not plan.stretch.schema_changes:
+            return False
+        with self._sessions.one() as session:
+            try:
+                return self._changes.are_begun(session, plan)
+            except SqlRefusal as err:
+                raise err.as_error("looking for schema changes that were begun") from err
+
+    def publish(
+        self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
+    ) -> None:
+        """Make the schema changes in order, then note what is reached."""
+        there = {*self._delivered.known, *(table.written_as for table in tables.values())}
+        self._changes.run(plan, self._epoch, there)
+        with self._sessions.one() as session:
+            try:
+                moment("publish progress downstream")
+                self._ledger.begin(session, self._epoch)
+                self._note_reached(session, plan)
+                moment("progress published downstream")
+                self._after_reached(session, plan)
+            except SqlRefusal as err:
+                session.rollback()
+                raise err.as_error("noting what is reached") from err
+        self._delivered.publish(plan.sink_state)
+        self._published = plan.micro_batch
+
+    def close(self) -> None:
+        """Let connections go."""
+        self._sessions.close()
+
+    def _look(self) -> None:
+        """Look once in a run whether all tables are there to which something was delivered."""
+        if self._looked or not self._delivered.known:
+            return
+        with self._sessions.one() as session:
+            try:
+                # A plan that was given up may have dropped some; its changes come again.
+                if not self._ledger.has_changes_after(session, self._published):
+                    self._require_there(session, self._delivered.known)
+                    self._looked = True
+            except SqlRefusal as err:
+                raise err.as_error("the downstream's tables") from err
+
+    def _judge(self, tables: Iterable[TableSchema]) -> None:
+        """Judge table versions that are met first."""
+        # A table's partitions come as slices of their own.
+        fresh = list({_version(t): t for t in tables if _version(t) not in self._judged}.values())
+        if not fresh:
+            return
+        moment("judge downstream tables")
+        session = self._connect()
+        try:
+            self._fit(session, fresh, self._delivered.known if self._looked else ())
+        except SqlRefusal as err:
+            raise err.as_error("making tables") from err
+        finally:
+            session.close()
+        self._judged |= {_version(t) for t in fresh}
+        for line in self.advice(fresh):
+            LOG.warning("%s", line)
+
+
+def lanes_of(table: TableSchema, divided: bool, exact: bool) -> Topic:
+    """Return a topic: rows that may stand in each other's way are in one of its partitions."""
+    return Topic(str(table.written_as), _LANES if divided else 1, 1 << 30, exact)
+
+
+def _version(table: TableSchema) -> tuple[TableId, int, int]:
+    return table.written_as, table.table_id, table.version
