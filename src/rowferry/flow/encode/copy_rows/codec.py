@@ -7,33 +7,23 @@ streamed into a table as they are. Times are in UTC, and sessions that read the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
-from rowferry.change.plan import Topic
+from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import (
-    Field,
-    ImagePresence,
-    element_text,
-    fields,
-    float_text,
-    numbers,
-)
-from rowferry.errors import DecodeError, EncodeError
-from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec
+from rowferry.columnar.fields import Field, element_text, float_text, numbers
+from rowferry.flow.encode.contract import CodecTraits
 from rowferry.flow.encode.copy_rows.options import CopyOptions
 from rowferry.flow.encode.copy_rows.reader import read_lines
-from rowferry.flow.encode.framing import RowTexts, framed
+from rowferry.flow.encode.framed_rows import DatabaseCodec
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.layout import Cell, Layout, Part
 from rowferry.flow.encode.sql_rows.frame import RowFrame
@@ -52,9 +42,10 @@ _MONTH_DAYS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31
 _DAY_WIDTH: Final = 10  # YYYY-MM-DD
 
 
-class CopyRows(MessageCodec):
+class CopyRows(DatabaseCodec):
     """Row changes as lines of COPY; schema changes and watermarks have no form here."""
 
+    protocol = "copy-rows"
     TRAITS: ClassVar = CodecTraits(
         file_suffix="",
         schema_change_goes_to="nowhere",
@@ -67,89 +58,28 @@ class CopyRows(MessageCodec):
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         self._zero_is_null = spec.options(CopyOptions).zero_dates == "null"
 
-    def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
-        """Encode a chunk: `values` are lines of rows, null for deletes; `keys` name them.
-
-        A keyless table's row is named by all columns of its old image; an insert by nothing.
-
-        Raises:
-            EncodeError: a column is absent, or a keyless table's update lacks its old row.
-        """
-        table, images = rows.table, ImagePresence.of(rows)
-        deletes = images.op == Op.DELETE
-        if table.handle_key:
-            keys = self._keys(rows, deletes)
-        else:
-            keys = self._old_rows(rows, images)
-        return RowTexts(
-            self._new_rows(rows, deletes),
-            keys,
-            table=table,
-            op=images.op,
-            commit_ts=rows.commit_ts,
-            seq=rows.batch.column("seq").to_numpy(),
-        )
-
-    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
-        """Join the rows of each partition to one frame."""
-        return framed(messages)
-
-    def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
-        """Return None: the sink changes its tables itself."""
-        return None
-
-    def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
-        """Return None: watermarks are not sent."""
-        return None
-
-    def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
-        """Refuse: frames are messages."""
-        raise DecodeError("copy-rows is a format of messages, not of files")
-
-    def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
-        """Read one frame back. A delete has its key's columns only, an update no old row."""
-        yield read_lines(RowFrame.from_message(key, value))
+    def _read(self, frame: RowFrame) -> Rows:
+        return read_lines(frame)
 
     # --- lines ------------------------------------------------------------------------------------
 
-    def _new_rows(self, rows: Rows, deletes: npt.NDArray[np.bool_]) -> pa.LargeBinaryArray:
-        """Return the line of each row; null for deletes."""
-        layout, parts = Layout(TAB), list[Part]()
-        if not deletes.all():
-            wanted = [c.name for c in rows.table.visible]
-            parts = self._line(layout, rows.table, _fields(rows.table, rows.after, wanted))
-        layout.program(parts)
-        layout.program([])
-        lines = layout.run(deletes.astype(np.int8))
-        if not deletes.any():
-            return lines
-        valid = pa.py_buffer(np.packbits(~deletes, bitorder="little"))
-        buffers = [valid, *lines.buffers()[1:]]
-        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lines), buffers)
+    def _layout(self) -> Layout:
+        return Layout(TAB)
 
-    def _keys(self, rows: Rows, deletes: npt.NDArray[np.bool_]) -> pa.LargeBinaryArray:
-        """Return the line of each row's key: of the old row for a delete, else of the new one."""
-        table, layout = rows.table, Layout(TAB)
-        for image, needed in ((rows.after, not deletes.all()), (rows.before, bool(deletes.any()))):
-            own = _fields(table, image, table.handle_key) if needed else []
-            layout.program(self._line(layout, table, own, in_key=True) if needed else [])
-        return layout.run(deletes.astype(np.int8))
+    def _written(self, table: TableSchema) -> Sequence[str]:
+        return [c.name for c in table.visible]
 
-    def _old_rows(self, rows: Rows, images: ImagePresence) -> pa.LargeBinaryArray:
-        """Return the line of each old row; empty for inserts."""
-        table, layout, parts = rows.table, Layout(TAB), list[Part]()
-        old = images.op != Op.INSERT
-        if (old & ~images.has_before).any():
-            raise EncodeError(f"{table.id}: has no key, and the source does not give old rows")
-        if old.any():
-            wanted = [c.name for c in table.visible]
-            parts = self._line(layout, table, _fields(table, rows.before, wanted))
-        layout.program([])
-        layout.program(parts)
-        return layout.run(old.astype(np.int8))
+    def _row(self, layout: Layout, table: TableSchema, own: Sequence[Field]) -> list[Part]:
+        return self._line(layout, table, own)
+
+    def _key(self, layout: Layout, table: TableSchema, own: Sequence[Field]) -> list[Part]:
+        return self._line(layout, table, own, in_key=True)
+
+    def _old_row(self, layout: Layout, table: TableSchema, own: Sequence[Field]) -> list[Part]:
+        return self._line(layout, table, own)
 
     def _line(
-        self, layout: Layout, table: TableSchema, own: list[Field], in_key: bool = False
+        self, layout: Layout, table: TableSchema, own: Sequence[Field], in_key: bool = False
     ) -> list[Part]:
         parts: list[Part] = []
         for field in own:
@@ -202,20 +132,6 @@ def has_day(texts: pa.LargeStringArray) -> pa.BooleanArray:
     known = (year > 0) & (month > 0) & (month < 13)
     known &= (day > 0) & (day <= _MONTH_DAYS[np.where(known, month, 0)] + leap)
     return pa.array(known)
-
-
-def _fields(table: TableSchema, image: pa.StructArray, wanted: Sequence[str]) -> list[Field]:
-    """Return these columns of an image, in table order.
-
-    Raises:
-        EncodeError: one of them is absent.
-    """
-    chosen = [f for f in fields(table, image) if f.column.name in wanted]
-    missing = [name for name in wanted if name not in {f.column.name for f in chosen}]
-    if missing or not chosen:
-        lost = ", ".join(missing) or "all"
-        raise EncodeError(f"{table.id}: columns cannot be left out here; missing: {lost}")
-    return chosen
 
 
 def warm() -> None:

@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
-from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column
 from rowferry.errors import DecodeError
 from rowferry.flow.encode.kernels.spans import ESCAPED, NULL
 from rowferry.flow.encode.read_back import Spans, Style, read_column
+from rowferry.flow.encode.read_frames import Places, images_of, rows_of
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 
 _CELL: Final = re.compile(rb"(\\N(?=[\t\n]))|((?:[^\t\n\\]|\\[^\n])*)")
@@ -30,20 +30,7 @@ def read_lines(frame: RowFrame) -> Rows:
     Raises:
         DecodeError: a text is not what the codec writes.
     """
-    table, deletes = frame.table, frame.op == Op.DELETE
-    if not table.handle_key:
-        raise DecodeError(f"{table.written_as} has no key: its old rows cannot be read back")
-    keyed = [table.column(name) for name in table.handle_key]
-    after = read_images(frame.rows.filter(pa.array(~deletes)), table.visible)
-    before = read_images(frame.keys.filter(pa.array(deletes)), keyed)
-    return make_rows(
-        table,
-        pa.array(frame.op),
-        pa.array(frame.commit_ts),
-        pa.array(np.arange(len(frame))),
-        _spread(before, deletes),
-        _spread(after, ~deletes),
-    )
+    return rows_of(frame, frame.table.visible, read_images, read_images)
 
 
 def read_images(lines: pa.LargeBinaryArray, columns: Sequence[Column]) -> pa.StructArray:
@@ -53,7 +40,7 @@ def read_images(lines: pa.LargeBinaryArray, columns: Sequence[Column]) -> pa.Str
         DecodeError: a line is malformed.
     """
     data = bytearray()
-    places: list[list[tuple[int, int]]] = [[] for _ in columns]
+    places: list[Places] = [[] for _ in columns]
     for row, line in enumerate(lines.to_pylist()):
         begin = len(data)
         data += line
@@ -65,18 +52,12 @@ def read_images(lines: pa.LargeBinaryArray, columns: Sequence[Column]) -> pa.Str
                 at.append((begin + start + len(_HEX_LEAD), begin + end))
             else:
                 at.append((begin + start, begin + end))
-    view = np.frombuffer(bytes(data) or b"\0", np.uint8)
-    arrays = []
-    for column, spans in zip(columns, places, strict=True):
-        bounds = np.array(spans, np.int64).reshape(-1, 2)
-        where = Spans(view, bounds[:, 0].copy(), bounds[:, 1].copy(), 1)
-        arrays.append(
-            _bits(where, column)
-            if column.type.kind is Kind.BIT
-            else read_column(where, column, _STYLE)
-        )
-    kinds = [pa.field(c.name, c.type.arrow) for c in columns]
-    return pa.StructArray.from_arrays(arrays, fields=kinds)
+    return images_of(data, columns, places, _read)
+
+
+def _read(spans: Spans, column: Column) -> pa.Array:
+    bits = column.type.kind is Kind.BIT
+    return _bits(spans, column) if bits else read_column(spans, column, _STYLE)
 
 
 def _cells(line: bytes, count: int, row: int) -> list[tuple[int, int]]:
@@ -106,9 +87,3 @@ def _bits(spans: Spans, column: Column) -> pa.UInt64Array:
             raise spans.wrong(row, column, "is no text of zeros and ones")
         numbers.append(int(text, 2))
     return pa.array(numbers, pa.uint64())
-
-
-def _spread(images: pa.StructArray, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
-    """Return images at the rows that have one; null at the others."""
-    places = np.cumsum(there) - 1
-    return images.take(pa.array(places, mask=~there))

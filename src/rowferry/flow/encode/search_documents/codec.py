@@ -8,7 +8,6 @@ The version is the change's commit-ts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
@@ -16,16 +15,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
+from rowferry.change.chunk import Op, Rows
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
-from rowferry.errors import DecodeError, EncodeError, MessageTooLarge
-from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec
-from rowferry.flow.encode.framing import RowTexts, framed
+from rowferry.errors import EncodeError, MessageTooLarge
+from rowferry.flow.encode.contract import CodecTraits, Encoded
+from rowferry.flow.encode.framed_rows import FramedCodec
+from rowferry.flow.encode.framing import RowTexts
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.layout import Cell, Layout, Part
 from rowferry.flow.encode.search_documents.document_id import document_ids
@@ -44,9 +44,10 @@ _NO_DAY: Final = "^....-(00|..-00)"  # zero dates, and dates without a month or 
 _KEY_SHOWN: Final = 100
 
 
-class SearchDocuments(MessageCodec):
+class SearchDocuments(FramedCodec):
     """Row changes as items of a `_bulk` request; the topic's name is the index."""
 
+    protocol = "search-documents"
     TRAITS: ClassVar = CodecTraits(
         file_suffix="",
         schema_change_goes_to="nowhere",
@@ -100,25 +101,8 @@ class SearchDocuments(MessageCodec):
             seq=rows.batch.column("seq").to_numpy(),
         )
 
-    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
-        """Join the items of each partition to one frame."""
-        return framed(messages)
-
-    def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
-        """Return None: the sink changes the index itself."""
-        return None
-
-    def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
-        """Return None: watermarks are not documents."""
-        return None
-
-    def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
-        """Refuse: frames are messages."""
-        raise DecodeError("search-documents is a format of messages, not of files")
-
-    def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
-        """Read one frame back. A delete has its key's columns only, an update no old row."""
-        yield read_items(RowFrame.from_message(key, value))
+    def _read(self, frame: RowFrame) -> Rows:
+        return read_items(frame)
 
     # --- texts ------------------------------------------------------------------------------------
 

@@ -7,24 +7,20 @@ it means the same in every sql_mode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.change.chunk import Change, Op, Rows, SchemaChange, Watermark
-from rowferry.change.plan import Topic
+from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
-from rowferry.columnar.fields import Field, ImagePresence, element_text, fields, float_text
-from rowferry.errors import DecodeError, EncodeError
-from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec
-from rowferry.flow.encode.framing import RowTexts, framed
+from rowferry.columnar.fields import Field, element_text, float_text
+from rowferry.flow.encode.contract import CodecTraits
+from rowferry.flow.encode.framed_rows import DatabaseCodec
 from rowferry.flow.encode.kernels import row_writer as kernels
 from rowferry.flow.encode.layout import Cell, Layout, Part
 from rowferry.flow.encode.sql_rows.frame import (
@@ -45,9 +41,10 @@ _FLOATS: Final = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _WORDS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ENUM, Kind.SET})
 
 
-class SqlRows(MessageCodec):
+class SqlRows(DatabaseCodec):
     """Row changes as SQL texts; schema changes and watermarks have no form here."""
 
+    protocol = "sql-rows"
     TRAITS: ClassVar = CodecTraits(
         file_suffix="",
         schema_change_goes_to="nowhere",
@@ -59,107 +56,54 @@ class SqlRows(MessageCodec):
     def __init__(self, spec: ChangefeedSpec, sink: SinkTraits) -> None:
         self._calls_vector = spec.sink.scheme in sink.vector_call_schemes
 
-    def encode_rows(self, rows: Rows, planned_at_ms: int, topic: Topic | None = None) -> Encoded:
-        """Encode a chunk: `values` are rows, null for deletes; `keys` name them.
-
-        Raises:
-            EncodeError: a column is absent, or a keyless table's update lacks its old row.
-        """
-        table, images = rows.table, ImagePresence.of(rows)
-        deletes = images.op == Op.DELETE
-        if table.handle_key:
-            keys = self._keys(rows, deletes)
-        else:
-            keys = self._old_rows(rows, images)
-        return RowTexts(
-            self._new_rows(rows, deletes),
-            keys,
-            table=table,
-            op=images.op,
-            commit_ts=rows.commit_ts,
-            seq=rows.batch.column("seq").to_numpy(),
-        )
-
-    def batch(self, messages: Encoded, topic: Topic) -> Encoded:
-        """Join the rows of each partition to one frame."""
-        return framed(messages)
-
-    def encode_schema_change(self, change: SchemaChange, planned_at_ms: int) -> Encoded | None:
-        """Return None: the sink runs the statement itself."""
-        return None
-
-    def encode_watermark(self, mark: Watermark, planned_at_ms: int) -> Encoded | None:
-        """Return None: watermarks are not sent."""
-        return None
-
-    def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
-        """Refuse: frames are messages."""
-        raise DecodeError("sql-rows is a format of messages, not of files")
-
-    def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
-        """Read one frame back. A delete has its key's columns only, an update no old row."""
-        yield read_frame(RowFrame.from_message(key, value))
+    def _read(self, frame: RowFrame) -> Rows:
+        return read_frame(frame)
 
     # --- texts ------------------------------------------------------------------------------------
 
-    def _new_rows(self, rows: Rows, deletes: npt.NDArray[np.bool_]) -> pa.LargeBinaryArray:
-        """Return `(v,…),` for each row; null for deletes."""
-        layout, parts = Layout(), list[Part]()
-        if not deletes.all():
-            wanted = written_columns(rows.table)
-            for field in _fields(rows.table, rows.after, wanted):
-                parts += [b"," if parts else b"(", self._cell(layout, rows.table, field)]
-            parts.append(b")" + ROW_END)
-        layout.program(parts)
-        layout.program([])
-        texts = layout.run(deletes.astype(np.int8))
-        if not deletes.any():
-            return texts
-        valid = pa.py_buffer(np.packbits(~deletes, bitorder="little"))
-        buffers = [valid, *texts.buffers()[1:]]
-        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(texts), buffers)
+    def _layout(self) -> Layout:
+        return Layout()
 
-    def _keys(self, rows: Rows, deletes: npt.NDArray[np.bool_]) -> pa.LargeBinaryArray:
-        """Return `v,` for each row, or `(a=v AND b=v) OR ` for a key of several columns."""
-        table, layout = rows.table, Layout()
-        for image, needed in ((rows.after, not deletes.all()), (rows.before, bool(deletes.any()))):
-            parts: list[Part] = []
-            own_fields = _fields(table, image, table.handle_key) if needed else []
-            for field in own_fields:
-                cell = self._cell(layout, table, field, compared=True)
-                if len(own_fields) == 1:
-                    parts.append(cell)
-                else:
-                    lead = b" AND " if parts else b"("
-                    parts += [lead + quoted(field.column.name).encode() + b"=", cell]
-            if len(own_fields) > 1:
-                parts.append(b")")
-            layout.program([*parts, key_end(table)] if needed else [])
-        return layout.run(deletes.astype(np.int8))
+    def _written(self, table: TableSchema) -> Sequence[str]:
+        return written_columns(table)
 
-    def _old_rows(self, rows: Rows, images: ImagePresence) -> pa.LargeBinaryArray:
-        """Return `(a<=>v AND …) OR ` with all columns of each old row; empty for inserts."""
-        table, layout, parts = rows.table, Layout(), list[Part]()
-        old = images.op != Op.INSERT
-        if (old & ~images.has_before).any():
-            raise EncodeError(f"{table.id}: has no key, and the source does not give old rows")
-        if old.any():
-            for field in _fields(table, rows.before, written_columns(table)):
-                if field.column.type.kind is Kind.VECTOR:
-                    continue  # servers differ in how they could be compared
-                name = quoted(field.column.name).encode()
-                cell = self._cell(layout, table, field, compared=True)
+    def _row(self, layout: Layout, table: TableSchema, own: Sequence[Field]) -> list[Part]:
+        """Return the parts of `(v,…),`."""
+        parts: list[Part] = []
+        for field in own:
+            parts += [b"," if parts else b"(", self._cell(layout, table, field)]
+        return [*parts, b")" + ROW_END]
+
+    def _key(self, layout: Layout, table: TableSchema, own: Sequence[Field]) -> list[Part]:
+        """Return the parts of `v,`, or of `(a=v AND b=v) OR ` for a key of several columns."""
+        parts: list[Part] = []
+        for field in own:
+            cell = self._cell(layout, table, field, compared=True)
+            if len(own) == 1:
+                parts.append(cell)
+            else:
                 lead = b" AND " if parts else b"("
-                if field.column.type.kind in _WORDS:
-                    # Rows that differ in case, accents or spaces at the end are others.
-                    name = b"CAST(CONVERT(%s USING utf8mb4) AS BINARY)" % name
-                    parts += [lead + name + b"<=>CAST(", cell, b" AS BINARY)"]
-                else:
-                    parts += [lead + name + b"<=>", cell]
-            parts.append(b")" + key_end(table))
-        layout.program([])
-        layout.program(parts)
-        return layout.run(old.astype(np.int8))
+                parts += [lead + quoted(field.column.name).encode() + b"=", cell]
+        if len(own) > 1:
+            parts.append(b")")
+        return [*parts, key_end(table)]
+
+    def _old_row(self, layout: Layout, table: TableSchema, own: Sequence[Field]) -> list[Part]:
+        """Return the parts of `(a<=>v AND …) OR ` with all columns."""
+        parts: list[Part] = []
+        for field in own:
+            if field.column.type.kind is Kind.VECTOR:
+                continue  # servers differ in how they could be compared
+            name = quoted(field.column.name).encode()
+            cell = self._cell(layout, table, field, compared=True)
+            lead = b" AND " if parts else b"("
+            if field.column.type.kind in _WORDS:
+                # Rows that differ in case, accents or spaces at the end are others.
+                name = b"CAST(CONVERT(%s USING utf8mb4) AS BINARY)" % name
+                parts += [lead + name + b"<=>CAST(", cell, b" AS BINARY)"]
+            else:
+                parts += [lead + name + b"<=>", cell]
+        return [*parts, b")" + key_end(table)]
 
     def _cell(
         self, layout: Layout, table: TableSchema, field: Field, compared: bool = False
@@ -216,20 +160,6 @@ def _called(lead: str, words: pa.Array, end: str) -> pa.LargeStringArray:
     kind = pa.large_utf8()
     ends = (pa.scalar(lead, kind), pa.scalar(end, kind), pa.scalar("", kind))
     return pc.binary_join_element_wise(ends[0], words, *ends[1:])
-
-
-def _fields(table: TableSchema, image: pa.StructArray, wanted: tuple[str, ...]) -> list[Field]:
-    """Return these columns of an image, in table order.
-
-    Raises:
-        EncodeError: one of them is absent.
-    """
-    chosen = [f for f in fields(table, image) if f.column.name in wanted]
-    missing = [name for name in wanted if name not in {f.column.name for f in chosen}]
-    if missing or not chosen:
-        lost = ", ".join(missing) or "all"
-        raise EncodeError(f"{table.id}: columns cannot be left out here; missing: {lost}")
-    return chosen
 
 
 def warm() -> None:

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.chunk import Rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, TableSchema
 from rowferry.errors import DecodeError
 from rowferry.flow.encode.kernels.spans import DOUBLED, NULL
 from rowferry.flow.encode.read_back import Spans, Style, read_column
+from rowferry.flow.encode.read_frames import Places, images_of, rows_of
 from rowferry.flow.encode.sql_rows.frame import ROW_END, RowFrame, key_end, quoted, written_columns
 
 _LITERAL: Final = re.compile(rb"(NULL)|x'([0-9a-f]*)'|'((?:[^']|'')*)'|([^,()' ]+)")
 _PACKED: Final = re.compile(rb"'(?:[^']|'')*'|_utf8mb4 x'([0-9a-f]*)'")
 _STYLE: Final = Style(text=DOUBLED, binary=DOUBLED, mark=ord("'"), names=True, packed="hex")
-_Places = list[tuple[int, int]]
 
 
 def read_frame(frame: RowFrame) -> Rows:
@@ -32,27 +32,14 @@ def read_frame(frame: RowFrame) -> Rows:
     Raises:
         DecodeError: a text is not what the codec writes.
     """
-    table, deletes = frame.table, frame.op == Op.DELETE
-    if not table.handle_key:
-        raise DecodeError(f"{table.written_as} has no key: its old rows cannot be read back")
+    table = frame.table
     written = [table.column(name) for name in written_columns(table)]
-    keyed = [table.column(name) for name in table.handle_key]
-    after = _images(frame.rows.filter(pa.array(~deletes)), written, _row_leads(len(written)))
-    before = _images(frame.keys.filter(pa.array(deletes)), keyed, _key_leads(table))
-    return make_rows(
-        table,
-        pa.array(frame.op),
-        pa.array(frame.commit_ts),
-        pa.array(np.arange(len(frame))),
-        _spread(before, deletes),
-        _spread(after, ~deletes),
+    return rows_of(
+        frame,
+        written,
+        lambda texts, columns: _images(texts, columns, _row_leads(len(written))),
+        lambda texts, columns: _images(texts, columns, _key_leads(table)),
     )
-
-
-def _spread(images: pa.StructArray, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
-    """Return images at the rows that have one; null at the others."""
-    places = np.cumsum(there) - 1
-    return images.take(pa.array(places, mask=~there))
 
 
 def _row_leads(columns: int) -> list[bytes]:
@@ -75,25 +62,19 @@ def _images(
     texts: pa.LargeBinaryArray, columns: Sequence[Column], leads: list[bytes]
 ) -> pa.StructArray:
     data = bytearray()
-    places: list[_Places] = [[] for _ in columns]
+    places: list[Places] = [[] for _ in columns]
     for row, packed in enumerate(texts.to_pylist()):
         text = _PACKED.sub(_unpacked, packed) if b"_utf8mb4 x'" in packed else packed
         begin = len(data)
         data += text
         for at, span in zip(places, _literals(text, leads, row), strict=True):
             at.append((begin + span[0], begin + span[1]) if span[0] >= 0 else span)
-    view = np.frombuffer(bytes(data) or b"\0", np.uint8)
-    arrays = []
-    for column, spans in zip(columns, places, strict=True):
-        bounds = np.array(spans, np.int64).reshape(-1, 2)
-        where = Spans(view, bounds[:, 0].copy(), bounds[:, 1].copy(), 1)
-        arrays.append(
-            _elements(where, column)
-            if column.type.kind is Kind.ENUM
-            else read_column(where, column, _STYLE)
-        )
-    kinds = [pa.field(c.name, c.type.arrow) for c in columns]
-    return pa.StructArray.from_arrays(arrays, fields=kinds)
+    return images_of(data, columns, places, _read)
+
+
+def _read(spans: Spans, column: Column) -> pa.Array:
+    named = column.type.kind is Kind.ENUM
+    return _elements(spans, column) if named else read_column(spans, column, _STYLE)
 
 
 def _unpacked(match: re.Match[bytes]) -> bytes:
@@ -120,8 +101,8 @@ def _elements(spans: Spans, column: Column) -> pa.UInt64Array:
     return pc.if_else(pa.array(bare), zeros, read_column(named, column, _STYLE))
 
 
-def _literals(text: bytes, leads: list[bytes], row: int) -> _Places:
-    places: _Places = []
+def _literals(text: bytes, leads: list[bytes], row: int) -> Places:
+    places: Places = []
     here = 0
     for lead in leads[:-1]:
         match = _LITERAL.match(text, here + len(lead)) if text.startswith(lead, here) else None
