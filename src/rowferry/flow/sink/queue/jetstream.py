@@ -40,7 +40,14 @@ from rowferry.errors import (
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import SinkTraits
 from rowferry.flow.sink.queue.service import MARKS, ROWS, Batch, LaneName
-from rowferry.flow.sink.queue.service_sink import QueueOptions, ServiceSink
+from rowferry.flow.sink.queue.service_sink import (
+    QueueOptions,
+    ServiceSink,
+    certificate,
+    private_key,
+    queue_traits,
+    refuse_half,
+)
 from rowferry.flow.sink.web_calls import TlsFiles, on_one_line
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -82,8 +89,8 @@ class NatsOptions(QueueOptions, section="sink.nats-config"):
     ca = option(
         text(), "", "File of the authorities that signed the servers.", uri=True, names="path"
     )
-    cert = option(text(), "", "File of this client's certificate.", uri=True, names="path")
-    key = option(text(), "", "File of the private key of that certificate.", uri=True, names="path")
+    cert = certificate()
+    key = private_key()
     insecure_skip_verify = option(flag(), False, "Trust any server: for tests only.", uri=True)
 
 
@@ -91,16 +98,9 @@ class NatsSink(ServiceSink):
     """Messages in streams of JetStream."""
 
     SERVICE = "NATS"
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False,
-        needs_shuffle=True,
-        movable=True,
-        kind="queue",
-        section="sink.nats-config",
-        takes_partial_rows=True,
-        takes_raw_changes=True,
-        has_topics=True,
-        form=UriForm(
+    TRAITS: ClassVar[SinkTraits] = queue_traits(
+        "sink.nats-config",
+        UriForm(
             "NATS JetStream",
             address=UriPart("Servers", "nats-1:4222,nats-2:4222"),
             path=UriPart("Topic", "orders"),
@@ -119,8 +119,7 @@ class NatsSink(ServiceSink):
         uri = spec.sink
         if not uri.address:
             raise BadUri("the sink URI names no server; write it as nats://host:4222/topic")
-        if bool(options.cert) != bool(options.key):
-            raise OptionsConflict("cert and key belong together; give both or none")
+        refuse_half(options.cert, options.key)
         logins = {
             "the URI's user": uri.user,
             "token": options.token,

@@ -15,22 +15,14 @@ from typing import Any, ClassVar, Final
 from rowferry.errors import OptionsConflict, SinkUnavailable, SinkUnwritable, TopicRefused
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import SinkTraits
-from rowferry.flow.sink.queue.amazon import (
-    AmazonClient,
-    AmazonError,
-    AmazonOptions,
-    is_for_now,
-    packed,
-)
-from rowferry.flow.sink.queue.service import Batch, LaneName
-from rowferry.flow.sink.queue.service_sink import ServiceSink
+from rowferry.flow.sink.queue.amazon import AmazonError, AmazonOptions, packed
+from rowferry.flow.sink.queue.amazon_sink import AmazonSink, AmazonTopics, amazon_traits
+from rowferry.flow.sink.queue.service import Batch
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
-from rowferry.spec.uri_form import UriForm, UriPart
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_MISSING: Final = "ResourceNotFound"
 _HASH_KEYS: Final = 1 << 128
 _LONGEST_KEY: Final = 256
 _LARGEST: Final = (1 << 20) - _LONGEST_KEY
@@ -42,60 +34,38 @@ class KinesisOptions(AmazonOptions, section="sink.kinesis-config"):
     """The options of the Kinesis sink."""
 
 
-class KinesisSink(ServiceSink):
+class KinesisSink(AmazonSink[KinesisOptions]):
     """Records in data streams of Amazon Kinesis."""
 
-    SERVICE = "Amazon Kinesis"
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False,
-        needs_shuffle=True,
-        movable=True,
-        kind="queue",
-        section="sink.kinesis-config",
-        takes_partial_rows=True,
-        takes_raw_changes=True,
-        has_topics=True,
-        form=UriForm(
-            "Amazon Kinesis",
-            address=UriPart("Region", "eu-central-1"),
-            path=UriPart("Topic", "orders"),
-            login=False,
-        ),
-    )
+    SERVICE, HOST, LEAD = "Amazon Kinesis", "kinesis", "Kinesis_20131202"
+    OPTIONS = KinesisOptions
+    TRAITS: ClassVar[SinkTraits] = amazon_traits("Amazon Kinesis", "sink.kinesis-config")
     TABLES: ClassVar[tuple[OptionTable, ...]] = (KinesisOptions.TABLE,)
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
-        """Read the options; opens no connection.
+        """Read the options, as for every service.
 
         Raises:
-            BadUri: the URI names no topic, or no region.
             OptionsConflict: the protocol needs a key beside the value.
-            BadDispatchRule: a rule cannot be used.
         """
         if codec.TRAITS.binary_keys:
             raise OptionsConflict(
                 f"protocol {spec.protocol} tells a part of each change in the message's key, and "
                 f"{spec.sink.scheme} has none; use one whose values say all, such as canal-json"
             )
-        self._options = spec.options(KinesisOptions)
-        self._client = AmazonClient(spec, self._options, "kinesis", "Kinesis_20131202")
-        super().__init__(spec, codec, self._options, self._client.at)
+        super().__init__(spec, codec)
 
     def _connect(self) -> KinesisStreams:
         return KinesisStreams(self._client, self._options)
 
 
-class KinesisStreams:
+class KinesisStreams(AmazonTopics[KinesisOptions]):
     """The data streams of one region; see `QueueService`."""
 
     most_messages: ClassVar[int] = 500
     most_bytes: ClassVar[int] = 4 << 20
     message_bytes: ClassVar[int] = _LONGEST_KEY
-    width = 8
-
-    def __init__(self, client: AmazonClient, options: KinesisOptions) -> None:
-        self._client, self._options = client, options
-        self.cluster = ""
+    missing = "ResourceNotFound"
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -166,10 +136,6 @@ class KinesisStreams:
 
     # --- messages --------------------------------------------------------------------------------
 
-    def stored(self, lane: LaneName) -> int:
-        """Return 0: nobody can tell."""
-        return 0
-
     def send(self, batch: Batch) -> None:
         """Put a batch. Where Kinesis stores a part, all from the first missing one follow again."""
         lane = batch.lane
@@ -187,16 +153,10 @@ class KinesisStreams:
         def attempt() -> str:
             nonlocal records
             moment("put records")
-            try:
-                answer = self._client.call(
-                    "PutRecords", {"StreamName": lane.topic, "Records": records}
-                )
-            except AmazonError as err:
-                if err.status >= 500 or is_for_now(err.code):
-                    return str(err)
-                if _MISSING in err.code:
-                    raise SinkUnavailable(f"{self._client.at}, {doing}: {err}") from None
-                raise self._client.error(err, doing) from None
+            content = {"StreamName": lane.topic, "Records": records}
+            answer = self._sent("PutRecords", content, doing)
+            if isinstance(answer, str):
+                return answer
             refused = [n for n, one in enumerate(answer["Records"]) if one.get("ErrorCode")]
             if not refused:
                 return ""
@@ -206,16 +166,12 @@ class KinesisStreams:
 
         self._client.until_stored(attempt, doing)
 
-    def close(self) -> None:
-        """Let connections go."""
-        self._client.close()
-
     def _summary(self, topic: str) -> dict[str, Any] | None:
         """Return what a stream is; None: there is none."""
         try:
             answer = self._client.call("DescribeStreamSummary", {"StreamName": topic})
         except AmazonError as err:
-            if _MISSING in err.code:
+            if self.missing in err.code:
                 return None
             raise self._client.error(err, f"asking for stream {topic}") from None
         return dict(answer["StreamDescriptionSummary"])

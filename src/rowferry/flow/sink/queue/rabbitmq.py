@@ -19,7 +19,6 @@ import amqp
 
 from rowferry.errors import (
     BadUri,
-    OptionsConflict,
     RowferryError,
     SinkUnavailable,
     SinkUnwritable,
@@ -28,7 +27,14 @@ from rowferry.errors import (
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import SinkTraits
 from rowferry.flow.sink.queue.service import Batch, LaneName
-from rowferry.flow.sink.queue.service_sink import QueueOptions, ServiceSink
+from rowferry.flow.sink.queue.service_sink import (
+    QueueOptions,
+    ServiceSink,
+    certificate,
+    private_key,
+    queue_traits,
+    refuse_half,
+)
 from rowferry.flow.sink.web_calls import on_one_line
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -63,8 +69,8 @@ class RabbitMqOptions(QueueOptions, section="sink.rabbitmq-config"):
     ca = option(
         text(), "", "File of the authorities that signed the broker.", uri=True, names="path"
     )
-    cert = option(text(), "", "File of this client's certificate.", uri=True, names="path")
-    key = option(text(), "", "File of the private key of that certificate.", uri=True, names="path")
+    cert = certificate()
+    key = private_key()
     insecure_skip_verify = option(flag(), False, "Trust any broker: for tests only.", uri=True)
 
 
@@ -72,16 +78,9 @@ class RabbitMqSink(ServiceSink):
     """Messages in queues of RabbitMQ."""
 
     SERVICE = "RabbitMQ"
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False,
-        needs_shuffle=True,
-        movable=True,
-        kind="queue",
-        section="sink.rabbitmq-config",
-        takes_partial_rows=True,
-        takes_raw_changes=True,
-        has_topics=True,
-        form=UriForm(
+    TRAITS: ClassVar[SinkTraits] = queue_traits(
+        "sink.rabbitmq-config",
+        UriForm(
             "RabbitMQ",
             address=UriPart("Host and port", "rabbit.example:5672"),
             path=UriPart("Topic", "orders"),
@@ -98,8 +97,7 @@ class RabbitMqSink(ServiceSink):
         """
         options = spec.options(RabbitMqOptions)
         uri = spec.sink
-        if bool(options.cert) != bool(options.key):
-            raise OptionsConflict("cert and key belong together; give both or none")
+        refuse_half(options.cert, options.key)
         parts = urlsplit(f"//{uri.address}")
         if not parts.hostname or "," in uri.address:
             raise BadUri(

@@ -26,7 +26,6 @@ from redis.exceptions import (
 from rowferry.errors import (
     BadUri,
     Fenced,
-    OptionsConflict,
     RowferryError,
     SinkUnavailable,
     SinkUnwritable,
@@ -34,7 +33,14 @@ from rowferry.errors import (
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import SinkTraits
 from rowferry.flow.sink.queue.service import Batch, LaneName
-from rowferry.flow.sink.queue.service_sink import QueueOptions, ServiceSink
+from rowferry.flow.sink.queue.service_sink import (
+    QueueOptions,
+    ServiceSink,
+    certificate,
+    private_key,
+    queue_traits,
+    refuse_half,
+)
 from rowferry.flow.sink.web_calls import on_one_line
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -116,8 +122,8 @@ class RedisOptions(QueueOptions, section="sink.redis-config"):
     ca = option(
         text(), "", "File of the authorities that signed the server.", uri=True, names="path"
     )
-    cert = option(text(), "", "File of this client's certificate.", uri=True, names="path")
-    key = option(text(), "", "File of the private key of that certificate.", uri=True, names="path")
+    cert = certificate()
+    key = private_key()
     insecure_skip_verify = option(flag(), False, "Trust any server: for tests only.", uri=True)
 
 
@@ -125,16 +131,9 @@ class RedisSink(ServiceSink):
     """Entries in streams of Redis, or of a server that speaks its protocol."""
 
     SERVICE = "Redis"
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False,
-        needs_shuffle=True,
-        movable=True,
-        kind="queue",
-        section="sink.redis-config",
-        takes_partial_rows=True,
-        takes_raw_changes=True,
-        has_topics=True,
-        form=UriForm(
+    TRAITS: ClassVar[SinkTraits] = queue_traits(
+        "sink.redis-config",
+        UriForm(
             "Redis Streams",
             address=UriPart("Host and port", "redis.example:6379"),
             path=UriPart("Topic", "orders"),
@@ -150,8 +149,7 @@ class RedisSink(ServiceSink):
             OptionsConflict, BadDispatchRule: an option or a rule cannot be used.
         """
         options = spec.options(RedisOptions)
-        if bool(options.cert) != bool(options.key):
-            raise OptionsConflict("cert and key belong together; give both or none")
+        refuse_half(options.cert, options.key)
         parts = urlsplit(f"//{spec.sink.address}")
         if not parts.hostname or "," in spec.sink.address:
             raise BadUri("the sink URI must name one server; write it as redis://host:6379/topic")

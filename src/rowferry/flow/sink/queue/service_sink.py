@@ -22,17 +22,18 @@ import pyarrow.compute as pc
 
 from rowferry.change.event_counts import CALLS, SENT_BYTES
 from rowferry.change.plan import Plan, Topic
-from rowferry.errors import BadUri, RowferryError, SinkUnavailable
+from rowferry.errors import BadUri, OptionsConflict, RowferryError, SinkUnavailable
 from rowferry.flow.dispatch.rules import DispatchRules
 from rowferry.flow.encode.contract import Codec, Encoded
-from rowferry.flow.sink.contract import Owner, Packet
+from rowferry.flow.sink.contract import Owner, Packet, SinkTraits
 from rowferry.flow.sink.lanes import in_lanes
 from rowferry.flow.sink.queue.delivered import gone
 from rowferry.flow.sink.queue.lineage import LineageSink
 from rowferry.flow.sink.queue.service import MARKS, ROWS, Batch, LaneName, QueueService
 from rowferry.flow.sink.queue.topic_sink import DEFAULT_PARTITIONS
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.option import Section, flag, option, size, whole
+from rowferry.spec.option import Option, Section, flag, option, size, text, whole
+from rowferry.spec.uri_form import UriForm
 
 
 class QueueOptions(Section, section="sink"):
@@ -53,6 +54,38 @@ class QueueOptions(Section, section="sink"):
         1 << 20,
         "The largest message. Where the service takes less, that counts.",
         uri=True,
+    )
+
+
+def certificate() -> Option[str]:
+    """Return the option of a client's certificate; `private_key` belongs to it."""
+    return option(text(), "", "File of this client's certificate.", uri=True, names="path")
+
+
+def private_key() -> Option[str]:
+    """Return the option of the key of a client's certificate."""
+    words = "File of the private key of that certificate."
+    return option(text(), "", words, uri=True, names="path")
+
+
+def refuse_half(cert: str, key: str) -> None:
+    """Raise OptionsConflict where only one of a certificate and its key is given."""
+    if bool(cert) != bool(key):
+        raise OptionsConflict("cert and key belong together; give both or none")
+
+
+def queue_traits(section: str, form: UriForm) -> SinkTraits:
+    """Return what is true of every queueing service; `form` is how its URI is written."""
+    return SinkTraits(
+        takes_files=False,
+        needs_shuffle=True,
+        movable=True,
+        kind="queue",
+        section=section,
+        takes_partial_rows=True,
+        takes_raw_changes=True,
+        has_topics=True,
+        form=form,
     )
 
 

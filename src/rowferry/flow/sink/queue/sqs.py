@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from rowferry.errors import SinkUnavailable, SinkUnwritable, TopicRefused
-from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import SinkTraits
 from rowferry.flow.sink.queue.amazon import (
     AmazonClient,
@@ -21,17 +20,14 @@ from rowferry.flow.sink.queue.amazon import (
     is_for_now,
     packed,
 )
-from rowferry.flow.sink.queue.service import Batch, LaneName
-from rowferry.flow.sink.queue.service_sink import ServiceSink
+from rowferry.flow.sink.queue.amazon_sink import AmazonSink, AmazonTopics, amazon_traits
+from rowferry.flow.sink.queue.service import Batch
 from rowferry.flow.sink.queue.topic_sink import DEFAULT_PARTITIONS
 from rowferry.moment import moment
-from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
-from rowferry.spec.uri_form import UriForm, UriPart
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,75}")
 _TAG: Final = "rowferry-partitions"
-_MISSING: Final = "QueueDoesNotExist"
 _LONGEST_ID: Final = 128
 _OVERHEAD: Final = 2048  # bytes of a message's attributes, at most
 # What a message may hold by SQS's rules; everything else goes in base64.
@@ -42,55 +38,29 @@ class SqsOptions(AmazonOptions, section="sink.sqs-config"):
     """The options of the SQS sink."""
 
 
-class SqsSink(ServiceSink):
+class SqsSink(AmazonSink[SqsOptions]):
     """Messages in FIFO queues of Amazon SQS."""
 
-    SERVICE = "Amazon SQS"
-    TRAITS: ClassVar[SinkTraits] = SinkTraits(
-        takes_files=False,
-        needs_shuffle=True,
-        movable=True,
-        kind="queue",
-        section="sink.sqs-config",
-        takes_partial_rows=True,
-        takes_raw_changes=True,
-        has_topics=True,
-        form=UriForm(
-            "Amazon SQS",
-            address=UriPart("Region", "eu-central-1"),
-            path=UriPart("Topic", "orders"),
-            login=False,
-        ),
-    )
+    SERVICE, HOST, LEAD = "Amazon SQS", "sqs", "AmazonSQS"
+    OPTIONS = SqsOptions
+    TRAITS: ClassVar[SinkTraits] = amazon_traits("Amazon SQS", "sink.sqs-config")
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SqsOptions.TABLE,)
-
-    def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
-        """Read the options; opens no connection.
-
-        Raises:
-            BadUri: the URI names no topic, or no region.
-            OptionsConflict, BadDispatchRule: an option or a rule cannot be used.
-        """
-        self._options = spec.options(SqsOptions)
-        self._client = AmazonClient(spec, self._options, "sqs", "AmazonSQS")
-        super().__init__(spec, codec, self._options, self._client.at)
 
     def _connect(self) -> SqsQueues:
         return SqsQueues(self._client, self._options)
 
 
-class SqsQueues:
+class SqsQueues(AmazonTopics[SqsOptions]):
     """The queues of one region; see `QueueService`."""
 
     most_messages: ClassVar[int] = 10
     most_bytes: ClassVar[int] = 180_000  # of 256 KiB, which base64 may fill
     message_bytes: ClassVar[int] = _OVERHEAD
-    width = 8
+    missing = "QueueDoesNotExist"
 
     def __init__(self, client: AmazonClient, options: SqsOptions) -> None:
-        self._client, self._options = client, options
+        super().__init__(client, options)
         self._urls: dict[str, str] = {}
-        self.cluster = ""
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -171,10 +141,6 @@ class SqsQueues:
 
     # --- messages --------------------------------------------------------------------------------
 
-    def stored(self, lane: LaneName) -> int:
-        """Return 0: SQS itself drops what it knows."""
-        return 0
-
     def send(self, batch: Batch) -> None:
         """Send a batch. Where SQS stores a part, all from the first missing one follow again.
 
@@ -190,14 +156,9 @@ class SqsQueues:
             nonlocal entries, attempts
             content = {"QueueUrl": self._url(lane.topic), "Entries": entries}
             moment("send to a FIFO queue")
-            try:
-                answer = self._client.call("SendMessageBatch", content)
-            except AmazonError as err:
-                if err.status >= 500 or is_for_now(err.code):
-                    return str(err)
-                if _MISSING in err.code:
-                    raise SinkUnavailable(f"{self._client.at}, {doing}: {err}") from None
-                raise self._client.error(err, doing) from None
+            answer = self._sent("SendMessageBatch", content, doing)
+            if isinstance(answer, str):
+                return answer
             failed = {f["Id"]: f for f in answer.get("Failed") or ()}
             if not failed:
                 return ""
@@ -216,10 +177,6 @@ class SqsQueues:
             return words
 
         self._client.until_stored(attempt, doing)
-
-    def close(self) -> None:
-        """Let connections go."""
-        self._client.close()
 
     # --- pieces ----------------------------------------------------------------------------------
 
@@ -253,7 +210,7 @@ class SqsQueues:
             answer = self._client.call("GetQueueUrl", {"QueueName": _queue(topic)})
         except AmazonError as err:
             self._urls.pop(topic, None)
-            if _MISSING in err.code or "NonExistentQueue" in err.code:
+            if self.missing in err.code or "NonExistentQueue" in err.code:
                 return False
             raise self._client.error(err, f"asking for queue {_queue(topic)}") from None
         self._urls[topic] = str(answer["QueueUrl"])
