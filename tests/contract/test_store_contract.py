@@ -1190,6 +1190,16 @@ def test_parked_rows_stay_with_their_plan_and_come_back_in_order(
     rows = [_diverted("ü"), _diverted("ü", op=2, physical_id=3), _diverted("b", table_id=8)]
     for _ in range(2):
         store.park(claim, plan, rows)
+    with pytest.raises(PlanRefused):
+        store.publish(claim, first)  # it was recorded anew
+    with pytest.raises(PlanRefused, match="not pending"):
+        store.record_again(claim, make_plan(2))
+    unpublished = store.feed(feed)
+    assert store.parked(feed) == () == store.parked(feed, [RowPlace(1, 2)])
+    assert unpublished is not None and unpublished.parked == 0 == store.feeds()[0].parked
+    assert store.want_parked(feed, {ParkedKey(7, "ü")}) == 0
+    assert store.drop_parked(feed, {RowPlace(1, 0)}) == 0  # the plan may park it once more
+    store.publish(claim, plan)
     parked = store.parked(feed)
     assert [(str(r.place), r.key, r.op, r.table_id, r.physical_id) for r in parked] == [
         ("1-0", "ü", Op.INSERT, 7, None),
@@ -1199,18 +1209,13 @@ def test_parked_rows_stay_with_their_plan_and_come_back_in_order(
     assert [r.cause for r in parked] == ["too 'long'\\0", WAITS, WAITS]
     assert {(r.image, r.size, r.parked_at, r.wanted) for r in parked[:1]} == {(b"", 3, NOW, False)}
     assert store.parked(feed, [RowPlace(1, 2), RowPlace(9, 9)])[0].image == b"b\0"
-    with pytest.raises(PlanRefused):
-        store.publish(claim, first)  # it was recorded anew
-    with pytest.raises(PlanRefused, match="not pending"):
-        store.record_again(claim, make_plan(2))
-    store.publish(claim, plan)
     found = store.feed(feed)
     assert found is not None and found.parked == 3 and store.feeds()[0] == found
     behind = _parking_plan(2)
     store.record(claim, behind, ())
     store.park(claim, behind, [_diverted("ü")])
-    assert len(store.parked(feed)) == 4
     store.discard(claim, 2, "it comes again")
+    run_plan(store, claim, make_plan(2))
     assert len(store.parked(feed)) == 3
     fenced = replace(claim, epoch=claim.epoch - 1)
     with pytest.raises(Fenced):
@@ -1243,6 +1248,30 @@ def test_parked_rows_are_asked_for_sent_again_and_dropped(
     assert [row["key"] for row in dropped.details["rows"]] == ["c"]
     with pytest.raises(NoSuchChangefeed):
         store.drop_parked("nobody", set())
+
+
+def test_rows_whose_predecessors_were_dropped_meanwhile_are_sent_by_themselves(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    plan = _parking_plan(1, RefusedKey(7, "a", "no"), RefusedKey(8, "*", "no"))
+    store.record(claim, plan, ())
+    store.park(claim, plan, [_diverted("a"), _diverted("b"), _diverted("*", table_id=8)])
+    store.publish(claim, plan)
+    keys = [ParkedKey(7, "a"), ParkedKey(7, "b"), ParkedKey(8, "*")]
+    later = _parking_plan(2, RefusedKey(7, "c", "no"), parked=by_table(keys))
+    store.record(claim, later, ())
+    store.drop_parked(feed, {RowPlace(1, 1), RowPlace(1, 2)})
+    rows = [*map(_diverted, "abc"), _diverted("*", table_id=8), _diverted("b")]
+    store.park(claim, later, rows)
+    store.publish(claim, later)
+    assert [(str(r.place), r.wanted) for r in store.parked(feed)] == [
+        ("1-0", False),
+        ("2-0", False),
+        ("2-1", True),
+        ("2-2", False),
+        ("2-3", True),
+        ("2-4", True),
+    ]
 
 
 def test_parked_rows_follow_schema_changes_and_go_with_their_changefeed(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from moment_kit import Gap, Killed, World
 from moment_targets import Downstream, LakeTables
+from refusing_target import PARKS, Refusing
 
 from rowferry.errors import (
     Fenced,
@@ -477,6 +478,40 @@ _TARGETS = (
     ),
 )
 
+# --- rows that are refused ------------------------------------------------------------------------
+
+
+def _refusing(world: World) -> Refusing:
+    assert isinstance(world.target, Refusing)
+    return world.target
+
+
+def _stop_parking(world: World, gap: Gap) -> None:
+    """Have settings by which a refused row stops the feed, and a new process."""
+    target = _refusing(world)
+    target.config = target.config.replace(PARKS, "")
+    raise Killed
+
+
+def _park_again(world: World) -> None:
+    target = _refusing(world)
+    target.config = PARKS + target.config
+
+
+_REFUSED = (
+    Event("retry", lambda world, gap: _refusing(world).retry(world), sink="refusing"),
+    Event("drop parked", lambda world, gap: _refusing(world).drop(world), sink="refusing"),
+    Event("mended downstream", lambda world, gap: _refusing(world).mend(), sink="refusing"),
+    Event(
+        "stop parking",
+        _stop_parking,
+        drives=True,
+        stops=(RowRejected,),
+        cure=_park_again,
+        sink="refusing",
+    ),
+)
+
 # --- lakes ----------------------------------------------------------------------------------------
 
 
@@ -528,6 +563,7 @@ EVENTS = {
         *_SERVERS,
         *_VERBS,
         *_TARGETS,
+        *_REFUSED,
         *_LAKES,
         *_ROWS,
         *_TABLES,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -21,14 +22,16 @@ from moment_targets import Files, Target
 
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.resnapshot import Resnapshot
 from rowferry.change.table import TableSchema
 from rowferry.control.feed import service
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.operator.operations import Operations
+from rowferry.control.operator.resnapshots import captured_schema
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
-from rowferry.errors import Fenced, RowferryError, Verdict
+from rowferry.errors import Fenced, NoSuchTable, RowferryError, Verdict
 from rowferry.flow.assemble import Flow
 from rowferry.flow.capture.binlog.snapshot import rereads
 from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
@@ -101,6 +104,7 @@ class Ferry:
         self.warnings: list[str] = []
         self._clock_s = 0.0  # how far leases are aged
         self._at_border: list[Callable[[], None]] = []
+        self._reads_again = False
 
     @property
     def flow(self) -> Flow:
@@ -147,7 +151,10 @@ class Ferry:
         if self._loop is not None:
             self._left.append(self._loop)
         self._flow, self._claim = prepared.flow, claim
-        self._loop = Loop(NAME, prepared.flow, self.store, claim, self.runner, _now_ms)
+        self._loop = Loop(
+            *(NAME, prepared.flow, self.store, claim, self.runner, _now_ms),
+            resnapshots=self._rereads,
+        )
 
     def leave(self) -> None:
         """End the process in good order."""
@@ -251,6 +258,33 @@ class Ferry:
         Operations(self.store).resume(NAME)
         self.board()
 
+    def asks(self, do: Callable[[Operations], object]) -> None:
+        """Do what an operator asks for; whoever dies or gets no answer meanwhile asks once more."""
+        for _ in range(3):
+            try:
+                do(Operations(self.store))
+                return
+            except Killed:
+                self.faults.append("killed")
+            except RowferryError as err:
+                self.faults.append(str(err))
+                if err.verdict is Verdict.STOP:  # there is nothing to do it with
+                    return
+
+    def read_again(self, table: str) -> None:
+        """Have a table's rows read once more, beside the stream; one that is gone is not."""
+        self._reads_again = True
+        feed = self.store.feed(NAME)
+        assert feed is not None
+        with suppress(NoSuchTable):
+            name = captured_schema(self.store, feed, table).id
+            self.store.ask_resnapshot(NAME, Resnapshot(uuid.uuid4().hex[:12], name))
+
+    def _rereads(self) -> tuple[Resnapshot, ...]:
+        """What is to be read again; a feed of which nobody wanted that does not ask."""
+        feed = self.store.feed(NAME) if self._reads_again else None
+        return feed.resnapshots if feed is not None else ()
+
     def reset(self) -> None:
         """Begin with a new snapshot, at a border."""
         operations = Operations(self.store, lambda: time.time() + self._clock_s + 7200)
@@ -276,7 +310,8 @@ class Ferry:
         while True:
             step = self.step()
             if step is not None and step.caught_up and step.watermark >= wanted:
-                return
+                if not any(one.is_open for one in self._rereads()):
+                    return
             if step is None:
                 time.sleep(0.01)
             if time.monotonic() > end:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from moment_kit import World
+from moment_kit import Broken, World
+from refusing_target import OWN, Refusing
 
 from rowferry.errors import SnapshotGone
+from rowferry.moment import watched
 
 _MADE = (
     "CREATE TABLE a (id int PRIMARY KEY, v int, t varchar(20)) CHARACTER SET utf8mb4",
@@ -51,7 +53,7 @@ class Scene:
     """A life of a feed.
 
     Attributes:
-        sink: the kind of its target: files, parquet, mysql, kafka, delta or iceberg.
+        sink: the kind of its target: files, parquet, mysql, refusing, kafka, delta or iceberg.
         prepare: what lies before the walk.
         sail: the walk; every gap in it is tried.
     """
@@ -167,6 +169,64 @@ def _write(world: World) -> None:
     world.ferry.catch_up()
 
 
+def _make_and_guard(world: World) -> None:
+    """Let the target refuse rows that it has not got yet."""
+    _make_keyed(world)
+    world.sql(
+        f"CREATE TABLE {OWN} (id int PRIMARY KEY, n int, v int, t varchar(20))",
+        f"INSERT INTO {OWN} VALUES (1, 1, 1, 'a'), (2, 1, 1, 'b'), (3, 1, 1, 'c'), (4, 1, 1, 'd')",
+    )
+    world.ferry.board()
+    world.ferry.catch_up()
+    _refusing(world).guard()
+
+
+def _park(world: World) -> None:
+    """Meet refused rows, let others wait behind them, send them again in vain, drop, mend, send."""
+    target = _refusing(world)
+    world.sql(
+        f"UPDATE {OWN} SET n = 2, v = 500 WHERE id = 1",
+        f"UPDATE {OWN} SET n = 2, t = 'longer' WHERE id = 2",
+        f"INSERT INTO {OWN} VALUES (11, 2, 500, 'x'), (5, 2, 5, 'y')",
+        f"UPDATE {OWN} SET n = 3 WHERE id = 3",
+        "UPDATE a SET v = 500 WHERE id IN (5, 7)",
+        "INSERT INTO a (id, v, t) VALUES (2, 2, 'new')",
+        "UPDATE b SET v = 500 WHERE name = 'c'",
+    )
+    _see(world)
+    world.sql(
+        f"UPDATE {OWN} SET n = 4, v = 4 WHERE id = 1",
+        f"DELETE FROM {OWN} WHERE id IN (2, 4)",
+        f"UPDATE {OWN} SET n = 4 WHERE id IN (3, 11)",
+        "UPDATE a SET v = v + 1 WHERE id < 8",
+        "DELETE FROM b WHERE name = 'a'",
+    )
+    _see(world)
+    target.retry(world)
+    _see(world)
+    target.drop_first(world, 11)
+    world.sql(
+        f"UPDATE {OWN} SET n = 5, v = 5 WHERE id = 11", f"UPDATE {OWN} SET n = 5 WHERE id = 5"
+    )
+    world.ferry.steps(1)
+    target.mend()
+    target.retry(world)
+    _see(world)
+
+
+def _see(world: World) -> None:
+    world.ferry.catch_up()
+    with watched(lambda name: None):  # who judges is no part of the walk
+        wrong = _refusing(world).wrong(world)
+    if wrong:
+        raise Broken(wrong)
+
+
+def _refusing(world: World) -> Refusing:
+    assert isinstance(world.target, Refusing)
+    return world.target
+
+
 def _idle(world: World) -> None:
     world.ferry.steps(4)
 
@@ -184,6 +244,7 @@ SCENES = {
         Scene("parquet log", "parquet", _make_and_run, _follow),
         Scene("tables begin", "mysql", _make_keyed, _begin),
         Scene("tables log", "mysql", _make_keyed_and_run, _follow),
+        Scene("refused rows", "refusing", _make_and_guard, _park),
         Scene("delta begin", "delta", _make_keyed, _begin),
         Scene("delta log", "delta", _make_keyed_and_run, _follow_in_small_steps),
         Scene("iceberg begin", "iceberg", _make_keyed, _begin),

@@ -19,6 +19,7 @@ from moment_events import EVENTS, Event
 from moment_kit import Broken, Gap, Hook, Hung, Pair, Stopped, World, small_snapshots
 from moment_scenes import LAST, SCENES, Scene
 from moment_targets import Downstream, Files, LakeTables, Topic
+from refusing_target import Refusing
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -40,6 +41,7 @@ _FENCED = frozenset(
         "ddl done downstream",
         "write held rows",
         "commit held rows",
+        "try refused statement",
         "commit delta version",
         "delta version committed",
         "put iceberg metadata",
@@ -53,6 +55,7 @@ _FENCED = frozenset(
     }
 )
 LAKES = ("delta", "iceberg")
+REFUSING = "refusing"
 # What a lake table cannot follow: the feed stops and names the choices, which has tests of its own.
 _LAKE_REFUSES = frozenset(
     {"modify column", "swap columns", "drop key", "drop and create without key"}
@@ -138,9 +141,10 @@ class Walk:
         source = pair.source if pair else self._servers[server]
         world = World(source, folder, next(_numbers), self._meta)
         world.pair = pair
-        if scene.sink == "mysql":
+        if scene.sink in ("mysql", REFUSING):
             (other,) = (s for name, s in self._servers.items() if name != server)
-            world.target = Downstream(other, world.database)
+            kind = Downstream if scene.sink == "mysql" else Refusing
+            world.target = kind(other, world.database)
         elif scene.sink == "kafka":
             world.target = Topic(self._broker, world.database)
         elif scene.sink in LAKES:
@@ -209,7 +213,8 @@ class Walk:
 def fits(scene: Scene, gap: Gap, event: Event) -> bool:
     """Return whether an event makes sense in a gap."""
     lake = "lake" if scene.sink in LAKES else ""
-    if event.sink and event.sink not in (scene.sink, lake):
+    tables = "mysql" if scene.sink == REFUSING else ""
+    if event.sink and event.sink not in (scene.sink, lake, tables):
         return False
     if scene.sink == "kafka" and event.shapes:
         return False  # messages are judged by their keys only
@@ -274,6 +279,20 @@ STORED = (
 )
 # What happens to lakes in the ordinary suite, besides kills.
 IN_LAKES = ("files merged by others", "second owner", "orphans removed", "lose connection")
+# What happens to refused rows in the ordinary suite, besides kills.
+TO_REFUSED = ("drop parked", "second owner", "mended downstream", "retry", "lose connection")
+# Where what an operator says meets a plan that knows nothing of it.
+MEANWHILE = (
+    ((Gap("look for refused rows", 1), "mended downstream"),),
+    ((Gap("run job", 3), "drop parked"),),
+    ((Gap("job done", 3), "retry"),),
+    ((Gap("run job", 5), "drop parked"),),
+    ((Gap("rows parked", 1), "retry"), (Gap("publish progress downstream", 1), "kill")),
+    ((Gap("rows parked", 2), "drop parked"), (Gap("publish progress", 3), "kill")),
+    ((Gap("plan recorded again", 1), "stop parking"),),
+    ((Gap("plan recorded again", 2), "other key"),),
+    ((Gap("read parked rows", 3), "reset"),),
+)
 PAIRS = 24
 DANGEROUS = (
     "create",
@@ -295,8 +314,10 @@ def chosen_cases(walk: Walk) -> list[Case]:
     """
     homes_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
     lakes_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
+    refused_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
+    kinds = dict.fromkeys(LAKES, lakes_of) | {REFUSING: refused_of}
     for scene in SCENES:
-        found = lakes_of if SCENES[scene].sink in LAKES else homes_of
+        found = kinds.get(SCENES[scene].sink, homes_of)
         for server in SERVERS:
             for gap in walk.gaps(server, scene):
                 found[gap].append((server, scene))
@@ -317,6 +338,7 @@ def chosen_cases(walk: Walk) -> list[Case]:
         places = [(server, scene) for server in SERVERS if gap in walk.gaps(server, scene)]
         cases.append(_case(places, next(turn), gap, "kill"))
     cases += _lake_cases({g: p for g, p in lakes_of.items() if g not in homes_of})
+    cases += _refused_cases({g: p for g, p in refused_of.items() if g not in homes_of})
     return [*cases, *pairs(walk, random.Random(1), PAIRS)]
 
 
@@ -329,6 +351,20 @@ def _lake_cases(homes_of: dict[Gap, list[tuple[str, str]]]) -> Iterator[Case]:
         for event in ("kill", *([next(events)] if number % 2 else [])):
             if fits(scene, gap, EVENTS[event]):
                 yield _case(places, next(turn), gap, event)
+
+
+def _refused_cases(homes_of: dict[Gap, list[tuple[str, str]]]) -> Iterator[Case]:
+    """Yield a kill and another event in each gap that only refused rows have."""
+    turn, events = itertools.cycle(SERVERS), itertools.cycle(TO_REFUSED)
+    for gap, places in homes_of.items():
+        if gap.number == 1:
+            scene = SCENES[places[0][1]]
+            other = next(e for e in events if fits(scene, gap, EVENTS[e]))
+            for event in ("kill", other):
+                yield _case(places, next(turn), gap, event)
+    (name,) = (s.name for s in SCENES.values() if s.sink == REFUSING)
+    for acts in MEANWHILE:
+        yield Case(next(turn), name, acts)
 
 
 def _case(places: Sequence[tuple[str, str]], server: str, gap: Gap, event: str) -> Case:

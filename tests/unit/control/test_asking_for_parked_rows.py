@@ -59,7 +59,7 @@ def park(store: MetaStore, claim: Claim, operations: Operations) -> None:
     )
     asked = PlanQuarantine(
         parked=by_table([ParkedKey(1, "7"), ParkedKey(1, "8")]),
-        refused=(RefusedKey(1, "7", "too long"),),
+        refused=(RefusedKey(1, "7", "too long"), RefusedKey(1, "8", "too long")),
     )
     parking = Parking(asked, 10)
     assert len(parking.passed(rows)) == 0

@@ -186,12 +186,13 @@ class Quarantining:
 
     def _without(self, plan: Plan, asked: PlanQuarantine, refused: Sequence[RefusedKey]) -> Plan:
         """Return a plan of rows that are sent again without those of refused keys."""
-        keys = {one.parked_key for one in refused}
         self.forget()
-        rows = self.look()
-        mine = {row.place for row in rows if row.parked_key in keys}
-        mine |= set(asked.again).difference(row.place for row in rows)  # dropped meanwhile
-        if not mine.intersection(asked.again):
+        sent = set(asked.again)
+        rows = [row for row in self.look() if row.place in sent]
+        stays = _as_parked(rows, refused)
+        mine = {row.place for row in rows if row.parked_key in stays}
+        mine |= sent.difference(row.place for row in rows)  # dropped meanwhile
+        if not mine:
             raise RowRejected(refused[0].cause)
         segments = tuple(
             replace(s, read={**s.read, "rows": [p.to_json() for p in _places(s) if p not in mine]})
@@ -200,10 +201,27 @@ class Quarantining:
         left = replace(
             asked,
             again=tuple(p for p in asked.again if p not in mine),
-            stays=(*asked.stays, *refused),
+            stays=(*asked.stays, *stays.values()),
         )
         stretch = replace(plan.stretch, segments=segments)
         return plan.with_(stretch=stretch, quarantine=left)
+
+
+def _as_parked(
+    rows: Sequence[ParkedRow], refused: Sequence[RefusedKey]
+) -> dict[ParkedKey, RefusedKey]:
+    """Return refusals by the keys under which rows are parked.
+
+    The whole of a table waits also where its key was changed since: then the target names a key
+    that no row is parked under, and all rows of the table stay.
+    """
+    whole = {row.table_id for row in rows if row.key == EVERY_KEY}
+    stays: dict[ParkedKey, RefusedKey] = {}
+    for one in refused:
+        keys = [row.parked_key for row in rows if row.table_id == one.table_id]
+        for key in keys if one.table_id in whole else [one.parked_key]:
+            stays.setdefault(key, RefusedKey(*key, one.cause))
+    return stays
 
 
 def outdated(row: ParkedRow, newest: TableSchema | None) -> str:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from rowferry.change.chunk import DdlKind, Op, SchemaChange
 from rowferry.change.plan import Plan
 from rowferry.change.quarantine import (
+    EVERY_KEY,
     KEY_SHAPE,
     WAITS,
     DivertedRow,
@@ -29,7 +30,13 @@ from rowferry.control.store.tables import MetaTable, ParkedRowRow
 from rowferry.errors import MetaDamaged, SecretsLocked
 from rowferry.spec.sealing import SecretKeys
 
-_ROWS = MetaTable.metadata.tables["parked_rows"]
+_ROWS, _FEEDS = (MetaTable.metadata.tables[name] for name in ("parked_rows", "changefeeds"))
+# Until their plan is published, rows belong to it alone: it may be carried out or planned again.
+_PUBLISHED = (
+    select(_FEEDS.c.id)
+    .where(_FEEDS.c.id == _ROWS.c.changefeed, _FEEDS.c.micro_batch >= _ROWS.c.micro_batch)
+    .exists()
+)
 _WITHOUT_IMAGE = [c for c in _ROWS.c if c.name != "image"]
 _AT_ONCE: Final = 100
 _SEALED: Final = "sealed:"
@@ -53,7 +60,10 @@ def park(
     keys: SecretKeys | None,
     now: float,
 ) -> None:
-    """Write the rows of a pending plan; what an earlier run of it has written goes."""
+    """Write the rows of a pending plan; what an earlier run of it has written goes.
+
+    Nobody sees them before the plan is published.
+    """
     fence.locked_columns(session.connection(), claim)
     mine = and_(_ROWS.c.changefeed == claim.changefeed, _ROWS.c.micro_batch == micro_batch)
     session.execute(delete(_ROWS).where(mine))
@@ -84,8 +94,13 @@ def park(
 
 
 def publish(session: Session, changefeed: str, plan: Plan, now: float) -> None:
-    """Forget what a plan has sent again, and what its schema changes have removed."""
+    """Forget what a plan has sent again, and what its schema changes have removed.
+
+    Rows that it parked behind others which were dropped meanwhile are sent again by themselves.
+    """
     asked = plan.quarantine
+    if asked is not None and asked.parked:
+        _want_alone(session, changefeed, plan.micro_batch, asked.refused, now)
     if asked is not None and asked.is_of_retry:
         _forget(session, changefeed, asked.again)
         for one in asked.stays:
@@ -114,7 +129,7 @@ def rows_of(
     keys: SecretKeys | None,
 ) -> tuple[ParkedRow, ...]:
     """Return parked rows in the order in which they were parked; those at `places` with images."""
-    mine = _ROWS.c.changefeed == changefeed
+    mine = and_(_ROWS.c.changefeed == changefeed, _PUBLISHED)
     order = (_ROWS.c.micro_batch, _ROWS.c.ordinal)
     if places is None:
         each = session.execute(select(*_WITHOUT_IMAGE).where(mine).order_by(*order))
@@ -131,9 +146,10 @@ def rows_of(
 
 def counts(session: Session, changefeed: str = "") -> dict[str, int]:
     """Return how many parked rows each changefeed has that has any; or only one of them."""
-    wanted = select(_ROWS.c.changefeed, func.count()).group_by(_ROWS.c.changefeed)
+    each = _ROWS.c.changefeed
+    wanted = select(each, func.count()).where(_PUBLISHED).group_by(each)
     if changefeed:
-        wanted = wanted.where(_ROWS.c.changefeed == changefeed)
+        wanted = wanted.where(each == changefeed)
     return {name: int(count) for name, count in session.execute(wanted)}
 
 
@@ -175,6 +191,35 @@ def reseal(session: Session, keys: SecretKeys) -> tuple[int, int]:
 
 
 # --- pieces --------------------------------------------------------------------------------------
+
+
+def _want_alone(
+    session: Session,
+    changefeed: str,
+    micro_batch: int,
+    refused: Sequence[RefusedKey],
+    now: float,
+) -> None:
+    """Ask for the rows of a plan that wait behind nobody: an operator has dropped who was there."""
+    before = {one.parked_key for one in refused}
+    places = []
+    for row in rows_of(session, changefeed, None, None):
+        if row.place.micro_batch < micro_batch:
+            before.add(row.parked_key)
+        elif not _waits(row.parked_key, before):
+            places.append(row.place)
+    for some in _chunks(places):
+        session.execute(update(_ROWS).where(_at(changefeed, some)).values(wanted=1))
+    if places:
+        details = {"rows": len(places), "why": "what was before them was dropped"}
+        fence.note(session, changefeed, now, "quarantine retry asked", details)
+
+
+def _waits(key: ParkedKey, before: Collection[ParkedKey]) -> bool:
+    """Return whether a row of a key comes after one of these."""
+    if key.key == EVERY_KEY:
+        return any(one.table_id == key.table_id for one in before)
+    return key in before or ParkedKey(key.table_id, EVERY_KEY) in before
 
 
 def _follow(session: Session, changefeed: str, change: SchemaChange, now: float) -> None:

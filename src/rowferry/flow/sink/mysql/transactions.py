@@ -55,7 +55,7 @@ class Transactions:
             SinkUnwritable: a privilege is missing.
             SinkUnavailable: it does not answer, or locks cannot be had.
         """
-        tries = Tries(self._sessions.counts)
+        tries, mended = Tries(self._sessions.counts), False
         while True:
             tries.begin()
             refusal = self._attempt(statements, epoch, more)
@@ -74,6 +74,9 @@ class Transactions:
                     for one in rows:
                         self._refused.add(one)
                     return
+                if rows is not None and not mended:  # somebody has corrected the downstream
+                    mended = True
+                    continue
             raise self._worded(statements, refusal)
 
     def _attempt(
@@ -87,10 +90,11 @@ class Transactions:
                 return err
         return None
 
-    def _refused_rows(self, statements: Sequence[SqlStatement]) -> list[RefusedKey]:
+    def _refused_rows(self, statements: Sequence[SqlStatement]) -> list[RefusedKey] | None:
         """Return all rows that are refused, found by trying; nothing of that stays.
 
-        Empty: one of them has no key, so that later changes of it would not be known.
+        Empty: none is, any more. None: one of them has no key, so that later changes of it would
+        not be known.
 
         Raises:
             RowferryError: something else is refused than a row.
@@ -107,7 +111,7 @@ class Transactions:
                         raise again.as_error(f"table {table.written_as}")
                     if not table.handle_key or not table.table_id:
                         session.rollback()
-                        return []
+                        return None
                     words = again.as_error(statement.named(place)).words
                     key = refused_key(table, statement.keys.slice(place, 1))
                     keys.append(RefusedKey(table.table_id, key, cause_of(words)))
