@@ -8,7 +8,7 @@ restart runs exactly what was stored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 from zlib import crc32
@@ -58,12 +58,15 @@ class Segment(JsonForm):
         where: only rows for which this expression is true are meant; empty: all.
         beside: a small part that is read between two stretches of the log, which others wait for.
         parked: rows that were parked are sent again; `payload` has them while the plan runs.
+        near: where a process of this machine finds what is read without asking the source; no part
+            of the plan, which is the same without it. Only the source understands it.
     """
 
     FORM = FormRules(
         brief=True,
         kept=("log_bytes", "snapshot", "payload", "again"),
         late=("log_bytes", "snapshot", "again"),
+        unstored=("near",),
     )
 
     ordinal: int
@@ -80,6 +83,7 @@ class Segment(JsonForm):
     where: str = ""
     beside: bool = False
     parked: bool = False
+    near: tuple[Any, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,12 @@ class SegmentTask:
         tables: Mapping[TableSlice, TableSchema],
         with_key: bool = False,
         reporter: PartReporter | None = None,
+        is_near: bool = True,
     ) -> None:
-        """Make a task; `with_key`: the processes that run it have our key."""
+        """Make a task; `with_key`: the processes that run it have our key.
+
+        `is_near`: they are on this machine.
+        """
         self._reporter = reporter
         self._spec = packed(spec, with_key)
         self._planned_at_ms = plan.planned_at_ms
@@ -75,6 +79,7 @@ class SegmentTask:
                 json.dumps(s.to_json()),
                 targets.get(s.ordinal, []),
                 [texts[one] for one in s.slices],
+                s.near if is_near else (),
             )
             for s in plan.stretch.segments
         }
@@ -128,8 +133,8 @@ class SegmentTask:
     def _work(
         self, ordinal: int
     ) -> tuple[Segment, tuple[Output, ...], dict[TableSlice, TableSchema], int]:
-        segment_text, targets, table_texts = self._segments[ordinal]
-        segment = Segment.from_json(json.loads(segment_text))
+        segment_text, targets, table_texts, near = self._segments[ordinal]
+        segment = replace(Segment.from_json(json.loads(segment_text)), near=near)
         tables = {
             one: _table_of(text) for one, text in zip(segment.slices, table_texts, strict=True)
         }
@@ -145,8 +150,9 @@ class SparkRunner:
         self._session, self._pool = session, pool
         self._with_key = has_key(session.sparkContext.getConf())
         # Where all tasks run on this machine, packets need not go through Java.
-        local = (session.sparkContext.master or "").startswith("local")
-        self._spool = tempfile.mkdtemp("-packets", dir=scratch_folder(session)) if local else None
+        self._local = (session.sparkContext.master or "").startswith("local")
+        spool = tempfile.mkdtemp("-packets", dir=scratch_folder(session)) if self._local else None
+        self._spool = spool
         self.on_part: Callable[[int, int, int], None] | None = None
         self._parts: PartListener | None = None
 
@@ -173,7 +179,7 @@ class SparkRunner:
         if not count:
             return []
         reporter = self._part_reporter(count)
-        task = SegmentTask(spec, plan, tables, self._with_key, reporter)
+        task = SegmentTask(spec, plan, tables, self._with_key, reporter, self._local)
         if self._pool:  # of this thread: Spark keeps it apart from the others'
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         shuffle = count > 1 and SINKS.load(spec.sink.scheme).TRAITS.needs_shuffle

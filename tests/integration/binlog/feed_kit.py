@@ -395,11 +395,12 @@ class Scene:
         config: str = "",
         protocol: str = "canal-json",
         account: str = "",
+        runner: Runner | None = None,
     ) -> Feed:
         """Make a feed of the whole database (or of what `rules` say)."""
         folder = Path(mkdtemp(prefix="feed", dir=self.folder))
         kept = rules or [f"{self.database}.*"]
-        found = Feed(self.server, folder, kept, source, config, protocol, account)
+        found = Feed(self.server, folder, kept, source, config, protocol, account, runner)
         self._open.append(found)
         return found
 

@@ -7,8 +7,8 @@ import random
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,6 +26,7 @@ from rowferry.control.lifecycle import Verb
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import MetaUnavailable, RowferryError, SinkError, SinkUnavailable, Verdict
+from rowferry.flow.capture.binlog.frame import segment_cutter
 from rowferry.spark.job import InProcessRunner, SegmentTask
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.harness import RunProcess
@@ -211,6 +212,22 @@ class _Runner(InProcessRunner):
             "job", lambda: whole(spec, plan, tables), lost
         )
         return receipts
+
+
+@contextmanager
+def cut_short(dice: random.Random) -> Iterator[None]:
+    """Let planners of this process cut the log into segments of a few events, in most histories.
+
+    A history's log is far shorter than one segment as they are: none would end inside a
+    transaction, and tasks would read nothing but what plans take along.
+    """
+    kept = segment_cutter.SEGMENT_BYTES, segment_cutter.CARRY_BYTES
+    segment_cutter.SEGMENT_BYTES = dice.choice((32 << 20, 3000, 300))  # type: ignore[misc]
+    segment_cutter.CARRY_BYTES = dice.choice((512 << 10, 400, 0))  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        segment_cutter.SEGMENT_BYTES, segment_cutter.CARRY_BYTES = kept  # type: ignore[misc]
 
 
 class HistoryFeed:

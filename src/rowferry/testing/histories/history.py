@@ -18,6 +18,7 @@ from rowferry.testing.histories.feeds import (
     HistoryFeed,
     ProcessFeed,
     Services,
+    cut_short,
     start_pair,
 )
 from rowferry.testing.histories.schemas import Taste
@@ -89,6 +90,7 @@ def run_history(
         pair: list[Server] = []
         if failover:
             pair = [stack.enter_context(s) for s in start_pair(server, folder / "pair")]
+        stack.enter_context(cut_short(random.Random(f"{seed} cuts")))
         outcome = HistoryOutcome(seed, server, sinks, acts, disturbed, failover)
         source = pair[0] if pair else services.source(server)
         return _write(services, source, pair[1:], folder, dice, taste, outcome)

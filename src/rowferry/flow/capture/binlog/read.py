@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -57,18 +57,43 @@ def read_log(
         CorruptLog, EventUnknown: the place of what cannot be read.
     """
     begun = False
+    held = _held_bytes(segment)
     try:
-        if segment.payload:
-            data = np.frombuffer(segment.payload, np.uint8)
-            for rows in _Reader(segment, tables, allow_partial, drop_marked).carried(data):
+        if held:
+            for rows in _Reader(segment, tables, allow_partial, drop_marked).held(held):
                 begun = True
                 yield rows
             return
-    except CorruptLog:
+    except CorruptLog as err:
+        if begun and not segment.payload:  # the next try asks the source, who may know better
+            raise SourceUnavailable(f"bytes of the log that were kept are damaged: {err}") from err
         if begun:
             raise
     # Also bytes that were damaged when they were planned: the log may have been restored since.
     yield from _Reader(segment, tables, allow_partial, drop_marked).fetched(login)
+
+
+class _Held(NamedTuple):
+    """A part of a segment whose bytes are here, up to a log offset."""
+
+    data: npt.NDArray[np.uint8]
+    start: int
+    to: int
+    joined: npt.NDArray[np.int64] = NONE_JOINED
+
+
+def _held_bytes(segment: Segment) -> list[_Held]:
+    """Return the bytes that the plan took along or that this machine has; none: not all of them."""
+    begin, to = segment.read["from"], segment.read["to"]
+    if segment.payload:
+        return [_Held(np.frombuffer(segment.payload, np.uint8), begin, to)]
+    parts = []
+    for piece in segment.near:
+        data = piece.packets()
+        if data is None:
+            return []
+        parts.append(_Held(data, piece.start, piece.to, piece.joined_packets()))
+    return parts
 
 
 _DECODERS: Final = Decoders()
@@ -86,6 +111,7 @@ class _Reader(EventJudge):
     ) -> None:
         read = segment.read
         self._read = read
+        self._to = int(read["to"])
         self._maria = bool(read["maria"])
         self._flavour = Flavour.MARIADB if self._maria else Flavour.MYSQL
         self._slices = segment.slices
@@ -106,22 +132,38 @@ class _Reader(EventJudge):
         self._state = state
         self._point = WalkPoint(state, read["file"], int(read["tail"]))
         self._events = SpecialEvents(self._point, self)
+        for number in read.get("others", ()):  # plans of older versions have none
+            self._maps.put(number.to_bytes(6, "little"), captured=False)
         for body in read["maps"]:
             self.table(bytes.fromhex(body), inside=False)
 
-    def carried(self, data: npt.NDArray[np.uint8]) -> Iterator[Rows]:
-        """Read the bytes that the plan took along."""
-        ended = False
-        while not ended:
-            reason = self._walk(data, len(data), 5, self._point.tail)
-            if reason in (k.MORE, k.END):
-                ended = True
-            elif reason != k.FULL:
-                yield from self._handle(reason, data)
-                continue
+    def held(self, parts: Iterable[_Held]) -> Iterator[Rows]:
+        """Read bytes that are here, part by part."""
+        for part in parts:
+            self._state.at, self._state.offset = 0, part.start
+            self._to = part.to
+            yield from self._hold(part.data, part.joined)
+
+    def _hold(self, data: npt.NDArray[np.uint8], joined: npt.NDArray[np.int64]) -> Iterator[Rows]:
+        state, filled = self._state, 0
+        while True:
+            if filled < len(data):
+                filled = min(len(data), max(filled, state.at) + self._block_bytes())
+            reason = self._walk(data, filled, 5, self._point.tail, joined)
+            while reason not in (k.MORE, k.END):
+                if reason == k.FULL:
+                    yield from self._decode(data)
+                else:
+                    yield from self._handle(reason, data)
+                reason = self._walk(data, filled, 5, self._point.tail, joined)
             yield from self._decode(data)
-        if self._state.offset < self._read["to"]:
-            raise CorruptLog(f"the bytes of {self._point} end before {self._read['to']}")
+            if reason == k.END:
+                return
+            if filled == len(data):
+                break
+        # The last packets before the end may be of those that nobody needs, and not be here.
+        if state.at < filled:
+            raise CorruptLog(f"the bytes of {self._point} end before {self._to}")
 
     def fetched(self, login: Login) -> Iterator[Rows]:
         """Ask the server for the segment's bytes."""
@@ -182,7 +224,7 @@ class _Reader(EventJudge):
         tail: int,
         joined: npt.NDArray[np.int64] = NONE_JOINED,
     ) -> int:
-        log = LogBytes(data, filled, prefix, tail, self._maria, int(self._read["to"]), joined)
+        log = LogBytes(data, filled, prefix, tail, self._maria, self._to, joined)
         border = self._point.border
         return run_walk(log, self._state, border, self._maps, self._pairs, True, self._collected)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from binlog_event_kit import names, table_map
 
@@ -20,7 +20,9 @@ from rowferry.flow.capture.binlog.decode import decoders
 from rowferry.flow.capture.binlog.decode.decoders import Decoders
 from rowferry.flow.capture.binlog.decode.table_map import parse_table_map
 from rowferry.flow.capture.binlog.frame import segment_join
-from rowferry.flow.capture.binlog.read import _Reader, read_log
+from rowferry.flow.capture.binlog.frame.kept_log import ROOM, KeptBytes, LogKeeper, joined_run
+from rowferry.flow.capture.binlog.frame.scan import Maps
+from rowferry.flow.capture.binlog.read import _held_bytes, _Reader, read_log
 from rowferry.mysql.session import Flavour, Login
 from rowferry.testing.slow_binlog import packed
 
@@ -183,7 +185,54 @@ def test_a_damaged_row_is_told_with_its_own_table() -> None:
     one = segment(TABLES, MAPS, events)
     reader = _Reader(one, dict(zip(one.slices, TABLES, strict=True)), False, False)
     with pytest.raises(CorruptLog, match=r"db\.b, WRITE_ROWS_EVENT 0 of 1, column 'v'"):
-        list(reader.carried(np.frombuffer(one.payload, np.uint8)))
+        list(reader.held(_held_bytes(one)))
+
+
+def test_rows_of_a_table_that_was_mapped_before_the_segment_and_is_not_captured() -> None:
+    """A trigger's table, where a segment begins in the middle of a statement."""
+    tables, maps = TABLES[:1], MAPS[:1]
+    events = [(WRITE, write_rows(12, [(1, b"b1")])), EVENTS[1], EVENTS[3], EVENTS[4]]
+    one = segment(tables, maps, events)
+    with pytest.raises(CorruptLog, match="table number 12 at log.1:1000 have no TABLE_MAP"):
+        list(_Reader(one, {one.slices[0]: TABLES[0]}, False, False).held(_held_bytes(one)))
+    known = replace(one, read={**one.read, "others": [12]})
+    assert [r["after"]["id"] for r in by_table(read(tables, known))["a"]] == [1, 2, 3]
+
+
+def test_a_statement_leaves_captured_maps_and_the_numbers_of_others() -> None:
+    maps = Maps()
+    maps.put(body_of(11, "a"), captured=True)
+    maps.put(body_of(12, "b"), captured=False)
+    maps.put(body_of(5, "mark"), captured=False, mark=True)
+    maps.put(body_of(11, "a", nullable=0), captured=True)  # its number has another meaning now
+    bodies, others = maps.in_force()
+    assert sorted(bodies) == sorted([body_of(11, "a", nullable=0).hex(), body_of(5, "mark").hex()])
+    assert others == [12]
+
+
+def test_kept_bytes_are_read_in_any_process_and_given_back() -> None:
+    one = segment(TABLES, MAPS, EVENTS)
+    keeper = LogKeeper()
+    used = ROOM.used
+    run = keeper.begin()
+    assert run is not None and run.append(memoryview(b"before"))
+    run = keeper.begin()
+    assert run is not None and run.append(memoryview(one.payload))
+    piece = pickle.loads(pickle.dumps(run.finished(one.read["from"], one.read["to"])))
+    kept = replace(one, payload=b"", near=(piece,))
+    assert by_table(read(TABLES, kept)) == by_table(read(TABLES, one))
+    assert ROOM.used == used + 6 + len(one.payload)
+    keeper.turn()
+    del run
+    assert ROOM.used == used
+    assert piece.packets() is None
+    assert not _held_bytes(kept)
+
+
+def test_pieces_with_something_between_them_are_not_one_stretch() -> None:
+    first, second = KeptBytes(10, 20, b"a"), KeptBytes(20, 30, b"b")
+    assert joined_run([first, second]) == (first, second)
+    assert joined_run([first, replace(second, start=21)]) == ()
 
 
 def test_readers_of_one_stretch_share_its_tables() -> None:

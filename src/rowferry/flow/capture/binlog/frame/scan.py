@@ -68,6 +68,23 @@ class Maps:
         size = keep_needed(data, *where, self.keys, self.slots, self.captured, out)
         return out[: int(size)].data
 
+    def in_force(self) -> tuple[list[str], list[int]]:
+        """Return the TABLE_MAPs of captured tables, and the numbers of the other tables.
+
+        A statement maps all its tables before its first row. Who begins to read behind that must
+        know of rows that are not captured, too.
+        """
+        bodies: list[str] = []
+        others: list[int] = []
+        for key, slot in zip(self.keys.tolist(), self.slots.tolist(), strict=True):
+            if not key:
+                continue
+            if self.captured[slot]:
+                bodies.append(self.bodies[slot].hex())
+            else:
+                others.append(key - 1)
+        return bodies, sorted(others)
+
     def __len__(self) -> int:
         return len(self.bodies)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
 from rowferry.change.plan import Segment
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
+from rowferry.flow.capture.binlog.frame.kept_log import LogKeeper
 from rowferry.flow.capture.binlog.frame.known_tables import KnownTables
 from rowferry.flow.capture.binlog.frame.scan import SegmentPairs
 from rowferry.flow.capture.binlog.frame.segment_draft import SegmentDraft
@@ -47,6 +46,7 @@ class SegmentCutter:
         self.draft: SegmentDraft | None = None
         self._segments: list[Segment] = []
         self._joinable: dict[int, SliceBytes] = {}  # by the segments' identity
+        self._keeper = LogKeeper()
 
     @property
     def pairs(self) -> SegmentPairs:
@@ -77,6 +77,7 @@ class SegmentCutter:
         """Return the segments up to the last border; they are then gone from here."""
         if self.has_rows(self._point.border):
             self.close(self._point.border)
+        self._keeper.turn()
         framed, self._segments = self._segments, []
         sizes, self._joinable = self._joinable, {}
         if self._appetite.fewer_slices:
@@ -105,12 +106,13 @@ class SegmentCutter:
             carried_from=max(0, buffered),
             xa=self._xa.inside,
         )
-        if buffered < self._stream.start or self._appetite.hides_rows:
+        whole = buffered >= self._stream.start
+        if not whole or self._appetite.hides_rows:
             self.draft.payload = None
+        if whole and not self._xa.inside:  # those wait, maybe for days, until they are committed
+            self.draft.keeper = self._keeper
         if inside:
-            maps = self._tables.maps
-            captured = np.flatnonzero(maps.captured[: len(maps)])
-            self.draft.maps = [maps.bodies[int(s)].hex() for s in captured]
+            self.draft.maps, self.draft.others = self._tables.maps.in_force()
         far = self._maria and begin >= (1 << 32) - (1 << 30)
         end = label_end(txn_ts, txn_ts + _TWO_DAYS, self._appetite.partition_label)
         self._set_bounds(1, NEVER if far else begin + SEGMENT_BYTES, end)
@@ -163,9 +165,8 @@ class SegmentCutter:
     def carry(self, behind: int) -> None:
         """Take along the open segment's bytes in the buffer up to a place."""
         if self.draft is not None:
-            stream, tail = self._stream, self._point.tail
-            maps = self._tables.maps
-            self.draft.carry(stream.data, stream.start, behind, tail, maps, CARRY_BYTES)
+            tail, maps = self._point.tail, self._tables.maps
+            self.draft.carry(self._stream, behind, tail, maps, CARRY_BYTES)
 
     def moved(self, by: int) -> None:
         """Note that the buffer's bytes lie lower than before."""

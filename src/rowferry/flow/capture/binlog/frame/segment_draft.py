@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableId, TableSchema
+from rowferry.flow.capture.binlog.client.packets import PacketBuffer
+from rowferry.flow.capture.binlog.frame.kept_log import KeptRun, LogKeeper
 from rowferry.flow.capture.binlog.frame.scan import Maps, SegmentPairs
 
 
@@ -21,11 +23,13 @@ class SegmentDraft:
         last_ts: the clock before its first transaction.
         txn_ts: commit-ts of the transaction inside which it begins; 0: it begins with one.
         clamp_ms: with which the clock ticks in it.
-        carried_from: index in the stream's buffer of the first byte that is not in `payload` yet.
+        carried_from: index in the stream's buffer of the first byte that was not carried yet.
         xa: its rows belong to an XA transaction that is being prepared.
-        maps: TABLE_MAPs in force where it begins.
+        maps: TABLE_MAPs in force where it begins, of tables that are captured.
+        others: the log's numbers of the other tables that are mapped there.
         names: (database, table, partition) as the log writes them, to the place of their slice.
         payload: its bytes, without rows that nobody reads; None: too many to take along.
+        keeper: keeps them for tasks of this machine then; None: it does not, or has no room.
     """
 
     server: str
@@ -38,10 +42,13 @@ class SegmentDraft:
     carried_from: int
     xa: bool
     maps: list[str] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)
     names: dict[tuple[str, str, int], int] = field(default_factory=dict)
     slices: dict[TableSlice, int] = field(default_factory=dict)
     pairs: SegmentPairs = field(default_factory=SegmentPairs)
     payload: bytearray | None = field(default_factory=bytearray)
+    keeper: LogKeeper | None = None
+    kept: KeptRun | None = None
 
     def add(self, slot: int, name: TableId, schema: TableSchema, partition: int) -> bool:
         """Add what the log's table map `slot` names (`partition` + 1; 0: none); was it new?"""
@@ -62,21 +69,38 @@ class SegmentDraft:
         ordered = list(self.slices)
         return {ordered[p]: int(self.pairs.seen_bytes[p]) for p in seen}
 
-    def carry(
-        self, data: npt.NDArray[np.uint8], start: int, behind: int, tail: int, maps: Maps, most: int
-    ) -> None:
-        """Take along what a reader needs of a buffer, from `start` at the earliest to `behind`.
+    def carry(self, stream: PacketBuffer, behind: int, tail: int, maps: Maps, most: int) -> None:
+        """Take along what a reader needs of a buffer, up to `behind`; `most` bytes at most.
 
         `maps` tells which tables are captured; `tail` is the size of a checksum.
         """
-        if self.payload is None:
+        begin = max(stream.start, self.carried_from)
+        if behind <= begin or (self.payload is None and self.keeper is None):
             return
-        begin = max(start, self.carried_from)
-        if behind > begin:
-            self.payload += maps.needed(data, begin, behind, tail)
-            self.carried_from = behind
-        if len(self.payload) > most:
+        self.carried_from = behind
+        joined = _inside(stream.joined, begin, behind)
+        if joined:  # their headers tell no length: whatever follows would not be understood
+            needed = stream.data[begin:behind].data
+        else:
+            needed = maps.needed(stream.data, begin, behind, tail)
+        if self.payload is not None:
+            if not joined and len(self.payload) + len(needed) <= most:
+                self.payload += needed
+                return
+            self._keep(self.payload)
             self.payload = None
+        self._keep(needed, joined)
+
+    def _keep(
+        self, data: bytearray | memoryview, joined: list[tuple[int, int]] | None = None
+    ) -> None:
+        """Keep bytes for tasks of this machine, all of them or none."""
+        if self.keeper is None:
+            return
+        if self.kept is None:
+            self.kept = self.keeper.begin()
+        if self.kept is None or not self.kept.append(memoryview(data), joined or ()):
+            self.keeper = self.kept = None
 
     def finished(self, seen: list[int], end: int, last_ts: int, maria: bool, tail: int) -> Segment:
         """Return the segment up to a log offset, with the slices that occurred."""
@@ -95,6 +119,7 @@ class SegmentDraft:
             "maria": maria,
             "tail": tail,
             "maps": self.maps,
+            "others": self.others,
             "names": [[*n, places[p]] for n, p in self.names.items() if p in places],
         }
         return Segment(
@@ -105,4 +130,12 @@ class SegmentDraft:
             last_commit_ts=max(self.first_ts, last_ts),
             log_bytes=end - self.start,
             payload=bytes(self.payload or b""),
+            near=(self.kept.finished(self.start, end),) if self.kept else (),
         )
+
+
+def _inside(joined: npt.NDArray[np.int64], begin: int, behind: int) -> list[tuple[int, int]]:
+    """Return the joined packets of a part of the buffer, with their places in it."""
+    if not len(joined):
+        return []
+    return [(int(at) - begin, int(size)) for at, size in joined if begin <= at < behind]

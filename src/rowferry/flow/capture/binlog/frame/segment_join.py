@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from rowferry.change.plan import Segment, TableSlice
+from rowferry.flow.capture.binlog.frame.kept_log import KeptBytes, joined_run
 from rowferry.flow.capture.contract import Appetite
 
 SliceBytes: TypeAlias = Mapping[TableSlice, int]
@@ -156,4 +157,12 @@ def _joined(one: Segment, other: Segment, appetite: Appetite) -> Segment | None:
         last_commit_ts=other.last_commit_ts,
         log_bytes=one.log_bytes + other.log_bytes,
         payload=b"",
+        near=joined_run([*_near(one), *_near(other)]) if _near(one) and _near(other) else (),
     )
+
+
+def _near(segment: Segment) -> tuple[KeptBytes, ...]:
+    """Return where a segment's bytes are found on this machine, also those that it has itself."""
+    if segment.payload:
+        return (KeptBytes(segment.read["from"], segment.read["to"], data=segment.payload),)
+    return segment.near
