@@ -93,7 +93,7 @@ class TokenIssuer:
         try:
             token = jwt.decode(word, keys, algorithms=ALGORITHMS)
             rules.validate(token.claims)
-        except (JoseError, ValueError, TypeError, KeyError):
+        except (JoseError, ValueError, TypeError, KeyError, RecursionError):
             return None
         return token.claims
 
@@ -153,7 +153,7 @@ def _jwks_uri(issuer: str) -> str:
     try:
         document = json.loads(_got(where))
         named_issuer, uri = document["issuer"], document["jwks_uri"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise BadOption(f"{where}: is no OpenID Connect configuration") from None
     if named_issuer != issuer:
         raise BadOption(f"{where}: is that of another issuer")
@@ -211,5 +211,5 @@ def _key_set(text: str, where: str) -> KeySet:
         document = json.loads(text)
         public = [key for key in document["keys"] if key.get("kty") != "oct"]
         return KeySet.import_key_set({"keys": public})
-    except (JoseError, ValueError, TypeError, KeyError, AttributeError):
+    except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadOption(f"{where}: is no set of public keys (JWKS)") from None

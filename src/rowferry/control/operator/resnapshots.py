@@ -172,7 +172,7 @@ def _values(text: str, columns: int) -> tuple[str, ...]:
     if text.startswith("["):
         try:
             known = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadResnapshot(f"--keys: {text} is not a list of values") from None
         return tuple(_plain(value) for value in known)
     return (text,) if columns == 1 else tuple(part.strip() for part in text.split(","))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -166,7 +167,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
                 if not isinstance(form, dict):
                     raise ValueError("a line is no object")
                 yield form
-    except (OSError, EOFError, ValueError) as err:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as err:
         why = getattr(err, "strerror", None) or err
         raise BadInput(f"{file} cannot be read as a backup: {why}") from None
 

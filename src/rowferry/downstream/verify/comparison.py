@@ -192,7 +192,7 @@ def _json(values: pa.Array) -> pa.Array:
 def _json_text(text: str) -> str:
     try:
         return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -230,7 +230,7 @@ def constant_of(kind: SqlType, text: str) -> Any:
     """
     try:
         return _constant(kind, text)
-    except (ValueError, InvalidOperation):
+    except (ValueError, InvalidOperation, RecursionError):
         raise Unfit(f"{text!r} is not a value of {kind.sql}") from None
 
 

@@ -293,6 +293,14 @@ def test_a_changed_file_is_refused_by_name(damage: Any) -> None:
         read_document(content, file_of(document), "the/file")
 
 
+def test_a_column_whose_number_is_none() -> None:
+    """Under the name that its content asks for, too."""
+    columns = ({"ColumnId": "A1", "ColumnName": "c", "ColumnType": "INT"},)
+    document = SchemaDocument("d", "t", 1, columns=columns)
+    with pytest.raises(SinkDamaged, match="the/file is not a schema file"):
+        read_document(document.content(), file_of(document), "the/file")
+
+
 @pytest.mark.parametrize("name", ["bit", "year", "int"])
 def test_no_statement_calls_a_bit_or_a_year_unsigned(name: str) -> None:
     """As TiDB counts them as unsigned, TiCDC's files name the types like this."""

@@ -131,7 +131,7 @@ class Client:
     def _judged(self, status: int, data: bytes) -> Any:
         try:
             answer = json.loads(data) if data else None
-        except ValueError as err:
+        except (ValueError, RecursionError) as err:
             if status < 300:
                 words = f"{self.address} did not answer with JSON: {_start(data)}"
                 raise ServerError(words) from err

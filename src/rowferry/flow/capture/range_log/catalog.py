@@ -63,7 +63,7 @@ def read_table(key: bytes, value: bytes, commit_ts: int) -> TableSchema | None:
         return None
     try:
         return TableSchema.from_json(json.loads(value)).at(commit_ts)
-    except (ValueError, KeyError, TypeError) as err:
+    except (ValueError, KeyError, TypeError, RecursionError) as err:
         raise CorruptLog(f"catalog row {key.hex()} cannot be read: {err!r}") from err
 
 
@@ -73,7 +73,7 @@ def read_ddl(key: bytes, value: bytes, commit_ts: int) -> list[SchemaChange]:
         return []
     try:
         changes = [SchemaChange.from_json(c) for c in json.loads(value)]
-    except (ValueError, KeyError, TypeError) as err:
+    except (ValueError, KeyError, TypeError, RecursionError) as err:
         raise CorruptLog(f"catalog row {key.hex()} cannot be read: {err!r}") from err
     return [
         replace(c, commit_ts=commit_ts, schema=c.schema.at(commit_ts) if c.schema else None)

@@ -188,7 +188,14 @@ class LedgerTopic:
         try:
             owner = OwnerRecord.of(records.pop(DRIVER)) if DRIVER in records else None
             return owner, {number - 1: LaneRecord.of(data) for number, data in records.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
             raise TargetLost(
                 f"Kafka at {self._troubles.at}: topic {self.topic} holds something else than "
                 "this changefeed's ledger; name another one by ledger-topic"

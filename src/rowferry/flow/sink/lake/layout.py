@@ -120,7 +120,7 @@ class Progress:
         try:
             form = json.loads(content)
             return cls(*(int(form[name]) for name in _PROGRESS_KEYS))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise SinkDamaged(
                 f"{shown} does not say how far the lake's tables are; restore it as it was and "
                 "resume, or begin anew: rowferry changefeed reset --snapshot"

@@ -64,7 +64,7 @@ def credentials_of(settings: PulsarSettings) -> tuple[str, str]:
     try:
         stored = json.loads(Path(path).read_text())
         client, secret = str(stored["client_id"]), str(stored["client_secret"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise BadOption(
             f"{place} = {path!r} must be a file of JSON with client_id and client_secret"
         ) from None

@@ -142,15 +142,12 @@ class AmazonClient:
                 f"{self.at}: {words_of(err)}; correct the region or the endpoint"
             ) from None
         moment("Amazon service answered")
-        try:
-            parsed = json.loads(answer.data) if answer.data else {}
-        except ValueError:
-            parsed = {}
+        parsed = _parsed(answer.data)
         if answer.status >= 300:
             name = str(parsed.get("__type", "")).rpartition("#")[2]
             words = str(parsed.get("message") or parsed.get("Message") or "")
             raise AmazonError(answer.status, name or str(answer.status), on_one_line(words))
-        return dict(parsed)
+        return parsed
 
     def error(self, err: AmazonError, doing: str) -> RowferryError:
         """Return our error for a refusal."""
@@ -186,6 +183,15 @@ class AmazonClient:
     def close(self) -> None:
         """Let connections go."""
         self._http.clear()
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Return an answer's object; of one that has none, such as a proxy's page, an empty one."""
+    try:
+        form = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return form if isinstance(form, dict) else {}
 
 
 def is_for_now(code: str) -> bool:

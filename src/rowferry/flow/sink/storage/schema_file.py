@@ -248,7 +248,7 @@ def read_document(content: bytes, file: SchemaFile, shown: str) -> SchemaDocumen
         )
         total = int(form["TableColumnsTotal"])
         own_names = (document.database, document.table, document.table_version, document.checksum)
-    except (ValueError, KeyError, TypeError, RecursionError) as err:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as err:
         raise SinkDamaged(f"{shown} is not a schema file ({err}); restore it from a copy") from None
     named = (file.database, file.table, file.version, file.checksum)
     if own_names != named or total != len(document.columns):
@@ -271,7 +271,7 @@ def _checked_column(form: Any) -> dict[str, Any]:
     _of_type(form["ColumnName"], str)
     _of_type(form["ColumnType"], str)
     _texts(form.get("ColumnElems") or ())
-    for key in ("ColumnPrecision", "ColumnLength", "ColumnScale"):
+    for key in ("ColumnId", "ColumnPrecision", "ColumnLength", "ColumnScale"):
         int(form.get(key) or 0)
     return form
 
