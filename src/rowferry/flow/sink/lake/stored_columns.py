@@ -118,25 +118,44 @@ class StoredColumns:
         """Read what `schema_text` gave; None: these are columns of somebody else.
 
         `max_id` is the highest number that any column of the table ever had, as far as is noted.
+
+        Raises:
+            ValueError: these are no columns at all.
         """
-        fields = []
-        for form in json.loads(text)["fields"]:
-            about = form.get("metadata", {})
-            if _SOURCE not in about:
-                return None
-            kind = form["type"] if isinstance(form["type"], str) else "struct"
-            fields.append(
-                StoredField(
-                    form["name"],
-                    kind,
-                    about[_SOURCE],
-                    about.get(_SCALE, 0),
-                    about.get(_PHYSICAL, form["name"]),
-                    about.get(_ID, 0),
-                    about.get("comment", ""),
-                )
-            )
-        return cls(tuple(fields), mapped, max([max_id, *(f.id for f in fields)]))
+        try:
+            found = [_read_field(form) for form in json.loads(text)["fields"]]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ValueError("no columns of a table") from None
+        fields = tuple(field for field in found if field is not None)
+        if len(fields) < len(found):
+            return None
+        return cls(fields, mapped, max([max_id, *(f.id for f in fields)]))
+
+
+def _read_field(form: dict[str, Any]) -> StoredField | None:
+    """Return a column; None: it is not ours.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: it is none.
+    """
+    about = form.get("metadata") or {}
+    if _SOURCE not in about:
+        return None
+    kind = form["type"] if isinstance(form["type"], str) else "struct"
+    name = form["name"]
+    numbers = (about[_SOURCE], about.get(_SCALE, 0), about.get(_ID, 0))
+    texts = (name, about.get(_PHYSICAL, name), about.get("comment", ""))
+    if not all(type(n) is int for n in numbers) or not all(isinstance(t, str) for t in texts):
+        raise ValueError
+    return StoredField(
+        name,
+        kind,
+        source=numbers[0],
+        scale=numbers[1],
+        physical=texts[1],
+        id=numbers[2],
+        comment=texts[2],
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class TableState:
 
     @property
     def columns(self) -> StoredColumns | None:
-        """The table's columns; None: they are not ours."""
+        """The table's columns; None: they are not ours. Whoever has read the log has seen them."""
         settings = self.configuration
         mapped = settings.get("delta.columnMapping.mode", "none") != "none"
         noted = int(settings.get("rowferry.max-column-id", "0"))
@@ -124,7 +124,8 @@ class TableState:
             known = self.files.get(_named(remove))
             if known is not None and _key(known.add) == _key(remove):
                 del self.files[remove["path"]]
-            self.removed[_key(remove)] = remove
+            at_ms = int(remove.get("deletionTimestamp") or 0)
+            self.removed[_key(remove)] = {**remove, "deletionTimestamp": at_ms}
         elif txn := action.get("txn"):
             self.transactions[txn["appId"]] = int(txn["version"])
         elif metadata := action.get("metaData"):
@@ -247,7 +248,11 @@ class DeltaLog:
         if usable and not self._files.exists(self._path(_version_name(0))):
             state = self._from_checkpoint({"version": max(usable)})
         self._follow(state, version)
-        return state if state.version == version and state.exists else None
+        if state.version != version or not state.exists:
+            return None
+        with self._read_as_log("its metadata"):
+            _ = state.columns
+        return state
 
     def commit(self, state: TableState, actions: Iterable[dict[str, Any]]) -> bool:
         """Add a commit behind the state's version; False: another one has taken its place.
@@ -277,8 +282,10 @@ class DeltaLog:
         for name in sorted((n for n in names if _COMMIT.fullmatch(n)), reverse=True)[:_MOST_LOOKS]:
             stored = self._files.get(self._path(name))
             about = self._commit_info(stored.data, name) if stored else {}
-            number = about.get("rowferry.micro-batch", 0)
-            if about.get("rowferry.changefeed") != changefeed or not number:
+            number = about.get("rowferry.micro-batch")
+            if about.get("rowferry.changefeed") != changefeed:
+                continue
+            if not isinstance(number, int) or not number:
                 continue
             if number in micro_batches and about.get("operation") in ROW_COMMITS:
                 versions[number] = str(int(name.partition(".")[0]))
@@ -289,8 +296,8 @@ class DeltaLog:
     def _commit_info(self, data: bytes, name: str) -> dict[str, Any]:
         for line in data.splitlines()[:3]:
             if b"commitInfo" in line[:20]:
-                info: dict[str, Any] = self._parsed(line, name)["commitInfo"]
-                return info
+                info = self._parsed(line, name).get("commitInfo")
+                return info if isinstance(info, dict) else {}
         return {}
 
     def write_checkpoint(self, state: TableState, now_ms: int) -> None:
@@ -335,7 +342,7 @@ class DeltaLog:
         """Turn what a file of another form leads to into an error of ours."""
         try:
             yield
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise SinkDamaged(
                 f"{self.shown}/{LOG}/{name} does not hold what a log of Delta's holds"
             ) from None
@@ -344,6 +351,7 @@ class DeltaLog:
         if not state.exists:
             return
         with self._read_as_log("its protocol and metadata"):
+            _ = state.columns
             self._check_known(state)
 
     def _check_known(self, state: TableState) -> None:

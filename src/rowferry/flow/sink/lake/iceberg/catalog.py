@@ -24,6 +24,7 @@ from pyiceberg.exceptions import (
     RESTError,
     TableAlreadyExistsError,
     UnauthorizedError,
+    ValidationError,
 )
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -50,6 +51,14 @@ T = TypeVar("T")
 DEFAULT_FILE: Final = "catalog.db"
 _NAME: Final = "rowferry"
 _PROGRAM: Final = "write.py-location-provider.impl"
+_STRANGE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+)
 _REFUSED: Final = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredError)
 
 
@@ -274,6 +283,12 @@ class IcebergCatalog:
                 f"{at} names {err.args[0]}, which is gone; restore it as it was and resume, or "
                 "drop the table there and begin anew: rowferry changefeed reset --snapshot"
             ) from None
+        except ValidationError as err:
+            raise SinkDamaged(
+                f"{at} names metadata that cannot be read: {self._line(err)}; restore them as they "
+                "were and resume, or drop the table there and begin anew: rowferry changefeed "
+                "reset --snapshot"
+            ) from None
         except _REFUSED as err:
             raise SinkUnwritable(
                 f"{at} refuses the login: {self._line(err)}; correct catalog-token or "
@@ -283,8 +298,9 @@ class IcebergCatalog:
             raise BadOption(f"{at} cannot be used: {self._line(err)}") from None
         except (RESTError, OSError) as err:
             raise SinkUnavailable(f"{at} did not do what was asked: {self._line(err)}") from None
-        except (ValueError, NotImplementedError) as err:
-            # What the library says of an answer that is none of a catalog's, such as a proxy's.
+        except _STRANGE as err:
+            # What the library says of an answer that is none of a catalog's, such as a proxy's, and
+            # of metadata that are none.
             raise SinkUnavailable(f"{at} gave a strange answer: {self._line(err)}") from None
         except SQLAlchemyError as err:
             raise SinkUnavailable(

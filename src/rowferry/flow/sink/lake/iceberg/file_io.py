@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
 from rowferry.errors import TargetUnfit
+from rowferry.flow.sink.lake.iceberg.avro_decoder import use_checked_decoder
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
@@ -27,6 +28,7 @@ class FilesIO(FileIO):
 
     def __init__(self, files: Files, base: str) -> None:
         super().__init__()
+        use_checked_decoder()
         self.files = files
         self.base = base
         self._name = uuid4().hex

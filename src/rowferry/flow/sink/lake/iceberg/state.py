@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
-from rowferry.errors import TargetUnfit
+from rowferry.errors import RowferryError, SinkDamaged, TargetUnfit
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
 from rowferry.flow.sink.lake.iceberg.partition_spec import PARTITION_BY, has_layout
 from rowferry.flow.sink.lake.partitioning import FileLayout
@@ -27,6 +28,7 @@ CHANGEFEED, DROPPED, COLUMNS = "rowferry.changefeed", "rowferry.dropped", "rowfe
 MAX_COLUMN, MODE, KEY = "rowferry.max-column-id", "rowferry.mode", "rowferry.key"
 NOTE: Final = "rowferry.txn."  # then a name: how far it is
 _FORMAT: Final = 2
+_LONGEST: Final = 20  # digits of a number that we have written
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +132,24 @@ class StateReader:
 
         Raises:
             TargetUnfit: the table uses what we do not know to keep.
+            SinkDamaged: its metadata cannot be read.
         """
         table = self._catalog.load(self._directory)
         if table is None:
             self._entries = {}
             return IcebergState()
-        shown = f"the Iceberg table {'.'.join(table.name())}"
+        shown = _shown(table)
         if table.metadata.format_version != _FORMAT:
             raise TargetUnfit(
                 f"{shown} has format version {table.metadata.format_version}; only version "
                 f"{_FORMAT} is kept here: drop the table and begin anew: rowferry changefeed reset "
                 "--snapshot"
             )
-        spec, present = table.metadata.spec(), IcebergState(table)
-        columns = present.columns
-        ours = columns is not None and has_layout(spec, FileLayout.read(present.layout), columns)
+        with _damage_told(shown):
+            spec, present = table.metadata.spec(), IcebergState(table)
+            _, columns = present.notes, present.columns
+            layout = FileLayout.read(present.layout)
+            ours = columns is not None and has_layout(spec, layout, columns)
         if not ours and spec.fields:
             raise TargetUnfit(
                 f"{shown} is partitioned by {', '.join(f.name for f in spec.fields)}, as no "
@@ -153,7 +158,7 @@ class StateReader:
             )
         snapshot = table.metadata.current_snapshot()
         if snapshot is None:
-            return IcebergState(table)
+            return present
         if (
             known is not None
             and known.table is not None
@@ -167,10 +172,12 @@ class StateReader:
 
         Raises:
             TargetUnfit: it has equality deletes.
+            SinkDamaged: one of its manifests is gone, or cannot be read.
         """
-        shown = f"the Iceberg table {'.'.join(table.name())}"
-        manifests = tuple(snapshot.manifests(self._catalog.io))
-        entries = {m.manifest_path: self._entries_of(m) for m in manifests}
+        shown = _shown(table)
+        with _damage_told(shown):
+            manifests = tuple(snapshot.manifests(self._catalog.io))
+            entries = {m.manifest_path: self._entries_of(m) for m in manifests}
         self._entries = entries
         files: dict[str, IcebergFile] = {}
         deletes: list[ManifestEntry] = []
@@ -193,6 +200,29 @@ class StateReader:
         return held if held is not None else manifest.fetch_manifest_entry(self._catalog.io)
 
 
+def _shown(table: Table) -> str:
+    return f"the Iceberg table {'.'.join(table.name())}"
+
+
+@contextmanager
+def _damage_told(shown: str) -> Iterator[None]:
+    """Turn what metadata of another form leads to into an error of ours."""
+    again = "restore it as it was and resume, or drop the table and begin anew: rowferry changefeed"
+    try:
+        yield
+    except RowferryError:
+        raise
+    except FileNotFoundError as err:
+        raise SinkDamaged(
+            f"{shown} names {err.args[0]}, which is gone; {again} reset --snapshot"
+        ) from None
+    except Exception as err:  # the library's readers raise what a damaged file leads them to
+        raise SinkDamaged(
+            f"{shown} has metadata that cannot be read ({type(err).__name__}); {again} reset "
+            "--snapshot"
+        ) from None
+
+
 def row_snapshots(
     state: IcebergState, changefeed: str, micro_batches: Collection[int]
 ) -> dict[int, str]:
@@ -202,7 +232,8 @@ def row_snapshots(
         about = snapshot.summary
         if about is None or about.operation is Operation.REPLACE:
             continue
-        number = about.get("rowferry.micro-batch") or "0"
-        if about.get(CHANGEFEED) == changefeed and int(number) in micro_batches:
-            snapshots.setdefault(int(number), str(snapshot.snapshot_id))
+        written = about.get("rowferry.micro-batch") or "0"
+        number = int(written) if written.isdecimal() and len(written) < _LONGEST else 0
+        if about.get(CHANGEFEED) == changefeed and number in micro_batches:
+            snapshots.setdefault(number, str(snapshot.snapshot_id))
     return snapshots
