@@ -50,7 +50,7 @@ DOORS: tuple[tuple[str, str, str], ...] = (
     (
         "a statement in any database",
         "rowferry/flow/sink/sql/*",
-        r"self\._(connect|open)|session\.(ask|rollback)",
+        r"self\.(session_of_its_own|_open)|session\.(ask|rollback)",
     ),
     (
         "a statement in PostgreSQL",

@@ -44,7 +44,8 @@ class Ledger(SqlLedger[Session]):
         """Return one of the tables as SQL writes it."""
         return f"{quoted(self._space)}.{table}"
 
-    def _raise_fence(self, session: Session, epoch: int) -> list[tuple[Any, ...]]:
+    def raise_fence(self, session: Session, epoch: int) -> list[tuple[Any, ...]]:
+        """Let nobody of an older epoch write; return what the fence says."""
         slots = range(session.facts.fence_slots)
         rows = ",".join(f"({self._feed},{slot},{epoch},0,0)" for slot in slots)
         # No row is made or changed where one of a higher epoch is there.
@@ -90,7 +91,7 @@ class Ledger(SqlLedger[Session]):
         moment("begin downstream")
         facts = session.facts
         rows = session.begin(f"{self._fence(slot % facts.fence_slots)} {facts.lock}".encode())
-        self._checked(session, rows, epoch)
+        self.judge_fence(session, rows, epoch)
         if self._marks:
             session.run(*self._mark())
 

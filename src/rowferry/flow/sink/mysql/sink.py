@@ -114,7 +114,8 @@ class MySqlSink(SqlSink[Session]):
                 spec.changefeed_id, mode.cluster_id, interval_s, for_purge=mode.purge_progress
             )
 
-    def _connect(self) -> Session:
+    def session_of_its_own(self) -> Session:
+        """Open a connection that no pool keeps."""
         return connect(self._settings.login)
 
     def probe(self, owner: Owner) -> None:
@@ -334,7 +335,8 @@ class MySqlSink(SqlSink[Session]):
     def _require_there(self, session: Session, known: Collection[TableId]) -> None:
         require_there(session, known)
 
-    def _note_reached(self, session: Session, plan: Plan) -> None:
+    def note_reached(self, session: Session, plan: Plan) -> None:
+        """Note what is reached, that lanes begin anew, and commit."""
         done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark, self._epoch)]
         if self._settings.options.exactly_once and plan.stretch.segments:
             done.append(self._ledger.forget_delivered())

@@ -35,7 +35,8 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
         """Return one of the tables as SQL writes it."""
         return f"{quoted(self._space)}.{table}"
 
-    def _raise_fence(self, session: PostgresqlSession, epoch: int) -> list[tuple[Any, ...]]:
+    def raise_fence(self, session: PostgresqlSession, epoch: int) -> list[tuple[Any, ...]]:
+        """Let nobody of an older epoch write; return what the fence says."""
         # It waits for transactions that have read the row.
         return session.ask(
             f"INSERT INTO {self.name(FENCE)} AS f VALUES ({self._feed}, {epoch}, 0, 0) "
@@ -76,7 +77,7 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
         rows = session.begin(
             f"SELECT epoch FROM {self.name(FENCE)} WHERE changefeed = {self._feed} FOR SHARE"
         )
-        self._checked(session, rows, epoch)
+        self.judge_fence(session, rows, epoch)
 
     def reached(self, micro_batch: int, commit_ts: int | None) -> str:
         """Return the statement that notes what is published."""

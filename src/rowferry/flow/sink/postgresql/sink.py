@@ -61,7 +61,8 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
         self._making = Making(settings.options.json_type, settings.zero_is_null)
         self._changes = TranslatedChanges(settings, self._ledger, self._making)
 
-    def _connect(self) -> PostgresqlSession:
+    def session_of_its_own(self) -> PostgresqlSession:
+        """Open a connection that no pool keeps."""
         return connect(self._settings.login)
 
     def probe(self, owner: Owner) -> None:
@@ -177,7 +178,8 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
     def _require_there(self, session: PostgresqlSession, known: Collection[TableId]) -> None:
         require_there(session, known)
 
-    def _note_reached(self, session: PostgresqlSession, plan: Plan) -> None:
+    def note_reached(self, session: PostgresqlSession, plan: Plan) -> None:
+        """Note what is reached, that lanes begin anew, and commit."""
         done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark)]
         if plan.stretch.segments:
             done.append(self._ledger.forget_delivered())

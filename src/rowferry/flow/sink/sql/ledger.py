@@ -43,7 +43,7 @@ class SqlLedger(ABC, Generic[SessionT]):
         """Make the tables where they are missing. Raises TargetLost, and as `SqlSession.ask`."""
 
     @abstractmethod
-    def _raise_fence(self, session: SessionT, epoch: int) -> list[tuple[Any, ...]]:
+    def raise_fence(self, session: SessionT, epoch: int) -> list[tuple[Any, ...]]:
         """Let nobody of an older epoch write; return epoch, commit-ts and micro-batch of the fence.
 
         No epoch goes down. Raises as `SqlSession.ask`.
@@ -72,13 +72,13 @@ class SqlLedger(ABC, Generic[SessionT]):
         moment("claim downstream")
         try:
             self._make(session, owner)
-            rows = self._raise_fence(session, owner.epoch)
+            rows = self.raise_fence(session, owner.epoch)
         except SqlRefusal as err:
             raise err.as_error(f"the sink's own tables in {self._space}") from err
         self.check(rows, owner.epoch)
         self._check_reached(session, owner, int(rows[0][1]), int(rows[0][2]))
 
-    def _checked(self, session: SessionT, rows: list[tuple[Any, ...]], epoch: int) -> None:
+    def judge_fence(self, session: SessionT, rows: list[tuple[Any, ...]], epoch: int) -> None:
         """Judge the fence's row as `check` does; a transaction ends where it is not ours."""
         try:
             self.check(rows, epoch)

@@ -59,7 +59,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
     # --- what differs -----------------------------------------------------------------------------
 
     @abstractmethod
-    def _connect(self) -> SessionT:
+    def session_of_its_own(self) -> SessionT:
         """Open a connection of its own. Raises SinkUnwritable or SinkUnavailable."""
 
     @abstractmethod
@@ -83,7 +83,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         """Raise TargetLost where tables are gone to which something was delivered."""
 
     @abstractmethod
-    def _note_reached(self, session: SessionT, plan: Plan) -> None:
+    def note_reached(self, session: SessionT, plan: Plan) -> None:
         """Note what is reached and commit, in a transaction that was begun."""
 
     def _after_reached(self, session: SessionT, plan: Plan) -> None:
@@ -110,7 +110,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
             TargetWentBack: it was restored, or is another server, and lacks what was delivered.
         """
         moment("open downstream")
-        session = self._connect()
+        session = self.session_of_its_own()
         try:
             self._ledger.claim(session, owner)
         finally:
@@ -139,7 +139,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
             try:
                 moment("publish progress downstream")
                 self._ledger.begin(session, self._epoch)
-                self._note_reached(session, plan)
+                self.note_reached(session, plan)
                 moment("progress published downstream")
                 self._after_reached(session, plan)
             except SqlRefusal as err:
@@ -172,7 +172,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         if not fresh:
             return
         moment("judge downstream tables")
-        session = self._connect()
+        session = self.session_of_its_own()
         try:
             self._fit(session, fresh, self._delivered.known if self._looked else ())
         except SqlRefusal as err:

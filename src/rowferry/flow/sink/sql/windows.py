@@ -118,10 +118,10 @@ def gathered(
 
 def by_table(frames: Iterable[RowFrame]) -> dict[TableId, list[RowFrame]]:
     """Return the frames of each table, in their order."""
-    found: dict[TableId, list[RowFrame]] = {}
+    groups: dict[TableId, list[RowFrame]] = {}
     for frame in frames:
-        found.setdefault(frame.table.written_as, []).append(frame)
-    return found
+        groups.setdefault(frame.table.written_as, []).append(frame)
+    return groups
 
 
 def together(effects: Iterable[EffectT], most: int) -> Iterator[list[EffectT]]:
