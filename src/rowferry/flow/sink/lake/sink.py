@@ -4,55 +4,38 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from rowferry.change.chunk import Rows
-from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, Stretch, TableSlice
+from rowferry.change.plan import Output, Plan, Receipt, Segment, Stretch, TableSlice
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import (
-    BadInput,
-    FileConflict,
-    OptionsConflict,
-    SinkError,
-    SinkUnavailable,
-    SnapshotGone,
-    TargetLost,
-    TargetWentBack,
-)
+from rowferry.errors import BadInput, OptionsConflict, SinkError, TargetLost, TargetWentBack
 from rowferry.flow.dispatch.table_layouts import TableLayouts
 from rowferry.flow.sink.contract import RESTORE, Owner, SinkTraits
 from rowferry.flow.sink.defaults import SegmentDefaults
 from rowferry.flow.sink.lake.columns import LakeColumns
 from rowferry.flow.sink.lake.commit import (
     CommitNote,
-    FileColumns,
     LakeTables,
     LakeTarget,
     NewFile,
     TargetSettings,
 )
-from rowferry.flow.sink.lake.draft import FileDraft, Made
 from rowferry.flow.sink.lake.history import TableHistory
-from rowferry.flow.sink.lake.layout import (
-    PROGRESS,
-    Progress,
-    table_directory,
-)
+from rowferry.flow.sink.lake.layout import PROGRESS, table_directory
 from rowferry.flow.sink.lake.layouts import LakeLayouts
 from rowferry.flow.sink.lake.options import LakeFileOptions, LakeOptions
-from rowferry.flow.sink.lake.partitioning import FileLayout
+from rowferry.flow.sink.lake.progress_file import ProgressFile
 from rowferry.flow.sink.lake.runs import run_path
 from rowferry.flow.sink.lake.table_changes import TableChanges, moved_directories
+from rowferry.flow.sink.lake.task_files import TaskFiles, path_of, root_of
 from rowferry.flow.sink.lake.upkeep import LakeUpkeep
-from rowferry.flow.sink.storage.files import Files, Staged, each_fenced
+from rowferry.flow.sink.storage.files import Files, each_fenced
 from rowferry.flow.sink.storage.ownership import Ownership, owner_lost
 from rowferry.flow.sink.storage.paths import OWNER
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
-
-_TRIES: Final = 10
 
 
 class LakeSink(SegmentDefaults, ABC):
@@ -85,6 +68,7 @@ class LakeSink(SegmentDefaults, ABC):
         self._files = self.files_of(spec, files.worker_count, files.fsync)
         self.counts = self._files.counts
         self._ownership = Ownership(self._files)
+        self._task_files = TaskFiles(self._files, self._ownership, self._lake, self.EMPTY_IS_NULL)
         layouts = LakeLayouts(
             TableLayouts(spec, options.layouts), options.target_file_size, self.HAS_TRANSFORMS
         )
@@ -96,6 +80,7 @@ class LakeSink(SegmentDefaults, ABC):
             layouts,
         )
         self.flush_interval_s = files.flush_interval.total_seconds()
+        self._progress = ProgressFile(self._files, self._ownership)
         self._targets: dict[str, LakeTarget] = {}
         self._owner: Owner | None = None
         self._incarnation = 0
@@ -131,7 +116,7 @@ class LakeSink(SegmentDefaults, ABC):
         moment("probe lake")
         self._files.check_writable()
         self._ownership.probe(owner)
-        self._progress()
+        self._progress.read()
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         """Refuse tables that cannot be in a lake, and places that hold somebody else's.
@@ -169,7 +154,7 @@ class LakeSink(SegmentDefaults, ABC):
         moment("sweep lake")
         self._files.sweep()
         self._owner = owner
-        self._reached = max(owner.delivered, self._progress().checkpoint_ts)
+        self._reached = max(owner.delivered, self._progress.read().checkpoint_ts)
         self._targets = {}
         if state is None or state.get("delivered") == {}:
             # Nothing was delivered yet, or all that was counts no more: tables are filled anew.
@@ -186,7 +171,7 @@ class LakeSink(SegmentDefaults, ABC):
         moment("look for what the lake has")
         if self._files.get(OWNER) is None:
             raise owner_lost(self._files)
-        progress = self._progress()
+        progress = self._progress.read()
         if owner.delivered and progress.checkpoint_ts < owner.delivered:
             shown = self._files.shown(PROGRESS)
             if not progress.checkpoint_ts:
@@ -278,86 +263,7 @@ class LakeSink(SegmentDefaults, ABC):
             FileConflict: a file of that name exists with other content.
             PlanDiscarded: the plan was discarded while the task ran.
         """
-        drafts = {
-            o.slice: FileDraft(
-                self._lake,
-                tables[o.slice],
-                FileColumns(o.target["names"], o.target.get("ids") or {}),
-                FileLayout.read(o.target.get("partition-by") or ()),
-                self.EMPTY_IS_NULL,
-            )
-            for o in outputs
-        }
-        for place, chunk in rows:
-            drafts[place].add(chunk)
-        made = {place: draft.finish() for place, draft in drafts.items()}
-        staged = {
-            (o.slice, one.mark, kind): self._files.stage(content)
-            for o in outputs
-            for one in made[o.slice]
-            for kind, content in (("data", one.data), ("run", one.run))
-            if content
-        }
-        try:
-            moment("put lake files")
-            self._files.flush(list(staged.values()))
-            moment("name lake files")
-            with self._ownership.admit(outputs[0].target["discards"] if outputs else 0):
-                for output in outputs:
-                    made[output.slice] = [
-                        self._name(segment, output, drafts[output.slice], one, staged)
-                        for one in made[output.slice]
-                    ]
-            self._files.settle()
-            moment("lake files put")
-        except SinkUnavailable:
-            if self._files.get(OWNER) is None:
-                raise owner_lost(self._files) from None
-            raise
-        finally:
-            for one in staged.values():
-                one.abandon()
-        return iter(
-            Receipt(
-                segment=segment.ordinal,
-                slice=o.slice,
-                rows=drafts[o.slice].changes,
-                bytes=sum(len(one.data) + len(one.run) for one in made[o.slice]),
-                source_bytes=segment.log_bytes // max(1, len(outputs)),
-                note=_note_of(made[o.slice]),
-            )
-            for o in outputs
-        )
-
-    def _name(
-        self,
-        segment: Segment,
-        output: Output,
-        draft: FileDraft,
-        made: Made,
-        staged: Mapping[tuple[int, str, str], Staged],
-    ) -> Made:
-        """Give the files their names; return what is there now."""
-        directory, path = _root(output), _path(output, made.mark)
-        try:
-            if (output.slice, made.mark, "data") in staged:
-                staged[output.slice, made.mark, "data"].create(f"{directory}/{path}")
-            if (output.slice, made.mark, "run") in staged:
-                staged[output.slice, made.mark, "run"].create(run_path(directory, path))
-        except FileConflict:
-            if segment.again is Again.NEVER:
-                raise SnapshotGone(
-                    f"{path} holds an earlier try of a snapshot that has no key"
-                ) from None
-            if segment.again is not Again.EQUIVALENT or made.mark:
-                raise
-            # An earlier try's rows, of an earlier moment, fit the plan as well; its run may be
-            # missing or be of this try, so it is made of what is there.
-            stored = self._files.get(f"{directory}/{path}")
-            made = draft.of_stored(stored.data) if stored is not None else made
-            if made.run:
-                self._files.overwrite(run_path(directory, path), made.run)
-        return made
+        return self._task_files.write(segment, outputs, tables, rows)
 
     # --- publishing ------------------------------------------------------------------------------
 
@@ -413,7 +319,7 @@ class LakeSink(SegmentDefaults, ABC):
 
     def _has_begun(self, plan: Plan) -> bool:
         """Return whether all rows are there, as a schema change of the plan was begun, or all."""
-        progress = self._progress()
+        progress = self._progress.read()
         state = plan.sink_state or {}
         if progress.incarnation != state.get("incarnation", self._incarnation):
             return False
@@ -423,7 +329,7 @@ class LakeSink(SegmentDefaults, ABC):
 
     def _begin_anew(self, note: CommitNote) -> None:
         """Empty the tables of an earlier filling, once, before the first rows of this one."""
-        if self._progress().incarnation == note.incarnation:
+        if self._progress.read().incarnation == note.incarnation:
             return
         for directory in self.tables().directories():
             target = self._target(directory)
@@ -470,12 +376,12 @@ class LakeSink(SegmentDefaults, ABC):
             )
         return [
             NewFile(
-                _path(output, note.get("mark", "")),
+                path_of(output, note.get("mark", "")),
                 note.get("rows", 0),
                 note.get("size", 0),
                 note.get("stats", ""),
                 bool(note.get("run")),
-                _root(output),
+                root_of(output),
                 tuple(note.get("partition") or ()),
             )
             for note in receipt.note.get("files") or [receipt.note]
@@ -485,7 +391,7 @@ class LakeSink(SegmentDefaults, ABC):
         changes = plan.stretch.schema_changes
         if not changes:
             return
-        progress = self._progress()
+        progress = self._progress.read()
         done = 0
         if not self._has_begun(plan):
             self._advance(plan, note, 0, final=False)
@@ -504,35 +410,8 @@ class LakeSink(SegmentDefaults, ABC):
 
     def _advance(self, plan: Plan, note: CommitNote, changes: int, final: bool = True) -> None:
         """Note how far the plan is there; nothing ever goes back."""
-        watermark = plan.stretch.watermark
-        for _ in range(_TRIES):
-            moment("publish lake progress")
-            stored = self._files.get(PROGRESS)
-            old = self._read_progress(stored.data if stored else None)
-            known = old.micro_batch if old.incarnation == note.incarnation else 0
-            reached = max(old.checkpoint_ts, watermark or 0) if final else old.checkpoint_ts
-            number = (plan.sink_state or {}).get("number", 0) if final else old.number
-            number = max(old.number, number)
-            rest = (note.incarnation, number, note.discards)
-            new = Progress(reached, plan.micro_batch, changes, *rest)
-            same = known == plan.micro_batch and old.discards == note.discards
-            if known > plan.micro_batch or (same and old.changes > changes):
-                new = replace(old, checkpoint_ts=reached, number=number)
-            with self._ownership.fenced():
-                if new == old and stored or self._files.swap(PROGRESS, new.content(), stored):
-                    self._reached = max(self._reached, new.checkpoint_ts)
-                    return
-        raise SinkUnavailable(f"{self._files.shown(PROGRESS)} is changed by others all the time")
-
-    def _progress(self) -> Progress:
-        moment("read lake progress")
-        stored = self._files.get(PROGRESS)
-        return self._read_progress(stored.data if stored else None)
-
-    def _read_progress(self, content: bytes | None) -> Progress:
-        if content is None:
-            return Progress()
-        return Progress.read(content, self._files.shown(PROGRESS))
+        reached = self._progress.advance(plan, note, changes, final)
+        self._reached = max(self._reached, reached)
 
     def discard(self, plan: Plan) -> bool:
         """Remove the plan's files that no commit names; its tasks create no more of them.
@@ -548,14 +427,14 @@ class LakeSink(SegmentDefaults, ABC):
         }
         moment("discard lake files")
         for output in plan.outputs:
-            root = _root(output)
+            root = root_of(output)
             if seen[output.target["directory"]]:
                 continue
             for path in self._paths(output):
                 with self._ownership.fenced():
                     self._files.delete(f"{root}/{path}")
                     self._files.delete(run_path(root, path))
-        for directory in sorted({_root(o) for o in plan.outputs}):
+        for directory in sorted({root_of(o) for o in plan.outputs}):
             with self._ownership.fenced():
                 for place in (run_path(directory, "x").rpartition("/")[0], directory):
                     self._files.prune(place)
@@ -568,7 +447,7 @@ class LakeSink(SegmentDefaults, ABC):
         if not output.target.get("partition-by"):
             return [plain]
         stem = plain.removesuffix(".parquet") + "-"
-        names = [e.name for e in self._files.entries(_root(output)) if e.name.startswith(stem)]
+        names = [e.name for e in self._files.entries(root_of(output)) if e.name.startswith(stem)]
         return [plain, *names]
 
     # --- afterwards ------------------------------------------------------------------------------
@@ -583,28 +462,8 @@ class LakeSink(SegmentDefaults, ABC):
 
     def file_of(self, output: Output) -> str:
         """Return the data file of an output."""
-        return self._files.shown(f"{_root(output)}/{output.target['path']}")
+        return self._files.shown(f"{root_of(output)}/{output.target['path']}")
 
     def close(self) -> None:
         """Let connections and local space go."""
         self._files.close()
-
-
-def _path(output: Output, mark: str) -> str:
-    """Return the name of an output's file; `mark` tells those of partitions from each other."""
-    plain = str(output.target["path"])
-    return f"{plain.removesuffix('.parquet')}-{mark}.parquet" if mark else plain
-
-
-def _note_of(files: Sequence[Made]) -> dict[str, Any]:
-    """Return what a receipt tells about the files of an output."""
-    notes = [{**one.note, "size": len(one.data), "run": bool(one.run)} for one in files]
-    if not any(one.mark for one in files):
-        return notes[0]
-    marked = [{**note, "mark": one.mark} for one, note in zip(files, notes, strict=True)]
-    return {"rows": sum(note["rows"] for note in notes), "files": marked}
-
-
-def _root(output: Output) -> str:
-    """Return where an output's files are; plans of earlier versions name the directory only."""
-    return str(output.target.get("root") or output.target["directory"])
