@@ -227,7 +227,7 @@ def _running(loop: Loop, ready: PreparedFeed, note: Any) -> Iterator[list[BaseEx
     failed: list[BaseException] = []
     supervisor = Supervisor(
         loop,
-        move=lambda verb, error: None,
+        move=lambda verb, error: True,
         tell_step=note,
         tell_fault=lambda error, wait_s: failed.append(error),
         flush_interval_s=ready.flow.sink.flush_interval_s,

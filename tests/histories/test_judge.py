@@ -117,6 +117,32 @@ def test_a_replayed_micro_batch_is_a_repeat_where_it_may_be() -> None:
     assert judged(again) != []
 
 
+def test_a_part_of_a_keyless_transaction_may_be_repeated_before_all_of_it() -> None:
+    """A large one is sent in several pieces; whoever was killed between them begins again."""
+    bare = replace(TABLE, primary=(), uniques=(), indexes=())
+    told = Truth()
+    for number in (0, 1, 2):
+        told.add([], {T: bare}, {T: {(1,): A}}, token=number, kind="" if number else "beginning")
+    first = Effect("update", "…", (Change(T, (1,), A, B),), False)
+    second = Effect("update", "…", (Change(T, (1,), B, C),), False)
+    told.add([first, second], {T: bare}, {T: {(1,): C}}, token=3)
+    told.add([], {T: bare}, {T: {(1,): C}}, token=4, kind="tick")
+    begin: list[Event] = [token(1, 10), token(2, 10), row(10, "insert", None, A)]
+    begin += [WatermarkMark("0", 10), token(3, 30)]
+    whole = [row(30, "update", A, B), row(30, "update", B, C)]
+    end: list[Event] = [token(4, 60), WatermarkMark("0", 60)]
+    case = Case(FORMS["canal-json"], 2, 2, True, "canal-json")
+    for rows, is_right in (
+        (whole, True),
+        ([whole[0], *whole], True),
+        ([*whole, *whole], True),
+        ([*whole, whole[0]], False),
+        ([whole[0]], False),
+    ):
+        failures = Judge(told, case, [*begin, *rows, *end]).judge().failures
+        assert (failures == []) is is_right, (rows, failures)
+
+
 def without(number: int) -> Callable[[list[Event]], list[Event]]:
     return lambda some: some[:number] + some[number + 1 :]
 

@@ -456,18 +456,17 @@ class Judge:
                         net[self._image(table, c.after)] += 1
                     if c.before is not None:
                         net[self._image(table, c.before)] -= 1
-        delivered: Counter[Cells] = Counter()
-        for op, old, new in moves:
-            if op == "update" and old is None:
-                return  # this format does not tell what went
-            if new is not None:
-                delivered[new] += 1
-            if old is not None:
-                delivered[old] -= 1
+        if any(op == "update" and old is None for op, old, _ in moves):
+            return  # this format does not tell what went
         net = Counter({k: v for k, v in net.items() if v})
-        delivered = Counter({k: v for k, v in delivered.items() if v})
+        delivered = _net_of(moves)
         if self._case.repeats:
-            if {k: v > 0 for k, v in net.items()} == {k: v > 0 for k, v in delivered.items()}:
+            signs = {k: v > 0 for k, v in net.items()}
+
+            def fits(some: Sequence[Move]) -> bool:
+                return signs == {k: v > 0 for k, v in _net_of(some).items()}
+
+            if self._whole(moves, fits):
                 return
         elif net == delivered:
             return
@@ -700,6 +699,17 @@ def _is_beginnings(moves: list[Move], whole: list[Move]) -> bool:
         if moves[:size] == whole[:size] and _is_beginnings(moves[size:], whole):
             return True
     return False
+
+
+def _net_of(moves: Sequence[Move]) -> Counter[Cells]:
+    """Return what came (above 0) and went (below) by moves, all together."""
+    net: Counter[Cells] = Counter()
+    for _, old, new in moves:
+        if new is not None:
+            net[new] += 1
+        if old is not None:
+            net[old] -= 1
+    return Counter({k: v for k, v in net.items() if v})
 
 
 def _unlike(missing: Iterable[Any], extra: Iterable[Any]) -> str:
