@@ -200,6 +200,7 @@ def _park(world: World) -> None:
         f"UPDATE {OWN} SET n = 4 WHERE id IN (3, 11)",
         "UPDATE a SET v = v + 1 WHERE id < 8",
         "DELETE FROM b WHERE name = 'a'",
+        "UPDATE b SET v = 501 WHERE name = 'c'",
     )
     _see(world)
     target.retry(world)

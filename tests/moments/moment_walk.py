@@ -287,7 +287,7 @@ MEANWHILE = (
     ((Gap("run job", 3), "drop parked"),),
     ((Gap("job done", 3), "retry"),),
     ((Gap("run job", 5), "drop parked"),),
-    ((Gap("rows parked", 1), "retry"), (Gap("publish progress downstream", 1), "kill")),
+    ((Gap("rows parked", 1), "drop parked"), (Gap("publish progress downstream", 1), "kill")),
     ((Gap("rows parked", 2), "drop parked"), (Gap("publish progress", 3), "kill")),
     ((Gap("plan recorded again", 1), "stop parking"),),
     ((Gap("plan recorded again", 2), "other key"),),

@@ -41,6 +41,7 @@ class Refusing(Downstream):
         self.guarded = False
         self.dropped: set[int] = set()  # keys of which a change was dropped
         self._gone: set[RowPlace] = set()  # what was dropped
+        self._headless: set[int] = set()  # keys of which only the first change was dropped
 
     def clear(self) -> None:
         """Drop all tables, and what was noted; nothing is refused any more."""
@@ -90,6 +91,7 @@ class Refusing(Downstream):
 
     def drop_first(self, world: World, key: int) -> None:
         """Drop the first change that is parked of a key; the others stay."""
+        self._headless.add(key)
 
         def first(rows: Sequence[ParkedRow]) -> Choice:
             mine = [str(row.place) for row in rows if row.key == str(key)]
@@ -153,7 +155,7 @@ class Refusing(Downstream):
             if times != sorted(times):
                 return f"row {key} is parked out of order: {times}"
             causes = [row.cause for row in rows]
-            if (causes[0] == WAITS and key not in self.dropped) or any(
+            if (causes[0] == WAITS and key not in self._headless) or any(
                 cause != WAITS for cause in causes[1:]
             ):
                 return f"row {key} is parked for {causes}"
