@@ -12,29 +12,32 @@ price. Server, broker and Spark share the machine.
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from beside_bare import (
+    AIM,
+    BY_KEY,
+    PARTITIONS,
+    feeds_of,
+    keep_run,
+    logged,
+    measured,
+    scratch,
+    set_beside,
+    shown,
+    table,
+)
 from confluent_kafka import Producer
 from mysql_feeds import Feeds, Target
-from mysql_load import Log, make, make_numbers
-from report import RESULTS, Figure, load_average, machine
+from mysql_load import Log
+from report import Figure, machine
 
-from rowferry.spark.job import SparkRunner
-from rowferry.spark.session import open_session
-from rowferry.testing.servers import MySql
 from rowferry.testing.servers.kafka import Kafka, Message
 from rowferry.testing.servers.registry import SchemaRegistryServer
 
-PARTITIONS = 4
-AIM = 0.6
-BY_KEY = '[sink]\ndispatchers = [{matcher = ["*.*"], partition = "index-value"}]\n'
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- figures: kafka -->", "<!-- end of figures: kafka -->"
 
@@ -49,39 +52,22 @@ def main() -> None:
     ask.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.name}")
     asked = ask.parse_args()
     before = machine()
-    folder = Path(tempfile.mkdtemp(prefix="rowferry-bench-"))
-    try:
-        with (
-            MySql.start(folder / "server", options=("--max-binlog-size=1G",)) as server,
-            Kafka.start(folder / "kafka") as broker,
-            SchemaRegistryServer.start(folder / "registry") as registry,
-        ):
-            make_numbers(server, asked.scale)
-            log = make(server, "sysbench", asked.scale)
-            runner = SparkRunner(open_session("bench", folder / "logs", "local[2]"))
-            try:
-                feeds = Feeds(server, folder, runner)
-                figures = [
-                    f
-                    for protocol in asked.protocols.split(",")
-                    for f in _figures(
-                        feeds, log, broker, registry.url, protocol, asked.tries, asked.exactly_once
-                    )
-                ]
-            finally:
-                runner.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    result = {
-        **before,
-        "load_average_after": load_average(),
-        "scale": asked.scale,
-        "changes": log.changes,
-        "figures": [asdict(f) for f in figures],
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "kafka.json").write_text(json.dumps(result, indent=2) + "\n")
-    text = _table(figures, log.changes, before)
+    with (
+        scratch() as folder,
+        logged(folder, asked.scale) as (server, log),
+        Kafka.start(folder / "kafka") as broker,
+        SchemaRegistryServer.start(folder / "registry") as registry,
+        feeds_of(server, folder) as feeds,
+    ):
+        figures = [
+            figure
+            for protocol in asked.protocols.split(",")
+            for figure in _figures(
+                feeds, log, broker, registry.url, protocol, asked.tries, asked.exactly_once
+            )
+        ]
+    keep_run("kafka", before, asked.scale, log, figures)
+    text = table(figures, log.changes, before, "bare producer", AIM)
     print(text)
     if asked.docs:
         page = PAGE.read_text()
@@ -97,7 +83,7 @@ def _figures(
     protocol: str,
     tries: int,
     exactly_once: bool,
-) -> Iterator[Figure]:
+) -> Sequence[Figure]:
     topic = f"bench-{protocol}"
     more = {"canal-json": "enable-tidb-extension=true", "avro": f"schema-registry={registry}"}
     parameters = f"protocol={protocol}&partition-num={PARTITIONS}&{more.get(protocol, '')}"
@@ -107,24 +93,14 @@ def _figures(
     messages = broker.read_all(topic)
     broker.delete_topic(topic)
     once = messages[: len(messages) // (tries + 1)]
-    seconds = min(_bare(broker, topic, once) for _ in range(tries))
-    size = sum(len(m.key or b"") + len(m.value or b"") for m in once)
-    feed.mb_per_s = size * feed.rows_per_s / log.changes / 1e6
-    bare = Figure(f"{protocol}: bare producer", log.changes / seconds, size / seconds / 1e6)
-    bare.other = {"messages": len(once), "s": round(seconds, 2)}
-    feed.name = f"{protocol}: feed"
-    feed.baseline, feed.ratio = "bare producer", feed.rows_per_s / bare.rows_per_s
+    bare, size = measured(
+        feed, log, once, lambda: _bare(broker, topic, once), protocol, "bare producer", tries
+    )
     figures = [feed, bare]
     if exactly_once:
         figures.insert(1, _in_transactions(feeds, log, broker, target, tries))
-        figures[1].mb_per_s = size * figures[1].rows_per_s / log.changes / 1e6
-        figures[1].baseline, figures[1].ratio = (
-            feed.baseline,
-            figures[1].rows_per_s / bare.rows_per_s,
-        )
-    for figure in figures:
-        print(f"{figure.name}: {figure.rows_per_s:,.0f} rows/s", file=sys.stderr)
-        yield figure
+        set_beside(figures[1], bare, size, log.changes)
+    return shown(figures)
 
 
 def _in_transactions(feeds: Feeds, log: Log, broker: Kafka, target: Target, tries: int) -> Figure:
@@ -160,20 +136,6 @@ def _bare(broker: Kafka, topic: str, messages: list[Message]) -> float:
     seconds = time.perf_counter() - began
     broker.delete_topic(name)
     return seconds
-
-
-def _table(figures: list[Figure], changes: int, about: dict[str, object]) -> str:
-    lines = [
-        f"{changes:,} row changes of sysbench, {about['cpu']}, {about['cores']} cores, "
-        f"load {about['load_average']} before the run.\n",
-        "| what | row changes/s | MB/s | of the bare producer | aim |",
-        "|---|---|---|---|---|",
-    ]
-    for f in figures:
-        share = f"{f.ratio:.0%}" if f.ratio else ""
-        aim = ("reached" if f.ratio >= AIM else f"missed ({AIM:.0%})") if f.ratio else ""
-        lines.append(f"| {f.name} | {f.rows_per_s:,.0f} | {f.mb_per_s:,.0f} | {share} | {aim} |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

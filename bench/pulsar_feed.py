@@ -12,27 +12,26 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
-import shutil
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Sequence
 
 import pulsar
+from beside_bare import (
+    BY_KEY,
+    PARTITIONS,
+    feeds_of,
+    keep_run,
+    logged,
+    measured,
+    scratch,
+    shown,
+    table,
+)
 from mysql_feeds import Feeds, Target
-from mysql_load import Log, make, make_numbers
-from report import RESULTS, Figure, load_average, machine
+from mysql_load import Log
+from report import Figure, machine
 
-from rowferry.spark.job import SparkRunner
-from rowferry.spark.session import open_session
-from rowferry.testing.servers import MySql
 from rowferry.testing.servers.pulsar import Pulsar, StoredMessage
-
-PARTITIONS = 4
-BY_KEY = '[sink]\ndispatchers = [{matcher = ["*.*"], partition = "index-value"}]\n'
 
 
 def main() -> None:
@@ -43,40 +42,22 @@ def main() -> None:
     ask.add_argument("--protocols", default="canal-json,open-protocol")
     asked = ask.parse_args()
     before = machine()
-    folder = Path(tempfile.mkdtemp(prefix="rowferry-bench-"))
-    try:
-        with (
-            MySql.start(folder / "server", options=("--max-binlog-size=1G",)) as server,
-            Pulsar.start(folder / "pulsar", java_options=("-Xmx1g",)) as broker,
-        ):
-            make_numbers(server, asked.scale)
-            log = make(server, "sysbench", asked.scale)
-            runner = SparkRunner(open_session("bench", folder / "logs", "local[2]"))
-            try:
-                feeds = Feeds(server, folder, runner)
-                figures = [
-                    f
-                    for protocol in asked.protocols.split(",")
-                    for f in _figures(feeds, log, broker, protocol, asked.tries)
-                ]
-            finally:
-                runner.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    result = {
-        **before,
-        "load_average_after": load_average(),
-        "scale": asked.scale,
-        "changes": log.changes,
-        "figures": [asdict(f) for f in figures],
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "pulsar.json").write_text(json.dumps(result, indent=2) + "\n")
-    text = _table(figures, log.changes, before)
-    print(text)
+    with (
+        scratch() as folder,
+        logged(folder, asked.scale) as (server, log),
+        Pulsar.start(folder / "pulsar", java_options=("-Xmx1g",)) as broker,
+        feeds_of(server, folder) as feeds,
+    ):
+        figures = [
+            figure
+            for protocol in asked.protocols.split(",")
+            for figure in _figures(feeds, log, broker, protocol, asked.tries)
+        ]
+    keep_run("pulsar", before, asked.scale, log, figures)
+    print(table(figures, log.changes, before, "bare client"))
 
 
-def _figures(feeds: Feeds, log: Log, broker: Pulsar, protocol: str, tries: int) -> Iterator[Figure]:
+def _figures(feeds: Feeds, log: Log, broker: Pulsar, protocol: str, tries: int) -> Sequence[Figure]:
     topic = f"bench-{protocol}"
     more = "&enable-tidb-extension=true" if protocol == "canal-json" else ""
     web = f"web-service-url={broker.web_url}&deduplication=required"
@@ -86,16 +67,10 @@ def _figures(feeds: Feeds, log: Log, broker: Pulsar, protocol: str, tries: int) 
     messages = broker.read_all(topic)
     broker.delete_topic(topic)
     once = messages[: len(messages) // (tries + 1)]
-    seconds = min(_bare(broker, topic, once) for _ in range(tries))
-    size = sum(len(m.key or b"") + len(m.value or b"") for m in once)
-    feed.mb_per_s = size * feed.rows_per_s / log.changes / 1e6
-    bare = Figure(f"{protocol}: bare client", log.changes / seconds, size / seconds / 1e6)
-    bare.other = {"messages": len(once), "s": round(seconds, 2)}
-    feed.name = f"{protocol}: feed"
-    feed.baseline, feed.ratio = "bare client", feed.rows_per_s / bare.rows_per_s
-    for figure in (feed, bare):
-        print(f"{figure.name}: {figure.rows_per_s:,.0f} rows/s", file=sys.stderr)
-        yield figure
+    bare, _ = measured(
+        feed, log, once, lambda: _bare(broker, topic, once), protocol, "bare client", tries
+    )
+    return shown([feed, bare])
 
 
 def _bare(broker: Pulsar, topic: str, messages: list[StoredMessage]) -> float:
@@ -127,19 +102,6 @@ def _bare(broker: Pulsar, topic: str, messages: list[StoredMessage]) -> float:
 
 def _nothing(result: object, message_id: object) -> None:
     """Take a report."""
-
-
-def _table(figures: list[Figure], changes: int, about: dict[str, object]) -> str:
-    lines = [
-        f"{changes:,} row changes of sysbench, {about['cpu']}, {about['cores']} cores, "
-        f"load {about['load_average']} before the run.\n",
-        "| what | row changes/s | MB/s | of the bare client |",
-        "|---|---|---|---|",
-    ]
-    for f in figures:
-        share = f"{f.ratio:.0%}" if f.ratio else ""
-        lines.append(f"| {f.name} | {f.rows_per_s:,.0f} | {f.mb_per_s:,.0f} | {share} |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,26 +12,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import urllib3
+from beside_bare import AIM, feeds_of, keep_run, logged, scratch, set_beside, shown, table
 from mysql_feeds import Feeds, Target
-from mysql_load import Log, make, make_numbers
-from report import RESULTS, Figure, load_average, machine
+from mysql_load import Log
+from report import Figure, machine
 
-from rowferry.spark.job import InProcessRunner, SparkRunner
-from rowferry.spark.session import open_session
+from rowferry.spark.job import InProcessRunner
 from rowferry.testing.search_front import SearchFront
-from rowferry.testing.servers import MySql, OpenSearch
+from rowferry.testing.servers import OpenSearch
 
-AIM = 0.6
 THREADS = 4
 NOTES = "rowferry-ownership"
 
@@ -43,33 +38,16 @@ def main() -> None:
     ask.add_argument("--tries", type=int, default=3, help="the best of so many counts")
     asked = ask.parse_args()
     before = machine()
-    folder = Path(tempfile.mkdtemp(prefix="rowferry-bench-"))
-    try:
-        with (
-            MySql.start(folder / "server", options=("--max-binlog-size=1G",)) as server,
-            OpenSearch.start(folder / "search", ("-Xmx2g", "-XX:TieredStopAtLevel=4")) as search,
-        ):
-            make_numbers(server, asked.scale)
-            log = make(server, "sysbench", asked.scale)
-            bodies, shapes = _recorded(Feeds(server, folder, InProcessRunner()), log, search)
-            runner = SparkRunner(open_session("bench", folder / "logs", "local[2]"))
-            try:
-                feeds = Feeds(server, folder, runner)
-                figures = _figures(feeds, log, search, bodies, shapes, asked.tries)
-            finally:
-                runner.close()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    result = {
-        **before,
-        "load_average_after": load_average(),
-        "scale": asked.scale,
-        "changes": log.changes,
-        "figures": [asdict(f) for f in figures],
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "search.json").write_text(json.dumps(result, indent=2) + "\n")
-    print(_table(figures, log.changes, before))
+    with (
+        scratch() as folder,
+        logged(folder, asked.scale) as (server, log),
+        OpenSearch.start(folder / "search", ("-Xmx2g", "-XX:TieredStopAtLevel=4")) as search,
+    ):
+        bodies, shapes = _recorded(Feeds(server, folder, InProcessRunner()), log, search)
+        with feeds_of(server, folder) as feeds:
+            figures = list(_figures(feeds, log, search, bodies, shapes, asked.tries))
+    keep_run("search", before, asked.scale, log, figures)
+    print(table(figures, log.changes, before, "bare loader", AIM))
 
 
 def _target(address: str) -> Target:
@@ -103,17 +81,15 @@ def _figures(
     bodies: list[bytes],
     shapes: dict[str, Any],
     tries: int,
-) -> list[Figure]:
+) -> Sequence[Figure]:
     size = sum(map(len, bodies))
     feed = feeds.figure(log, _target(search.address), tries, lambda: _empty(search))
-    feed.name, feed.mb_per_s = "feed", size * feed.rows_per_s / log.changes / 1e6
+    feed.name = "feed"
     seconds = min(_bare(search, bodies, shapes) for _ in range(tries))
     bare = Figure("bare bulk loader", log.changes / seconds, size / seconds / 1e6)
     bare.other = {"requests": len(bodies), "s": round(seconds, 2)}
-    feed.baseline, feed.ratio = bare.name, feed.rows_per_s / bare.rows_per_s
-    for figure in (feed, bare):
-        print(f"{figure.name}: {figure.rows_per_s:,.0f} row changes/s", file=sys.stderr)
-    return [feed, bare]
+    set_beside(feed, bare, size, log.changes)
+    return shown([feed, bare])
 
 
 def _bare(search: OpenSearch, bodies: list[bytes], shapes: dict[str, Any]) -> float:
@@ -135,20 +111,6 @@ def _bare(search: OpenSearch, bodies: list[bytes], shapes: dict[str, Any]) -> fl
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(send, bodies))
     return time.perf_counter() - began
-
-
-def _table(figures: list[Figure], changes: int, about: dict[str, object]) -> str:
-    lines = [
-        f"{changes:,} row changes of sysbench, {about['cpu']}, {about['cores']} cores, "
-        f"load {about['load_average']} before the run.\n",
-        "| what | row changes/s | MB/s | of the bare loader | aim |",
-        "|---|---|---|---|---|",
-    ]
-    for f in figures:
-        share = f"{f.ratio:.0%}" if f.ratio else ""
-        aim = ("reached" if f.ratio >= AIM else f"missed ({AIM:.0%})") if f.ratio else ""
-        lines.append(f"| {f.name} | {f.rows_per_s:,.0f} | {f.mb_per_s:,.0f} | {share} | {aim} |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
