@@ -12,7 +12,7 @@ from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable, parse_table_map
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
-from rowferry.flow.capture.binlog.frame.gtid_book import GtidBook
+from rowferry.flow.capture.binlog.frame.framed_gtids import FramedGtids
 from rowferry.flow.capture.binlog.frame.known_tables import KnownTables
 from rowferry.flow.capture.binlog.frame.segment_cutter import SegmentCutter
 from rowferry.flow.capture.binlog.frame.special_events import ROW_STATEMENTS, EventJudge
@@ -70,7 +70,7 @@ class FramingJudge(EventJudge):
         point: WalkPoint,
         tables: KnownTables,
         cutter: SegmentCutter,
-        gtids: GtidBook,
+        gtids: FramedGtids,
         xa: PreparedRows,
         book: KnowsTables,
         flavour: Flavour,

@@ -14,12 +14,12 @@ from rowferry.errors import CorruptLog, SourceUnavailable
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.compressed import inflate_payload
+from rowferry.flow.capture.binlog.frame.framed_gtids import FramedGtids
 from rowferry.flow.capture.binlog.frame.framing_judge import (
     FramingJudge,
     KnowsTables,
     LoggedStatement,
 )
-from rowferry.flow.capture.binlog.frame.gtid_book import GtidBook
 from rowferry.flow.capture.binlog.frame.known_tables import KnownTables
 from rowferry.flow.capture.binlog.frame.scan import LogBytes, run_walk
 from rowferry.flow.capture.binlog.frame.segment_cutter import SegmentCutter
@@ -57,7 +57,7 @@ class Scanner:
         state.clamp_ms = book.source_ms() + k.AHEAD_MS
         # Its border is where the walk can begin again: mostly the last one between transactions.
         self._point = WalkPoint(state, position.file, stream.tail)
-        self._gtids = GtidBook(self._point, position.executed, self._maria)
+        self._gtids = FramedGtids(self._point, position.executed, self._maria)
         self._cutter = SegmentCutter(
             self._point, stream, self._tables, self._xa, appetite, position.server, self._maria
         )

@@ -14,7 +14,7 @@ from rowferry.flow.capture.binlog.frame.walk_point import WalkPoint
 from rowferry.flow.capture.binlog.position import Gtids
 
 
-class GtidBook:
+class FramedGtids:
     """The GTIDs of a walk.
 
     Attributes:
