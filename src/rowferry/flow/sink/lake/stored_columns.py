@@ -123,11 +123,11 @@ class StoredColumns:
             ValueError: these are no columns at all.
         """
         try:
-            found = [_read_field(form) for form in json.loads(text)["fields"]]
+            all_fields = [_read_field(form) for form in json.loads(text)["fields"]]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ValueError("no columns of a table") from None
-        fields = tuple(field for field in found if field is not None)
-        if len(fields) < len(found):
+        fields = tuple(field for field in all_fields if field is not None)
+        if len(fields) < len(all_fields):
             return None
         return cls(fields, mapped, max([max_id, *(f.id for f in fields)]))
 

@@ -79,10 +79,13 @@ class CheckedDecoder(BinaryDecoder):
         """Put numbers, and the bytes for each, into a dict."""
         for _ in range(count):
             number = self.read_int()
-            dest[number] = self.read_bytes()
+            dest[number] = self._sized()
 
     def read_bytes(self) -> bytes:
         """Return bytes with their number before them."""
+        return self._sized()
+
+    def _sized(self) -> bytes:
         return self.read(self.read_int())
 
     def read_float(self) -> float:
@@ -95,7 +98,7 @@ class CheckedDecoder(BinaryDecoder):
 
     def read_utf8(self) -> str:
         """Return a text."""
-        return self.read_bytes().decode()
+        return self._sized().decode()
 
     def skip_int(self) -> None:
         """Leave out a whole number."""
@@ -104,4 +107,4 @@ class CheckedDecoder(BinaryDecoder):
 
 def use_checked_decoder() -> None:
     """Let the library read all Avro files of this process with the decoder above."""
-    file.new_decoder = CheckedDecoder  # type: ignore[assignment]
+    file.new_decoder = CheckedDecoder  # type: ignore[assignment,attr-defined]

@@ -145,7 +145,7 @@ class StateReader:
                 f"{_FORMAT} is kept here: drop the table and begin anew: rowferry changefeed reset "
                 "--snapshot"
             )
-        with _damage_told(shown):
+        with _read_as_metadata(shown):
             spec, present = table.metadata.spec(), IcebergState(table)
             _, columns = present.notes, present.columns
             layout = FileLayout.read(present.layout)
@@ -175,7 +175,7 @@ class StateReader:
             SinkDamaged: one of its manifests is gone, or cannot be read.
         """
         shown = _shown(table)
-        with _damage_told(shown):
+        with _read_as_metadata(shown):
             manifests = tuple(snapshot.manifests(self._catalog.io))
             entries = {m.manifest_path: self._entries_of(m) for m in manifests}
         self._entries = entries
@@ -205,7 +205,7 @@ def _shown(table: Table) -> str:
 
 
 @contextmanager
-def _damage_told(shown: str) -> Iterator[None]:
+def _read_as_metadata(shown: str) -> Iterator[None]:
     """Turn what metadata of another form leads to into an error of ours."""
     again = "restore it as it was and resume, or drop the table and begin anew: rowferry changefeed"
     try:
