@@ -1103,7 +1103,7 @@ def test_a_hold_is_asked_for_answered_and_ended(store: MetaStore, claim: Claim, 
     for _ in range(2):
         store.answer_hold(claim, "a", "at")
         store.answer_hold(claim, "unknown", "past")
-    assert held() == replace(first, stands="at", micro_batch=1)
+    assert held() == replace(first, reached="at", micro_batch=1)
     other = Hold("b", late, {"file": "log.1", "offset": 2**40})
     with pytest.raises(IllegalMove, match="held by somebody else"):
         store.hold(feed, other)

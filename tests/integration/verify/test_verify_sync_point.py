@@ -217,7 +217,7 @@ def test_lake_tables_while_others_write(
 
 def stands(operations: Operations) -> str | None:
     hold = operations.held("sp").hold
-    return None if hold is None else hold.stands
+    return None if hold is None else hold.reached
 
 
 def refused(verify: Callable[..., Result]) -> None:

@@ -22,6 +22,12 @@ from rowferry.spec.uri import Uri
 LATE = 2.0**31
 
 
+def test_what_is_stored_is_what_other_versions_read() -> None:
+    stored = {"id": "a", "until": 9.0, "place": None, "stands": "at", "micro_batch": 3}
+    assert Hold.from_json(stored) == Hold("a", 9.0, None, "at", 3)
+    assert Hold("a", 9.0, None, "at", 3).to_json() == stored
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MetaStore]:
     found = open_store(f"sqlite:///{tmp_path / 'meta.db'}")
@@ -51,11 +57,11 @@ def test_a_loop_stands_at_a_border_or_a_place(tmp_path: Path, store: MetaStore) 
         return found.hold
 
     loop.step()
-    assert ask("a").stands == "at"
+    assert ask("a").reached == "at"
     assert ask("b", {"next": 7}, published=2) == Hold("b", LATE, {"next": 7}, "at", 3)
     assert store.state("feed").position == {"next": 7}
-    assert ask("c", {"next": 5}).stands == "past"
-    assert ask("d", {"next": 50}, published=1).stands == ""  # the log has not come so far
+    assert ask("c", {"next": 5}).reached == "past"
+    assert ask("d", {"next": 50}, published=1).reached == ""  # the log has not come so far
     holds.append(None)
     bench.script.commit(9)
     assert loop.step().rows == 1
@@ -74,7 +80,7 @@ def test_a_member_lets_its_changefeed_stand_and_go_on(tmp_path: Path, store: Met
 
     def stands() -> str:
         feed = store.feed("one")
-        return feed.hold.stands if feed and feed.hold else ""
+        return feed.hold.reached if feed and feed.hold else ""
 
     with fleet.member():
         fleet.until_delivered("one")

@@ -10,8 +10,8 @@ since 1970.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self
 
 from rowferry.change.plan import Plan
 from rowferry.change.position import RangeProgress
@@ -46,16 +46,26 @@ class Hold:
     Attributes:
         until: when it is over, whatever happens.
         place: of the source's log, where to stand; None: at the next border.
-        stands: what the owner says: "" (not yet), "at" (it stands there), "past" (it was beyond
-            the place already) or "elsewhere" (the place is one of another server).
+        reached: what the owner says of the place: "" (nothing yet), "at" (it is there), "past" (it
+            was beyond it already) or "elsewhere" (it is one of another server).
         micro_batch: the last published one when the owner said so.
     """
 
     id: str
     until: float
     place: dict[str, Any] | None = None
-    stands: str = ""
+    reached: str = ""
     micro_batch: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that is stored, which servers of other versions read as well."""
+        form = asdict(self)
+        return {"stands" if key == "reached" else key: value for key, value in form.items()}
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> Self:
+        """Read what `to_json` gave."""
+        return cls(**{"reached" if key == "stands" else key: value for key, value in form.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +350,7 @@ class MetaStore(Protocol):
     def end_hold(self, changefeed: str, hold: str) -> None:
         """Let the owner go on. Where that hold is not in force, nothing changes."""
 
-    def answer_hold(self, claim: Claim, hold: str, stands: str) -> None:
+    def answer_hold(self, claim: Claim, hold: str, reached: str) -> None:
         """Note where the owner stands. Where that hold is not in force, nothing changes."""
 
     def ask_resnapshot(self, changefeed: str, wanted: Resnapshot) -> None:

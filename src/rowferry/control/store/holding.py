@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,7 @@ def ask(session: Session, changefeed: str, hold: Hold, instead_of: str, now: flo
             "most; try again then"
         )
     if stored is None or stored.id != hold.id:
-        row.hold = to_text(asdict(hold))
+        row.hold = to_text(hold.to_json())
 
 
 def end(session: Session, changefeed: str, which: str) -> None:
@@ -34,9 +34,10 @@ def end(session: Session, changefeed: str, which: str) -> None:
         row.hold = None
 
 
-def answer(session: Session, claim: Claim, which: str, stands: str) -> None:
-    """Note where the owner stands, if that hold is still the one stored."""
+def answer(session: Session, claim: Claim, which: str, reached: str) -> None:
+    """Note what the owner has reached, if that hold is still the one stored."""
     row = fence.locked(session, claim)
     stored = to_hold(row)
     if stored is not None and stored.id == which:
-        row.hold = to_text(asdict(replace(stored, stands=stands, micro_batch=row.micro_batch)))
+        answered = replace(stored, reached=reached, micro_batch=row.micro_batch)
+        row.hold = to_text(answered.to_json())

@@ -128,7 +128,7 @@ def to_hold(row: FeedRow | Row[Any]) -> Hold | None:
     """Return the hold of a changefeed; it may be over."""
     if row.hold is None:
         return None
-    return read(row.hold, lambda form: Hold(**form), f"hold of changefeed {row.id}")
+    return read(row.hold, Hold.from_json, f"hold of changefeed {row.id}")
 
 
 def resnapshots_of(row: FeedRow | Row[Any]) -> tuple[Resnapshot, ...]:

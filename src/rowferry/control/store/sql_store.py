@@ -186,11 +186,11 @@ class SqlStore(WatchedStore):
             holding.end(session, changefeed, hold)
 
     @undone_again
-    def answer_hold(self, claim: Claim, hold: str, stands: str) -> None:
-        """Note where the owner stands under a hold."""
+    def answer_hold(self, claim: Claim, hold: str, reached: str) -> None:
+        """Note what the owner has reached under a hold."""
         moment("note standing")
         with self.database.writing(f"hold changefeed {claim.changefeed}") as session:
-            holding.answer(session, claim, hold, stands)
+            holding.answer(session, claim, hold, reached)
 
     @undone_again
     def ask_resnapshot(self, changefeed: str, wanted: Resnapshot) -> None:

@@ -30,14 +30,14 @@ class Stood:
     """Where a changefeed stands.
 
     Attributes:
-        stands: "at", "past" or "elsewhere", as its owner says of the last hold; "": nothing yet.
+        reached: "at", "past" or "elsewhere", as its owner says of the last hold; "": nothing yet.
         last: the number of the micro-batch that was published last, then.
         now: the same, now.
         pending: another one is under way.
         lag_ms: how far it is behind; None: not known.
     """
 
-    stands: str
+    reached: str
     last: int
     now: int
     pending: bool
@@ -46,7 +46,7 @@ class Stood:
     @property
     def is_still(self) -> bool:
         """Whether nothing has happened since it came to stand."""
-        return self.stands == "at" and self.last == self.now and not self.pending
+        return self.reached == "at" and self.last == self.now and not self.pending
 
 
 class Brake(Protocol):
@@ -124,13 +124,13 @@ def _attempt(
         return None
     views, place = open_views_at_a_place(a.login, a.facts, count)
     opened.enter_context(closing(views))
-    stands = waiting.until_it_stands(place)
-    if stands == "elsewhere":
+    reached = waiting.until_it_stands(place)
+    if reached == "elsewhere":
         raise SourceMismatch(
             f"{a} is {a.facts.identity}, and the changefeed reads another server; give as A the "
             "one that it reads"
         )
-    if stands != "at":
+    if reached != "at":
         return None  # it had read what A did not show yet
     copies: OpenViews | None = None
     if isinstance(b, LakeSide):
@@ -164,8 +164,8 @@ class _Waiting:
             if seen is None:
                 break
             latest = seen
-            if latest.stands:
-                return latest.stands
+            if latest.reached:
+                return latest.reached
             self._wait(_LOOK_S)
         where = f"{place['file']}:{place['offset']}" if place else "a border between micro-batches"
         lag = latest.lag_ms if latest else None

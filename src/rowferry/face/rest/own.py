@@ -280,7 +280,7 @@ def _held(held: Held) -> dict[str, Any]:
             "id": hold.id,
             "until": round(hold.until * 1000),
             "position": hold.place,
-            "stands": hold.stands,
+            "stands": hold.reached,
             "micro_batch": hold.micro_batch,
         },
         "pending": held.pending,
