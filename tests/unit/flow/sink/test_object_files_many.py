@@ -57,7 +57,7 @@ def test_numbers_go_on_where_something_is_there() -> None:
 def test_a_long_history_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     process(store, 1, *TABLES).run(ALL)
-    monkeypatch.setattr("rowferry.flow.sink.storage.sink._LISTED_FOR_EACH", 2)
+    monkeypatch.setattr("rowferry.flow.sink.storage.file_numbers._LISTED_FOR_EACH", 2)
     feed = process(store, 2, *TABLES)
     assert bucket_of(feed).survey(2 * len(TABLES)) is None
     assert numbers(feed.run(ALL)) == [2] * len(TABLES)

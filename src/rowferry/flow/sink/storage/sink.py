@@ -22,10 +22,11 @@ from rowferry.flow.encode.contract import Encoded, Format, RowFormat
 from rowferry.flow.sink.contract import Owner, SinkTraits
 from rowferry.flow.sink.storage.compress import SUFFIXES, DataContent, nothing
 from rowferry.flow.sink.storage.expire import expire
+from rowferry.flow.sink.storage.file_numbers import FileNumbers
 from rowferry.flow.sink.storage.files import Files, Staged, Stored, each, each_fenced
 from rowferry.flow.sink.storage.index_file import Naming, metadata_content
 from rowferry.flow.sink.storage.local_files import LocalFiles, local_root
-from rowferry.flow.sink.storage.measures import expansions, last_numbers, moved_on
+from rowferry.flow.sink.storage.measures import expansions, last_numbers
 from rowferry.flow.sink.storage.options import (
     LayoutOptions,
     StorageOptions,
@@ -34,14 +35,12 @@ from rowferry.flow.sink.storage.options import (
 )
 from rowferry.flow.sink.storage.ownership import Ownership, owner_lost
 from rowferry.flow.sink.storage.paths import (
-    META,
     METADATA,
     OWNER,
     Directory,
     IndexFile,
     date_text,
     index_path,
-    parse_data_name,
 )
 from rowferry.flow.sink.storage.published_marks import PublishedMarks
 from rowferry.flow.sink.storage.schema_file import of_changes, of_table
@@ -53,11 +52,7 @@ from rowferry.spec.option import OptionTable
 from rowferry.spec.sink_traits import PlaceKeys
 from rowferry.spec.uri_form import DIRECTORY, UriForm
 
-_KEPT_IN_STATE = 256  # directories; the numbers of others are read from CDC.index again
-_KEPT_IN_MEMORY = 65536
 _LEAST_SEGMENT = 1024
-_MANY = 32  # directories whose numbers are not known
-_LISTED_FOR_EACH = 8
 
 
 class StorageSink:
@@ -102,8 +97,7 @@ class StorageSink:
         self._nothing = nothing(kind)
         self._now = now or self._wall_clock
         self._marks = PublishedMarks(self._files, self._naming, self.settings, self._now)
-        self._state: dict[str, int] = {}  # last numbers as of the last published plan
-        self._last: dict[str, int] = {}  # the same, once CDC.index was asked; newest at the end
+        self._numbers = FileNumbers(self._files, self._naming, self._marks)
         self._shown: set[tuple[TableId, int]] = set()  # versions whose schema file is there
         self._expansion: dict[TableId, float] = {}
         self._cleanup_at: datetime | None = None
@@ -169,9 +163,9 @@ class StorageSink:
             self._small.shut_out_older_owners(owner, self._marks.checkpoint_in)
         moment("sweep storage")
         self._files.sweep()
-        self._state = _numbers_in(state)
+        self._numbers.resume(state)
         self._reached = owner.delivered
-        self._last, self._shown = {}, set()
+        self._shown = set()
         if self.settings.storage.file_expiration_days:
             self._cleanup_at = self.settings.storage.file_cleanup_cron_spec.after(self._now())
 
@@ -211,8 +205,7 @@ class StorageSink:
             for place, piece in enumerate(segment.slices)
         ]
         touched = list(dict.fromkeys(where for _, _, where, _ in places))
-        self._survey(touched)
-        last = dict(zip(touched, each(self._files, self._last_number, touched), strict=True))
+        last = self._numbers.last_of(touched)
         outputs: list[Output] = []
         for ordinal, place, where, piece in places:
             last[where] = number = last[where] + 1
@@ -225,7 +218,7 @@ class StorageSink:
             if self._format is not None and not self._files.has_locks:
                 target["table"] = tables[piece].to_json()  # for an empty file, see `discard`
             outputs.append(Output(ordinal, place, target))
-        return tuple(outputs), {"delivered": moved_on(self._state, last, _KEPT_IN_STATE)}
+        return tuple(outputs), self._numbers.foresee(last)
 
     def _directory_of(self, piece: TableSlice, table: TableSchema, date: str) -> str:
         physical_id = piece.physical_id if self.settings.layout.enable_partition_separator else None
@@ -239,42 +232,6 @@ class StorageSink:
                 f"{self.partition_label(segment.last_commit_ts)}; one file has one date"
             )
         return date
-
-    def _survey(self, directories: Sequence[str]) -> None:
-        """Find the new ones among many directories with one list, as far as that is short."""
-        moment("survey storage")
-        unknown = [d for d in directories if d not in self._last]
-        if len(unknown) < _MANY:
-            return
-        there = self._files.survey(_LISTED_FOR_EACH * len(unknown))
-        if there is not None:
-            used = {path.rpartition("/")[0].removesuffix(f"/{META}") for path in there}
-            new = [d for d in unknown if d not in used]
-            for directory in new:
-                self._require_index(directory, 0)
-            self._last.update((d, self._state.get(d, 0)) for d in new)
-
-    def _last_number(self, directory: str) -> int:
-        """Return the last number in use: published, or recorded by CDC.index and occupied."""
-        moment("look for last number")
-        known = self._last.get(directory)
-        if known is not None:
-            return known
-        index = index_path(directory)
-        recorded = self._marks.number_in(self._files.recall(index), index)
-        self._require_index(directory, recorded)
-        if recorded and not self._files.exists(f"{directory}/{self._naming.data_name(recorded)}"):
-            recorded -= 1
-        number = max(recorded, self._state.get(directory, 0))
-        if not self._files.has_locks:
-            number = max(number, self._last_taken(directory))
-        self._last[directory] = number
-        return number
-
-    def _last_taken(self, directory: str) -> int:
-        """Return the last number that has a file; above the index, discarded plans left them."""
-        names = (parse_data_name(e.name) for e in self._files.entries(directory))
-        return max((name[0] for name in names if name), default=0)
 
     # --- in tasks --------------------------------------------------------------------------------
 
@@ -406,7 +363,7 @@ class StorageSink:
         moment("discard data files")
 
         def clear(directory: str) -> bool:
-            self._last.pop(directory, None)
+            self._numbers.ask_again(directory)
             index = index_path(directory)
             with self._ownership.fenced():
                 visible = self._marks.number_in(self._files.get(index), index)
@@ -465,7 +422,7 @@ class StorageSink:
 
         def is_behind(path: str, old: Stored | None) -> bool:
             number = self._marks.number_in(old, path)
-            self._require_index(paths[path], number)
+            self._numbers.require_index(paths[path], number)
             return number < numbers[paths[path]]
 
         self._small.put(contents, is_behind)
@@ -480,28 +437,16 @@ class StorageSink:
         self._small.put({METADATA: metadata_content(watermark)}, is_behind)
         self._reached = max(self._reached, watermark)
 
-    def _require_index(self, directory: str, number: int) -> None:
-        self._marks.require_index(directory, number, self._state.get(directory, 0))
-
     def _expire_if_due(self, watermark: int) -> None:
         if self._cleanup_at is None or (now := self._now()) < self._cleanup_at:
             return
         gone = expire(self._files, self._ownership, self.settings, watermark)
-        self._last = {d: n for d, n in self._last.items() if d not in gone}
-        self._state = {d: n for d, n in self._state.items() if d not in gone}
+        self._numbers.forget(gone)
         self._cleanup_at = self.settings.storage.file_cleanup_cron_spec.after(now)
 
     def _remember(self, plan: Plan, receipts: Sequence[Receipt]) -> None:
-        self._last = moved_on(self._last, last_numbers(plan), _KEPT_IN_MEMORY)
-        if plan.sink_state:
-            self._state = moved_on(self._state, _numbers_in(plan.sink_state), _KEPT_IN_STATE)
+        self._numbers.publish(last_numbers(plan), plan.sink_state)
         self._expansion.update(expansions(plan, receipts))
-
-
-def _numbers_in(state: dict[str, Any] | None) -> dict[str, int]:
-    """Return the last numbers of directories; `last` was their key in earlier versions."""
-    stored = state or {}
-    return dict(stored["delivered"] if "delivered" in stored else stored.get("last", {}))
 
 
 def _create(content: Staged, output: Output, segment: Segment) -> bool:
