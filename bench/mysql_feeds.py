@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -23,7 +24,8 @@ from rowferry.control.feed.loop import Loop, SegmentRunner, StepResult
 from rowferry.control.feed.service import PreparedFeed, prepare
 from rowferry.control.feed.supervise import Supervisor, Until
 from rowferry.control.store.sql_store import open_store
-from rowferry.spark.job import InProcessRunner
+from rowferry.spark.job import InProcessRunner, SparkRunner
+from rowferry.spark.shared import DriverRunner, EitherRunner, Seats
 from rowferry.testing.servers import Server
 
 STEADY_TABLE = "steady.t"
@@ -53,8 +55,10 @@ TARGETS = (
     Target("csv files", "protocol=csv"),
     Target("canal-json to the blackhole", "protocol=canal-json", "blackhole://"),
 )
+WRITE_BYTES = 8 << 20  # at once, where nothing but writing is measured
 LAG_TARGETS = (
     Target("blackhole", "protocol=canal-json", "blackhole://"),
+    Target("canal-json files, flush-interval=50ms", "protocol=canal-json&flush-interval=50ms"),
     Target("canal-json files, flush-interval=200ms", "protocol=canal-json&flush-interval=200ms"),
 )
 
@@ -80,7 +84,7 @@ class Ended:
 class Feeds:
     """Runs feeds of one server, all with one runner."""
 
-    def __init__(self, server: Server, folder: Path, runner: SegmentRunner) -> None:
+    def __init__(self, server: Server, folder: Path, runner: SparkRunner) -> None:
         self._server, self._folder, self._runner = server, folder, runner
 
     def figure(
@@ -94,16 +98,51 @@ class Feeds:
         found = []
         for _ in range(tries + 1):
             before()
+            sent = self._bytes_sent()
             found.append(self._ended(log, target, self._runner))
+            sent = self._bytes_sent() - sent
         best = min(found[1:], key=lambda e: e.seconds)
         more = {
             "s": round(best.seconds, 2),
             "first s": round(found[0].seconds, 2),
             "MB written": round(best.bytes / 1e6),
             "micro-batches": sum(s.rows > 0 for s in best.steps),
+            "source sent, times the log": round(sent / log.size, 2),
         }
         size = log.size / best.seconds / 1e6
         return Figure(f"feed to {target.name}", best.rows / best.seconds, size, other=more)
+
+    def floor(self, log: Log, feed: Figure, tries: int) -> Figure:
+        """Write as many bytes as a feed did, with two threads and fsync, and nothing else."""
+        size = int(feed.other["MB written"] * 1e6)
+        piece = np.random.default_rng(1).bytes(WRITE_BYTES)
+        folder = self._folder / "floor"
+        folder.mkdir(parents=True, exist_ok=True)
+
+        def write(number: int) -> None:
+            handle = os.open(folder / str(number), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                for left in range(size // 2, 0, -len(piece)):
+                    os.write(handle, piece[:left])
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+        times = []
+        for _ in range(tries + 1):
+            began = time.perf_counter()
+            with ThreadPoolExecutor(2) as threads:
+                list(threads.map(write, range(2)))
+            times.append(time.perf_counter() - began)
+        shutil.rmtree(folder)
+        best = min(times)
+        name = feed.name.replace("feed to", "write the bytes of")
+        more = {"s": round(best, 2), "MB written": feed.other["MB written"]}
+        return Figure(name, log.changes / best, log.size / best / 1e6, other=more)
+
+    def _bytes_sent(self) -> int:
+        """Return what the server has sent to all its clients."""
+        return int(str(self._server.execute("SHOW GLOBAL STATUS LIKE 'Bytes_sent'")[0][1]))
 
     def profiles(self, log: Log, target: Target) -> Iterator[tuple[str, float, Stopwatch]]:
         """Say where the time goes: title, seconds in all, and seconds by stage."""
@@ -123,7 +162,8 @@ class Feeds:
     def lag(self, target: Target, rows_a_second: int, seconds: float) -> dict[str, Any]:
         """Run a feed under a steady load: how old is a change when it is published?"""
         pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        with pool, self._feed(None, target, self._runner) as (loop, ready):
+        runner = EitherRunner(DriverRunner(), lambda: self._runner, Seats(alone=True))
+        with pool, self._feed(None, target, runner) as (loop, ready):
             published: list[tuple[float, int]] = []
 
             def note(step: StepResult) -> None:

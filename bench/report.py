@@ -8,7 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ class Figure:
     mb_per_s: float = 0.0
     baseline: str = ""
     ratio: float = 0.0
-    other: dict[str, Any] | None = None
+    other: dict[str, Any] = field(default_factory=dict)
 
 
 def best(work: Callable[[], object], tries: int = 5) -> float:

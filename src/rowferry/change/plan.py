@@ -99,9 +99,11 @@ class Stretch(JsonForm):
         watermark: the resolved commit-ts after it; None: it does not move.
         caught_up: nothing more was in the source when this was planned.
         finished: nothing will follow: what was asked for is complete.
+        follows: all that the source had sent was taken, and it had hardly more: what comes next is
+            new. No part of what is stored.
     """
 
-    FORM = FormRules(late=("finished",))
+    FORM = FormRules(late=("finished",), unstored=("follows",))
 
     segments: tuple[Segment, ...]
     schema_changes: tuple[SchemaChange, ...]
@@ -111,6 +113,7 @@ class Stretch(JsonForm):
     watermark: int | None = None
     caught_up: bool = False
     finished: bool = False
+    follows: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from rowferry.control.feed.supervise import (
     FIRST_WAIT_S,
     IDLE_PUBLISH_S,
     IDLE_WAIT_S,
+    LONGEST_LOOK_S,
     LONGEST_WAIT_S,
     META_WAIT_S,
     OF_A_SERVER,
@@ -240,6 +241,30 @@ def test_the_meta_database_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) 
     assert watch.waits[3] <= 1.1 * OF_A_SERVER.first_s  # it is the sink's first error
 
 
+def test_who_follows_the_source_goes_by_the_sinks_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = replace(BUSY, follows=True)
+    watch = Watch(ScriptedLoop(busy, BUSY, busy), monkeypatch)
+    watch.loop.script.append(watch.stops())
+    watch.run(Until())
+    assert watch.waits == [FLUSH_S, FLUSH_S]  # not after what is far behind
+
+
+def test_who_waits_for_the_end_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(ScriptedLoop(replace(BUSY, follows=True), DONE), monkeypatch)
+    watch.run(Until(caught_up=True))
+    assert watch.waits == []
+
+
+def test_many_changefeeds_that_have_nothing_to_do_look_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for rest_s, expected in ((0.0, IDLE_WAIT_S), (0.1, 0.1), (9.0, LONGEST_LOOK_S)):
+        watch = Watch(ScriptedLoop(IDLE), monkeypatch)
+        watch.loop.script.append(watch.stops())
+        watch.run(Until(), rest_s=lambda rest_s=rest_s: rest_s)
+        assert watch.waits[0] == expected
+
+
 def test_an_error_of_an_earlier_run_is_over_with_the_first_published_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,7 +375,7 @@ def test_it_rests_only_when_there_is_nothing_more(monkeypatch: pytest.MonkeyPatc
 def test_time_alone_is_published_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = ScriptedLoop()
     watch = Watch(loop, monkeypatch)
-    loop.script += [lambda: replace(IDLE, published=loop.publish_idle[-1])] * 35
+    loop.script += [lambda: replace(IDLE, published=loop.publish_idle[-1])] * 140
     loop.script.append(watch.stops(IDLE))
     watch.run(Until())
     asked = [i for i, wanted in enumerate(loop.publish_idle) if wanted]
@@ -366,4 +391,4 @@ def test_small_micro_batches_of_many_changefeeds_are_kept_apart(
     watch = Watch(loop, monkeypatch)
     loop.script.append(watch.stops())
     watch.run(Until(), rest_s=lambda: 0.7)
-    assert watch.waits == [0.7, 0.7, IDLE_WAIT_S, 0.7]
+    assert watch.waits == [0.7, 0.7, LONGEST_LOOK_S, 0.7]

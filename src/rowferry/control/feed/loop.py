@@ -79,6 +79,7 @@ class StepResult:
         published: a micro-batch was published (also one that only moved the watermark).
         replayed: it was recorded by an earlier run.
         caught_up: the source had nothing more when it was planned.
+        follows: the source had hardly more; see `Stretch`.
         finished: nothing will follow.
         captured: what tasks read.
         decided: what was left of that when filters and row policy had decided.
@@ -94,6 +95,7 @@ class StepResult:
     published: bool
     replayed: bool = False
     caught_up: bool = False
+    follows: bool = False
     finished: bool = False
     micro_batch: int = 0
     rows: int = 0
@@ -504,6 +506,7 @@ class Loop:
             published=True,
             replayed=replayed,
             caught_up=plan.stretch.caught_up and not replayed,
+            follows=plan.stretch.follows,
             finished=plan.stretch.finished,
             micro_batch=plan.micro_batch,
             rows=sum(r.rows for r in receipts),

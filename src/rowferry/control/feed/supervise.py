@@ -21,7 +21,8 @@ FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 30.0
 META_WAIT_S = 1.0  # without the meta database nothing is lost and nothing else is disturbed
 IDLE_PUBLISH_S = 2.0
-IDLE_WAIT_S = 0.2
+IDLE_WAIT_S = 0.05
+LONGEST_LOOK_S = 0.2  # until a changefeed that had nothing to do looks again
 FEW_ROWS = 10_000  # a micro-batch with more is no burden by being one more
 
 
@@ -155,18 +156,21 @@ class Supervisor:
             self.finished = step.finished
             if until.reached(step):
                 return
-            pause = self._pause(step)
+            pause = self._pause(step, until)
             if pause:
                 stop.wait(max(0.0, pause - (time.monotonic() - began)))
 
-    def _pause(self, step: StepResult) -> float:
+    def _pause(self, step: StepResult, until: Until) -> float:
         """Return how long after its beginning a step may be followed by the next one."""
         pause = 0.0
-        if step.caught_up or not step.published:
+        follows = step.follows and not until.caught_up  # who waits for the end looks at once
+        if step.caught_up or follows or not step.published:
             pause = min(
                 self._flush_interval_s if step.rows else IDLE_WAIT_S, self._flush_interval_s
             )
-        if step.published and step.rows < FEW_ROWS and not step.snapshots:
+        if not step.published:
+            pause = max(pause, min(self._rest_s(), LONGEST_LOOK_S))
+        elif step.rows < FEW_ROWS and not step.snapshots:
             pause = max(pause, self._rest_s())
         return pause
 

@@ -22,7 +22,7 @@ class SinkDefaults:
     """Wishes of a sink that has none, for every shape."""
 
     TABLES: ClassVar[tuple[OptionTable, ...]] = ()
-    flush_interval_s: float = 0.2
+    flush_interval_s: float = 0.05
     whole_transactions: bool = False
     separates_partitions: bool = False
 

@@ -53,6 +53,7 @@ _BYTES_A_TABLE: Final = 256 << 10
 _ENOUGH_FOR_MANY: Final = 256 << 20
 _WAIT_FOR_MANY_S: Final = 1.2
 RETENTION_EVERY_S: Final = 60.0
+_NEAR_END: Final = 1 << 20  # of log: who is no further behind follows the source
 
 
 class BinlogPlanner:
@@ -103,6 +104,7 @@ class BinlogPlanner:
         self._appetite: Appetite | None = None
         self._opened = False
         self._may_share = False  # it reads where others do
+        self._follows = False  # the last stretch had all that there was, but for a moment's writes
         self._closed = False
         self._key: SharedKey = (login, self._server.facts.identity, server_id)
         SHARED_LOGS.enter(self._key)
@@ -426,6 +428,7 @@ class BinlogPlanner:
             position={},
             watermark=watermark,
             caught_up=at_end and not held,
+            follows=self._follows,
             finished=state.finished,
         )
 
@@ -446,6 +449,7 @@ class BinlogPlanner:
             ahead.wait(enough_bytes, min(WAIT_S, until - time.monotonic()))
             scanner = ahead.scanner
             if scanner.blocked:
+                self._follows = False
                 self._source_ms = self._server.clock_ms()
                 return scanner.ended
             _, size = scanner.backlog()
@@ -455,10 +459,14 @@ class BinlogPlanner:
             enough_bytes, patience_s = self._enough(scanner)  # more tables may be known by now
             until = began + patience_s
             enough = scanner.at_border and size >= enough_bytes
-            if at_end or enough or time.monotonic() >= until:
+            # Where others write all the time the end is never reached: whoever follows them takes
+            # what there is, and the sink's own pace decides how often.
+            self._follows = at_end or (
+                ahead.is_drained and size > 0 and look.is_near(scanner.position(), _NEAR_END)
+            )
+            if self._follows or enough or time.monotonic() >= until:
                 return at_end
-            # The server is slower than we are, and a fuller stretch is better; or others write all
-            # the time, and each look costs both sides.
+            # The server is slower than we are, and a fuller stretch is better.
             ahead.changed.wait(min(pause, max(0.0, until - time.monotonic())))
             pause *= 4
 

@@ -69,7 +69,7 @@ class AskedTopics(Protocol):
 class TopicSink(ABC):
     """Messages in topics; the partition of each row is the dispatch rules' answer."""
 
-    flush_interval_s: ClassVar[float] = 0.2
+    flush_interval_s: ClassVar[float] = 0.05
     whole_transactions: ClassVar[bool] = False
     separates_partitions: ClassVar[bool] = False
 

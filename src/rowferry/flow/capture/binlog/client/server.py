@@ -32,6 +32,10 @@ class LogLook:
     offset: int
     committed: str
 
+    def is_near(self, position: LogPosition, size: int) -> bool:
+        """Return whether no more than so many bytes of the log lie behind a position."""
+        return self.file == position.file and self.offset - position.offset <= size
+
     def is_reached_by(self, position: LogPosition) -> bool:
         """Return whether nothing that was committed by then lies behind a position."""
         if self.file == position.file and self.offset <= position.offset:

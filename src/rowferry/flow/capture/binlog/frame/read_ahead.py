@@ -61,6 +61,11 @@ class ReadAhead:
             self.changed.wait(left)
 
     @property
+    def is_drained(self) -> bool:
+        """Whether all that has come was framed (inside `changed`)."""
+        return self._drained and self.scanner.at_border
+
+    @property
     def is_shared(self) -> bool:
         """Whether others read the same connection."""
         return isinstance(self._stream, SharedStream)
