@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-many-feeds soak mutants chaos fuzz audit advisories wheel site docs clean tools
+.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-many-feeds soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -188,10 +188,15 @@ chaos: setup services ## fuzz, then compare random histories with what feeds del
 INPUTS ?= 100000
 # Kernels are built anew with a check of every index, apart from those that others use.
 FUZZ := PYTHONPATH=tests/fuzz:tests:tests/contract:tests/unit/flow/capture/binlog NUMBA_BOUNDSCHECK=1 \
-	NUMBA_CACHE_DIR=$(CURDIR)/.cache/checked-kernels $(BIN)/python -m fuzz_run
+	NUMBA_CACHE_DIR=$(CURDIR)/.cache/checked-kernels $(BIN)/python
 
 fuzz: setup ## throw damaged inputs at every reader of what others send; INPUTS=100000 SEED=1 ONLY="log: rows" ARGS="--processes 2"
-	@$(FUZZ) --inputs $(INPUTS) --dice $(SEED) --only "$(ONLY)" $(ARGS)
+	@$(FUZZ) -m fuzz_run --inputs $(INPUTS) --dice $(SEED) --only "$(ONLY)" $(ARGS)
+
+SECONDS ?= 60
+
+fuzz-guided: setup ## look for inputs that readers in Python stumble over, guided by coverage; SECONDS=60 (each) SEED=1 ONLY="URIs"
+	@PYTHONHASHSEED=0 $(FUZZ) -m fuzz_guided --seconds $(SECONDS) --dice $(SEED) --only "$(ONLY)" $(ARGS)
 
 lock: $(BIN)/uv ## write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --quiet \

@@ -76,8 +76,18 @@ def licence_of(dist: Distribution) -> str:
     if told := meta.get("License-Expression"):
         return str(told)
     named = [c.split(" :: ")[-1] for c in meta.get_all("Classifier") or [] if "OSI Approved" in c]
-    words = named or [str(meta.get("License") or "").strip().partition("\n")[0]]
+    words = named or [str(meta.get("License") or "").strip().partition("\n")[0] or _of_file(dist)]
     return " AND ".join(sorted({_WORDS.get(word, word) for word in words}))
+
+
+def _of_file(dist: Distribution) -> str:
+    """Return the licence of a library that says it in a file alone; empty: it is another one."""
+    for file in dist.files or ():
+        if file.name == "LICENSE":
+            words = " ".join(file.read_text().split())
+            if words.startswith("Apache License Version 2.0, January 2004"):
+                return "Apache-2.0"
+    return ""
 
 
 def is_allowed(name: str, licence: str) -> bool:

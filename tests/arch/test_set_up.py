@@ -213,7 +213,7 @@ def _of_product(project: dict[str, Any]) -> list[str]:
 
 
 def _split(requirement: str) -> tuple[str, str]:
-    found = re.match(r"([A-Za-z0-9._-]+?)(?:\[[^]]*\])?\s*([<>=!~].*)?$", requirement)
+    found = re.match(r"([A-Za-z0-9._-]+?)(?:\[[^]]*\])?\s*([<>=!~][^;]*)?(?:;.*)?$", requirement)
     assert found is not None
     return found[1].lower(), _norm(found[2] or "")
 

@@ -47,6 +47,7 @@ class Target:
         share: how many inputs it gets, in proportion to others: more where they are quick.
         words: pieces that mean something in the format.
         also: errors that are not ours and are meant, such as those of a library's own refusal.
+        kernel: compiled code reads it, in which coverage sees nothing that could guide inputs.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Target:
     share: int = 1
     words: tuple[bytes, ...] = ()
     also: tuple[type[Exception], ...] = ()
+    kernel: bool = False
 
 
 @dataclass

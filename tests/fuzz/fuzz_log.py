@@ -249,7 +249,8 @@ def rows_target(name: str, table: MappedTable, row: list[bytes], share: int) -> 
             if rows.batch.validate(full=True) is None
         ]
 
-    return Target(name, tuple(bytes([i]) + b for i, b in enumerate(bodies)), run, share)
+    corpus = tuple(bytes([i]) + b for i, b in enumerate(bodies))
+    return Target(name, corpus, run, share, kernel=True)
 
 
 def _rest(events: RowEvents) -> tuple[Any, ...]:
@@ -476,23 +477,41 @@ TARGETS = (
         (MYSQL_LOG, SHORT_LOG, ODD_LOG),
         lambda d: walk(d, 5, False, False),
         24,
+        kernel=True,
     ),
-    Target("log: framing, MariaDB", (MARIA_LOG, MYSQL_LOG), lambda d: walk(d, 5, True, False), 16),
     Target(
-        "log: framing, collecting", (MYSQL_LOG, MARIA_LOG), lambda d: walk(d, 5, False, True), 16
+        "log: framing, MariaDB",
+        (MARIA_LOG, MYSQL_LOG),
+        lambda d: walk(d, 5, True, False),
+        16,
+        kernel=True,
     ),
-    Target("log: framing, inside a payload", (NESTED,), lambda d: walk(d, 0, False, True), 16),
-    Target("log: scanner", (MYSQL_LOG, SHORT_LOG), scan, 6),
+    Target(
+        "log: framing, collecting",
+        (MYSQL_LOG, MARIA_LOG),
+        lambda d: walk(d, 5, False, True),
+        16,
+        kernel=True,
+    ),
+    Target(
+        "log: framing, inside a payload",
+        (NESTED,),
+        lambda d: walk(d, 0, False, True),
+        16,
+        kernel=True,
+    ),
+    Target("log: scanner", (MYSQL_LOG, SHORT_LOG), scan, 6, kernel=True),
     Target("log: table maps", MAPS, table_maps, 4),
     Target("log: single events", EVENTS, parse_event, 60, (b"\xfe", b"\xfc\xff\xff")),
-    Target("log: compressed rows", (compressed_row(169),), compressed_rows, 4),
+    Target("log: compressed rows", (compressed_row(169),), compressed_rows, 4, kernel=True),
     Target(
         "log: compressed transactions",
         (payload(NESTED, 0), payload(NESTED, 255)),
         lambda d: [b.tobytes() for b in inflate_payload([d])],
         6,
+        kernel=True,
     ),
-    Target("log: JSON", DOCUMENTS, json_documents, 24),
+    Target("log: JSON", DOCUMENTS, json_documents, 24, kernel=True),
     Target(
         "log: JSON changes",
         (bytes([len(DOCUMENTS[4])]) + DOCUMENTS[4] + CHANGE_LIST,),
@@ -518,12 +537,13 @@ TARGETS = (
         80,
         (b"-", b","),
     ),
-    Target("result sets", PACKETS, result_set, 8),
-    Target("range pages", (page(),), pages, 40),
+    Target("result sets", PACKETS, result_set, 8, kernel=True),
+    Target("range pages", (page(),), pages, 40, kernel=True),
     Target(
         "range rows",
         tuple(bytes([len(a)]) + a + b for a, b in zip(KEYS, VALUES, strict=True)),
         stored_row,
         4,
+        kernel=True,
     ),
 )

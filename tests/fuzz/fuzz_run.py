@@ -150,7 +150,7 @@ def keep(tallies: list[Tally], number: int, page: Path, add: bool = False) -> No
     numbers = [number]
     if add:
         before = json.loads(RESULTS.read_text())
-        numbers = [*before["numbers"], number]
+        numbers = list(dict.fromkeys([*before["numbers"], number]))
         for old in before["readers"]:
             found = Tally(**{**old, "errors": Counter(old["errors"])})
             sums.setdefault(found.name, Tally(found.name)).add(found)
@@ -175,6 +175,7 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--dice", type=int, default=1)
     parser.add_argument("--only", action="append", help="readers whose names begin so")
+    parser.add_argument("--missing", action="store_true", help="readers that the figures lack")
     parser.add_argument("--twice", action="store_true", help="compare with other bytes behind")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin nothing after")
@@ -182,6 +183,9 @@ def main() -> int:
     parser.add_argument("--add", action="store_true", help="to the figures of earlier runs")
     asked = parser.parse_args()
     chosen = [t for t in TARGETS if t.name.startswith(tuple(asked.only or [""]))]
+    if asked.missing:
+        known = {one["name"] for one in json.loads(RESULTS.read_text())["readers"]}
+        chosen = [t for t in chosen if t.name not in known]
     tallies, wrong = run(
         chosen, asked.inputs, asked.dice, asked.processes, asked.twice, 60 * asked.minutes
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from rowferry.change.chunk import Change, Op, Rows
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId
 from rowferry.control.operator.statements.syntax import parse as parse_statement
-from rowferry.errors import NoSuchChangefeed
+from rowferry.errors import NoSuchChangefeed, SinkDamaged
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.flow.assemble import sink_traits
@@ -26,7 +27,8 @@ from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.encode.parquet.format import Parquet
 from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
-from rowferry.flow.sink.storage.paths import parse_path
+from rowferry.flow.sink.storage.paths import SchemaFile, parse_path
+from rowferry.flow.sink.storage.schema_file import of_table, read_document
 from rowferry.mysql.ddl.rename import rename_tables
 from rowferry.mysql.ddl.statement import parse_create, plan_ddl
 from rowferry.spec.changefeed import NO_PLACE, ChangefeedSpec
@@ -142,35 +144,75 @@ AVRO_WORDS = (b"\0\0\0\0\1", b"\x80\x80\x80\x80\x08", b"\xff\xff\xff\xff\x0f")
 CSV_WORDS = (b'"', b"\\N", b",", b'"I"', b"\r\n", b"\n")
 
 
+def schema_file(data: bytes) -> Any:
+    """Read a schema file under the name that its content gives it."""
+    file = SchemaFile("d", "t", 1, 1)
+    try:
+        document = read_document(data, file, "f")
+    except SinkDamaged as err:
+        named = parse_path(str(err).partition(" belongs to ")[2].partition(" (")[0])
+        if not isinstance(named, SchemaFile):
+            raise
+        document = read_document(data, named, "f")
+    return str(document.table_schema())
+
+
 # --- requests and statements ----------------------------------------------------------------------
 
 
 class Nothing:
-    """Operations on a server that has no changefeed; whatever is asked."""
+    """Operations on a server that has no changefeed, and all in it; whatever is asked."""
 
-    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        def refuse(*args: object, **more: object) -> NoReturn:
-            raise NoSuchChangefeed("there is none")
+    def __getattr__(self, name: str) -> Nothing:
+        return Nothing()
 
-        return refuse
+    def __call__(self, *args: object, **more: object) -> NoReturn:
+        raise NoSuchChangefeed("there is none")
+
+
+class Failures(logging.Handler):
+    """What a server fails inside of, which it tells its log only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.seen.append(record.exc_info[1])
 
 
 def rest() -> Callable[[bytes], Any]:
     app = create_app(Nothing(), About("127.0.0.1:8300", "0", 1.0, "here"))  # type: ignore[arg-type]
     entered: list[TestClient] = []  # its loop is begun with the first request, once for a process
+    failures = Failures()
+    logging.getLogger("rowferry").addHandler(failures)
     paths = (
         ("POST", "/api/v2/changefeeds"),
         ("POST", "/api/rowferry/sql"),
         ("PUT", "/api/v2/changefeeds/a"),
         ("POST", "/api/v2/changefeeds/a/resume"),
         ("POST", "/api/v2/log"),
+        ("POST", "/api/rowferry/apply"),
+        ("POST", "/api/rowferry/changefeeds/a/reset"),
+        ("POST", "/api/rowferry/changefeeds/a/tables"),
+        ("POST", "/api/rowferry/changefeeds/a/resnapshots"),
+        ("POST", "/api/rowferry/changefeeds/a/quarantine/retry"),
+        ("POST", "/api/rowferry/changefeeds/a/hold"),
+        ("POST", "/api/rowferry/changefeeds/check"),
+        ("POST", "/api/rowferry/source/tables"),
+        ("POST", "/api/rowferry/sink/check"),
+        ("POST", "/api/v2/verify_table"),
     )
 
     def run(data: bytes) -> Any:
         method, path = paths[data[0] % len(paths)] if data else paths[0]
         if not entered:
             entered.append(TestClient(app, base_url="http://127.0.0.1:8300").__enter__())
+        failures.seen.clear()
         said = entered[0].request(method, path, content=data[1:])
+        if failures.seen:
+            raise failures.seen[0]
         if said.status_code >= 500 or len(said.content) > 100_000:
             raise AssertionError(f"{said.status_code}: {said.text[:300]}")
         return said.status_code
@@ -185,6 +227,17 @@ BODIES = (
     b'\2{"sink_uri":"file:///a?protocol=csv","target_ts":5}',
     b'\3{"overwrite_checkpoint_ts":7}',
     b'\4{"log_level":"info"}',
+    b'\5{"declarations":[{"owner":"o","changefeeds":{"a":{"source":"mysql://h/","sink":'
+    b'"blackhole://"}}}],"dry_run":true}',
+    b'\6{"position":"binlog.000001:4","snapshot":false}',
+    b'\7{"add":["a.*"],"drop":[]}',
+    b'\x08{"table":"a.b","keys":"1..5","where":"id > 5"}',
+    b'\x09{"table":"a.b","key":"x"}',
+    b'\x0a{"position":{"server":"a","file":"b.000001","offset":4},"seconds":5}',
+    b'\x0b{"sink_uri":"blackhole://","replica_config":{"sync_point_interval":600000000000}}',
+    b'\x0c{"source_uri":"mysql://h/","database":"d"}',
+    b'\x0d{"sink_uri":"file:///x?protocol=csv"}',
+    b'\x0e{"source_uri":"mysql://h/","replica_config":{"filter":{"rules":["*.*"]}}}',
 )
 STATEMENTS = (
     b"CREATE CHANGEFEED a FROM 'mysql://u:p@h:1/' INTO 'kafka://h:1/t?protocol=avro'"
@@ -238,11 +291,11 @@ def ddl(data: bytes) -> Any:
 
 # --- settings -------------------------------------------------------------------------------------
 
-_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk would be most of the time
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk would be most of the time
 
 
 def config(suffix: str) -> Callable[[bytes], Any]:
-    folder = tempfile.TemporaryDirectory(prefix="rowferry-fuzz-", dir=_MEMORY)
+    folder = tempfile.TemporaryDirectory(prefix="rowferry-fuzz-", dir=MEMORY)
 
     def run(data: bytes) -> Any:
         file = Path(folder.name) / f"{os.getpid()}{suffix}"
@@ -349,6 +402,13 @@ TARGETS = (
         (b'{"checkpoint-ts":470482460079030272}',),
         lambda d: read_metadata(d, "f"),
         50,
+        JSON_WORDS,
+    ),
+    Target(
+        "storage: schema files",
+        (of_table(TABLE).content(), of_table(TABLE, column_ids=True).content()),
+        schema_file,
+        2,
         JSON_WORDS,
     ),
     Target(

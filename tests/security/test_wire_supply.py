@@ -125,6 +125,7 @@ class Installed:
 
     def __init__(self, version: str, **fields: str) -> None:
         self.version, self.metadata = version, Message()
+        self.files: tuple[Path, ...] = ()
         for key, value in fields.items():
             self.metadata[key.replace("_", "-")] = value
 
@@ -152,6 +153,16 @@ def test_what_is_wrong_is_found(lock: str, name: str, dist: Any, words: str) -> 
 @pytest.mark.parametrize("licence", ["MIT", "GPL-2.0-only OR MIT", "(MIT AND PSF-2.0) OR X"])
 def test_one_of_several_licences_is_enough(licence: str) -> None:
     assert audit().faults(LINE, {"a": Installed("1.0", License_Expression=licence)}) == []
+
+
+def test_a_licence_that_stands_in_a_file_alone(tmp_path: Path) -> None:
+    dist: Any = Installed("1.0")
+    file = tmp_path / "LICENSE"
+    dist.files = (tmp_path / "README", file)
+    file.write_text("\n   Apache License\n   Version 2.0, January 2004\n\nTERMS")
+    assert audit().faults(LINE, {"a": dist}) == []
+    file.write_text("Apache License\nVersion 1.1\n")
+    assert "'not told'" in audit().faults(LINE, {"a": dist})[0]
 
 
 def test_the_bill_of_materials(tmp_path: Path) -> None:
