@@ -138,8 +138,11 @@ def _typed(page: Page, source: str) -> None:
 def _parked(page: Page, source: str) -> None:
     card = page.get_by_role("region", name="Quarantine", exact=True)
     expect(card.locator("tbody tr")).to_have_count(2)
-    card.evaluate("one => one.scrollIntoView()")
-    page.mouse.wheel(0, -120)
+    card.evaluate("one => { one.scrollIntoView(); scrollBy(0, -120); }")
+    drop = card.get_by_role("button", name="Drop row").first
+    end = "(one) => one.getBoundingClientRect().right"
+    room = drop.evaluate("(one) => one.closest('.scroll').getBoundingClientRect().right")
+    assert drop.evaluate(end) <= room, "nobody sees how a row is dropped"
 
 
 def _keys(page: Page, source: str) -> None:

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from rowferry.change.plan import Plan, Stretch
 from rowferry.change.position import RangeProgress, Stage
-from rowferry.change.quarantine import DivertedRow, PlanQuarantine
+from rowferry.change.quarantine import DivertedRow, PlanQuarantine, RefusedKey
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Holder
 from rowferry.control.lifecycle import Verb
@@ -137,11 +137,16 @@ def park_rows(store: MetaStore, name: str) -> int:
     """Park two rows of a changefeed that nobody has; returns the micro-batch that did it."""
     claim = store.claim(name, Holder.here(), time.time(), 60)
     number = store.state(name).micro_batch + 1
-    plan = Plan(number, 1, 0, Stretch((), (), store.position(name)), quarantine=PlanQuarantine())
+    where = "copy@replica.internal:3306, table crm.customers, row id ="
+    refused = (
+        RefusedKey(1, "7", f"{where} 7: Data too long for column 'note' at row 1 (error 1406)"),
+        RefusedKey(1, "8", f"{where} 8: Check constraint 'adult' is violated. (error 3819)"),
+    )
+    asked = PlanQuarantine(refused=refused)
+    plan = Plan(number, 1, 0, Stretch((), (), store.position(name)), quarantine=asked)
     store.record(claim, plan, ())
     table, stamp = TableId("crm", "customers"), int(time.time() * 1000) << 18
-    cause = "[1406] Data too long for column 'note'"
-    rows = [DivertedRow(table, 1, 1, None, key, 0, stamp, cause, b"x") for key in "78"]
+    rows = [DivertedRow(table, 1, 1, None, key, 0, stamp, "0" * 64, b"x") for key in "78"]
     store.park(claim, plan, rows)
     store.publish(claim, plan)
     store.release(claim)

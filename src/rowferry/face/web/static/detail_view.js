@@ -9,6 +9,7 @@ import { ago, bytes, count, duration, flattened, plural, time } from "./words.js
 
 const DAY_MS = 86_400_000;
 const MOST_ROWS = 200; // of a long table; the rest is counted
+const LONG_TEXT = 40;
 
 function fact(name, value, more, tone) {
   return h(
@@ -259,14 +260,19 @@ function ranges(feed) {
   );
 }
 
-/** Return a table that scrolls in itself. */
-export function wide(columns, rows) {
+const isLong = (cell) => typeof cell === "string" && cell.length > LONG_TEXT;
+
+/**
+ * Return a table that scrolls in itself. With `breaks`, long texts are broken, and a row stands line
+ * by line where there is little room: what is behind them is seen without scrolling.
+ */
+export function wide(columns, rows, breaks = false) {
   return h(
     "div",
     { class: "scroll", tabindex: 0, role: "region", "aria-label": columns.filter(Boolean).join(", ") },
     h(
       "table",
-      { class: "plain" },
+      { class: breaks ? "plain stacks" : "plain" },
       h(
         "thead",
         {},
@@ -283,7 +289,7 @@ export function wide(columns, rows) {
           h(
             "tr",
             {},
-            row.map((x) => h("td", {}, x ?? "–")),
+            row.map((x, at) => h("td", { class: breaks && isLong(x) ? "long" : null, "data-label": columns[at] || null }, x ?? "–")),
           ),
         ),
       ),
@@ -382,7 +388,7 @@ function quarantine(feed, more, busy, now) {
     "Quarantine",
     `${plural(feed.quarantined, "row")} that the sink refused, or that wait behind such`,
     h("p", { class: "actions" }, button("retryparked", "operator", "Send all again", feed, busy)),
-    wide(["Table", "Key", "Change", "State", "Parked", "Cause", ""], (more?.parked ?? []).map(cells)),
+    wide(["Table", "Key", "Change", "State", "Parked", "Cause", ""], (more?.parked ?? []).map(cells), true),
   );
 }
 

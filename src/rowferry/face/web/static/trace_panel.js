@@ -47,7 +47,7 @@ function answered({ changes, complete, notes, table, key }, values) {
   return [
     h("p", {}, `${plural(changes.length, "change")} of ${table} ${row}${more}`),
     notes.map((line) => h("p", { class: "hint" }, line)),
-    changes.length > 0 && wide([...COLUMNS, ...(values ? ["Before", "After"] : [])], changes.map(cells(values))),
+    changes.length > 0 && wide([...COLUMNS, ...(values ? ["Before", "After"] : [])], changes.map(cells(values)), true),
   ];
 }
 
