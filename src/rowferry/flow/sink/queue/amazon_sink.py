@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rowferry.errors import SinkUnavailable
 from rowferry.flow.encode.contract import Codec
-from rowferry.flow.sink.contract import SinkTraits
 from rowferry.flow.sink.queue.amazon import AmazonClient, AmazonError, AmazonOptions, is_for_now
 from rowferry.flow.sink.queue.service import LaneName
-from rowferry.flow.sink.queue.service_sink import ServiceSink, queue_traits
+from rowferry.flow.sink.queue.service_sink import ServiceSink
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.uri_form import UriForm, UriPart
+from rowferry.spec.uri_form import UriPart
 
+REGION: Final = UriPart("Region", "eu-central-1")
 OptionsT = TypeVar("OptionsT", bound=AmazonOptions)
-
-
-def amazon_traits(service: str, section: str) -> SinkTraits:
-    """Return what is true of every service: its URI names a region and a topic, and no login."""
-    address, path = UriPart("Region", "eu-central-1"), UriPart("Topic", "orders")
-    return queue_traits(section, UriForm(service, address=address, path=path, login=False))
 
 
 class AmazonSink(ServiceSink, Generic[OptionsT]):

@@ -52,7 +52,7 @@ from rowferry.flow.sink.web_calls import TlsFiles, on_one_line
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable, duration, flag, option, text, whole
-from rowferry.spec.uri_form import UriForm, UriPart
+from rowferry.spec.uri_form import UriPart
 
 T = TypeVar("T")
 KEY, EPOCH, NO_VALUE = "Rowferry-Key", "Rowferry-Epoch", "Rowferry-No-Value"
@@ -99,12 +99,7 @@ class NatsSink(ServiceSink):
 
     SERVICE = "NATS"
     TRAITS: ClassVar[SinkTraits] = queue_traits(
-        "sink.nats-config",
-        UriForm(
-            "NATS JetStream",
-            address=UriPart("Servers", "nats-1:4222,nats-2:4222"),
-            path=UriPart("Topic", "orders"),
-        ),
+        "NATS JetStream", "sink.nats-config", UriPart("Servers", "nats-1:4222,nats-2:4222")
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (NatsOptions.TABLE,)
 

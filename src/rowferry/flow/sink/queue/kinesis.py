@@ -16,8 +16,9 @@ from rowferry.errors import OptionsConflict, SinkUnavailable, SinkUnwritable, To
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import SinkTraits
 from rowferry.flow.sink.queue.amazon import AmazonError, AmazonOptions, packed
-from rowferry.flow.sink.queue.amazon_sink import AmazonSink, AmazonTopics, amazon_traits
+from rowferry.flow.sink.queue.amazon_sink import REGION, AmazonSink, AmazonTopics
 from rowferry.flow.sink.queue.service import Batch
+from rowferry.flow.sink.queue.service_sink import queue_traits
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable
@@ -39,7 +40,9 @@ class KinesisSink(AmazonSink[KinesisOptions]):
 
     SERVICE, HOST, LEAD = "Amazon Kinesis", "kinesis", "Kinesis_20131202"
     OPTIONS = KinesisOptions
-    TRAITS: ClassVar[SinkTraits] = amazon_traits("Amazon Kinesis", "sink.kinesis-config")
+    TRAITS: ClassVar[SinkTraits] = queue_traits(
+        "Amazon Kinesis", "sink.kinesis-config", REGION, login=False
+    )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (KinesisOptions.TABLE,)
 
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:

@@ -39,7 +39,7 @@ from rowferry.flow.sink.web_calls import on_one_line
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable, duration, flag, one_of, option, text
-from rowferry.spec.uri_form import UriForm, UriPart
+from rowferry.spec.uri_form import UriPart
 
 KEY, EPOCH, NO_VALUE = "rowferry-key", "rowferry-epoch", "rowferry-no-value"
 _PORT, _TLS_PORT = 5672, 5671
@@ -79,12 +79,7 @@ class RabbitMqSink(ServiceSink):
 
     SERVICE = "RabbitMQ"
     TRAITS: ClassVar[SinkTraits] = queue_traits(
-        "sink.rabbitmq-config",
-        UriForm(
-            "RabbitMQ",
-            address=UriPart("Host and port", "rabbit.example:5672"),
-            path=UriPart("Topic", "orders"),
-        ),
+        "RabbitMQ", "sink.rabbitmq-config", UriPart("Host and port", "rabbit.example:5672")
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (RabbitMqOptions.TABLE,)
 

@@ -45,7 +45,7 @@ from rowferry.flow.sink.web_calls import on_one_line
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import OptionTable, duration, flag, option, text, whole
-from rowferry.spec.uri_form import UriForm, UriPart
+from rowferry.spec.uri_form import UriPart
 
 _PORT: Final = 6379
 _LANES: Final = 4  # that are sent side by side
@@ -132,12 +132,7 @@ class RedisSink(ServiceSink):
 
     SERVICE = "Redis"
     TRAITS: ClassVar[SinkTraits] = queue_traits(
-        "sink.redis-config",
-        UriForm(
-            "Redis Streams",
-            address=UriPart("Host and port", "redis.example:6379"),
-            path=UriPart("Topic", "orders"),
-        ),
+        "Redis Streams", "sink.redis-config", UriPart("Host and port", "redis.example:6379")
     )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (RedisOptions.TABLE,)
 

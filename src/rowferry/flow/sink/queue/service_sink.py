@@ -33,7 +33,7 @@ from rowferry.flow.sink.queue.service import MARKS, ROWS, Batch, LaneName, Queue
 from rowferry.flow.sink.queue.topic_sink import DEFAULT_PARTITIONS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import Option, Section, flag, option, size, text, whole
-from rowferry.spec.uri_form import UriForm
+from rowferry.spec.uri_form import UriForm, UriPart
 
 
 class QueueOptions(Section, section="sink"):
@@ -74,8 +74,9 @@ def refuse_half(cert: str, key: str) -> None:
         raise OptionsConflict("cert and key belong together; give both or none")
 
 
-def queue_traits(section: str, form: UriForm) -> SinkTraits:
-    """Return what is true of every queueing service; `form` is how its URI is written."""
+def queue_traits(service: str, section: str, address: UriPart, *, login: bool = True) -> SinkTraits:
+    """Return what is true of every queueing service; `address` is what its URI names first."""
+    topic = UriPart("Topic", "orders")
     return SinkTraits(
         takes_files=False,
         needs_shuffle=True,
@@ -85,7 +86,7 @@ def queue_traits(section: str, form: UriForm) -> SinkTraits:
         takes_partial_rows=True,
         takes_raw_changes=True,
         has_topics=True,
-        form=form,
+        form=UriForm(service, address=address, path=topic, login=login),
     )
 
 

@@ -20,8 +20,9 @@ from rowferry.flow.sink.queue.amazon import (
     is_for_now,
     packed,
 )
-from rowferry.flow.sink.queue.amazon_sink import AmazonSink, AmazonTopics, amazon_traits
+from rowferry.flow.sink.queue.amazon_sink import REGION, AmazonSink, AmazonTopics
 from rowferry.flow.sink.queue.service import Batch
+from rowferry.flow.sink.queue.service_sink import queue_traits
 from rowferry.flow.sink.queue.topic_sink import DEFAULT_PARTITIONS
 from rowferry.moment import moment
 from rowferry.spec.option import OptionTable
@@ -43,7 +44,9 @@ class SqsSink(AmazonSink[SqsOptions]):
 
     SERVICE, HOST, LEAD = "Amazon SQS", "sqs", "AmazonSQS"
     OPTIONS = SqsOptions
-    TRAITS: ClassVar[SinkTraits] = amazon_traits("Amazon SQS", "sink.sqs-config")
+    TRAITS: ClassVar[SinkTraits] = queue_traits(
+        "Amazon SQS", "sink.sqs-config", REGION, login=False
+    )
     TABLES: ClassVar[tuple[OptionTable, ...]] = (SqsOptions.TABLE,)
 
     def _connect(self) -> SqsQueues:
