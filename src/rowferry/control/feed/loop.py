@@ -26,6 +26,7 @@ from rowferry.control.feed.table_volumes import TableVolume, table_volumes
 from rowferry.control.feed.under_way import (
     RereadPace,
     SnapshotPace,
+    StageTimes,
     StepProgress,
     TellsParts,
     UnderWay,
@@ -88,6 +89,7 @@ class StepResult:
         counts: what happened in the stages; see `change.event_counts`.
         sample: a few of the changes that were delivered, in their order.
         seconds: how long carrying out the plan took.
+        stages: how long each part of the step took, and how old what it read was: "read".
         retention_ms: for how long the source keeps what was not read yet; None: not known.
         resolved: what the source has told up to now, though it may not be delivered yet.
     """
@@ -109,6 +111,7 @@ class StepResult:
     counts: Mapping[str, int] = field(default_factory=dict)
     sample: tuple[SampledChange, ...] = ()
     seconds: float = 0.0
+    stages: Mapping[str, float] = field(default_factory=dict)
     watermark: int = 0
     resolved: int = 0
     lag_ms: int | None = None
@@ -187,6 +190,7 @@ class Loop:
         if isinstance(runner, TellsParts):
             runner.on_part = self._under_way.part
         self._counts: dict[str, int] = {}  # what happened in tasks, of the step under way
+        self._stages = StageTimes()
         self.watermark = 0
 
     def step(self, publish_idle: bool = True) -> StepResult:
@@ -252,7 +256,10 @@ class Loop:
         )
         if hold is not None:
             appetite = replace(appetite, until_place=hold.place)
-        stretch = planner.plan(appetite)
+        self._stages = StageTimes()
+        with self._stages.measured("plan"):
+            stretch = planner.plan(appetite)
+        self._stages.read(planner.lag_ms())
         self._versions.meet(planner.table_versions())
         if self._is_idle(stretch, publish_idle):
             self._note_ended(planner, wanted)
@@ -266,7 +273,8 @@ class Loop:
             )
         try:
             plan = self._make_plan(stretch, self._quarantine.of_plan(self._versions))
-            self._store.record(self._claim, plan, tuple(self._versions.fresh))
+            with self._stages.measured("record"):
+                self._store.record(self._claim, plan, tuple(self._versions.fresh))
         except Exception:
             self._close_planner()  # it has moved on past a stretch that nobody recorded
             raise
@@ -280,6 +288,7 @@ class Loop:
         plan = self._quarantine.again(self._versions, self._make_plan)
         if plan is None:
             return None
+        self._stages = StageTimes()
         self._store.record(self._claim, plan, tuple(self._versions.fresh))
         self._versions.fresh.clear()
         return self._carry_out(plan, replayed=False)
@@ -423,11 +432,14 @@ class Loop:
         self._under_way.begin(plan.micro_batch, plan.stretch.segments, after)
         receipts: Sequence[Receipt] = ()
         if not (replayed and self._has_rows_of(plan)):
-            plan, receipts = self._run(plan, tables)
+            with self._stages.measured("job"):
+                plan, receipts = self._run(plan, tables)
         seen = self._seen(plan)
-        self._flow.sink.publish(seen, receipts, self._seen_tables(tables))
+        with self._stages.measured("publish"):
+            self._flow.sink.publish(seen, receipts, self._seen_tables(tables))
         position = self._flow.capture.settle(plan.stretch, receipts)
-        self._store.publish(self._claim, plan, position)
+        with self._stages.measured("store"):
+            self._store.publish(self._claim, plan, position)
         if plan.quarantine is not None or plan.stretch.schema_changes:
             self._quarantine.forget()
         for change in seen.stretch.schema_changes:
@@ -516,6 +528,7 @@ class Loop:
             decided=_sum(r.decided for r in receipts),
             schema_changes=len(plan.stretch.schema_changes),
             seconds=seconds,
+            stages=self._stages.seconds if not replayed else {},
             watermark=self.watermark,
             resolved=self.watermark,
             position=plan.stretch.position,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
@@ -199,3 +200,24 @@ class RereadPace:
             return
         wanted = size * min(float(_FASTER), self._aim_s / seconds)
         self.next_bytes = round(max(_LEAST_PART_BYTES, min(wanted, _MOST_PART_BYTES)))
+
+
+class StageTimes:
+    """How long the parts of one step took."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measured(self, stage: str) -> Iterator[None]:
+        """Measure what the block does."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = time.monotonic() - began
+
+    def read(self, lag_ms: int | None) -> None:
+        """Note how old the newest row was, by the source's clock."""
+        if lag_ms is not None:
+            self.seconds["read"] = lag_ms / 1000

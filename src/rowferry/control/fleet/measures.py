@@ -82,6 +82,14 @@ MICRO_BATCH: Final = Histogram(
     registry=REGISTRY,
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
+STAGE: Final = Histogram(
+    "rowferry_stage_seconds",
+    "Of micro-batches with rows: how old the newest row was when they were planned (read), and how "
+    "long they were planned, recorded, run, published and stored.",
+    ("stage",),
+    registry=REGISTRY,
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
 _OF_OWNER: Final = (RESOLVED, SNAPSHOT)
 _COUNTED: Final = (
     *(ROWS, BYTES, DDLS, ERRORS, MICRO_BATCH),
@@ -121,6 +129,9 @@ def note_step(changefeed: str, step: StepResult) -> None:
             BYTES.labels(changefeed, stage).inc(size)
         DDLS.labels(changefeed).inc(step.schema_changes)
         MICRO_BATCH.labels(changefeed).observe(step.seconds)
+    if step.rows:
+        for stage, seconds in step.stages.items():
+            STAGE.labels(stage).observe(seconds)
 
 
 def note_snapshots(changefeed: str, shares: Sequence[SnapshotShare]) -> None:
