@@ -73,6 +73,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
             "flow.sink.ddl_choices",
             "flow.sink.delivered_tables",
             "flow.encode.copy_rows.options",
+            "flow.encode.copy_rows.reader",  # a refused row's key
             "flow.encode.sql_rows.frame",
             *_CONTRACTS,
         ),

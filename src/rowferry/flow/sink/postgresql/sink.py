@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rowferry.change.plan import Again, Output, Plan, Stretch, TableSlice
+from rowferry.change.quarantine import RefusedRows
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkUnwritable
 from rowferry.flow.encode.contract import Codec
@@ -45,6 +46,7 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
         protocol="none",
         default_protocol="copy-rows",
         writes_tables=True,
+        names_refused_rows=True,
         form=UriForm(
             "PostgreSQL",
             address=UriPart("Host and port", "db.example:5432"),
@@ -56,6 +58,7 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
     def __init__(self, spec: ChangefeedSpec, codec: Codec) -> None:
         self._settings = settings = read_settings(spec)
         super().__init__(settings.replaced_ddl)
+        self.refused = RefusedRows()
         self._ledger: CopyLedger = CopyLedger(settings.options.meta_schema, spec.changefeed_id)
         self._sessions: PostgresqlSessions = PostgresqlSessions(settings.login, self.counts)
         self._making = Making(settings.options.json_type, settings.zero_is_null)
@@ -154,7 +157,7 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
 
     def deliver(self, packets: Iterator[Packet]) -> None:
         """Apply packets; on return all of them are durable."""
-        transactions = MergeTransactions(self._ledger, self._sessions)
+        transactions = MergeTransactions(self._ledger, self._sessions, self.refused)
         rows = self._settings.options.max_txn_row
         keyless = KeylessLanes(self._ledger, self._sessions, transactions, rows)
         windows = CopyWindows(transactions, keyless, rows, self._settings.options.worker_count)

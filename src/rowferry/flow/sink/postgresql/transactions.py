@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from rowferry.change.quarantine import RefusedKey, RefusedRows, cause_of
 from rowferry.errors import RowferryError
 from rowferry.flow.sink.postgresql.effects import KeyEffect
 from rowferry.flow.sink.postgresql.ledger import CopyLedger
 from rowferry.flow.sink.postgresql.merging import carry_out, prepare
 from rowferry.flow.sink.postgresql.refusals import DUPLICATE, PostgresqlRefusal
+from rowferry.flow.sink.postgresql.refused_keys import refused_key
 from rowferry.flow.sink.postgresql.session import PostgresqlSession, PostgresqlSessions
 from rowferry.flow.sink.sql.session import Tries
 from rowferry.moment import moment
@@ -18,8 +20,15 @@ from rowferry.moment import moment
 class MergeTransactions:
     """Applies effects, each call as one transaction. For use from several threads."""
 
-    def __init__(self, ledger: CopyLedger, sessions: PostgresqlSessions) -> None:
-        self._ledger, self._sessions = ledger, sessions
+    def __init__(
+        self, ledger: CopyLedger, sessions: PostgresqlSessions, refused: RefusedRows | None = None
+    ) -> None:
+        """Apply through `sessions`; rows that are refused are noted in `refused`, if there is one.
+
+        Then a transaction with such a row leaves nothing, and `apply` returns all the same: the
+        plan is carried out again without the row.
+        """
+        self._ledger, self._sessions, self._refused = ledger, sessions, refused
 
     def apply(
         self, effects: Sequence[KeyEffect], epoch: int, stop: threading.Event, note: str = ""
@@ -36,7 +45,7 @@ class MergeTransactions:
             SinkUnwritable: a privilege is missing.
             SinkUnavailable: it does not answer, or locks cannot be had.
         """
-        tries = Tries(self._sessions.counts)
+        tries, mended = Tries(self._sessions.counts), False
         while True:
             tries.begin()
             refusal = self._attempt(effects, epoch, note)
@@ -47,6 +56,15 @@ class MergeTransactions:
                 continue
             if tries.goes_on(refusal, stop):
                 continue
+            if self._refused is not None and self._refused.is_open and refusal.is_about_row:
+                rows = self._refused_rows(effects)
+                if rows:
+                    for one in rows:
+                        self._refused.add(one)
+                    return
+                if rows is not None and not mended:  # somebody has corrected the downstream
+                    mended = True
+                    continue
             raise self._worded(effects, refusal)
 
     def _attempt(
@@ -69,6 +87,31 @@ class MergeTransactions:
                 return err
         return None
 
+    def _refused_rows(self, effects: Sequence[KeyEffect]) -> list[RefusedKey] | None:
+        """Return all rows that are refused, found by trying; nothing of that stays.
+
+        Empty: none is, any more. None: one of them has no key, so that later changes of it would
+        not be known.
+
+        Raises:
+            RowferryError: something else is refused than a row.
+        """
+        moment("look for refused rows (PostgreSQL)")
+        keys: list[RefusedKey] = []
+        with self._sessions.one() as session:
+            prepare(session, effects)
+            for effect in effects:
+                # What stands in a row's way is no reason to park it: others may go before it.
+                for row, again in _culprits(session, effect.as_replacing()):
+                    if not again.is_about_row:  # e.g. another transaction has locked it now
+                        raise again.as_error(f"table {effect.table.written_as}")
+                    key = refused_key(row)
+                    if key is None:
+                        return None
+                    words = again.as_error(row.named()).words
+                    keys.append(RefusedKey(effect.table.table_id, key, cause_of(words)))
+        return keys
+
     def _worded(self, effects: Sequence[KeyEffect], refusal: PostgresqlRefusal) -> RowferryError:
         """Return an error that names the row, found by trying; nothing of that stays."""
         moment("look for refused row (PostgreSQL)")
@@ -83,6 +126,21 @@ class MergeTransactions:
                     row, words = _culprit(session, effect, again)
                     return words.as_error(row.named())
         return refusal.as_error(about)
+
+
+def _culprits(
+    session: PostgresqlSession, effect: KeyEffect
+) -> Iterator[tuple[KeyEffect, PostgresqlRefusal]]:
+    """Yield the rows of an effect that are refused alone, and why."""
+    again = _attempt_alone(session, effect)
+    if again is None:
+        return
+    if len(effect) == 1 or not again.is_about_row:
+        yield effect, again
+        return
+    middle = len(effect) // 2
+    yield from _culprits(session, effect.part(0, middle))
+    yield from _culprits(session, effect.part(middle, len(effect)))
 
 
 def _culprit(
