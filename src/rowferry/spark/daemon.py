@@ -11,6 +11,7 @@ import gc
 from contextlib import suppress
 from typing import Final
 
+from rowferry.columnar.lean_arrow import look_for_no_pandas
 from rowferry.flow.warm import load_kernels
 from rowferry.spark.versions import serve_workers
 
@@ -23,6 +24,7 @@ _IDLE_BYTES: Final = 256 << 20
 def main() -> None:
     """Load what every task needs, then serve workers as Spark's own daemon does."""
     _keep_buffers()
+    look_for_no_pandas()
     load_kernels()
     # Spark's workers collect garbage after every task; what all of them share is none, and to walk
     # through it each time takes longer than many tasks do.

@@ -137,6 +137,9 @@ def run_command(
             "start-gtid": start_gtid,
         }
         # Imported here: a wrong word on the command line should not wait for libraries.
+        from rowferry.columnar.lean_arrow import look_for_no_pandas
+
+        look_for_no_pandas()
         from rowferry.control.feed.service import (
             RunListener,
             RunSettings,

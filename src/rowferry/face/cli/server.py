@@ -169,6 +169,9 @@ def server_command(
     """
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # Spark's Java is started later
     # Imported here: other commands should not wait for what only servers need.
+    from rowferry.columnar.lean_arrow import look_for_no_pandas
+
+    look_for_no_pandas()
     from rowferry.control.feed.running import Conditions
     from rowferry.control.fleet.server import Member
     from rowferry.control.operator.operations import Operations

@@ -9,25 +9,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 
-@njit(cache=True, nogil=True)
-def _crc_tables() -> Any:
+def _crc_tables() -> npt.NDArray[np.uint32]:
+    """Return the tables of CRC-32, for eight bytes at once."""
     table = np.zeros((8, 256), np.uint32)
-    for i in range(256):
-        c = np.uint32(i)
-        for _ in range(8):
-            if c & np.uint32(1):
-                c = np.uint32(0xEDB88320) ^ (c >> np.uint32(1))
-            else:
-                c = c >> np.uint32(1)
-        table[0, i] = c
-    for i in range(256):
-        c = table[0, i]
-        for k in range(1, 8):
-            c = table[0, c & np.uint32(0xFF)] ^ (c >> np.uint32(8))
-            table[k, i] = c
+    c = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        c = np.where(c & 1, np.uint32(0xEDB88320) ^ (c >> 1), c >> 1).astype(np.uint32)
+    for k in range(8):
+        table[k] = c
+        c = table[0][c & 0xFF] ^ (c >> np.uint32(8))
     return table
 
 
