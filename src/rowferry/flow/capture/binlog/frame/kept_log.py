@@ -149,8 +149,8 @@ class KeptBytes:
         except OSError:
             return None
         try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode) or found.st_size < self.begin + self.size:
+            facts = os.fstat(handle)
+            if not stat.S_ISREG(facts.st_mode) or facts.st_size < self.begin + self.size:
                 return None
             if os.pread(handle, _TOKEN_BYTES, 0) != self.token:
                 return None
