@@ -261,7 +261,7 @@ def rendered(result: dict[str, Any]) -> str:
         rows = [
             [
                 a["what"],
-                f"{'≥' if a['at least'] else '≤'} {a['aim']:,.0f}",
+                f"{'≥' if a['at least'] else '≤'} {a['aim']:,.10g}",
                 _short(a["measured"]),
                 "yes" if a["reached"] else "no",
             ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.avro import file as avro_file
+from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
@@ -23,7 +24,8 @@ from pyiceberg.types import LongType, NestedField
 
 from rowferry.errors import SinkDamaged
 from rowferry.flow.sink.lake.delta.log import DeltaLog
-from rowferry.flow.sink.lake.iceberg.avro_decoder import CheckedDecoder
+from rowferry.flow.sink.lake.iceberg import avro_decoder
+from rowferry.flow.sink.lake.iceberg.avro_decoder import CheckedDecoder, use_checked_decoder
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
 from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
 from rowferry.flow.sink.lake.iceberg.options import IcebergOptions
@@ -295,3 +297,23 @@ def test_nothing_behind_the_end_is_read() -> None:
     ):
         with pytest.raises(error):
             call()
+
+
+@pytest.mark.parametrize("codec", ["deflate", "bzip2", "zstandard"])
+def test_a_block_does_not_grow_without_end(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_checked_decoder()
+    ours = KNOWN_CODECS[codec]
+    assert ours is not None
+    packed, _ = ours.compress(b"plain" * 1000)
+    assert ours.decompress(packed) == b"plain" * 1000
+    monkeypatch.setattr(avro_decoder, "MOST_BLOCK_BYTES", 4999)
+    with pytest.raises(ValueError, match="grows to more than 4999 bytes"):
+        ours.decompress(packed)
+
+
+def test_a_block_of_snappy_says_how_long_it_becomes() -> None:
+    use_checked_decoder()
+    ours = KNOWN_CODECS["snappy"]
+    assert ours is not None
+    with pytest.raises(ValueError, match="a block grows to more than"):
+        ours.decompress(b"\xff\xff\xff\xff\x0f" + b"\0" * 20)

@@ -61,6 +61,11 @@ class Maps:
         self.keys[place], self.slots[place] = number + 1, slot
         return slot
 
+    @property
+    def all_captured(self) -> bool:
+        """Whether no table was met whose rows are not captured."""
+        return bool(self.captured[: len(self.bodies)].all())
+
     def needed(self, data: npt.NDArray[np.uint8], begin: int, behind: int, tail: int) -> memoryview:
         """Return the packets of data[begin:behind] that a reader of captured rows needs."""
         out = np.empty(behind - begin, np.uint8)

@@ -79,7 +79,9 @@ class SegmentDraft:
             return
         self.carried_from = behind
         joined = _inside(stream.joined, begin, behind)
-        if joined:  # their headers tell no length: whatever follows would not be understood
+        # Of joined packets the headers tell no length: what follows would not be understood. And
+        # where all is needed, looking for the rest costs as much as keeping it.
+        if joined or (self.payload is None and maps.all_captured):
             needed = stream.data[begin:behind].data
         else:
             needed = maps.needed(stream.data, begin, behind, tail)

@@ -6,14 +6,24 @@ damaged shows what lies behind it in memory, or ends the process.
 
 from __future__ import annotations
 
+import bz2
+import zlib
 from struct import Struct
 from typing import Final
 
 from pyiceberg.avro import file
+from pyiceberg.avro.codecs import KNOWN_CODECS
+from pyiceberg.avro.codecs.bzip2 import BZip2Codec
+from pyiceberg.avro.codecs.deflate import DeflateCodec
+from pyiceberg.avro.codecs.snappy_codec import SnappyCodec
+from pyiceberg.avro.codecs.zstandard_codec import ZStandardCodec
 from pyiceberg.avro.decoder import BinaryDecoder
+
+from rowferry.columnar.inflate import inflated
 
 _FLOAT: Final = Struct("<f")
 _DOUBLE: Final = Struct("<d")
+MOST_BLOCK_BYTES: Final = 256 << 20  # plain; those of real manifests have some megabytes
 _LONGEST: Final = 63  # the bits before the last seven of a number
 
 
@@ -105,6 +115,52 @@ class CheckedDecoder(BinaryDecoder):
         self.read_int()
 
 
+class _Deflate(DeflateCodec):
+    """Deflated blocks, which may not grow without end."""
+
+    @staticmethod
+    def decompress(data: bytes) -> bytes:
+        return _bounded(zlib.decompressobj(-15).decompress(data, MOST_BLOCK_BYTES + 1))
+
+
+class _BZip2(BZip2Codec):
+    """Blocks of bzip2, which may not grow without end."""
+
+    @staticmethod
+    def decompress(data: bytes) -> bytes:
+        return _bounded(bz2.BZ2Decompressor().decompress(data, MOST_BLOCK_BYTES + 1))
+
+
+class _ZStandard(ZStandardCodec):
+    """Blocks of Zstandard, which may not grow without end."""
+
+    @staticmethod
+    def decompress(data: bytes) -> bytes:
+        return inflated(data, "zstd", MOST_BLOCK_BYTES)
+
+
+class _Snappy(SnappyCodec):
+    """Blocks of Snappy, which say how long they become."""
+
+    @staticmethod
+    def decompress(data: bytes) -> bytes:
+        said = 0
+        for place, byte in enumerate(data[:5]):
+            said |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:
+                break
+        if said > MOST_BLOCK_BYTES:
+            raise ValueError(f"a block grows to more than {MOST_BLOCK_BYTES} bytes")
+        return bytes(SnappyCodec.decompress(data))
+
+
+def _bounded(plain: bytes) -> bytes:
+    if len(plain) > MOST_BLOCK_BYTES:
+        raise ValueError(f"a block grows to more than {MOST_BLOCK_BYTES} bytes")
+    return plain
+
+
 def use_checked_decoder() -> None:
-    """Let the library read all Avro files of this process with the decoder above."""
+    """Let the library read all Avro files of this process as above: bounded, byte by byte."""
     file.new_decoder = CheckedDecoder  # type: ignore[assignment,attr-defined]
+    KNOWN_CODECS.update(deflate=_Deflate, bzip2=_BZip2, zstandard=_ZStandard, snappy=_Snappy)
