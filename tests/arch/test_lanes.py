@@ -111,7 +111,7 @@ def test_files_that_take_long_begin_first() -> None:
     assert [name for name in lanes.LONG_FILES if not (ROOT / name).is_file()] == []
     told = lanes.Told()
     for name, seconds in (("tests/unit/test_a.py", 2), ("tests/unit/test_b.py", 9)):
-        told.take(json.dumps([name, "passed", seconds]))
+        told.take(json.dumps([name, "passed", seconds, f"{name}::test"]))
     assert [line.split()[-1][-4] for line in lanes.slowest(told).splitlines()] == ["b", "a"]
     assert lanes.slowest(told, 1).split() == "9 s in 1 tests of tests/unit/test_b.py".split()
 
@@ -150,6 +150,32 @@ def test_what_did_not_pass_is_told(
     root = suite(tmp_path, fine=PASSES, trouble=text)
     assert lanes.main(["first", "--processes", "1"], root) == 1
     assert words in capsys.readouterr().out.splitlines()[-1]
+
+
+UNSTEADY = """
+import pathlib
+
+def test_it() -> None:
+    ran = pathlib.Path(__file__).with_suffix(".ran")
+    first = not ran.exists()
+    ran.touch()
+    assert not first, "only the first time"
+"""
+
+
+def test_very_few_that_fail_are_run_once_more(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    few = suite(tmp_path / "few", fine=PASSES, **{f"n{n}": UNSTEADY for n in range(2)})
+    assert lanes.main(["first", "--processes", "1"], few) == 0
+    said = capfd.readouterr().out
+    assert "only the first time" in said
+    assert said.count("NOT STEADY, passed only when it was run again: tests/unit/test_n") == 2
+    many = suite(tmp_path / "many", fine=PASSES, **{f"n{n}": UNSTEADY for n in range(3)})
+    assert lanes.main(["first", "--processes", "1"], many) == 1
+    both = suite(tmp_path / "both", fine=UNSTEADY)
+    assert lanes.main(["first", "--processes", "1", "--beside", "false"], both) == 1
+    assert "once more" not in capfd.readouterr().out
 
 
 def test_a_command_beside_that_fails_is_told(
