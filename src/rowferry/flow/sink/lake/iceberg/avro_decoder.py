@@ -144,12 +144,12 @@ class _Snappy(SnappyCodec):
 
     @staticmethod
     def decompress(data: bytes) -> bytes:
-        said = 0
+        length = 0
         for place, byte in enumerate(data[:5]):
-            said |= (byte & 0x7F) << (7 * place)
+            length |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:
                 break
-        if said > MOST_BLOCK_BYTES:
+        if length > MOST_BLOCK_BYTES:
             raise ValueError(f"a block grows to more than {MOST_BLOCK_BYTES} bytes")
         return bytes(SnappyCodec.decompress(data))
 
@@ -163,4 +163,5 @@ def _bounded(plain: bytes) -> bytes:
 def use_checked_decoder() -> None:
     """Let the library read all Avro files of this process as above: bounded, byte by byte."""
     file.new_decoder = CheckedDecoder  # type: ignore[assignment,attr-defined]
-    KNOWN_CODECS.update(deflate=_Deflate, bzip2=_BZip2, zstandard=_ZStandard, snappy=_Snappy)
+    KNOWN_CODECS["deflate"], KNOWN_CODECS["bzip2"] = _Deflate, _BZip2
+    KNOWN_CODECS["zstandard"], KNOWN_CODECS["snappy"] = _ZStandard, _Snappy
