@@ -18,6 +18,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pyarrow as pa
+from pytest import MonkeyPatch
 from validator_kit import PATIENCE_S
 
 from rowferry.change.chunk import DdlKind, Op, Rows
@@ -32,6 +33,7 @@ from rowferry.control.feed.loop import Loop, StepResult
 from rowferry.control.feed.under_way import StepProgress
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError, Verdict
+from rowferry.flow.capture.binlog.frame import kept_log, segment_cutter
 from rowferry.flow.encode.contract import Format
 from rowferry.flow.sink.storage.reader import StoredSchema, read_storage
 from rowferry.flow.sink.storage.schema_file import of_table
@@ -69,6 +71,12 @@ class Runner(InProcessRunner):
         """Return where the segments of one kind were read."""
         found = [s.read for p in self.plans for s in p.stretch.segments]
         return [read for read in found if read["kind"] == kind]
+
+
+def keep_nothing(patch: MonkeyPatch) -> None:
+    """Let plans take no bytes of the log along, and keep none in memory: tasks ask the source."""
+    patch.setattr(segment_cutter, "CARRY_BYTES", 0)
+    patch.setattr(kept_log, "ROOM", kept_log._Room(0))
 
 
 @dataclass(frozen=True)

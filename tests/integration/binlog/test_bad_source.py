@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from feed_kit import Feed, Scene, scene_of
+from feed_kit import Feed, Scene, keep_nothing, scene_of
 
 from rowferry.errors import (
     CorruptLog,
@@ -106,7 +106,7 @@ def test_the_password_is_changed(scene: Scene, user: str) -> None:
 def test_the_password_is_changed_while_a_plan_waits(
     scene: Scene, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 0)
+    keep_nothing(monkeypatch)
     feed = started(scene, account=user)
     scene.sql("INSERT INTO t VALUES (2, 'two')")
 
@@ -275,13 +275,15 @@ class LogFile:
             at += size
 
 
-@pytest.fixture(params=["carried", "fetched"])
+@pytest.fixture(params=["carried", "kept", "fetched"])
 def damaged(
     scene: Scene, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Feed, LogFile]:
     """A stopped feed, and a closed file with rows that it has not read."""
-    if request.param == "fetched":
+    if request.param == "kept":
         monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 0)
+    if request.param == "fetched":
+        keep_nothing(monkeypatch)
     feed = started(scene)
     feed.stop()
     log = LogFile(scene.server)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pymysql
 import pytest
 from binlog_file_kit import logged
-from feed_kit import NAME, Feed, Scene, Session, scene_of
+from feed_kit import NAME, Feed, Scene, Session, keep_nothing, scene_of
 
 from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.position import physical_ms
@@ -91,7 +91,7 @@ def tiny_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are cut every few KB, in the middle of transactions, and tasks fetch them."""
     monkeypatch.setattr(segment_cutter, "SEGMENT_BYTES", 20_000)
     monkeypatch.setattr(scanner, "HUGE_TXN", 8_000)
-    monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 0)
+    keep_nothing(monkeypatch)
 
 
 @contextmanager

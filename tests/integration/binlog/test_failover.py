@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from feed_kit import Feed, Scene, scene_of
+from feed_kit import Feed, Scene, keep_nothing, scene_of
 
 from rowferry.change.plan import Plan
 from rowferry.errors import (
@@ -18,7 +18,6 @@ from rowferry.errors import (
     SourceMoved,
     SourceUnavailable,
 )
-from rowferry.flow.capture.binlog.frame import segment_cutter
 from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
 from rowferry.testing.servers import MariaDb, MySql, Server
 from rowferry.testing.servers.replication import promote, replicate, wait_for
@@ -64,7 +63,7 @@ def pair(
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans take no bytes along: a task asks the server for them."""
-    monkeypatch.setattr(segment_cutter, "CARRY_BYTES", 0)
+    keep_nothing(monkeypatch)
 
 
 def many(first: int, count: int) -> str:
