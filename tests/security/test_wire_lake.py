@@ -79,6 +79,9 @@ def test_rows_of_a_deletion_vector_ascend() -> None:
         decode_rows(encode_rows(rows), "t")
 
 
+SCHEMA = json.dumps({"type": "struct", "fields": []})
+
+
 @pytest.mark.parametrize("path", ["../../victim", "a/../../../victim", ".."])
 def test_a_log_leads_nowhere_else(path: str, tmp_path: Path) -> None:
     """Expired files are deleted, and data files read, by names that others wrote."""
@@ -87,7 +90,7 @@ def test_a_log_leads_nowhere_else(path: str, tmp_path: Path) -> None:
     (root / "d/t/_delta_log").mkdir(parents=True)
     actions = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": {"id": "a", "schemaString": "{}", "partitionColumns": []}},
+        {"metaData": {"id": "a", "schemaString": SCHEMA, "partitionColumns": []}},
         {"add": {"path": path, "size": 1}},
         {"remove": {"path": path, "deletionTimestamp": 1, "size": 1}},
     ]

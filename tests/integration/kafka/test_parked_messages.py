@@ -88,7 +88,7 @@ def test_a_row_that_is_too_large_waits_with_what_follows_it(small: Scene, query:
     assert feed.faults == []
 
 
-def test_a_kill_between_park_and_publish_parks_the_same(
+def test_a_kill_between_park_and_publish_parks_once(
     small: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = small.feed(CANAL, PARKS)
@@ -104,12 +104,10 @@ def test_a_kill_between_park_and_publish_parks_the_same(
         patched.setattr(type(feed.store), "publish", killed)
         with pytest.raises(KeyboardInterrupt):
             feed.catch_up()
-    assert [row.key for row in before[0]] == ["2"]
+    assert before[0] == ()  # parked, and shown to nobody before the micro-batch is published
     feed.run()
     feed.catch_up()
-    assert [(r.key, r.place, r.cause) for r in parked(feed)] == [
-        (r.key, r.place, r.cause) for r in before[0]
-    ]
+    assert [(row.key, "makes a message of" in row.cause) for row in parked(feed)] == [("2", True)]
     retry(feed)  # readers have been told of the new column: the old row cannot follow
     assert "altered since" in parked(feed)[0].cause
 
