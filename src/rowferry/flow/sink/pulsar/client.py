@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import re
-import time
+import tempfile
 import weakref
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import pulsar
 
@@ -20,6 +20,7 @@ from rowferry.errors import (
 )
 from rowferry.flow.sink.pulsar.login import authentication_of
 from rowferry.flow.sink.pulsar.options import PulsarSettings
+from rowferry.moment import moment
 
 _FOR_GOOD: Final = frozenset(
     {
@@ -46,29 +47,61 @@ _CURES: Final = {
 NO_TOPIC: Final = "TopicNotFound"
 CUT: Final = "BatchWasCut"  # by the library: then ids do not tell where batches end
 _TOO_LARGE: Final = "MessageTooBig"
+_MOST_LOG: Final = 1 << 20
+_TAIL: Final = 4096  # bytes of the log in which its last line is looked for
 _SHOWN: Final = 200  # characters of a line in an error
 _LINE: Final = re.compile(r"^\[[^\]]*\]\s*")
 
 
-class _Lines(logging.Handler):
-    """The last line that the library has written into its log, and when.
+class _LibraryLog:
+    """What the library writes down in this process, all of its clients together, in memory.
 
-    The library has one log for all clients of a process: a line may be another one's.
+    The library writes the file itself. A logger of Python's would need the interpreter's lock, and
+    the library logs while it holds locks for which calls of ours wait with the interpreter's: both
+    would wait for ever.
     """
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.last = (0.0, "")
+        self._owner = 0  # the process: files of a parent are shared with its other children
+        self._handle = -1
+        self._logger: Any = None
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
-        line = " ".join(_LINE.sub("", record.getMessage()).split())
-        self.last = (time.monotonic(), line[:_SHOWN])
+    def logger(self) -> Any:
+        """Return the library's logger of this process."""
+        if self._owner != os.getpid():
+            moment("open the log of Pulsar's client")
+            if hasattr(os, "memfd_create"):
+                self._handle = os.memfd_create("rowferry-pulsar-log")
+                place = f"/proc/self/fd/{self._handle}"
+            else:
+                self._handle, place = tempfile.mkstemp("-pulsar.log")
+            self._logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, place)
+            self._owner = os.getpid()
+        return self._logger
+
+    def size(self) -> int:
+        """Return how much was written; what is far too much is forgotten."""
+        if self._owner != os.getpid():
+            return 0
+        size = os.fstat(self._handle).st_size
+        if size > _MOST_LOG:
+            os.ftruncate(self._handle, 0)
+            return 0
+        return size
+
+    def last(self, since: int) -> str:
+        """Return the last line behind a place; "": there is none."""
+        size = self.size()
+        begin = max(since if since <= size else 0, size - _TAIL)
+        if begin >= size:
+            return ""
+        lines = os.pread(self._handle, size - begin, begin).decode("utf-8", "replace").split("\n")
+        whole = [line for line in lines if " | " in line]
+        words = whole[-1].partition(" | ")[2] if whole else ""
+        return " ".join(_LINE.sub("", words).split())[:_SHOWN]
 
 
-_lines: Final = _Lines()
-_logger: Final = logging.Logger("rowferry.pulsar", logging.WARNING)
-_logger.addHandler(_lines)
+_log: Final = _LibraryLog()
 
 
 class ClientLog:
@@ -80,16 +113,15 @@ class ClientLog:
 
     def __init__(self, at: str) -> None:
         self.at = at
-        self._since = time.monotonic()
+        self._since = _log.size()
 
     def last(self) -> str:
         """Return the last line; "": there is none."""
-        when, line = _lines.last
-        return line if when >= self._since else ""
+        return _log.last(self._since)
 
     def forget(self) -> None:
         """Begin anew: what went wrong before is no reason any more."""
-        self._since = time.monotonic()
+        self._since = _log.size()
 
 
 class PulsarClient:
@@ -121,7 +153,7 @@ class PulsarClient:
                 and not options.insecure_skip_verify,
                 tls_certificate_file_path=options.tls_certificate_file or None,
                 tls_private_key_file_path=options.tls_key_file_path or None,
-                logger=_logger,
+                logger=_log.logger(),
             )
         except (pulsar.PulsarException, ValueError, RuntimeError) as err:
             words = " ".join(str(err).split())
