@@ -20,7 +20,13 @@ from rowferry.flow.capture.binlog.decode import decoders
 from rowferry.flow.capture.binlog.decode.decoders import Decoders
 from rowferry.flow.capture.binlog.decode.table_map import parse_table_map
 from rowferry.flow.capture.binlog.frame import segment_join
-from rowferry.flow.capture.binlog.frame.kept_log import ROOM, KeptBytes, LogKeeper, joined_run
+from rowferry.flow.capture.binlog.frame.kept_log import (
+    ROOM,
+    KeptBytes,
+    LogKeeper,
+    _Room,
+    joined_run,
+)
 from rowferry.flow.capture.binlog.frame.scan import Maps
 from rowferry.flow.capture.binlog.read import _held_bytes, _Reader, read_log
 from rowferry.mysql.session import Flavour, Login
@@ -227,6 +233,16 @@ def test_kept_bytes_are_read_in_any_process_and_given_back() -> None:
     assert ROOM.used == used
     assert piece.packets() is None
     assert not _held_bytes(kept)
+
+
+def test_a_file_may_be_forgotten_while_room_is_taken() -> None:
+    """As the collector does, in whatever line this thread is."""
+    room = _Room(10)
+    with room._lock:
+        assert room._lock.acquire(blocking=False)
+        room._lock.release()
+        room.give_back(-3)
+    assert room.used == 3 and room.take(7) and not room.take(1)
 
 
 def test_pieces_with_something_between_them_are_not_one_stretch() -> None:

@@ -39,7 +39,8 @@ class _Room:
 
     def __init__(self, most: int) -> None:
         self.most, self.used = most, 0
-        self._lock = threading.Lock()
+        # The collector may forget a file at any place, also while this thread takes room here.
+        self._lock = threading.RLock()
 
     def take(self, size: int) -> bool:
         """Take so much, if it is there."""
@@ -163,7 +164,7 @@ class KeptBytes:
                 prot=PROT_READ | PROT_WRITE,
                 offset=self.begin - skipped,
             )
-        except OSError:
+        except (OSError, ValueError):  # a length that cannot be mapped is none of ours
             return None
         finally:
             os.close(handle)
