@@ -231,6 +231,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
         "flow.sink.search*",
         "flow.sink.pulsar*",
         "flow.sink.queue.amazon",
+        "flow.sink.lake.iceberg.glue.amazon_http",
         "face.cli.remote.client",
         "face.bearer",
         "secrets.vault",

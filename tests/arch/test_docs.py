@@ -218,7 +218,8 @@ def built(block: Block, folder: Path) -> ChangefeedSpec:
     elif "[sink.search-config]" in block.text:
         sink = "es://127.0.0.1:1"
     elif "[sink.lake]" in block.text:
-        sink = f"delta+file://{folder}/out"
+        kind = "iceberg" if "catalog = " in block.text else "delta"
+        sink = f"{kind}+file://{folder}/out"
     elif "persistent://" in block.text:
         sink = "pulsar://127.0.0.1:1/topic?protocol=canal-json"
     elif "partition = " in block.text:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from codec_harness import CODEC_HARNESSES, CodecHarness
 from harness_names import harness_named
-from iceberg_harness import ICEBERG_HARNESSES, ICEBERG_SERVERS
+from iceberg_harness import ICEBERG_HARNESSES, ICEBERG_SERVERS, GlueHarness
 from lake_harness import LAKE_HARNESSES, LAKE_SERVERS
 from lane_harness import (
     LANE_HARNESSES,
@@ -41,6 +41,8 @@ def _variants(registered: list[str], known: list[str]) -> list[str]:
 def _sink(request: pytest.FixtureRequest, place: Path) -> Iterator[SinkHarness]:
     found = harness_named(request.param, _HARNESSES, "sink")
     harness = found(place, request.getfixturevalue("monkeypatch"))
+    if isinstance(harness, GlueHarness):
+        harness.server = request.getfixturevalue("amazon_server")
     if not isinstance(harness, ObjectHarness):
         yield harness
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +20,7 @@ from rowferry.flow.sink.lake.iceberg.state import IcebergState, StateReader
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+from rowferry.testing.servers.queues.amazon import Amazon
 
 _OWN = ("rowferry.owner", "rowferry.lock")
 _ORDERS = "shop/orders"
@@ -93,6 +96,21 @@ class FlakyIcebergHarness(IcebergUpsertHarness, FlakyFileHarness):
     """Every call of the storage fails once, before it was done or after."""
 
 
+class GlueHarness(IcebergHarness):
+    """The same with AWS Glue as the catalog: a region of its own, since tables have one name."""
+
+    server: Amazon
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(place, patch)
+        self._region = f"test-{uuid4().hex}"
+
+    def uri(self) -> str:
+        login = "access-key=of-tests&secret-access-key=of-tests"
+        catalog = f"glue://{self._region}?endpoint={self.server.endpoint}&{login}"
+        return f"{DeltaHarness.uri(self)}&catalog={quote(catalog, safe='')}"
+
+
 class IcebergObjectHarness(IcebergHarness, DeltaObjectHarness):
     """Iceberg tables in a bucket, reached through a relay that can be cut."""
 
@@ -119,5 +137,6 @@ ICEBERG_HARNESSES: dict[str, Callable[[Path, pytest.MonkeyPatch], SinkHarness]] 
     "iceberg+file": IcebergHarness,
     "iceberg+file+upsert": IcebergUpsertHarness,
     "iceberg+file+flaky": FlakyIcebergHarness,
+    "iceberg+file+glue": GlueHarness,
     **{scheme: _objects(scheme) for scheme in ICEBERG_SERVERS},
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
-import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +12,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from rowferry.errors import BadOption, BadUri, OptionsConflict
+from rowferry.flow.sink.storage.aws_profile import aws_profile
 from rowferry.flow.sink.storage.object_files import ObjectFiles
 from rowferry.flow.sink.storage.object_options import (
     AzureOptions,
@@ -59,7 +58,7 @@ def s3_files(spec: ChangefeedSpec, parallel: int) -> ObjectFiles:
         sse_kms_key_id=options.sse_kms_key_id,
     )
     if "access_key_id" not in config:
-        config = {**_aws_profile(options.profile), **config}
+        config = {**aws_profile(options.profile), **config}
     config["virtual_hosted_style_request"] = not options.force_path_style
     config["copy_if_not_exists"] = "multipart"
     return _files(spec.sink, parallel, options, S3Store, config)
@@ -161,36 +160,3 @@ def _read(path: str, key: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as err:
         raise BadOption(f"{key} = {path!r} cannot be read: {err.strerror}") from None
-
-
-def _aws_profile(profile: str) -> dict[str, str]:
-    """Return the keys of a profile in AWS's credentials file; none where the environment has some.
-
-    Raises:
-        BadOption: the profile was named, and there is none.
-    """
-    if not profile and "AWS_ACCESS_KEY_ID" in os.environ:
-        return {}
-    name = profile or os.environ.get("AWS_PROFILE", "default")
-    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
-    settings = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
-    keys = _section(file, name)
-    more = _section(settings, name if name == "default" else f"profile {name}")
-    if profile and not keys:
-        raise BadOption(f"profile = {profile!r}: {file} has no such profile with an access key")
-    region = "" if "AWS_REGION" in os.environ else keys.get("region") or more.get("region", "")
-    return _given(
-        access_key_id=keys.get("aws_access_key_id", ""),
-        secret_access_key=keys.get("aws_secret_access_key", ""),
-        session_token=keys.get("aws_session_token", ""),
-        region=region,
-    )
-
-
-def _section(file: str, name: str) -> dict[str, str]:
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read(os.path.expanduser(file), encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError):
-        raise BadOption(f"{file} is not a file of AWS profiles") from None
-    return dict(parser[name]) if parser.has_section(name) else {}

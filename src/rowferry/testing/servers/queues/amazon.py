@@ -1,4 +1,4 @@
-"""Amazon's queues and streams, as moto has them."""
+"""Amazon's queues, streams and Glue, as moto has them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rowferry.testing.servers.programs import PythonPackages
 from rowferry.testing.servers.queues.queue_server import QueuedMessage, QueueServer
 
 REGION: Final = "us-east-1"
+_PROGRAM: Final = "rowferry.testing.servers.queues.moto_with_versions"
 _VERSIONS: Final = (
     *("moto==5.2.5", "boto3==1.44.3", "botocore==1.44.3", "s3transfer==0.19.3"),
     *("jmespath==1.1.0", "python-dateutil==2.9.0.post0", "six==1.17.0", "responses==0.26.3"),
@@ -26,7 +27,7 @@ _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(30))
 
 
 class Amazon(QueueServer):
-    """SQS and Kinesis on 127.0.0.1, in memory; every access key is taken."""
+    """SQS, Kinesis and Glue on 127.0.0.1, in memory; every access key is taken."""
 
     fetched: ClassVar = PythonPackages("moto-5.2.5", _VERSIONS)
 
@@ -36,11 +37,11 @@ class Amazon(QueueServer):
 
     def command(self) -> list[str]:
         """Return the command that starts it."""
-        return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port)]
+        return [sys.executable, "-m", _PROGRAM, "-H", HOST, "-p", str(self.port)]
 
     def environment(self) -> dict[str, str]:
-        """Return its environment."""
-        return self.fetched.environment()
+        """Return its environment: any region is one, so that each test may have its own."""
+        return {**self.fetched.environment(), "MOTO_ALLOW_NONEXISTENT_REGION": "true"}
 
     @property
     def endpoint(self) -> str:
@@ -55,13 +56,15 @@ class Amazon(QueueServer):
             return False
         return True
 
-    def ask(self, service: str, target: str, content: dict[str, Any]) -> dict[str, Any]:
+    def ask(
+        self, service: str, target: str, content: dict[str, Any], region: str = REGION
+    ) -> dict[str, Any]:
         """Make a request.
 
         Raises:
             SourceUnavailable: it is refused.
         """
-        scope = f"Credential=test/20260101/{REGION}/{service}/aws4_request"
+        scope = f"Credential=test/20260101/{region}/{service}/aws4_request"
         headers = {
             "Content-Type": "application/x-amz-json-1.1",
             "X-Amz-Target": target,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -35,13 +34,18 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from rowferry.errors import (
     BadOption,
+    OptionsConflict,
     SinkDamaged,
     SinkUnavailable,
     SinkUnwritable,
-    TargetUnfit,
+    TargetLost,
 )
+from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
+from rowferry.flow.sink.lake.iceberg.glue.calls import AwsGiven, GlueAddress, GlueCalls, GlueRefusal
+from rowferry.flow.sink.lake.iceberg.glue.glue_catalog import GlueCatalog
 from rowferry.flow.sink.lake.iceberg.options import IcebergOptions
+from rowferry.flow.sink.lake.iceberg.programs import without_program
 from rowferry.flow.sink.lake.iceberg.rest_catalog import WaryCalls, WaryRest
 from rowferry.flow.sink.lake.layout import table_at
 from rowferry.moment import moment
@@ -50,7 +54,7 @@ from rowferry.spec.uri import Uri
 T = TypeVar("T")
 DEFAULT_FILE: Final = "catalog.db"
 _NAME: Final = "rowferry"
-_PROGRAM: Final = "write.py-location-provider.impl"
+_GLUE: Final = "glue"
 _STRANGE: Final = (
     ValueError,
     TypeError,
@@ -74,13 +78,7 @@ class _Sql(SqlCatalog):
 
     def load_table(self, identifier: str | Identifier) -> Table:
         """Return a table whose settings name no program: the library would begin it."""
-        table = super().load_table(identifier)
-        if _PROGRAM in table.metadata.properties:
-            raise TargetUnfit(
-                f"the Iceberg table {'.'.join(table.name())} names a program for the places of its "
-                f"files, which is not run here; remove its property {_PROGRAM}"
-            )
-        return table
+        return without_program(super().load_table(identifier))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,29 +99,36 @@ class IcebergCatalog:
         options: which one, and the login.
         io: the prefix below which tables are.
         folder: the prefix as a directory; empty: it is none.
+        login: the storage's login at Amazon, if it has one.
     """
 
-    def __init__(self, options: IcebergOptions, io: FilesIO, folder: str) -> None:
+    def __init__(
+        self, options: IcebergOptions, io: FilesIO, folder: str, login: AwsGiven | None = None
+    ) -> None:
         self.io = io
         self._options = options
         text = options.catalog or (f"file://{quote(folder)}/{DEFAULT_FILE}" if folder else "")
         if not text:
             raise BadOption(
                 "sink.lake.catalog is not set: Iceberg tables in an object store need one; write "
-                "file:///path/catalog.db, postgresql://host/database or "
-                "https://host/path"
+                "file:///path/catalog.db, postgresql://host/database, https://host/path or "
+                "glue://region"
             )
         self._uri = Uri.parse(text, "catalog").absolute(os.getcwd(), "catalog")
-        if self._uri.scheme not in ("file", "postgresql", "http", "https"):
+        if self._uri.scheme not in ("file", "postgresql", "http", "https", _GLUE):
             raise BadOption(
                 f"sink.lake.catalog = {str(self._uri)!r}: no catalog of that kind is known here; "
-                "known: file (SQLite), postgresql, http and https (REST)"
+                "known: file (SQLite), postgresql, http and https (REST), glue (AWS Glue)"
             )
         if options.catalog_token and options.catalog_credential:
             raise BadOption("catalog-token and catalog-credential are two ways to log in; give one")
-        self._opened: MetastoreCatalog | WaryRest | None = None
+        self._opened: _Sql | WaryRest | GlueCatalog | None = None
         self._turn = threading.RLock()
-        self._calls = WaryCalls()
+        self._rest = WaryCalls()
+        self._glue: GlueCalls | None = None
+        if self._uri.scheme == _GLUE:
+            self._glue = GlueCalls(_glue_address(self._uri, options, login))
+        self._calls = self._glue or self._rest
 
     @property
     def shown(self) -> str:
@@ -157,7 +162,10 @@ class IcebergCatalog:
 
     def check(self) -> None:
         """Raise unless the catalog answers; writes nothing."""
-        self.tables("rowferry-probe")
+        if self._glue is not None:
+            self._reading(lambda catalog: catalog.answers(), None)
+        else:
+            self.tables("rowferry-probe")
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -208,7 +216,11 @@ class IcebergCatalog:
 
         def done(catalog: Any) -> None:
             self._have_database(catalog, _identifier(new)[0])
-            catalog.rename_table(_identifier(old), _identifier(new))
+            try:
+                catalog.rename_table(_identifier(old), _identifier(new))
+            except NoSuchTableError:
+                if _loaded(catalog, _identifier(new)) is None:  # else its answer was lost
+                    raise TargetLost(f"{self.shown} has no table {old}; {RESTORE}") from None
 
         moment("rename iceberg table")
         self._writing(done)
@@ -235,7 +247,7 @@ class IcebergCatalog:
                 if self._uri.is_file and not os.path.exists(self._uri.path):
                     return nothing
                 catalog = self._open(make=False)
-                if not self._uri.is_web and not _has_tables(catalog):
+                if isinstance(catalog, _Sql) and not _has_tables(catalog):
                     catalog.close()
                     return nothing
                 self._opened = catalog
@@ -247,8 +259,10 @@ class IcebergCatalog:
                 self._opened = self._open(make=True)
             return do(self._opened)
 
-    def _open(self, make: bool) -> MetastoreCatalog | WaryRest:
+    def _open(self, make: bool) -> _Sql | WaryRest | GlueCatalog:
         options, uri = self._options, self._uri
+        if self._glue is not None:
+            return GlueCatalog(self._glue, self.io)
         if uri.is_web:
             given = {
                 "uri": uri.reveal(),
@@ -259,7 +273,7 @@ class IcebergCatalog:
                 or f"{uri.reveal().rstrip('/')}/v1/oauth/tokens",
                 "scope": options.catalog_scope,
             }
-            return WaryRest(_NAME, self.io, self._calls, **{k: v for k, v in given.items() if v})
+            return WaryRest(_NAME, self.io, self._rest, **{k: v for k, v in given.items() if v})
         if uri.is_file:
             address = f"sqlite:///{uri.path}"
         else:
@@ -290,10 +304,12 @@ class IcebergCatalog:
                 "reset --snapshot"
             ) from None
         except _REFUSED as err:
+            login = "access-key" if self._glue else "catalog-token or catalog-credential"
             raise SinkUnwritable(
-                f"{at} refuses the login: {self._line(err)}; correct catalog-token or "
-                "catalog-credential, or the rights"
+                f"{at} refuses the login: {self._line(err)}; correct {login}, or the rights"
             ) from None
+        except GlueRefusal as err:
+            raise SinkUnwritable(f"{at} refuses {self._line(err)}") from None
         except (ArgumentError, NoSuchModuleError, BadRequestError) as err:
             raise BadOption(f"{at} cannot be used: {self._line(err)}") from None
         except (RESTError, OSError) as err:
@@ -314,6 +330,22 @@ class IcebergCatalog:
         secrets = (options.catalog_token, credential, credential.partition(":")[2])
         hiding = self._calls.hiding((*secrets, self._uri.password))
         return " ".join(hiding.hide(str(err)).split())[:300]
+
+
+def _glue_address(uri: Uri, options: IcebergOptions, login: AwsGiven | None) -> GlueAddress:
+    given = {
+        "catalog-name": options.catalog_name,
+        "catalog-token": options.catalog_token,
+        "catalog-credential": options.catalog_credential,
+        "catalog-token-uri": options.catalog_token_uri,
+        "catalog-scope": options.catalog_scope,
+    }
+    if odd := [key for key, value in given.items() if value]:
+        raise OptionsConflict(
+            f"{odd[0]} says nothing to AWS Glue; leave it out, and log in by access-key and "
+            "secret-access-key"
+        )
+    return GlueAddress.read(uri, login or AwsGiven())
 
 
 def _loaded(catalog: Any, identifier: tuple[str, ...]) -> Table | None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from rowferry.errors import BadOption
+from rowferry.flow.sink.lake.iceberg.glue.amazon_login import AwsKeys
+from rowferry.flow.sink.lake.iceberg.glue.calls import AwsGiven
 from rowferry.flow.sink.lake.iceberg.sink import IcebergSink
 from rowferry.flow.sink.storage.buckets import azure_files, gcs_files, s3_files
 from rowferry.flow.sink.storage.files import Files
@@ -43,6 +45,13 @@ class IcebergS3Sink(_ObjectSink):
     def files_of(cls, spec: ChangefeedSpec, workers: int, fsync: bool) -> Files:
         """Return access to the bucket's prefix."""
         return s3_files(spec, workers)
+
+    @classmethod
+    def login_of(cls, spec: ChangefeedSpec) -> AwsGiven:
+        """Return the bucket's login."""
+        options = spec.options(S3Options)
+        keys = AwsKeys(options.access_key, options.secret_access_key, options.session_token)
+        return AwsGiven(keys, options.profile)
 
 
 class IcebergGcsSink(_ObjectSink):

@@ -13,8 +13,8 @@ class IcebergOptions(Section, section="sink.lake"):
         "",
         "Iceberg: who knows the tables. `file:///path/catalog.db`: an SQLite file; "
         "`postgresql://user@host/database`: tables of a PostgreSQL database (both as Iceberg's "
-        "JDBC catalogs have them); `https://host/path`: a REST catalog. Without it, "
-        "a directory has `catalog.db` in it.",
+        "JDBC catalogs have them); `https://host/path`: a REST catalog; `glue://region`: AWS Glue. "
+        "Without it, a directory has `catalog.db` in it.",
         uri=True,
         alterable=False,
         names="storage",

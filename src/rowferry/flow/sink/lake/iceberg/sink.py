@@ -9,6 +9,7 @@ from rowferry.errors import BadOption
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
 from rowferry.flow.sink.lake.iceberg.file_io import FilesIO
+from rowferry.flow.sink.lake.iceberg.glue.calls import AwsGiven
 from rowferry.flow.sink.lake.iceberg.history import IcebergHistory
 from rowferry.flow.sink.lake.iceberg.options import IcebergOptions
 from rowferry.flow.sink.lake.iceberg.tables import IcebergTables
@@ -40,7 +41,7 @@ class IcebergSink(LakeSink):
         options = spec.options(IcebergOptions)
         self._history = options.history
         io = FilesIO(self._files, self.location_of(spec))
-        self._catalog = IcebergCatalog(options, io, self.folder_of(spec))
+        self._catalog = IcebergCatalog(options, io, self.folder_of(spec), self.login_of(spec))
 
     @classmethod
     def files_of(cls, spec: ChangefeedSpec, workers: int, fsync: bool) -> Files:
@@ -51,6 +52,11 @@ class IcebergSink(LakeSink):
     def folder_of(cls, spec: ChangefeedSpec) -> str:
         """Return the directory; empty: the tables are in an object store."""
         return str(local_root(spec.sink))
+
+    @classmethod
+    def login_of(cls, spec: ChangefeedSpec) -> AwsGiven:
+        """Return the storage's login at Amazon; empty: it has none."""
+        return AwsGiven()
 
     @classmethod
     def location_of(cls, spec: ChangefeedSpec) -> str:
