@@ -39,6 +39,8 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("flow.sampling", _FLOW),
     ("flow.parking", _FLOW),
     ("flow.warm", _FLOW),
+    ("flow.named_storage", _FLOW),
+    ("flow.redo*", _FLOW),
     (
         "flow.capture.range_log*",
         (*_BELOW_FLOW, "flow.capture.range_log*", *_BOTH_SOURCES, "wire*", *_CONTRACTS),
@@ -118,7 +120,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "flow.encode.claim_check",  # rows that are too large for a message go to a storage
-        (*_BELOW_FLOW, "registry", "flow.encode*", "flow.sink.storage*", *_CONTRACTS),
+        (*_BELOW_FLOW, "flow.encode*", "flow.named_storage", "flow.sink.storage*", *_CONTRACTS),
     ),
     (
         "flow.encode.large_message",  # tells which protocols have a form for large rows
@@ -171,6 +173,10 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("downstream.trace*", ("downstream.trace*", "downstream.consume*", "secrets*", *_FLOW)),
     ("downstream.consume*", ("downstream.consume*", "secrets*", *_FLOW)),
+    (
+        "downstream.redo*",
+        ("downstream.redo*", "downstream.consume.storage", "secrets*", *_FLOW),
+    ),
     ("downstream", ()),
     ("spark*", ("spark*", "downstream.rebuild*", "downstream.verify*", "secrets*", *_FLOW)),
     (

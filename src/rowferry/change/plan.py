@@ -165,6 +165,19 @@ class Topic(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
+class RedoStep:
+    """Half of carrying out a plan by way of the redo log.
+
+    Attributes:
+        directory: of the try in the redo log.
+        keeps: segments are read and kept there; else what was kept is written downstream.
+    """
+
+    directory: str
+    keeps: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan(JsonForm):
     """One micro-batch, complete: what `pending` holds in the meta database.
 
@@ -176,9 +189,10 @@ class Plan(JsonForm):
         sink_state: the sink's own state after this micro-batch (JSON), stored when published.
         quarantine: whose rows are parked instead of sent, or sent again; None: nobody's.
         epoch: of whoever carries it out now; not stored.
+        redo: which half is carried out now, where there is a redo log; not stored.
     """
 
-    FORM = FormRules(brief=True, kept=("outputs", "sink_state"), unstored=("epoch",))
+    FORM = FormRules(brief=True, kept=("outputs", "sink_state"), unstored=("epoch", "redo"))
 
     micro_batch: int
     spec_version: int
@@ -188,6 +202,7 @@ class Plan(JsonForm):
     sink_state: dict[str, Any] | None = None
     quarantine: PlanQuarantine | None = None
     epoch: int = 0
+    redo: RedoStep | None = None
 
     def outputs_of(self, segment: int) -> tuple[Output, ...]:
         """Return the outputs of one segment, by slice."""

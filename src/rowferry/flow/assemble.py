@@ -14,7 +14,16 @@ import pyarrow as pa
 
 from rowferry.change.chunk import Rows
 from rowferry.change.event_counts import EventCounts, summed
-from rowferry.change.plan import Output, Plan, Receipt, Segment, TableSlice, Topic, Volume
+from rowferry.change.plan import (
+    Output,
+    Plan,
+    Receipt,
+    RedoStep,
+    Segment,
+    TableSlice,
+    Topic,
+    Volume,
+)
 from rowferry.change.quarantine import PlanQuarantine, RefusedKey, RefusedRows, as_error
 from rowferry.change.sampled_change import SampleMode
 from rowferry.change.table import TableSchema
@@ -25,6 +34,8 @@ from rowferry.flow.dispatch.contract import Dispatch, Routed
 from rowferry.flow.encode.contract import Codec, Encoded, Format, RowFormat
 from rowferry.flow.encode.same_layout import encoded_rows
 from rowferry.flow.parking import Parking, parked_rows, refusal_of
+from rowferry.flow.redo.log import RedoLog
+from rowferry.flow.redo.place import redo_log_of
 from rowferry.flow.rereading import reread_rows
 from rowferry.flow.sampling import Sampler
 from rowferry.flow.sink.contract import (
@@ -59,6 +70,7 @@ class Flow:
     sample: SampleMode = SampleMode.OFF  # what is kept of the last changes, for people
     refused: RefusedRows = field(default_factory=RefusedRows)  # that tasks find
     quarantine: QuarantineOptions = field(default_factory=lambda: QuarantineOptions.read({}))
+    redo: RedoLog | None = None  # where what the sink gets is kept first
 
     @property
     def encode(self) -> Codec:
@@ -107,11 +119,16 @@ class Flow:
         tables: Mapping[TableSlice, TableSchema],
         planned_at_ms: int,
         quarantine: PlanQuarantine | None,
+        redo: RedoStep | None = None,
     ) -> Iterator[Packet | Receipt]:
         """Carry one segment from the log to packets, which `deliver` sends; receipts come last.
 
-        Rows that the plan parks go with the receipts.
+        Rows that the plan parks go with the receipts. By way of the redo log, packets are kept
+        there in one step, and there are only receipts; in the next one they come from there.
         """
+        if redo is not None and not redo.keeps:
+            yield from cast(RedoLog, self.redo).packets(redo.directory, segment.ordinal)
+            return
         self._begin_refusals(quarantine)
         parking = None if quarantine is None else Parking(quarantine, quarantine.limit)
         rows, size = [0] * len(outputs), [0] * len(outputs)
@@ -134,7 +151,11 @@ class Flow:
             if too_large:
                 raise as_error(too_large)
 
-        yield from pack(segment.ordinal, frames())
+        packets = pack(segment.ordinal, frames())
+        if redo is None:
+            yield from packets
+        else:
+            cast(RedoLog, self.redo).keep(redo.directory, segment.ordinal, packets)
         source_facts = None if segment.parked else self.capture.facts_read(segment)
         receipts = [
             Receipt(
@@ -331,6 +352,7 @@ def assemble(spec: ChangefeedSpec) -> Flow:
         sample=SampleMode(spec.options(FeedOptions).sample_changes),
         refused=refused,
         quarantine=spec.options(QuarantineOptions),
+        redo=redo_log_of(spec, secret_tables(spec)),
     )
 
 

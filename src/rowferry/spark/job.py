@@ -69,7 +69,7 @@ class SegmentTask:
         self._spec = packed(spec, with_key)
         self._planned_at_ms = plan.planned_at_ms
         self._micro_batch, self._epoch = plan.micro_batch, plan.epoch
-        self._quarantine = plan.quarantine
+        self._quarantine, self._redo = plan.quarantine, plan.redo
         targets: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         for output in plan.outputs:
             targets.setdefault(output.segment, []).append((output.slice, output.target))
@@ -99,7 +99,7 @@ class SegmentTask:
         if not flow.sink.TRAITS.needs_shuffle:
             return flow.run_segment(*self._work(ordinal))
         receipts: list[Receipt] = []
-        packed_items = flow.pack_segment(*self._work(ordinal), self._quarantine)
+        packed_items = flow.pack_segment(*self._work(ordinal), self._quarantine, self._redo)
         self.deliver(packets_of(packed_items, receipts))
         return iter(receipts)
 
@@ -107,7 +107,7 @@ class SegmentTask:
         """Run one segment in this process as far as its packets."""
         flow = _flow_of(self._spec)
         with flow.hiding.in_errors():
-            yield from flow.pack_segment(*self._work(ordinal), self._quarantine)
+            yield from flow.pack_segment(*self._work(ordinal), self._quarantine, self._redo)
 
     def tell(self, ordinal: int, receipts: Sequence[Receipt]) -> None:
         """Tell the driver that a segment is done, as far as this task goes."""
@@ -183,6 +183,8 @@ class SparkRunner:
         if self._pool:  # of this thread: Spark keeps it apart from the others'
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         shuffle = count > 1 and SINKS.load(spec.sink.scheme).TRAITS.needs_shuffle
+        if plan.redo is not None and plan.redo.keeps:  # nothing is sent yet
+            shuffle = False
         try:
             parts, first = min(count, tasks or count), plan.stretch.segments[0].ordinal
             segments = self._session.range(first, first + count, 1, numPartitions=parts)

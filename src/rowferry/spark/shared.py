@@ -88,7 +88,7 @@ def _run_segment(
     if not flow.sink.TRAITS.needs_shuffle:
         return flow.run_segment(*work)
     receipts: list[Receipt] = []
-    packets = packets_of(flow.pack_segment(*work, plan.quarantine), receipts)
+    packets = packets_of(flow.pack_segment(*work, plan.quarantine, plan.redo), receipts)
     sent = (replace(p, micro_batch=plan.micro_batch, epoch=plan.epoch) for p in packets)
     flow.deliver(sent, plan.quarantine)
     return iter([*receipts, *refusal_receipts(flow.take_refused())])

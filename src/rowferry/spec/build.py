@@ -14,6 +14,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.changefeed_id import check_changefeed_id, default_changefeed_id
 from rowferry.spec.check import check_config, check_parameters
 from rowferry.spec.config_file import inline_rule_files, read_config
+from rowferry.spec.consistent import check_consistent
 from rowferry.spec.feed_options import RAW_CHANGES, own_tables, raw_changes_table
 from rowferry.spec.legacy import modernise, protocol_notice
 from rowferry.spec.option import OptionTable
@@ -118,6 +119,7 @@ def _check(
     raw = raw_changes_table(sink)
     is_raw = raw is not None and bool(spec.options(raw)[RAW_CHANGES])
     _in_file(file, lambda: check_quarantine(spec, sink, is_raw))
+    _in_file(file, lambda: check_consistent(spec, sink))
     notices = _in_file(file, lambda: check_config(spec.config, [*of_source, *of_sink], readers))
     if not sink.has_topics:
         notices += idle_rule_notices(spec.section("sink").get(DISPATCHERS.key, ()))

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from rowferry.spec.active_active import ActiveActive
+from rowferry.spec.consistent import ConsistentMemory, ConsistentOptions
 from rowferry.spec.legacy import parse_protocol
 from rowferry.spec.option import (
     Option,
@@ -133,6 +134,8 @@ def own_tables(sink: SinkTraits) -> tuple[OptionTable, ...]:
         ActiveActive.TABLE,
         SyncPointSettings.TABLE,
         QuarantineOptions.TABLE,
+        ConsistentOptions.TABLE,
+        ConsistentMemory.TABLE,
         FilterOptions.TABLE,
         SyncedOptions.TABLE,
         SINK,

@@ -49,6 +49,7 @@ class SinkTraits:
         writes_tables: rows go into the tables of a database.
         keeps_newest: of two writes to a row the newer wins, whichever comes first: active-active.
         keeps_sync_points: it can note which of its moments holds the same as one of the source.
+        keeps_redo: what it is given can be kept and given to it again: `consistent.level`.
         place_keys: how subscriptions name a place of this kind; None: they do not.
         vector_call_schemes: URI schemes whose server makes a VECTOR by a call, not of its text.
         keeps_rows: what it was given is somewhere afterwards; else there is nothing to look in.
@@ -72,6 +73,7 @@ class SinkTraits:
     writes_tables: bool = False
     keeps_newest: bool = False
     keeps_sync_points: bool = False
+    keeps_redo: bool = False
     place_keys: PlaceKeys | None = None
     vector_call_schemes: tuple[str, ...] = ()
     keeps_rows: bool = True

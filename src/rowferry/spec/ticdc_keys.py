@@ -126,14 +126,6 @@ BROUGHT: Final[tuple[BroughtKey, ...]] = (
         "rows carry no checksum",
         shape=one_of("warn", "error"),
     ),
-    _acts("consistent.level", "none"),
-    *_idle(
-        "consistent",
-        "max-log-size flush-interval meta-flush-interval encoding-worker-num flush-worker-num "
-        "storage use-file-backend compression flush-concurrency event-collector-batch-count "
-        "memory-usage",
-        "there is no redo log",
-    ),
     # [sink]
     _acts("sink.transaction-atomicity", "none"),
     _acts("sink.terminator", "\r\n", "csv", "canal-json"),

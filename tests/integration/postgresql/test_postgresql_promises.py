@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from postgresql_kit import Scene
 
+from rowferry.downstream.redo.apply import apply, find_log
 from rowferry.errors import Fenced, SinkUnwritable, TargetLost, TargetUnfit, TargetWentBack
 from rowferry.moment import watched
+from rowferry.secrets.sources import NO_STORE
+from rowferry.spec.uri import Uri
 
 
 def test_an_old_owner_writes_nothing_any_more(scene: Scene) -> None:
@@ -122,3 +126,28 @@ def test_a_login_that_lacks_something_is_refused_by_name(scene: Scene) -> None:
             feed.run()
     finally:
         del scene.postgres.url  # type: ignore[misc]
+
+
+def test_the_redo_log_completes_what_was_begun(scene: Scene, tmp_path: Path) -> None:
+    """The source is lost when the micro-batch is kept, and again when its rows are there."""
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1)")
+    storage = f"file://{tmp_path}/redo"
+    feed = scene.feed(config=f"[consistent]\nlevel = 'eventual'\nstorage = '{storage}'")
+    feed.catch_up()
+    sink = f"{scene.postgres.url(scene.database)}?{feed.query}"
+    for number, last in enumerate(("kept in redo log", "publish progress downstream"), 2):
+        scene.sql(f"INSERT INTO t VALUES ({number}, 1)", f"UPDATE t SET n = {number} WHERE id = 1")
+
+        def lose(name: str, last: str = last) -> None:
+            if name == last:
+                raise KeyboardInterrupt
+
+        with watched(lose), pytest.raises(KeyboardInterrupt):
+            feed.catch_up()
+        log, state = find_log(Uri.parse(storage, "storage"), "")
+        assert state.resolved_ts > state.checkpoint_ts
+        assert apply(log, state, sink, NO_STORE) > 0
+        copied = scene.pg("SELECT id, n FROM $.t ORDER BY id")
+        assert copied == [(1, number), *((i, 1) for i in range(2, number + 1))]
+        feed.run()
+        feed.catch_up()

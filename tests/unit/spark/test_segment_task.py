@@ -82,8 +82,15 @@ class Recorder:
         return ()
 
     def pack_segment(
-        self, segment: Segment, outputs: Any, tables: Any, planned_at_ms: int, quarantine: Any
+        self,
+        segment: Segment,
+        outputs: Any,
+        tables: Any,
+        planned_at_ms: int,
+        quarantine: Any,
+        redo: Any,
     ) -> Iterator[Packet | Receipt]:
+        assert redo is None
         for partition in (1, 0):
             values = pa.array([b"%d-%d" % (segment.ordinal, partition)], pa.large_binary())
             yield Packet(segment.ordinal, 1 - partition, TOPIC, partition, Encoded(values))

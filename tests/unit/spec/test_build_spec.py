@@ -125,7 +125,7 @@ def test_clamped_value_is_told() -> None:
         ({"scheduler": {"force-split": True}}, "scheduler.force-split"),
         ({"memory-quota": 1 << 30}, "memory-quota"),
         ({"performance-mode": "low-latency"}, "performance-mode"),
-        ({"consistent": {"storage": "s3://b"}}, "consistent.storage"),
+        ({"consistent": {"max-log-size": 64}}, "consistent.max-log-size"),
         ({"sink": {"encoder-concurrency": 16}}, "sink.encoder-concurrency"),
         ({"sink": {"kafka-config": {"whatever": 1}}}, "sink.kafka-config"),
         ({"sink": {"content-compatible": True}}, "sink.content-compatible"),
@@ -144,11 +144,6 @@ def test_without_effect_is_told(config: dict[str, Any], path: str) -> None:
 @pytest.mark.parametrize(
     ("config", "path", "harmless"),
     [
-        (
-            {"consistent": {"level": "eventual"}},
-            "consistent.level",
-            {"consistent": {"level": "none"}},
-        ),
         (
             {"sink": {"csv": {"output-old-value": True}}},
             "sink.csv.output-old-value",

@@ -33,7 +33,7 @@ def test_page() -> None:
         "| `method` | hex \\| base64 | `hex` | no | How. |\n"
     )
     assert "- `mounter.worker-num`: Spark divides the work\n" in page
-    assert "- `consistent.level` (default `'none'`)\n" in page
+    assert "- `integrity.integrity-check-level` (default `'none'`)\n" in page
     assert "- `sink.terminator`" not in page
 
 

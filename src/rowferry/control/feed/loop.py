@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from rowferry.change.event_counts import PARKED, summed
-from rowferry.change.plan import Again, Plan, Receipt, Stretch, TableSlice, Volume
+from rowferry.change.plan import Again, Plan, Receipt, RedoStep, Stretch, TableSlice, Volume
 from rowferry.change.quarantine import PlanQuarantine, refusals_in
 from rowferry.change.resnapshot import Resnapshot, ResnapshotOutcome
 from rowferry.change.sampled_change import SampledChange
@@ -363,6 +363,8 @@ class Loop:
             captured=frozenset(v.written_as for v in captured),
         )
         self._flow.sink.open(owner, state.sink_state)
+        if self._flow.redo is not None:
+            self._flow.redo.open(owner)
         self._spec_version = self._flow_version or state.spec_version
         self.watermark = state.watermark
         self._opened = True
@@ -440,6 +442,9 @@ class Loop:
         position = self._flow.capture.settle(plan.stretch, receipts)
         with self._stages.measured("store"):
             self._store.publish(self._claim, plan, position)
+            if self._flow.redo is not None:
+                reached_ts = max(self.watermark, plan.stretch.watermark or 0)
+                self._flow.redo.reached(plan.micro_batch, reached_ts)
         if plan.quarantine is not None or plan.stretch.schema_changes:
             self._quarantine.forget()
         for change in seen.stretch.schema_changes:
@@ -484,6 +489,7 @@ class Loop:
         self, plan: Plan, tables: Mapping[TableSlice, TableSchema]
     ) -> tuple[Plan, Sequence[Receipt]]:
         """Run a plan; returns it as it was carried out in the end, with the rows that it parks."""
+        directory = self._begin_redo(plan, tables)
         if not plan.stretch.segments:
             return plan, ()
         version = plan.spec_version
@@ -494,7 +500,13 @@ class Loop:
             moment("run job")
             whole = self._quarantine.filled(plan).with_(epoch=self._claim.epoch)
             try:
-                receipts = self._runner.run(spec, whole, tables)
+                receipts = []
+                if directory:
+                    kept = whole.with_(redo=RedoStep(directory, keeps=True))
+                    receipts = self._runner.run(spec, kept, tables)
+                    moment("kept in redo log")
+                    whole = whole.with_(redo=RedoStep(directory, keeps=False))
+                receipts += self._runner.run(spec, whole, tables)
                 fresh = refused(receipts)
             except RowsRefused as err:
                 receipts, fresh = [], refusals_in(err)
@@ -510,6 +522,15 @@ class Loop:
         self._quarantine.park(plan, parked)
         self._counts = summed([self._counts, {PARKED: len(parked)} if parked else None])
         return plan, [r for r in receipts if r.is_of_output]
+
+    def _begin_redo(self, plan: Plan, tables: Mapping[TableSlice, TableSchema]) -> str:
+        """Keep a plan in the redo log; return where its segments go, or "" without one.
+
+        One that only moves the watermark changes nothing downstream.
+        """
+        if self._flow.redo is None or not (plan.stretch.segments or plan.stretch.schema_changes):
+            return ""
+        return self._flow.redo.begin(self._seen(plan), self._seen_tables(tables), self.watermark)
 
     def _step(
         self, plan: Plan, receipts: Sequence[Receipt], replayed: bool, seconds: float

@@ -43,14 +43,14 @@ def written_spec(sink_uri: str, config: Path | None) -> tuple[ChangefeedSpec, li
         MissingLibrary: of the sink, or of a source that may know what nobody else knows.
     """
     try:
-        return build_spec(NO_PLACE, sink_uri, config, tables=_tables, sinks=sink_traits)
+        return build_spec(NO_PLACE, sink_uri, config, tables=stage_tables, sinks=sink_traits)
     except UnknownOption:
         for name in SOURCES.names():  # the key may be one of a source that was left out
             SOURCES.load(name)
         raise
 
 
-def _tables(spec: ChangefeedSpec) -> list[OptionTable]:
+def stage_tables(spec: ChangefeedSpec) -> list[OptionTable]:
     """Return the tables of all that a configuration may speak of."""
     tables: list[OptionTable] = []
     for name in SOURCES.names():

@@ -80,6 +80,10 @@ PLACES: Final = {
         "Compare the tables of A and B. Exit code: 0 equal, 1 different, 2 it cannot be said.",
     ),
     "lake": ("downstream.lake:app", "Tables of a lake: their state, leftovers and small files."),
+    "redo": (
+        "downstream.redo:app",
+        "The redo log of a changefeed: how far it reaches; complete the downstream from it.",
+    ),
     "demo": (
         "demo:demo_command",
         "Start a store, feed its changes to files while it changes, and prove the files right.",

@@ -18,22 +18,18 @@ from uuid import UUID, uuid5
 from rowferry.errors import (
     BadInput,
     BadOption,
-    BadUri,
     DecodeError,
     SinkUnavailable,
     SinkUnwritable,
 )
+from rowferry.flow.named_storage import files_at, storage_class
 from rowferry.flow.sink.storage.files import Files
-from rowferry.flow.sink.storage.options import read_settings
-from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.moment import moment
-from rowferry.registry import SINKS
-from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.spec.check import check_parameters
 from rowferry.spec.uri import Uri
 
 _SPACE: Final = UUID("6f1d6d57-6a1c-5cf4-9d53-4c2f2f6b3a10")
 _NAME: Final = re.compile(r"[0-9a-f-]{36}\.json")
+_WHAT: Final = "claim checks"
 
 
 class ClaimStore(Protocol):
@@ -127,7 +123,7 @@ def open_store(uri: str, path: str) -> ClaimStore:
     """
     place = Uri.parse(uri, "claim-check storage")
     try:
-        sink = _storage(place)
+        sink = storage_class(place, _WHAT)
     except BadInput as err:
         raise BadOption(f"{path}: {err.words}") from None
     if sink.in_directory:
@@ -135,27 +131,9 @@ def open_store(uri: str, path: str) -> ClaimStore:
             raise BadOption(f"{path}: write the whole path, as file:///some/directory")
         return FolderStore(Path(place.path))
     try:
-        return BucketStore(_bucket(sink, place))
+        return BucketStore(files_at(place, _WHAT))
     except BadInput as err:
         raise BadOption(f"{path}: {err.words}") from None
-
-
-def _storage(uri: Uri) -> type[StorageSink]:
-    """Return the sink that writes to such a URI; it must be a storage."""
-    sink = SINKS.load(uri.scheme)
-    if not issubclass(sink, StorageSink):
-        known = [name for name in SINKS.names() if issubclass(SINKS.load(name), StorageSink)]
-        allowed = ", ".join(f"{name}://" for name in known)
-        raise BadUri(f"{uri.scheme}:// cannot hold claim checks; known: {allowed}")
-    return sink
-
-
-def _bucket(sink: type[StorageSink], uri: Uri) -> Files:
-    """Return a bucket's prefix, with the options that the storage sink has for its login."""
-    own = [table for table in sink.TABLES if table not in StorageSink.TABLES]
-    check_parameters(uri, "claim-check storage", own)
-    spec = ChangefeedSpec("", uri, uri)
-    return sink.files_of(spec, read_settings(spec))
 
 
 class ClaimChecks:

@@ -86,6 +86,7 @@ class MySqlSink(SqlSink[Session]):
         keeps_newest=True,
         keeps_sync_points=True,
         names_refused_rows=True,
+        keeps_redo=True,
         place_keys=PLACE_KEYS,
         vector_call_schemes=("mysql", "mysql+ssl"),
         form=UriForm("MySQL, MariaDB or TiDB", address=HOST, path=None),

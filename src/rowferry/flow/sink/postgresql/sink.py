@@ -47,6 +47,7 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
         default_protocol="copy-rows",
         writes_tables=True,
         names_refused_rows=True,
+        keeps_redo=True,
         form=UriForm(
             "PostgreSQL",
             address=UriPart("Host and port", "db.example:5432"),

@@ -1,0 +1,1 @@
+"""The redo log: what the downstream gets, kept elsewhere before it gets any of it."""

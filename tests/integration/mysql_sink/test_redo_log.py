@@ -1,0 +1,226 @@
+"""The redo log: whatever is lost at whatever moment, `apply` ends at one consistent point."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mysql_sink_kit import MySqlFeed, Scene
+
+from rowferry.downstream.redo.apply import RedoState, apply, find_log
+from rowferry.errors import BadInput, BadOption, SinkDamaged, SinkUnavailable, TargetWentBack
+from rowferry.moment import watched
+from rowferry.secrets.sources import NO_STORE
+from rowferry.spec.uri import Uri
+
+ACCOUNTS, MONEY = 8, 1000
+# Transactions are written downstream in pieces by several workers.
+PIECES = "max-txn-row=2&worker-count=2&multi-stmt-enable=false"
+
+
+class Death:
+    """Ends the process at one of its calls to the outside: nothing is done from there on."""
+
+    def __init__(self, at: int | None) -> None:
+        """Die at the call of this number; None: never."""
+        self._at = at
+        self.names: list[str] = []
+
+    def __call__(self, name: str) -> None:
+        self.names.append(name)
+        if self._at is not None and len(self.names) >= self._at:
+            raise SinkUnavailable("the process has ended")
+
+
+class Bank:
+    """Money that goes from account to account, each time with a line in a journal."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.entries = 0
+        scene.sql(
+            "CREATE TABLE account (id int PRIMARY KEY, money int NOT NULL)",
+            "CREATE TABLE journal (n int PRIMARY KEY, payer int, payee int, money int)",
+            "INSERT INTO account VALUES " + ", ".join(f"({i}, {MONEY})" for i in range(ACCOUNTS)),
+        )
+
+    def transfer(self, times: int) -> None:
+        statements = []
+        for n in range(self.entries + 1, self.entries + times + 1):
+            payer, payee = n % ACCOUNTS, (n * 3 + 1) % ACCOUNTS
+            statements += [
+                "BEGIN",
+                f"UPDATE account SET money = money - {n} WHERE id = {payer}",
+                f"UPDATE account SET money = money + {n} WHERE id = {payee}",
+                f"INSERT INTO journal (n, payer, payee, money) VALUES ({n}, {payer}, {payee}, {n})",
+                "COMMIT",
+            ]
+        self._scene.sql(*statements)
+        self.entries += times
+
+    def point(self) -> int | None:
+        """Return up to which transfer the downstream has all, and nothing else; None: neither."""
+        copy = self._scene.copy
+        lines = self._scene.target.execute(
+            f"SELECT n, payer, payee, money FROM {copy}.journal ORDER BY n"
+        )
+        money = [MONEY] * ACCOUNTS
+        for place, line in enumerate(lines):
+            n, payer, payee, sum_ = (int(str(cell)) for cell in line)
+            if n != place + 1:
+                return None
+            money[payer] -= sum_
+            money[payee] += sum_
+        accounts = self._scene.target.execute(f"SELECT money FROM {copy}.account ORDER BY id")
+        return len(lines) if [int(str(row[0])) for row in accounts] == money else None
+
+
+def feed_with_log(scene: Scene, folder: Path, more: str = "") -> MySqlFeed:
+    place = f"level = 'eventual'\nstorage = 'file://{folder}/redo'\n{more}"
+    return scene.feed(f"create-tables=true&{PIECES}", f"[consistent]\n{place}\n[filter]\n")
+
+
+def state_of(folder: Path) -> RedoState:
+    return find_log(Uri.parse(f"file://{folder}/redo", "storage"), "")[1]
+
+
+def applied(feed: MySqlFeed, folder: Path) -> RedoState:
+    log, state = find_log(Uri.parse(f"file://{folder}/redo", "storage"), "")
+    apply(log, state, feed.sink_uri, NO_STORE)
+    return state
+
+
+def test_every_moment_leads_to_a_consistent_point(scene: Scene, tmp_path: Path) -> None:
+    """The feed dies at each of its calls in turn; what it did not keep, it did not write."""
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path, "compression = 'lz4'")
+    feed.catch_up()
+    torn, tries, reached = 0, 0, 0
+    for at in [*moments_of(bank, feed, scene), None]:
+        work(bank, scene)
+        feed.run()
+        with watched(death := Death(at)):
+            for _ in range(3):
+                feed.step()
+        feed.stop()
+        torn += bank.point() is None
+        state = applied(feed, tmp_path)
+        point = bank.point()
+        assert point is not None, death.names
+        assert reached <= point <= bank.entries
+        reached = point
+        assert state_of(tmp_path).checkpoint_ts == state.resolved_ts
+        assert applied(feed, tmp_path).kept is None  # a second time there is nothing to do
+        tries += 1
+        if at is not None and tries % 4:
+            continue  # the next process finds what this one has left
+        feed.run()
+        feed.catch_up()
+        assert scene.assert_same("account", "journal") == ACCOUNTS + bank.entries
+        reached = bank.entries
+    assert torn > 2, "no death was in the midst of a transaction"
+    left = [path for path in (tmp_path / "redo" / feed.name).rglob("*") if path.is_file()]
+    assert [path.name[:7] for path in left] == ["reached"]  # nothing piles up
+
+
+def work(bank: Bank, scene: Scene) -> None:
+    """Change rows, then a table, then rows again."""
+    bank.transfer(12)
+    scene.sql(f"ALTER TABLE journal ADD COLUMN c{bank.entries} int")
+    bank.transfer(3)
+
+
+def moments_of(bank: Bank, feed: MySqlFeed, scene: Scene) -> list[int]:
+    """Return the first and the last call of each kind that a process makes for such work."""
+    work(bank, scene)
+    feed.run()
+    with watched(names := Death(None)):
+        for _ in range(3):
+            feed.step()
+    first = {name: place for place, name in reversed([*enumerate(names.names, 1)])}
+    last = {name: place for place, name in enumerate(names.names, 1)}
+    assert {"keep plan in redo log", "segment kept in redo log", "run ddl downstream"} <= {*first}
+    return sorted({*first.values(), *last.values()})
+
+
+def test_a_plan_that_was_given_up_is_covered(scene: Scene, tmp_path: Path) -> None:
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    feed.catch_up()
+    bank.transfer(20)
+
+    def names(name: str) -> None:
+        if name == "commit held rows" or name.startswith("publish progress"):
+            raise SinkUnavailable("gone")
+
+    with watched(names):
+        assert feed.step() is None
+    feed.loop.replan("somebody asked for it")
+    bank.transfer(5)
+    with watched(Death(60)):
+        feed.step()
+    feed.stop()
+    applied(feed, tmp_path)
+    assert bank.point() is not None
+
+
+def test_what_cannot_be_applied(scene: Scene, tmp_path: Path) -> None:
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    feed.catch_up()
+    bank.transfer(4)
+    place = Uri.parse(f"file://{tmp_path}/redo", "storage")
+
+    def stop_behind(name: str) -> None:
+        if name == "kept in redo log":
+            raise SinkUnavailable("gone")
+
+    with watched(stop_behind):
+        assert feed.step() is None
+    feed.stop()
+    log, state = find_log(place, feed.name)
+    assert state.kept is not None and state.resolved_ts > state.checkpoint_ts
+    with pytest.raises(BadOption, match="written for a mysql sink; it cannot be applied to"):
+        apply(log, state, "postgresql://localhost:1/db", NO_STORE)
+    with pytest.raises(BadInput, match="holds no redo log of changefeed 'other'"):
+        find_log(place, "other")
+    with pytest.raises(BadInput, match="nfs-like:// cannot hold a redo log"):
+        find_log(Uri.parse("nfs-like://x/y", "storage"), "")
+    fence = f"{scene.meta}.rowferry_fence"
+    (reached,) = scene.target.execute(f"SELECT commit_ts FROM {fence}")[0]
+    scene.target.execute(f"UPDATE {fence} SET commit_ts = 5")
+    with pytest.raises(TargetWentBack):  # a backup of the downstream, or another one
+        apply(log, state, feed.sink_uri, NO_STORE)
+    scene.target.execute(f"UPDATE {fence} SET commit_ts = {reached}")
+    directory = tmp_path / "redo" / feed.name / state.kept.name.directory
+    content = (directory / "0.arrow").read_bytes()
+    (directory / "0.arrow").write_bytes(content[: len(content) // 2])
+    with pytest.raises(SinkDamaged, match=r"0\.arrow cannot be read"):
+        apply(log, state, feed.sink_uri, NO_STORE)
+    (directory / "0.arrow").write_bytes(content)
+    assert apply(log, state, feed.sink_uri, NO_STORE) > 0
+    assert bank.point() == 4
+
+
+def test_no_secret_lies_in_the_log(scene: Scene, tmp_path: Path) -> None:
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    feed.login = "keeper:aPassword77"
+    for server in (scene.target,):
+        server.execute("CREATE USER IF NOT EXISTS keeper IDENTIFIED BY 'aPassword77'")
+        server.execute("GRANT ALL ON *.* TO keeper")
+    feed.catch_up()
+    bank.transfer(2)
+
+    def stop_behind(name: str) -> None:
+        if name == "kept in redo log":
+            raise SinkUnavailable("gone")
+
+    with watched(stop_behind):
+        feed.step()
+    kept = list((tmp_path / "redo").rglob("*.json"))
+    assert any("plan.json" in path.name for path in kept)
+    for path in kept:
+        assert b"aPassword77" not in path.read_bytes()
+        json.loads(path.read_bytes())
