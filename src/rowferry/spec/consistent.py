@@ -37,13 +37,13 @@ class ConsistentOptions(Section, section="consistent"):
         one_of("none", "lz4", ""), "none", "How the redo log is compressed; empty: not at all."
     )
     max_log_size = option(
-        whole(1), 64, "The size of a file, in MiB.", no_effect="a file holds one segment of the log"
+        whole(0), 64, "The size of a file, in MiB.", no_effect="a file holds one segment of the log"
     )
     flush_interval = option(
-        whole(_LEAST_MS), 2000, "How often, in milliseconds.", no_effect=_BY_MICRO_BATCH
+        whole(0), 2000, "How often, in milliseconds.", no_effect=_BY_MICRO_BATCH
     )
     meta_flush_interval = option(
-        whole(_LEAST_MS),
+        whole(0),
         200,
         "How often its metadata are written, in milliseconds.",
         no_effect=_BY_MICRO_BATCH,
@@ -87,6 +87,11 @@ def check_consistent(spec: ChangefeedSpec, sink: SinkTraits) -> None:
     if not options.storage:
         place = options.path(ConsistentOptions.storage)
         raise BadOption(f"{lead} needs {place}, for example file:///redo or s3://bucket/redo")
+    for span in (ConsistentOptions.flush_interval, ConsistentOptions.meta_flush_interval):
+        if 0 < options[span] < _LEAST_MS:  # TiCDC's own bound; 0 stands for its default
+            raise BadOption(
+                f"{options.path(span)} = {options[span]}: it must be {_LEAST_MS} ms or more"
+            )
     if spec.options(QuarantineOptions).parks:
         raise OptionsConflict(
             f"{lead} cannot be used with on-bad-row = quarantine: parked rows are in no consistent "

@@ -9,6 +9,9 @@ What is shared is a matter of speed only. A changefeed joins where it stands, if
 reach back there; else it reads by itself. Whoever falls behind what is kept, and everybody when
 the connection ends, hears `SharedLogLost` and goes on by itself: errors of the server are met
 there.
+
+Many changefeeds read at once, and one that has fallen behind reads a lot: so what is kept is never
+changed, only replaced as a whole, and reading it takes no lock. Whoever waits for more takes one.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -59,6 +63,7 @@ class _Block:
 
     Attributes:
         at: where it begins, in bytes since the shared log began.
+        file_number: how many files were there before, since then.
         offset: of the file, before the first event.
         tail: bytes of checksum behind each event.
         begins, places: offsets at which events begin, and where in `data` their packets do.
@@ -67,6 +72,7 @@ class _Block:
     at: int
     data: bytes
     file: str
+    file_number: int
     offset: int
     tail: int
     begins: npt.NDArray[np.int64]
@@ -75,6 +81,11 @@ class _Block:
     @property
     def end(self) -> int:
         return self.at + len(self.data)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where in the log it begins: places ascend."""
+        return self.file_number, self.offset
 
 
 class SharedLog:
@@ -87,12 +98,13 @@ class SharedLog:
         self._state = np.zeros(k.STATE_SIZE, np.int64)
         self._state[k.OFFSET] = start.offset
         self._changed = threading.Condition()
-        self._blocks: list[_Block] = []
-        self._kept = 0
+        self._blocks: tuple[_Block, ...] = ()
+        self._file_number = 0
         self._end = 0
-        # What lies behind all that is kept; changes together with it.
-        self._border = (start.file, start.offset, stream.tail)
-        self._readers: dict[SharedStream, int] = {}
+        # What lies behind all that is kept, and where: changes together with it.
+        self._border = (start.file, start.offset, stream.tail, 0)
+        self._readers: set[SharedStream] = set()
+        self._is_held_up = False  # it waits until somebody has read
         self._is_lost = False
         self._leaving = threading.Event()
         self._looking = threading.Lock()
@@ -114,43 +126,52 @@ class SharedLog:
             start = self._find(file, offset)
             if start is None or self._is_lost:
                 return None
-            at, tail = start
-            stream = SharedStream(self, self._login, tail)
-            self._readers[stream] = at
+            stream = SharedStream(self, self._login, *start)
+            self._readers.add(stream)
             return stream
 
     def reaches(self, file: str, offset: int) -> bool:
         """Return whether `join` would give a stream."""
-        with self._changed:
-            return not self._is_lost and self._find(file, offset) is not None
+        return not self._is_lost and self._find(file, offset) is not None
 
     def leave(self, stream: SharedStream) -> bool:
         """Let a reader go; returns whether it was the last."""
         with self._changed:
-            self._readers.pop(stream, None)
+            self._readers.discard(stream)
             self._changed.notify_all()
             return not self._readers
 
     def _find(self, file: str, offset: int) -> tuple[int, int] | None:
         """Return where the first event lies that begins at an offset or behind it, and its tail."""
-        reached = False
-        for block in self._blocks:
-            if block.file != file:
-                continue
-            reached = reached or block.offset <= offset
-            place = int(np.searchsorted(block.begins, offset))
-            if reached and place < len(block.begins):
-                return block.at + int(block.places[place]), block.tail
+        # The border first: what is behind it may have become a block by the time of the next look.
+        last_file, last_offset, last_tail, end = self._border
+        blocks = self._blocks
+        number = next((b.file_number for b in reversed(blocks) if b.file == file), None)
+        if number is not None:
+            first = bisect_right(blocks, (number, offset), key=_place_of) - 1
+            while first > 0 and blocks[first - 1].place == blocks[first].place:
+                first -= 1
+            if first >= 0 and blocks[first].file_number == number:
+                for block in blocks[first:]:
+                    if block.file_number != number:
+                        break
+                    place = int(np.searchsorted(block.begins, offset))
+                    if place < len(block.begins):
+                        return block.at + int(block.places[place]), block.tail
         # Nothing is there yet: what comes next is what lies behind.
-        last_file, last_offset, tail = self._border
-        return (self._end, tail) if (file, offset) == (last_file, last_offset) else None
+        return (end, last_tail) if (file, offset) == (last_file, last_offset) else None
 
     def arrived(self, stream: SharedStream, seconds: float) -> bool:
         """Return whether there is more for a reader, after waiting for some at most so long."""
+        if self._has_more(stream) or not seconds:
+            return self._has_more(stream)
         with self._changed:
-            if self._end <= self._readers.get(stream, 0) and not self._is_lost and seconds:
+            if not self._has_more(stream):
                 self._changed.wait(seconds)
-            return self._is_lost or self._end > self._readers.get(stream, 0)
+        return self._has_more(stream)
+
+    def _has_more(self, stream: SharedStream) -> bool:
+        return self._is_lost or self._end > stream.at
 
     def copy(self, stream: SharedStream, room: memoryview) -> int:
         """Copy a reader's next bytes, and return how many they are.
@@ -158,27 +179,24 @@ class SharedLog:
         Raises:
             SharedLogLost: they are not kept any more, or will never come.
         """
-        with self._changed:
-            at = self._readers.get(stream, -1)
-            while at == self._end and not self._is_lost:
-                self._changed.wait(_LOOK_S)
-            if at < 0 or at == self._end or not self._blocks or at < self._blocks[0].at:
-                raise SharedLogLost
-            block = self._blocks[self._block_of(at)]
-            size = min(len(room), block.end - at, _MOST_AT_ONCE)
-            self._readers[stream] = at + size
-            if self._is_ahead_of_all():
+        while not self._has_more(stream):
+            self.arrived(stream, _LOOK_S)
+        blocks, at = self._blocks, stream.at
+        if not blocks or at < blocks[0].at or at >= blocks[-1].end:
+            raise SharedLogLost
+        most, size = min(len(room), _MOST_AT_ONCE), 0
+        for block in blocks[bisect_right(blocks, at, key=_start_of) - 1 :]:
+            begin = at + size - block.at
+            part = min(most - size, len(block.data) - begin)
+            room[size : size + part] = block.data[begin : begin + part]
+            size += part
+            if size == most:
+                break
+        stream.at = at + size
+        if self._is_held_up:
+            with self._changed:
                 self._changed.notify_all()
-        begin = at - block.at
-        room[:size] = block.data[begin : begin + size]
         return size
-
-    def _block_of(self, at: int) -> int:
-        low, high = 0, len(self._blocks) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._blocks[middle].at <= at else (low, middle - 1)
-        return low
 
     def look(self, server: BinlogServer) -> LogLook:
         """Return the server's clock and then its log's end, as somebody has asked a moment ago.
@@ -213,7 +231,7 @@ class SharedLog:
         finally:
             with self._changed:
                 self._is_lost = True
-                self._blocks.clear()
+                self._blocks = ()
                 self._changed.notify_all()
 
     def _next(self) -> None:
@@ -228,12 +246,17 @@ class SharedLog:
                 break
         self._keep()
         with self._changed:
+            if not self._is_ahead_of_all():
+                return
+            self._is_held_up = True  # from here on whoever reads says so: look once more
             while self._is_ahead_of_all() and not self._leaving.is_set():
                 self._changed.wait(_LOOK_S)
+            self._is_held_up = False
 
     def _is_ahead_of_all(self) -> bool:
         """Return whether all readers together are so slow that nothing more can be kept."""
-        return self._end - max(self._readers.values(), default=self._end) > KEPT_BYTES // 2
+        nearest = max((stream.at for stream in self._readers), default=self._end)
+        return self._end - nearest > KEPT_BYTES // 2
 
     def _keep(self) -> None:
         """Keep the whole packets that have come, and let the oldest go."""
@@ -242,6 +265,7 @@ class SharedLog:
         places = np.empty(4096, np.int64)
         while True:
             file, offset, tail, begin = self._file, int(state[k.OFFSET]), self._tail, stream.start
+            number = self._file_number
             state[k.COUNT] = 0
             reason = k.place_packets(stream.data, stream.filled, self._maria, state, begins, places)
             end, count = int(state[k.AT]), int(state[k.COUNT])
@@ -254,6 +278,7 @@ class SharedLog:
                             self._end,
                             stream.data[begin:end].tobytes(),
                             file,
+                            number,
                             offset,
                             tail,
                             begins[:count].copy(),
@@ -261,7 +286,7 @@ class SharedLog:
                         )
                     )
                 stream.start = end
-                self._border = (self._file, int(state[k.OFFSET]), self._tail)
+                self._border = (self._file, int(state[k.OFFSET]), self._tail, self._end)
                 if reason == k.NO_EVENT:
                     self._is_lost = True
                     self._leaving.set()
@@ -270,11 +295,10 @@ class SharedLog:
                     return
 
     def _add(self, block: _Block) -> None:
-        self._blocks.append(block)
-        self._end += len(block.data)
-        self._kept += len(block.data)
-        while self._kept > KEPT_BYTES and len(self._blocks) > 1:
-            self._kept -= len(self._blocks.pop(0).data)
+        oldest = block.end - KEPT_BYTES
+        kept = bisect_right(self._blocks, oldest, key=_start_of)
+        self._blocks = (*self._blocks[kept:], block)
+        self._end = block.end  # readers look at it before they look at blocks
 
     def _look_at_file(self, event: bytes) -> None:
         """Take in a ROTATE or FORMAT event: the next packets have another file, or another tail."""
@@ -284,17 +308,26 @@ class SharedLog:
         name, offset = ev.parse_rotate(event[ev.HEADER : len(event) - self._tail])
         if name != self._file:
             self._file = name
+            self._file_number += 1
             self._state[k.OFFSET] = offset
 
 
+def _start_of(block: _Block) -> int:
+    return block.at
+
+
+def _place_of(block: _Block) -> tuple[int, int]:
+    return block.place
+
+
 class SharedStream(PacketBuffer):
-    """One changefeed's packets of a shared log."""
+    """One changefeed's packets of a shared log; `at`: what was read, in bytes since that began."""
 
     gathers = True
 
-    def __init__(self, log: SharedLog, login: Login, tail: int) -> None:
+    def __init__(self, log: SharedLog, login: Login, at: int, tail: int) -> None:
         super().__init__(login, _ROOM)
-        self.log, self.tail = log, tail
+        self.log, self.at, self.tail = log, at, tail
 
     def wait(self, seconds: float) -> bool:
         """Return whether there is more, also an end to hear of, after waiting at most so long."""
