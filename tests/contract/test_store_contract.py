@@ -66,6 +66,7 @@ from rowferry.control.store.contract import (
     Subscribing,
     TableCount,
 )
+from rowferry.control.store.kind import SEATS
 from rowferry.control.store.sql_store import SqlStore, open_store
 from rowferry.errors import (
     BadInput,
@@ -341,6 +342,19 @@ def test_many_leases_are_renewed_at_once_and_those_lost_are_named(store: MetaSto
     expiries = {name: lease.expires_at - NOW for name, lease in leases.items() if lease}
     assert expiries == {"a": 25.0, "c": 30.0, "e": 25.0}
     assert store.renew_all([], NOW) == ()
+
+
+def test_leases_are_renewed_while_all_connections_are_at_work(
+    store: MetaStore, claim: Claim, database: tuple[Database, Place]
+) -> None:
+    """Else a server that has much to do loses what it does."""
+    with ExitStack() as at_work:
+        for _ in range(SEATS):
+            session = at_work.enter_context(database[0].reading("do something"))
+            session.connection()
+        assert store.renew_all([claim], NOW + 10) == ()
+        store.announce(Holder.here(), "here:1", NOW)
+    assert store.feed(claim.changefeed).lease.expires_at == NOW + 10 + TTL_S  # type: ignore[union-attr]
 
 
 def test_a_released_lease_is_free_at_once(store: MetaStore, feed: str) -> None:

@@ -16,9 +16,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from rowferry.control.store.faults import in_our_words, is_refusal, was_undone
-from rowferry.control.store.kind import kind_of
+from rowferry.control.store.kind import SEATS, kind_of
 from rowferry.control.store.tables import REVISIONS, VERSION_TABLE
-from rowferry.errors import BadUri, MetaDamaged, StateError
+from rowferry.errors import BadUri, MetaDamaged, MetaUnavailable, StateError
 
 BUSY_TIMEOUT_S = 5.0
 WRITES = "rowferry_writes"  # marks connections whose transactions write
@@ -45,6 +45,7 @@ class Database:
         self.engine = self._kind.engine()
         event.listen(self.engine, "begin", self._begin)
         self._writing = self.engine.execution_options(**{WRITES: True})
+        self._seats = threading.BoundedSemaphore(SEATS)
         try:
             with self._let_in():
                 if migrate:
@@ -58,7 +59,12 @@ class Database:
     @contextmanager
     def reading(self, doing: str) -> Iterator[Session]:
         """Open a transaction that sees one state of the database; `doing` completes "cannot …"."""
-        with self._our_errors(doing), Session(self.engine) as session, session.begin():
+        with (
+            self._our_errors(doing),
+            self._seat(doing),
+            Session(self.engine) as session,
+            session.begin(),
+        ):
             yield session
 
     @contextmanager
@@ -68,6 +74,15 @@ class Database:
         What it decides by must be locked first: on SQLite everything is, elsewhere what was
         selected `FOR UPDATE`.
         """
+        with self._seat(doing), self.urgent(doing) as session:
+            yield session
+
+    @contextmanager
+    def urgent(self, doing: str) -> Iterator[Session]:
+        """Open a transaction that writes, as `writing` does, and waits for none of the others.
+
+        For one thread at a time: leases must not end because there is much to do.
+        """
         with (
             self._our_errors(doing),
             self._kind.turn(),
@@ -75,6 +90,18 @@ class Database:
             session.begin(),
         ):
             yield session
+
+    @contextmanager
+    def _seat(self, doing: str) -> Iterator[None]:
+        """Wait until few enough are at work that a connection stays free."""
+        if not self._seats.acquire(timeout=2 * self._kind.timeout_s):
+            raise MetaUnavailable(
+                f"cannot {doing}: meta database {self.name}: its {SEATS} connections are at work"
+            )
+        try:
+            yield
+        finally:
+            self._seats.release()
 
     def version(self) -> str | None:
         """Return the schema version; None for an empty database."""

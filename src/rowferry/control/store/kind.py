@@ -21,7 +21,8 @@ FORMS = (
     "postgresql://<user>:<password>@<host>:<port>/<database>"
 )
 
-CONNECTIONS: Final = 10  # that a process keeps open to a server; whoever needs one more waits
+SEATS: Final = 10  # connections of a process that are at work at once; whoever needs one more waits
+CONNECTIONS: Final = SEATS + 1  # that it keeps open to a server: one is for what cannot wait
 
 
 class DatabaseKind(ABC):

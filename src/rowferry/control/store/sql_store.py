@@ -272,7 +272,7 @@ class SqlStore(WatchedStore):
         moment("renew leases")
         if not claims:
             return ()
-        with self.database.writing(f"renew {len(claims)} leases") as session:
+        with self.database.urgent(f"renew {len(claims)} leases") as session:
             return fence.extend_all(session, claims, now)
 
     @undone_again

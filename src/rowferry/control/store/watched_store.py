@@ -53,7 +53,7 @@ class WatchedStore:
     def announce(self, holder: Holder, address: str, now: float) -> None:
         """Say that this server is alive."""
         moment("announce server")
-        with self.database.writing("announce a server") as session:
+        with self.database.urgent("announce a server") as session:
             session.merge(
                 ServerRow(
                     instance=holder.instance,
