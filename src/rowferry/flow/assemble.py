@@ -41,6 +41,7 @@ from rowferry.flow.sampling import Sampler
 from rowferry.flow.sink.contract import (
     LaneSink,
     NamesRefused,
+    Owner,
     Packet,
     RowSink,
     SegmentSink,
@@ -78,6 +79,13 @@ class Flow:
         if isinstance(self.format, RowFormat):
             raise TypeError("a sink of rows has no codec")
         return cast(Codec, self.format)
+
+    def probe_target(self, owner: Owner) -> None:
+        """Ask whether a changefeed may write; writes nothing. Raises as `Sink.probe`."""
+        self.format.probe()
+        self.sink.probe(owner)
+        if self.redo is not None:
+            self.redo.probe()
 
     def run_segment(
         self,

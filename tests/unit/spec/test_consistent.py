@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rowferry.errors import BadOption, OptionsConflict
+from rowferry.errors import BadOption, OptionsConflict, SinkUnwritable
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.spec.build import build_spec
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -81,3 +82,13 @@ def test_a_place_that_is_no_storage() -> None:
         spec, _ = built(MYSQL, {"level": "eventual", "storage": place})
         with pytest.raises(BadOption, match=rf"consistent\.storage: .*{words}"):
             assemble(spec)
+
+
+def test_a_place_that_cannot_be_written_is_told_at_creation(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    place = f"file://{tmp_path}/file/redo"
+    redo = assemble(built(MYSQL, {"level": "eventual", "storage": place})[0]).redo
+    assert redo is not None
+    with pytest.raises(SinkUnwritable, match=r"the redo log, consistent\.storage: .*file"):
+        redo.probe()
+    assert not (tmp_path / "redo").exists()

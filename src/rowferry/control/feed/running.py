@@ -404,8 +404,7 @@ class ProvenSteps:
         """Do the next thing; see `Loop`."""
         if not self._proven:
             with self._flow.hiding.in_errors():
-                self._flow.format.probe()
-                self._flow.sink.probe(self._owner)
+                self._flow.probe_target(self._owner)
         self._proven = False
         done = self._loop.step(publish_idle)
         self._proven = True

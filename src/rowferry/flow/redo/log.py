@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from rowferry.change.plan import Plan, Segment, TableSlice, Topic
 from rowferry.change.table import TableSchema
-from rowferry.errors import SinkDamaged
+from rowferry.errors import SinkDamaged, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.contract import Owner, Packet
 from rowferry.flow.sink.packing import from_bytes, to_bytes
 from rowferry.flow.sink.storage.files import Files
@@ -109,6 +109,18 @@ class RedoLog:
         return self._files.shown(self._changefeed)
 
     # --- the owner --------------------------------------------------------------------------------
+
+    def probe(self) -> None:
+        """Ask whether it can be written here; writes nothing.
+
+        Raises:
+            SinkUnwritable, SinkUnavailable: it cannot.
+        """
+        moment("probe redo log")
+        try:
+            self._files.check_writable()
+        except (SinkUnwritable, SinkUnavailable) as err:
+            raise type(err)(f"the redo log, consistent.storage: {err.words}") from err
 
     def open(self, owner: Owner) -> None:
         """Note what is reached, and remove what is not needed any more.

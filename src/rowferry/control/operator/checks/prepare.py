@@ -153,8 +153,7 @@ def _examined(
             for part in (flow.sink, flow.format):
                 if isinstance(part, HasAdvice):
                     remarks += part.advice(seen)
-        flow.format.probe()
-        flow.sink.probe(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
+        flow.probe_target(Owner(spec.changefeed_id, _EPOCH_TO_COME if before else 0))
     unmatched = ""
     if not captured:
         unmatched = nothing_matches(spec) if before is None and not tables else ""
