@@ -167,13 +167,13 @@ def test_throttled_requests_are_made_again(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
-    with rogue(lambda _: refusal(400, kind) if len(glue.seen) < 4 else NO_TABLES) as glue:
-        probe(glue, tmp_path)
-    assert len(glue.seen) == 4 and pauses == sorted(pauses) and len(set(pauses)) == 3
-    with rogue(lambda _: refusal(400, kind, "Rate exceeded")) as glue:
+    with rogue(lambda _: refusal(400, kind) if len(busy.seen) < 4 else NO_TABLES) as busy:
+        probe(busy, tmp_path)
+    assert len(busy.seen) == 4 and pauses == sorted(pauses) and len(set(pauses)) == 3
+    with rogue(lambda _: refusal(400, kind, "Rate exceeded")) as busy:
         with pytest.raises(SinkUnavailable, match="Rate exceeded; it takes no more requests"):
-            probe(glue, tmp_path)
-    assert 4 < len(glue.seen) < 10
+            probe(busy, tmp_path)
+    assert 4 < len(busy.seen) < 10
 
 
 # --- the login -----------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from uuid import uuid4
 
 import pytest
 
 from iceberg_kit import IcebergLake
 from lake_kit import FEED, PLAIN, Changes, Model, ordered
+from page_examples import all_blocks, commands
 from rowferry.change.chunk import DdlKind
 from rowferry.change.plan import Plan
 from rowferry.change.table import Column, TableId
@@ -29,7 +30,7 @@ from rowferry.errors import (
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.lake.iceberg.updates import settings_changed
 from rowferry.moment import watched
-from rowferry.testing.servers import Minio, Relay
+from rowferry.testing.servers import Relay
 from rowferry.testing.servers.queues.amazon import Amazon
 
 SECRET = "the-secret-of-the-access-key"
@@ -99,7 +100,7 @@ def lake(amazon_server: Amazon, relay: Relay, tmp_path: Path) -> Iterator[GlueLa
     made.sink.close()
 
 
-def at_request(number: int, act: Callable[[], None]) -> Callable[[str], None]:
+def at_request(number: int, act: Callable[[], object]) -> Callable[[str], None]:
     """Return a hook that acts before the so-many-th request of the first commit that it sees."""
     count = -1
 
@@ -143,25 +144,43 @@ def test_tables_are_made_changed_renamed_and_dropped(lake: GlueLake) -> None:
     assert lake.has("shop/sales"), "it is kept, without asking"
 
 
+def uri_of_page(bucket: str, catalog: str) -> str:
+    """Return the sink URI of docs/lake.md, with another bucket, and the whole of the catalog."""
+    (block,) = [b for b in all_blocks("sh") if b.page == "lake.md" and "glue://" in b.text]
+    ((*_, uri, _, _),) = commands(block)
+    parts = urlsplit(uri)
+    told = dict(parse_qsl(parts.query))
+    assert (parts.scheme, told["catalog"]) == ("iceberg+s3", f"glue://{told['region']}")
+    query = urlencode({**told, "catalog": catalog})
+    return parts._replace(netloc=bucket, query=query).geturl()
+
+
+@pytest.mark.parametrize("login", ["options", "environment"])
 def test_a_bucket_is_read_by_others(
-    amazon_server: Amazon, s3_server: Minio, relay: Relay, tmp_path: Path
+    login: str, amazon_server: Amazon, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The login of the bucket is that of Glue, where the catalog's address has none."""
+    bucket = f"lake-{uuid4().hex}"
+    amazon_server.make_bucket(bucket)
+    given = {"optimize-after": "0", "endpoint": amazon_server.endpoint}
+    if login == "options":
+        given |= {"access-key": "of-tests", "secret-access-key": SECRET}
+    else:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-tests")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
     class InBucket(GlueLake):
         scheme = "iceberg+s3"
 
         def __init__(self) -> None:
-            super().__init__(Path("rowferry") / uuid4().hex, amazon_server, relay.port)
-            glue = f"glue://{self.region}/123456789012?endpoint=http://127.0.0.1:{relay.port}"
-            uri = s3_server.uri(str(self.root.name), catalog=glue, **{"optimize-after": "0"})
-            self.uri = f"iceberg+{uri}"
+            super().__init__(Path(bucket) / "prefix", amazon_server, relay.port)
+            catalog = f"glue://{self.region}/123456789012?endpoint=http://127.0.0.1:{relay.port}"
+            self.uri = f"{uri_of_page(bucket, catalog)}&{urlencode(given)}"
 
         def catalog(self) -> Any:
-            given = s3_server.parameters()
-            names = {"access-key": "access-key-id", "secret-access-key": "secret-access-key"}
-            login = {f"s3.{names.get(key, key)}": value for key, value in given.items()}
-            return others_catalog(self.server, self.region, **login)
+            keys = {"s3.access-key-id": "of-others", "s3.secret-access-key": "of-others"}
+            at = {"s3.endpoint": amazon_server.endpoint, "s3.region": "us-east-1"}
+            return others_catalog(self.server, self.region, **keys, **at)
 
         def rows(self, columns: str = "*", name: str = "shop/orders") -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = self.iceberg(name).scan().to_arrow().to_pylist()
@@ -169,10 +188,11 @@ def test_a_bucket_is_read_by_others(
 
     lake = InBucket()
     lake.open()
-    for _ in range(3):
+    for _ in range(2):
         lake.step(PLAIN, lake.model.changes(30))
         assert lake.equals_model()
-    assert lake.micro_batches() == [1, 2, 3]
+    assert lake.micro_batches() == [1, 2]
+    assert lake.iceberg().location().startswith(f"s3://{bucket}/shop/shop/orders-")
     lake.sink.close()
 
 
@@ -359,7 +379,7 @@ def test_a_database_that_went_away(lake: GlueLake) -> None:
     """It is made again by the next try."""
     lake.open()
     plan, content = lake.plan(PLAIN), [lake.model.changes(9)]
-    gone = at_request(4, lambda: lake.glue("DeleteDatabase", Name="shop") and None)
+    gone = at_request(4, lambda: lake.glue("DeleteDatabase", Name="shop"))
     with watched(gone):
         assert lake.until_published(plan, content) == 1
     assert lake.equals_model()

@@ -1,4 +1,4 @@
-"""Amazon's queues, streams and Glue, as moto has them."""
+"""Amazon's queues, streams, Glue and S3, as moto has them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(30))
 
 
 class Amazon(QueueServer):
-    """SQS, Kinesis and Glue on 127.0.0.1, in memory; every access key is taken."""
+    """SQS, Kinesis, Glue and S3 on 127.0.0.1, in memory; every access key is taken."""
 
     fetched: ClassVar = PythonPackages("moto-5.2.5", _VERSIONS)
 
@@ -75,6 +75,16 @@ class Amazon(QueueServer):
         if answer.status != 200:
             raise SourceUnavailable(f"{target}: {answer.status} {answer.data.decode()[:300]}")
         return dict(json.loads(answer.data or b"{}"))
+
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket of S3.
+
+        Raises:
+            SourceUnavailable: it is refused.
+        """
+        answer = _http.request("PUT", f"{self.endpoint}/{name}")
+        if answer.status != 200:
+            raise SourceUnavailable(f"bucket {name}: {answer.status} {answer.data.decode()[:300]}")
 
     def read_all(self, topic: str) -> list[QueuedMessage]:
         """Return every message of a topic: of its stream, if there is one, else of its queue."""

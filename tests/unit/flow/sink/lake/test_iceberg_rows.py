@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from iceberg_kit import IcebergLake
 from lake_kit import FEED, NOON, PLAIN, TEXT_KEY, TWO_KEYS, Model, ordered, table
 from lake_readers import assert_same, iceberg_rows
-from rowferry.change.chunk import Op
+from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadInput, BadOption, Fenced, SinkOwned, TargetLost, TargetUnfit
@@ -40,6 +41,33 @@ def test_random_changes(schema: TableSchema, tmp_path: Path) -> None:
     assert [s["rowferry.checkpoint-ts"] for s in lake.summaries()] == [
         str(NOON + n) for n in range(1, 9)
     ]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["renamed", "gone"])
+def test_a_rename_whose_answer_was_lost(lost: bool, tmp_path: Path) -> None:
+    """The catalog has done it when it is asked again; a table that is gone is another matter."""
+    lake, model = IcebergLake(tmp_path), Model(PLAIN, 7)
+    lake.open()
+    lake.step(PLAIN, model.changes(25))
+    new = replace(PLAIN, id=TableId("shop", "sales"), version=102)
+    moved = lake.change(DdlKind.RENAME_TABLE, new, previous=PLAIN.id)
+
+    def done_before(name: str) -> None:
+        if name == "rename iceberg table":
+            with closing(lake.catalog()) as catalog:
+                if lost:
+                    catalog.drop_table(("shop", "orders"))
+                else:
+                    catalog.rename_table(("shop", "orders"), ("shop", "sales"))
+
+    with watched(done_before):
+        if lost:
+            with pytest.raises(TargetLost, match="has no table shop/orders;"):
+                lake.step(PLAIN, changes=[moved])
+            return
+        lake.step(PLAIN, changes=[moved])
+    lake.step(new, model.changes(25))
+    assert ordered(lake.rows(name="shop/sales"), ["id"]) == model.expected()
 
 
 def test_tables_of_other_prefixes_in_one_catalog(tmp_path: Path) -> None:
