@@ -9,7 +9,9 @@ from mysql_sink_kit import MySqlFeed, Scene
 
 from rowferry.change.plan import Plan
 from rowferry.change.quarantine import WAITS, ParkedKey, ParkedRow
+from rowferry.control.feed import quarantining
 from rowferry.errors import QuarantineFull, RowferryError, RowRejected
+from rowferry.moment import watched
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import close_session, open_session
 
@@ -58,6 +60,30 @@ def test_a_refused_row_waits_with_its_key_and_others_flow(scene: Scene) -> None:
     scene.sql("UPDATE t SET a = 'z' WHERE id = 22")
     feed.catch_up()
     assert scene.assert_same("t") == 4
+
+
+def test_a_quiet_feed_asks_seldom_what_is_parked(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, a varchar(20))")
+    scene.at_target("CREATE TABLE t (id int PRIMARY KEY, a varchar(3))")
+    feed = scene.feed(config=PARKS)
+    scene.sql("INSERT INTO t VALUES (1, 'abcdef')")
+    feed.catch_up()
+    asked: dict[float, int] = {}
+    for lasts_s in (0.0, 3600.0):
+        monkeypatch.setattr(quarantining, "_LASTS_S", lasts_s)
+        names: list[str] = []
+        with watched(names.append):
+            for _ in range(20):
+                feed.loop.step(publish_idle=False)
+        asked[lasts_s] = names.count("read parked rows")
+    assert asked[0.0] == 20
+    assert asked[3600.0] < 10  # a heartbeat of the log is news, too
+    scene.sql("UPDATE t SET a = 'ok'")
+    feed.catch_up()
+    retry(feed)
+    assert keys(feed) == []
 
 
 def test_a_retry_before_the_cure_leaves_rows_parked_and_after_it_heals(scene: Scene) -> None:

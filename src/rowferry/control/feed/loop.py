@@ -239,14 +239,16 @@ class Loop:
             reached = planner.place_reached(hold.place)
             if reached is not PlannerPosition.BEFORE:
                 return self._pause(hold, reached)
-        parked = self._quarantine.look()
-        if parked and (again := self._send_again()) is not None:
-            return again
-        self._quarantine.refuse_full()
         asked = self._resnapshots()
         wanted = tuple(one for one in asked if one.is_open and one.id not in self._ended)
         hears = self._hears and not wanted
-        if not publish_idle and hears and not cast(HasNews, planner).has_news():
+        is_quiet = not publish_idle and hears and not cast(HasNews, planner).has_news()
+        if not (is_quiet and self._quarantine.is_fresh):
+            parked = self._quarantine.look()
+            if parked and (again := self._send_again()) is not None:
+                return again
+        self._quarantine.refuse_full()
+        if is_quiet:
             return StepResult(published=False, caught_up=True, watermark=self.watermark)
         appetite = replace(
             self._appetite,

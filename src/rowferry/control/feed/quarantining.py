@@ -8,6 +8,7 @@ own, between two plans of the source.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -36,6 +37,7 @@ from rowferry.flow.parking import joined_images, shape_of
 
 _AGAIN_BYTES: Final = 8 << 20  # of rows that are sent again by one plan
 _AGAIN_ROWS: Final = 500
+_LASTS_S: Final = 1.0  # what is parked, where nothing else is to be done
 _READ_AGAIN: Final = "drop them, and read the rows again: rowferry changefeed resnapshot"
 
 
@@ -45,6 +47,7 @@ class Quarantining:
     def __init__(self, store: MetaStore, claim: Claim, flow: Flow) -> None:
         self._store, self._claim, self._flow = store, claim, flow
         self._rows: tuple[ParkedRow, ...] | None = None  # as they were last seen; None: not yet
+        self._seen_at = 0.0
 
     def look(self) -> tuple[ParkedRow, ...]:
         """Return the parked rows; without any, the meta database is asked once only.
@@ -52,8 +55,16 @@ class Quarantining:
         Nobody else parks rows of this changefeed while the claim is in force.
         """
         if self._rows is None or self._rows:
+            self._seen_at = time.monotonic()
             self._rows = self._store.parked(self._claim.changefeed)
         return self._rows
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether they were seen a moment ago: a quiet changefeed need not ask all the time."""
+        if self._rows is None:
+            return False
+        return not self._rows or time.monotonic() - self._seen_at < _LASTS_S
 
     def refuse_full(self) -> None:
         """Refuse to go on with more rows than may be parked.
