@@ -77,14 +77,16 @@ class GlueLake(IcebergLake):
 
 def others_catalog(server: Amazon, region: str, **more: str) -> Any:
     """Return pyiceberg's own Glue catalog, with the library of Amazon that moto brought."""
-    place = str(Amazon.ensure())
-    if place not in sys.path:
-        sys.path.append(place)
-    from pyiceberg.catalog.glue import GlueCatalog
-
     login = {"glue.access-key-id": "of-others", "glue.secret-access-key": "of-others"}
     at = {"glue.endpoint": server.endpoint, "glue.region": region}
-    return GlueCatalog("others", **login, **at, **more)
+    place = str(Amazon.ensure())
+    sys.path.append(place)
+    try:
+        from pyiceberg.catalog.glue import GlueCatalog
+
+        return GlueCatalog("others", **login, **at, **more)
+    finally:  # other tests look at what is installed here
+        sys.path.remove(place)
 
 
 @pytest.fixture

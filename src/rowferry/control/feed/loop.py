@@ -444,9 +444,9 @@ class Loop:
         position = self._flow.capture.settle(plan.stretch, receipts)
         with self._stages.measured("store"):
             self._store.publish(self._claim, plan, position)
-            if self._flow.redo is not None:
-                reached_ts = max(self.watermark, plan.stretch.watermark or 0)
-                self._flow.redo.reached(plan.micro_batch, reached_ts)
+        if self._flow.redo is not None:
+            reached_ts = max(self.watermark, plan.stretch.watermark or 0)
+            self._flow.redo.reached(plan.micro_batch, reached_ts)
         if plan.quarantine is not None or plan.stretch.schema_changes:
             self._quarantine.forget()
         for change in seen.stretch.schema_changes:

@@ -14,9 +14,11 @@ from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.downstream.redo.apply import RedoState, apply, find_log
 from rowferry.face.cli.options.address import given_address
 from rowferry.face.cli.output import consoles, counted
+from rowferry.flow.named_storage import storage_class
 from rowferry.flow.redo.log import RedoLog
+from rowferry.flow.redo.place import WHAT
+from rowferry.registry import SINKS
 from rowferry.secrets.environment import sources_of_environment
-from rowferry.spec.consistent import ConsistentOptions
 from rowferry.spec.uri import Uri
 
 app = typer.Typer(
@@ -69,6 +71,10 @@ def apply_command(
 ) -> None:
     """Bring the downstream to the consistent point; stop the changefeed's servers first."""
     out, err = consoles()
+    secrets = sources_of_environment()
+    target = Uri.parse(sink_uri, "sink")
+    # A secret that is missing is told before anything is looked for.
+    secrets.resolved_uri(target, "the sink URI", SINKS.load(target.scheme).TABLES)
     log, state = _open_log(storage, changefeed)
     total = len(state.kept.plan.stretch.segments) if state.kept else 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -82,7 +88,7 @@ def apply_command(
                 words = f"applying: {counted(changes, 'change')}"
                 bar.update(task, completed=segments, description=words)
 
-        changes = apply(log, state, sink_uri, sources_of_environment(), tell)
+        changes = apply(log, state, sink_uri, secrets, tell)
     words = f"{counted(changes, 'change')} written" if state.kept else "there was nothing to write"
     out.print(
         f"{words}: the downstream has everything up to commit-ts {state.resolved_ts} "
@@ -94,7 +100,7 @@ def apply_command(
 
 def _open_log(storage: str, changefeed: str) -> tuple[RedoLog, RedoState]:
     place = Uri.parse(storage, "storage")
-    tables = (ConsistentOptions.TABLE,)
+    tables = storage_class(place, WHAT).TABLES
     place = sources_of_environment().resolved_uri(place, "--storage", tables)
     return find_log(place, changefeed)
 
