@@ -132,6 +132,29 @@ def test_the_answer_of_a_commit_is_lost(lake: RestLake, relay: Relay, known: boo
     assert batches == sorted(set(batches)) == list(range(1, lake.micro_batch + 1))
 
 
+def test_the_answer_of_a_rename_is_lost(lake: RestLake, relay: Relay) -> None:
+    """The next try finds no table under the old name, and one under the new."""
+    lake.open()
+    lake.step(lake.schema, lake.model.changes(30))
+    new = replace(lake.schema, id=TableId(lake.database, "sales"), version=102)
+    moved = lake.change(DdlKind.RENAME_TABLE, new, previous=lake.schema.id)
+    plan = lake.plan(lake.schema, 0, [moved])
+
+    def lose(name: str) -> None:
+        if name == "rename iceberg table" and not lost:
+            lost.append(name)
+            relay.lose_answers(2)  # of the database, which is there, and of the rename
+
+    lost: list[str] = []
+    with watched(lose):
+        for _ in range(2):
+            with pytest.raises(SinkUnavailable):
+                lake.publish(plan, lake.schema, [])
+        lake.publish(plan, lake.schema, [])
+    assert relay.broken and not lake.has(f"{lake.database}/orders")
+    assert lake.equals_model("sales")
+
+
 @pytest.mark.parametrize("step", ["ask iceberg catalog", "commit iceberg snapshot"])
 def test_the_catalog_is_away_for_a_while(lake: RestLake, relay: Relay, step: str) -> None:
     lake.open()
