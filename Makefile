@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-many-feeds soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
+.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-queues bench-postgresql-sink bench-many-feeds soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -157,11 +157,17 @@ bench-mysql-sink: setup services ## measure feeds into MariaDB beside statements
 bench-storage: setup services ## measure feeds to files and S3 beside bare puts; ARGS="--scale 0.1"
 	@$(BIN)/python bench/storage.py $(ARGS)
 
-bench-lake: setup ## measure changes into Delta tables beside delta-rs; ARGS="--rows 1000000 --changes 1000"
+bench-lake: setup services services-lake ## measure changes into lake tables beside how others merge; ARGS="--rows 1000000 --docs"
 	@$(BIN)/python bench/lake.py $(ARGS)
 
 bench-search: setup services ## measure feeds to OpenSearch beside a bare bulk loader; ARGS="--scale 0.1"
 	@$(BIN)/python bench/search.py $(ARGS)
+
+bench-queues: setup services ## measure sinks of queueing services beside bare clients; ARGS="--docs"
+	@$(BIN)/python bench/queues.py $(ARGS)
+
+bench-postgresql-sink: setup services ## measure the PostgreSQL sink beside a COPY by hand; ARGS="--docs"
+	@$(BIN)/python bench/postgresql_sink.py $(ARGS)
 
 bench-many-feeds: setup services ## measure many changefeeds on one server; ARGS="--feeds 50"
 	@$(BIN)/python bench/many_feeds.py $(ARGS)

@@ -110,13 +110,17 @@ def shown(figures: Sequence[Figure]) -> Sequence[Figure]:
     return figures
 
 
-def keep_run(name: str, before: dict[str, Any], scale: float, log: Log, run: list[Figure]) -> None:
+def sysbench(log: Log) -> str:
+    """Say what a log of `logged` has."""
+    return f"{log.changes:,} row changes of sysbench"
+
+
+def keep_run(name: str, before: dict[str, Any], run: Sequence[Figure], **about: float) -> None:
     """Write the figures of a run, and the machine on which it was, among the results."""
     result = {
         **before,
         "load_average_after": load_average(),
-        "scale": scale,
-        "changes": log.changes,
+        **about,
         "figures": [asdict(f) for f in run],
     }
     RESULTS.mkdir(exist_ok=True)
@@ -124,13 +128,18 @@ def keep_run(name: str, before: dict[str, Any], scale: float, log: Log, run: lis
 
 
 def table(
-    figures: Sequence[Figure], changes: int, about: dict[str, Any], client: str, aim: float = 0.0
+    figures: Sequence[Figure],
+    what: str,
+    about: dict[str, Any],
+    client: str,
+    aim: float = 0.0,
+    unit: str = "row changes",
 ) -> str:
     """Return figures as a table of a page, each feed beside the bare client; `aim`: to reach."""
     lines = [
-        f"{changes:,} row changes of sysbench, {about['cpu']}, {about['cores']} cores, "
+        f"{what}, {about['cpu']}, {about['cores']} cores, "
         f"load {about['load_average']} before the run.\n",
-        f"| what | row changes/s | MB/s | of the {client} |{' aim |' if aim else ''}",
+        f"| what | {unit}/s | MB/s | of the {client} |{' aim |' if aim else ''}",
         f"|---|---|---|---|{'---|' if aim else ''}",
     ]
     for f in figures:

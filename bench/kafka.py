@@ -15,7 +15,6 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from beside_bare import (
     AIM,
@@ -28,18 +27,16 @@ from beside_bare import (
     scratch,
     set_beside,
     shown,
+    sysbench,
     table,
 )
 from confluent_kafka import Producer
 from mysql_feeds import Feeds, Target
 from mysql_load import Log
-from report import Figure, machine
+from report import Figure, machine, put_into_page
 
 from rowferry.testing.servers.kafka import Kafka, Message
 from rowferry.testing.servers.registry import SchemaRegistryServer
-
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- figures: kafka -->", "<!-- end of figures: kafka -->"
 
 
 def main() -> None:
@@ -49,7 +46,7 @@ def main() -> None:
     ask.add_argument("--tries", type=int, default=3, help="the best of so many counts")
     ask.add_argument("--protocols", default="canal-json,open-protocol,avro")
     ask.add_argument("--exactly-once", action="store_true", help="each feed in transactions, too")
-    ask.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.name}")
+    ask.add_argument("--docs", action="store_true", help="put the table into the docs")
     asked = ask.parse_args()
     before = machine()
     with (
@@ -66,13 +63,11 @@ def main() -> None:
                 feeds, log, broker, registry.url, protocol, asked.tries, asked.exactly_once
             )
         ]
-    keep_run("kafka", before, asked.scale, log, figures)
-    text = table(figures, log.changes, before, "bare producer", AIM)
+    keep_run("kafka", before, figures, scale=asked.scale, changes=log.changes)
+    text = table(figures, sysbench(log), before, "bare producer", AIM)
     print(text)
     if asked.docs:
-        page = PAGE.read_text()
-        head, tail = page.split(BEGIN)[0], page.split(END)[1]
-        PAGE.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}")
+        put_into_page("kafka", text)
 
 
 def _figures(

@@ -1,26 +1,38 @@
-"""Changes into Delta tables of several sizes, beside delta-rs `merge` of the same changes.
+"""Changes into lake tables of several sizes, beside how others merge the same changes.
 
-    make bench-lake ARGS="--rows 100000 1000000 --changes 1000 100000"
+    make bench-lake ARGS="--rows 1000000 10000000 --docs"
 
-A table is filled through the sink; then micro-batches of random updates are committed, half of them
-measured after the first ones have warmed what is kept in memory. The rival gets the same changes as
-an Arrow table and merges them into a table that it has written itself.
+A table is filled through the sink. Then micro-batches of changes are committed, each as two segments
+in two threads, as two tasks would; half of the turns are measured, after the first ones have warmed
+what is kept in memory. Rows are made before the clock starts, and lie in memory: what is measured is
+finding old rows, writing files, and the commit. The rivals get the last state of each key as an
+Arrow table and merge it into a table that they have written themselves.
+
+With --reading a table takes an hour of 5,000 changes a second, a commit a second, as fast as they
+go, with upkeep on; then it is read whole, beside one with the same rows that was just written.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from beside_bare import keep_run
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from lake_rivals import Rival, delta_rs, pyiceberg, spark_merges, timed
+from report import Figure, best, machine, put_into_page
 
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Plan, Segment, Stretch, TableSlice
@@ -30,9 +42,16 @@ from rowferry.flow.sink.contract import Owner
 from rowferry.registry import SINKS
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
+from rowferry.testing.servers import Minio
 
-_FILLED_AT_ONCE = 500_000
+WORKLOADS = ("insert", "update", "mixed", "hot keys")
+SEGMENTS = 2
+HOT = 1_000
+AIM_RATE, AIM_TIMES, AIM_GROWTH, AIM_READING = 200_000, 10, 2.0, 1.3
+_FILLED_AT_ONCE = 1_000_000
 _NOON = 1_683_633_600_000 << 18
+_HOUR_S, _EACH_S = 3600, 5_000
+_LONGEST_RIVAL_S = 120.0  # one that took longer is not asked for a larger table
 
 
 def table(text_key: bool) -> TableSchema:
@@ -57,100 +76,338 @@ def images(schema: TableSchema, numbers: Any, turn: int) -> pa.StructArray:
     return pa.StructArray.from_arrays(arrays, fields=list(schema.image))
 
 
-class Bench:
-    """One table of a lake."""
+class Load:
+    """Changes of a table of so many rows."""
 
-    def __init__(self, folder: Path, schema: TableSchema) -> None:
-        uri = Uri.parse(f"delta+file://{folder}?optimize-after=0", "sink")
-        spec = ChangefeedSpec("bench", Uri.parse("range://127.0.0.1:1", "source"), uri)
-        loaded: Any = SINKS.load(uri.scheme)
-        self.sink = loaded(spec, None)
-        self.sink.open(Owner("bench", 1), None)
-        self.schema = schema
-        self.slice = TableSlice(schema.id, 1, schema.version)
-        self.number = 0
+    def __init__(self, schema: TableSchema, size: int) -> None:
+        self.schema, self.size = schema, size
+        self._dice = np.random.default_rng(7)
+        self._next, self._gone = size, size // 2  # new keys; of the old ones, those behind go
 
-    def step(self, rows: Rows) -> float:
-        """Carry a micro-batch out; return how long it took."""
-        self.number += 1
-        part = Segment(0, {}, (self.slice,), _NOON, _NOON, 100)
-        stretch = Stretch((part,), (), {}, watermark=_NOON + self.number)
-        began = time.perf_counter()
-        outputs, state = self.sink.allocate(stretch, {self.slice: self.schema})
-        plan = Plan(self.number, 1, int(time.time() * 1000), stretch, outputs, state)
-        receipts = list(self.sink.write_rows(part, outputs, [self.schema], iter([(0, rows)])))
-        self.sink.publish(plan, receipts, {self.slice: self.schema})
-        return time.perf_counter() - began
+    def turn(self, workload: str, count: int) -> tuple[Any, Any]:
+        """Return the kinds of changes and the numbers of their rows, in order."""
+        if workload == "insert":
+            return np.full(count, int(Op.INSERT), np.int8), self._new(count)
+        if workload == "hot keys":
+            hot = self._dice.integers(0, min(HOT, self.size), count)
+            return np.full(count, int(Op.UPDATE), np.int8), hot
+        if workload == "update":
+            old = self._dice.choice(self.size // 2, count, replace=False)
+            return np.full(count, int(Op.UPDATE), np.int8), old
+        fifth = count // 5
+        ops = np.repeat(
+            np.array([Op.UPDATE, Op.INSERT, Op.DELETE], np.int8), [count - 2 * fifth, fifth, fifth]
+        )
+        gone = np.arange(self._gone, self._gone + fifth)
+        self._gone += fifth
+        changed = self._dice.choice(self.size // 2, count - 2 * fifth, replace=False)
+        numbers = np.concatenate([changed, self._new(fifth), gone])
+        order = self._dice.permutation(count)
+        return ops[order], numbers[order]
 
-    def changes(self, numbers: Any, op: Op, turn: int) -> Rows:
-        """Inserts or updates of these rows."""
+    def _new(self, count: int) -> Any:
+        self._next += count
+        return np.arange(self._next - count, self._next)
+
+    def rows(self, ops: Any, numbers: Any, turn: int) -> Rows:
+        """Changes as a task has them."""
         count = len(numbers)
         new = images(self.schema, numbers, turn)
-        old = pa.nulls(count, self.schema.image) if op is Op.INSERT else new
+        nothing = pa.nulls(count, self.schema.image)
+        gone, fresh = pa.array(ops == int(Op.DELETE)), pa.array(ops == int(Op.INSERT))
         return make_rows(
             self.schema,
-            pa.array(np.full(count, int(op), np.int8)),
+            pa.array(ops),
             pa.array(np.full(count, _NOON, np.uint64)),
             pa.array(np.arange(count)),
-            old,
-            new,
+            pa.compute.if_else(fresh, nothing, new),
+            pa.compute.if_else(gone, nothing, new),
         )
 
-
-def ours(folder: Path, schema: TableSchema, size: int, changes: int, turns: int) -> float:
-    """Return the median time of a commit."""
-    bench, dice = Bench(folder, schema), np.random.default_rng(7)
-    for first in range(0, size, _FILLED_AT_ONCE):
-        numbers = np.arange(first, min(first + _FILLED_AT_ONCE, size))
-        bench.step(bench.changes(numbers, Op.INSERT, 0))
-    times = []
-    for turn in range(1, 2 * turns + 1):
-        numbers = dice.choice(size, changes, replace=False)
-        times.append(bench.step(bench.changes(numbers, Op.UPDATE, turn)))
-    return median(times[turns:])
+    def plain(self, numbers: Any, turn: int) -> pa.Table:
+        """The last state of each row, as others take it."""
+        made = images(self.schema, np.unique(numbers), turn)
+        narrow = [c.cast(pa.utf8()) if c.type == pa.large_utf8() else c for c in made.flatten()]
+        return pa.Table.from_arrays(narrow, names=["id", "k", "c"])
 
 
-def theirs(folder: Path, schema: TableSchema, size: int, changes: int, turns: int) -> float:
-    """Return the median time of delta-rs' merge."""
-    dice = np.random.default_rng(7)
+class LakeTable:
+    """One table of a lake, written as a changefeed writes it."""
 
-    def rows(numbers: Any, turn: int) -> pa.Table:
-        made = images(schema, numbers, turn)
-        return pa.Table.from_arrays(made.flatten(), names=["id", "k", "c"])
+    def __init__(self, uri: str, schema: TableSchema) -> None:
+        source = Uri.parse("range://127.0.0.1:1", "source")
+        spec = ChangefeedSpec("bench", source, Uri.parse(uri, "sink"))
+        loaded: Any = SINKS.load(spec.sink.scheme)
+        self.sink = loaded(spec, None)
+        self.sink.open(Owner("bench", 1), None)
+        self._schema = schema
+        self._slice = TableSlice(schema.id, 1, schema.version)
+        self._number = 0
+        self._threads = ThreadPoolExecutor(SEGMENTS)
 
-    write_deltalake(str(folder), rows(np.arange(size), 0))
-    times = []
-    for turn in range(1, turns + 1):
-        new = rows(dice.choice(size, changes, replace=False), turn)
+    def step(self, rows: list[Rows]) -> float:
+        """Carry a micro-batch out, each part in a thread; return how long it took."""
+        self._number += 1
+        parts = tuple(Segment(n, {}, (self._slice,), _NOON, _NOON, 100) for n in range(len(rows)))
+        stretch = Stretch(parts, (), {}, watermark=_NOON + self._number)
         began = time.perf_counter()
-        merge = DeltaTable(str(folder)).merge(new, "t.id = s.id", "s", "t")
-        merge.when_matched_update_all().when_not_matched_insert_all().execute()
-        times.append(time.perf_counter() - began)
-    return median(times)
+        outputs, state = self.sink.allocate(stretch, {self._slice: self._schema})
+        plan = Plan(self._number, 1, int(time.time() * 1000), stretch, outputs, state)
+
+        def write(part: Segment) -> list[Any]:
+            chunks = iter([(0, rows[part.ordinal])])
+            mine = plan.outputs_of(part.ordinal)
+            return list(self.sink.write_rows(part, mine, [self._schema], chunks))
+
+        receipts = [r for some in self._threads.map(write, parts) for r in some]
+        self.sink.publish(plan, receipts, {self._slice: self._schema})
+        return time.perf_counter() - began
+
+    def fill(self, load: Load) -> float:
+        """Give it its first rows; return how long that took."""
+        seconds = 0.0
+        for first in range(0, load.size, _FILLED_AT_ONCE):
+            numbers = np.arange(first, min(first + _FILLED_AT_ONCE, load.size))
+            ops = np.full(len(numbers), int(Op.INSERT), np.int8)
+            seconds += self.step(halves(load, ops, numbers, 0))
+        return seconds
+
+    def close(self) -> None:
+        """Let go of what was opened."""
+        self._threads.shutdown()
+        self.sink.close()
+
+
+def halves(load: Load, ops: Any, numbers: Any, turn: int) -> list[Rows]:
+    """Return changes in so many parts as there are segments, in order."""
+    places = np.linspace(0, len(numbers), SEGMENTS + 1).astype(int)
+    spans = zip(places[:-1], places[1:], strict=True)
+    return [load.rows(ops[a:b], numbers[a:b], turn) for a, b in spans]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a table is."""
+
+    kind: str
+    storage: str
+    mode: str = "upsert"
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.storage}" + (", changelog" if self.mode != "upsert" else "")
+
+    def uri(self, folder: Path, minio: Minio | None, number: int) -> str:
+        """The sink's address; nothing is there yet."""
+        own = {"mode": self.mode, "optimize-after": "0"}
+        if self.storage == "s3":
+            assert minio is not None
+            if self.kind == "iceberg":
+                own["catalog"] = f"file://{folder}/catalog{number}.db"
+            return f"{self.kind}+{minio.uri(f'bench/{number}', **own)}"
+        query = "&".join(f"{k}={v}" for k, v in own.items())
+        return f"{self.kind}+file://{folder}/lake{number}?{query}"
+
+
+SETTINGS = (
+    Setting("delta", "files"),
+    Setting("iceberg", "files"),
+    Setting("delta", "s3"),
+    Setting("iceberg", "s3"),
+    Setting("delta", "files", "changelog"),
+    Setting("iceberg", "files", "changelog"),
+)
+
+
+class Bench:
+    """All that is measured in one run."""
+
+    def __init__(self, folder: Path, minio: Minio | None, asked: argparse.Namespace) -> None:
+        self._folder, self._minio, self._asked = folder, minio, asked
+        self._schema = table(asked.text_key)
+        self._number = 0
+        self.figures: list[Figure] = []
+
+    def run(self) -> None:
+        """Measure all sizes, ours and the rivals'."""
+        for size in self._asked.rows:
+            for setting in SETTINGS:
+                # The largest tables are for how a commit grows with the table.
+                plain = setting.storage == "files" and setting.mode == "upsert"
+                if plain or size == self._asked.rows[0]:
+                    self._ours(setting, size)
+        if not self._asked.alone:
+            self._rivals()
+
+    def _ours(self, setting: Setting, size: int) -> None:
+        self._number += 1
+        one = LakeTable(setting.uri(self._folder, self._minio, self._number), self._schema)
+        load = Load(self._schema, size)
+        took = one.fill(load)
+        self._note(f"{setting}, {size:,} rows: filled", size / took, {"s": round(took, 1)})
+        turns = self._asked.turns
+        for workload in WORKLOADS:
+            for count in self._asked.changes:
+                made = [load.turn(workload, count) for _ in range(2 * turns)]
+                times = [one.step(halves(load, *m, n + 1)) for n, m in enumerate(made)]
+                seconds = median(times[turns:])
+                name = f"{setting}, {size:,} rows: {workload}, {count:,}"
+                about = {"ms": round(seconds * 1000), "kind": setting.kind, "rows": size}
+                self._note(name, count / seconds, {**about, "changes": count, "work": workload})
+        one.close()
+        shutil.rmtree(self._folder / f"lake{self._number}", ignore_errors=True)
+
+    def _rivals(self) -> None:
+        with spark_merges(self._folder) as merges:
+            for name, rival in {"delta-rs merge": delta_rs, **merges}.items():
+                self._rival(name, rival, self._asked.changes)
+            # Its filter has a term for each row: of many rows it never ends.
+            self._rival("pyiceberg upsert", pyiceberg, [min(self._asked.changes)])
+
+    def _rival(self, name: str, rival: Rival, changes: list[int]) -> None:
+        for size in self._asked.rows:
+            load = Load(self._schema, size)
+            longest = 0.0
+            for count in changes:
+                turns = [load.plain(load.turn("update", count)[1], n + 1) for n in range(3)]
+                self._number += 1
+                folder = self._folder / f"rival{self._number}"
+                times = timed(rival, folder, load.plain(np.arange(size), 0), turns)
+                shutil.rmtree(folder, ignore_errors=True)
+                seconds = min(times[1:])
+                longest = max(longest, *times)
+                kind = "iceberg" if "iceberg" in name.lower() else "delta"
+                about = {"ms": round(seconds * 1000), "kind": kind, "rows": size, "rival": name}
+                text = f"{name}, {size:,} rows: update, {count:,}"
+                self._note(text, count / seconds, {**about, "changes": count, "work": "update"})
+            if longest > _LONGEST_RIVAL_S:
+                return
+
+    def reading(self) -> None:
+        """Measure how a table reads that was changed for an hour."""
+        seconds, each = self._asked.reading, _EACH_S
+        load = Load(self._schema, self._asked.rows[0])
+        place = self._folder / "read"
+        one = LakeTable(f"delta+file://{place}?optimize-after=48", self._schema)
+        one.fill(load)
+        longest = 0.0
+        for turn in range(seconds):
+            longest = max(longest, one.step(halves(load, *load.turn("mixed", each), turn + 1)))
+        one.close()
+
+        def whole(where: Path) -> pa.Table:
+            query = QueryBuilder().register("t", DeltaTable(str(where)))
+            return pa.table(query.execute("SELECT * FROM t").read_all())
+
+        fresh = self._folder / "fresh"
+        rows = whole(place / "bench" / "t")
+        write_deltalake(str(fresh), rows)
+        changed_s = best(lambda: whole(place / "bench" / "t"))
+        fresh_s = best(lambda: whole(fresh))
+        figure = Figure(
+            f"delta-rs reads {rows.num_rows:,} rows after {seconds:,} commits of {each:,} changes",
+            rows.num_rows / changed_s,
+            baseline="a table just written",
+            ratio=changed_s / fresh_s,
+        )
+        figure.other = {"longest commit s": round(longest, 2)}
+        self.figures.append(figure)
+        print(f"{figure.name}: {figure.ratio:.2f} times as long", file=sys.stderr, flush=True)
+
+    def _note(self, name: str, rate: float, other: dict[str, Any]) -> None:
+        self.figures.append(Figure(name, rate, other=other))
+        print(f"{name}: {rate:,.0f}/s ({other})", file=sys.stderr, flush=True)
+
+
+def page(figures: list[Figure], about: dict[str, Any]) -> str:
+    """Return the tables of the page: ours, the rivals', and what was aimed at."""
+    lines = [
+        f"{about['cpu']}, {about['cores']} cores, load {about['load_average']} before the run.\n",
+        "| what | changes/s | a commit, ms |",
+        "|---|---|---|",
+    ]
+    for f in figures:
+        if f.ratio:
+            continue
+        lines.append(f"| {f.name} | {f.rows_per_s:,.0f} | {f.other.get('ms', '')} |")
+    lines += ["", "| aim | measured | reached |", "|---|---|---|"]
+    for words, measured, reached in _aims(figures):
+        lines.append(f"| {words} | {measured} | {'yes' if reached else 'no'} |")
+    return "\n".join(lines) + "\n"
+
+
+def _aims(figures: list[Figure]) -> Iterator[tuple[str, str, bool]]:
+    updates = [f for f in figures if f.other.get("work") == "update" and "changelog" not in f.name]
+    mine = [f for f in updates if "rival" not in f.other and ", files," in f.name]
+    for kind in ("delta", "iceberg"):
+        here = [f for f in mine if f.other["kind"] == kind]
+        for f in here:
+            if f.other["rows"] == 10_000_000 and f.other["changes"] >= 100_000:
+                words = f"{kind}: {AIM_RATE:,} changes/s into 10 million rows"
+                yield words, f"{f.rows_per_s:,.0f}", f.rows_per_s >= AIM_RATE
+        for f in here:
+            rivals = [
+                r.rows_per_s
+                for r in updates
+                if "rival" in r.other and (r.other["rows"], r.other["changes"]) == _place(f)
+            ]
+            if rivals:
+                times = f.rows_per_s / max(rivals)
+                place = f"{f.other['changes']:,} changes into {f.other['rows']:,} rows"
+                words = f"{kind}: {AIM_TIMES} times the fastest rival, {place}"
+                yield words, f"{times:.1f}", times >= AIM_TIMES
+        for count in sorted({f.other["changes"] for f in here}):
+            by_size = sorted((f.other["rows"], f.other["ms"]) for f in here if _count(f) == count)
+            (small, first), (large, last) = by_size[0], by_size[-1]
+            if large > small:
+                words = f"{kind}: a commit of {count:,} changes into {large:,} rows takes at most "
+                words += f"{AIM_GROWTH:.0f} times as long as into {small:,}"
+                yield words, f"{last / first:.1f}", last <= AIM_GROWTH * first
+    for f in figures:
+        if f.ratio:
+            words = f"{f.name}, at most {AIM_READING} times as long as one just written"
+            yield words, f"{f.ratio:.2f}", f.ratio <= AIM_READING
+
+
+def _place(f: Figure) -> tuple[int, int]:
+    return f.other["rows"], f.other["changes"]
+
+
+def _count(f: Figure) -> int:
+    return int(f.other["changes"])
+
+
+@contextmanager
+def _scratch(given: Path | None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="rowferry-bench-lake-", dir=given))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> None:
-    """Measure all sizes; a line of JSON for each."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--changes", type=int, nargs="+", default=[1_000, 100_000])
-    parser.add_argument("--turns", type=int, default=4)
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--changes", type=int, nargs="+", default=[1_000, 200_000])
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--text-key", action="store_true")
-    parser.add_argument("--alone", action="store_true", help="without the rival")
-    given = parser.parse_args()
-    schema = table(given.text_key)
-    for size in given.rows:
-        for changes in given.changes:
-            found: dict[str, Any] = {"rows": size, "changes": changes}
-            for name, run in (("rowferry_s", ours), ("delta_rs_merge_s", theirs)):
-                if given.alone and run is theirs:
-                    continue
-                folder = Path(tempfile.mkdtemp(prefix="bench-lake"))
-                try:
-                    found[name] = round(run(folder, schema, size, changes, given.turns), 4)
-                finally:
-                    shutil.rmtree(folder)
-            print(json.dumps(found), flush=True)
+    parser.add_argument("--alone", action="store_true", help="without the rivals")
+    parser.add_argument("--reading", type=int, nargs="?", const=_HOUR_S, default=0)
+    parser.add_argument("--folder", type=Path, help="where to work")
+    parser.add_argument("--docs", action="store_true", help="put the tables into the docs")
+    asked = parser.parse_args()
+    before = machine()
+    with _scratch(asked.folder) as folder, Minio.start(folder / "minio") as minio:
+        bench = Bench(folder, minio, asked)
+        bench.run()
+        if asked.reading:
+            bench.reading()
+    keep_run("lake", before, bench.figures)
+    text = page(bench.figures, before)
+    print(text)
+    if asked.docs:
+        put_into_page("lake", text)
 
 
 if __name__ == "__main__":

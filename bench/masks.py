@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from report import Figure, keep, machine, one_core
+from report import Figure, keep, machine, one_core, put_into_page
 from stages import ROWS, TS
 from stages import image as plain_image
 
@@ -41,8 +41,6 @@ from rowferry.spark.job import InProcessRunner
 from rowferry.spec.build import build_spec
 from rowferry.wire import range_cdc_pb2 as pb
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- figures: masks -->", "<!-- end of figures: masks -->"
 TRIES = 9
 MOST = 0.10  # of the rows of a second; the aim for each kind of mask
 OF_OTHERS = "regex"  # RE2's own time, by the pattern; measured, and no aim of ours
@@ -162,10 +160,7 @@ def write_docs(figures: list[Figure]) -> None:
         lines.append(f"| {what} | {mask} | {one.rows_per_s:,.0f} | {share} |")
     where = machine()
     lines += ["", f"On one core of {where['cpu']}, {where['at'][:10]}."]
-    text = PAGE.read_text(encoding="utf-8")
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    body = "\n".join(lines)
-    PAGE.write_text(f"{head}{BEGIN}\n{body}\n{END}{tail}", encoding="utf-8")
+    put_into_page("masks", "\n".join(lines) + "\n")
 
 
 def main() -> None:

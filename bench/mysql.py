@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from mysql_load import ABOUT, WORKLOADS, Log, make, make_numbers
 from mysql_profile import Stopwatch
 from mysql_rivals import Debezium, python_replication, raw_copy
 from mysql_stages import OneCore
-from report import RESULTS, Figure, load_average, machine, one_core
+from report import RESULTS, Figure, load_average, machine, one_core, put_into_page
 
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import open_session
@@ -45,7 +44,6 @@ PARTS = ("stages", "feeds", "raw", "python", "debezium", "lag")
 PYTHON_ROWS = 50_000  # python-mysql-replication is given the first so many
 RATE = 10_000
 LEAST_SHARE = 0.005  # of a feed's time: stages below are kept, but not shown
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 def main() -> None:
@@ -71,7 +69,7 @@ def main() -> None:
     kept.write_text(json.dumps(result, indent=2) + "\n")
     print(f"kept in {kept}", file=sys.stderr)
     if asked.docs:
-        PAGE.write_text(on_page(PAGE.read_text(), asked.server, text))
+        put_into_page(asked.server, text)
 
 
 def _asked() -> argparse.Namespace:
@@ -83,7 +81,7 @@ def _asked() -> argparse.Namespace:
     ask.add_argument("--without", type=_words(PARTS), default=[], help=", ".join(PARTS))
     ask.add_argument("--lag-seconds", type=float, default=20.0)
     ask.add_argument("--profile", action="store_true", help="also: where a feed's time goes")
-    ask.add_argument("--docs", action="store_true", help=f"put the tables into {PAGE.name}")
+    ask.add_argument("--docs", action="store_true", help="put the tables into the docs")
     ask.add_argument("--results", type=Path, default=RESULTS, help="where to keep the figures")
     return ask.parse_args()
 
@@ -302,15 +300,6 @@ def _short(value: float) -> str:
 def _table(head: list[str], rows: list[list[Any]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
-
-
-def on_page(page: str, server: str, text: str) -> str:
-    """Return the page with a run's tables between the two marks of its server."""
-    begin, end = f"<!-- figures: {server} -->", f"<!-- end of figures: {server} -->"
-    if page.count(begin) != 1 or page.count(end) != 1:
-        raise SystemExit(f"the page lacks the marks {begin} and {end}")
-    inside = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    return inside.sub(lambda _: f"{begin}\n\n{text}\n{end}", page)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from report import RESULTS, Figure, load_average, machine
+from report import RESULTS, Figure, load_average, machine, put_into_page
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.control.feed.lease import Holder
@@ -40,7 +40,6 @@ AIM = 0.7
 HOT = 100
 WIDE = 60
 PAGE = Path(__file__).parents[1] / "docs" / "mysql-sink.md"
-BEGIN, END = "<!-- figures: mysql sink -->", "<!-- end of figures: mysql sink -->"
 NARROW = "id int PRIMARY KEY, k int NOT NULL, c char(120) NOT NULL, pad char(60) NOT NULL"
 
 
@@ -175,9 +174,7 @@ def main() -> None:
     shown = _table(figures, before)
     print(shown)
     if asked.docs:
-        page = PAGE.read_text()
-        head, tail = page.split(BEGIN)[0], page.split(END)[1]
-        PAGE.write_text(f"{head}{BEGIN}\n\n{shown}\n{END}{tail}")
+        put_into_page("mysql sink", shown, PAGE)
 
 
 class Race:

@@ -1,6 +1,6 @@
 """The PostgreSQL sink beside a hand-made COPY of the same lines, in one run.
 
-    .venv/bin/python bench/postgresql_sink.py [--rows 200000] [--tries 3]
+    .venv/bin/python bench/postgresql_sink.py [--rows 200000] [--tries 3] [--docs]
 
 Rows are encoded before the clock starts. The ceiling is one COPY of all lines straight into a table
 with a primary key; the sink takes the same rows as frames, streams them into staging tables and
@@ -11,7 +11,6 @@ Server and sink share the machine.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pyarrow as pa
-from report import load_average
+from beside_bare import keep_run, table
+from report import Figure, machine, put_into_page
 
 from rowferry.change.chunk import Op, make_rows
 from rowferry.change.plan import Topic
@@ -37,6 +37,7 @@ from rowferry.testing.servers import Postgres
 SHAPE = "id integer PRIMARY KEY, k integer NOT NULL, c varchar(120) NOT NULL, pad varchar(60)"
 TABLE = parse_create("create table b.t (id int primary key, k int, c char(120), pad char(60))")
 PACKET_ROWS = 20_000
+BARE = "one COPY by hand"
 
 
 def packets(codec: CopyRows, rows: int, op: Op) -> list[Packet]:
@@ -74,13 +75,15 @@ def copied(url: str, parts: list[Packet]) -> float:
         return time.perf_counter() - begin
 
 
-def measured(url: str, rows: int) -> Iterator[tuple[str, float]]:
-    """Yield what was done, and rows a second."""
+def measured(url: str, rows: int) -> Iterator[Figure]:
+    """Yield what was done, with rows and MB of lines a second; the bare COPY comes first."""
     uris = Uri.parse("range://127.0.0.1:1", "source"), Uri.parse(url, "sink")
     spec = ChangefeedSpec("bench", *uris)
     codec = CopyRows(spec, PostgresqlSink.TRAITS)
     new, changed = (packets(codec, rows, op) for op in (Op.INSERT, Op.UPDATE))
-    yield "one COPY by hand", rows / copied(url, new)
+    size = sum(p.messages.values.nbytes for p in new)
+    seconds = copied(url, new)
+    yield Figure(BARE, rows / seconds, size / seconds / 1e6)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS b.t")
         connection.execute(f"CREATE TABLE b.t ({SHAPE})".encode())
@@ -90,7 +93,8 @@ def measured(url: str, rows: int) -> Iterator[tuple[str, float]]:
         for name, parts in (("sink, new rows", new), ("sink, changed rows", changed)):
             begin = time.perf_counter()
             sink.deliver(iter(parts))
-            yield name, rows / (time.perf_counter() - begin)
+            seconds = time.perf_counter() - begin
+            yield Figure(name, rows / seconds, size / seconds / 1e6, BARE)
     finally:
         sink.close()
 
@@ -100,8 +104,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--docs", action="store_true", help="put the table into the docs")
     asked = parser.parse_args()
-    best: dict[str, float] = {}
+    before = machine()
+    best: dict[str, Figure] = {}
     with (
         tempfile.TemporaryDirectory() as folder,
         Postgres.start(Path(folder) / "postgres") as server,
@@ -109,12 +115,19 @@ def main() -> None:
         url = server.url("postgres")
         server.execute("CREATE SCHEMA b")
         for _ in range(asked.tries):
-            for name, speed in measured(url, asked.rows):
-                best[name] = max(best.get(name, 0.0), speed)
-    bare = best["one COPY by hand"]
-    for name, speed in best.items():
-        print(json.dumps({"what": name, "rows/s": round(speed), "share": round(speed / bare, 2)}))
-    print(json.dumps({"load average": load_average()}))
+            for one in measured(url, asked.rows):
+                known = best.setdefault(one.name, one)
+                best[one.name] = max(one, known, key=lambda f: f.rows_per_s)
+    figures = list(best.values())
+    for one in figures:
+        if one.baseline:
+            one.ratio = one.rows_per_s / best[BARE].rows_per_s
+    keep_run("postgresql_sink", before, figures, rows=asked.rows)
+    what = f"{asked.rows:,} rows of four columns, about 190 bytes each"
+    text = table(figures, what, before, "COPY by hand", unit="rows")
+    print(text)
+    if asked.docs:
+        put_into_page("postgresql sink", text)
 
 
 if __name__ == "__main__":

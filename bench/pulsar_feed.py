@@ -1,6 +1,6 @@
 """MySQL's log to Pulsar in each protocol, beside the bare client with the same bytes, in one run.
 
-    .venv/bin/python bench/pulsar_feed.py [--scale 0.1] [--tries 3]
+    .venv/bin/python bench/pulsar_feed.py [--scale 0.1] [--tries 3] [--docs]
 
 The log of sysbench-like changes is written by the server. Each protocol's feed delivers it to a
 topic of four partitions, through Spark on two cores. The messages are then read back, and a plain
@@ -25,11 +25,12 @@ from beside_bare import (
     measured,
     scratch,
     shown,
+    sysbench,
     table,
 )
 from mysql_feeds import Feeds, Target
 from mysql_load import Log
-from report import Figure, machine
+from report import Figure, machine, put_into_page
 
 from rowferry.testing.servers.pulsar import Pulsar, StoredMessage
 
@@ -40,6 +41,7 @@ def main() -> None:
     ask.add_argument("--scale", type=float, default=1.0, help="1: 1.6 million changes")
     ask.add_argument("--tries", type=int, default=3, help="the best of so many counts")
     ask.add_argument("--protocols", default="canal-json,open-protocol")
+    ask.add_argument("--docs", action="store_true", help="put the table into the docs")
     asked = ask.parse_args()
     before = machine()
     with (
@@ -53,8 +55,11 @@ def main() -> None:
             for protocol in asked.protocols.split(",")
             for figure in _figures(feeds, log, broker, protocol, asked.tries)
         ]
-    keep_run("pulsar", before, asked.scale, log, figures)
-    print(table(figures, log.changes, before, "bare client"))
+    keep_run("pulsar", before, figures, scale=asked.scale, changes=log.changes)
+    text = table(figures, sysbench(log), before, "bare client")
+    print(text)
+    if asked.docs:
+        put_into_page("pulsar", text)
 
 
 def _figures(feeds: Feeds, log: Log, broker: Pulsar, protocol: str, tries: int) -> Sequence[Figure]:

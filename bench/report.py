@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+PERFORMANCE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
 @dataclass
@@ -65,6 +66,20 @@ def _cpu() -> str:
     with open("/proc/cpuinfo") as lines:
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
+
+
+def on_page(page: str, name: str, text: str) -> str:
+    """Return a page with a run's tables between the two marks of that name."""
+    begin, end = f"<!-- figures: {name} -->", f"<!-- end of figures: {name} -->"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise SystemExit(f"the page lacks the marks {begin} and {end}")
+    head, tail = page.split(begin)[0], page.split(end)[1]
+    return f"{head}{begin}\n\n{text}\n{end}{tail}"
+
+
+def put_into_page(name: str, text: str, place: Path = PERFORMANCE) -> None:
+    """Write a run's tables between the marks of a page of the docs."""
+    place.write_text(on_page(place.read_text(), name, text))
 
 
 def keep(kind: str, figures: list[Figure]) -> Path:

@@ -1,6 +1,6 @@
 """MySQL's log to OpenSearch, beside a bare bulk loader of the same documents, in one run.
 
-    .venv/bin/python bench/search.py [--scale 0.1] [--tries 3]
+    .venv/bin/python bench/search.py [--scale 0.1] [--tries 3] [--docs]
 
 The log of sysbench-like changes is written by the server. The feed delivers it to empty indexes,
 through Spark on two cores. One further feed goes through a front that keeps its requests; a plain
@@ -18,10 +18,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import urllib3
-from beside_bare import AIM, feeds_of, keep_run, logged, scratch, set_beside, shown, table
+from beside_bare import (
+    AIM,
+    feeds_of,
+    keep_run,
+    logged,
+    scratch,
+    set_beside,
+    shown,
+    sysbench,
+    table,
+)
 from mysql_feeds import Feeds, Target
 from mysql_load import Log
-from report import Figure, machine
+from report import Figure, machine, put_into_page
 
 from rowferry.spark.job import InProcessRunner
 from rowferry.testing.search_front import SearchFront
@@ -36,6 +46,7 @@ def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--scale", type=float, default=1.0, help="1: 1.6 million changes")
     ask.add_argument("--tries", type=int, default=3, help="the best of so many counts")
+    ask.add_argument("--docs", action="store_true", help="put the table into the docs")
     asked = ask.parse_args()
     before = machine()
     with (
@@ -46,8 +57,11 @@ def main() -> None:
         bodies, shapes = _recorded(Feeds(server, folder, InProcessRunner()), log, search)
         with feeds_of(server, folder) as feeds:
             figures = list(_figures(feeds, log, search, bodies, shapes, asked.tries))
-    keep_run("search", before, asked.scale, log, figures)
-    print(table(figures, log.changes, before, "bare loader", AIM))
+    keep_run("search", before, figures, scale=asked.scale, changes=log.changes)
+    text = table(figures, sysbench(log), before, "bare loader", AIM)
+    print(text)
+    if asked.docs:
+        put_into_page("search", text)
 
 
 def _target(address: str) -> Target:

@@ -28,7 +28,7 @@ from report import RESULTS, load_average, machine
 from soak_check import check
 from soak_events import Event, Events
 from soak_judge import judge_run
-from soak_page import draw, put_into_page, table
+from soak_page import draw, put_soak_into_page, table
 from soak_watch import Sample, Watch
 from soak_world import World, plan_feeds
 
@@ -69,7 +69,7 @@ def main() -> None:
     print(table(result))
     if asked.docs:
         draw(run, samples)
-        put_into_page(result)
+        put_soak_into_page(result)
     sys.exit(0 if result["passed"] else 1)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from report import put_into_page
 from soak_plot import Line, Mark, chart
 from soak_watch import Sample
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, IMAGES = DOCS / "soak.md", DOCS / "images"
-BEGIN, END = "<!-- figures: soak -->", "<!-- end of figures: soak -->"
 NAMES = {
     "files": "files (csv, canal-json)",
     "kafka": "Kafka (canal-json)",
@@ -29,12 +29,10 @@ CHARTS = {
 }
 
 
-def put_into_page(result: dict[str, Any]) -> None:
+def put_soak_into_page(result: dict[str, Any]) -> None:
     """Write the figures between the page's marks."""
-    page = PAGE.read_text()
-    head, tail = page.split(BEGIN)[0], page.split(END)[1]
     images = "\n".join(f"![{title}](images/{name}.svg)\n" for name, title in CHARTS.items())
-    PAGE.write_text(f"{head}{BEGIN}\n\n{table(result)}\n{images}\n{END}{tail}")
+    put_into_page("soak", f"{table(result)}\n{images}", PAGE)
 
 
 def table(result: dict[str, Any]) -> str:

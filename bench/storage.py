@@ -29,7 +29,7 @@ import obstore
 from mysql_feeds import Feeds, Target
 from mysql_load import Log, Run, make, make_numbers
 from obstore.store import LocalStore, S3Store
-from report import RESULTS, Figure, load_average, machine
+from report import RESULTS, Figure, load_average, machine, put_into_page
 from whole import watched
 
 from rowferry.spark.job import SparkRunner
@@ -38,8 +38,6 @@ from rowferry.testing.servers import Minio, MySql
 
 AIM, DROP = 0.5, 0.25
 LARGE_ROW = 64 << 10
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- figures: storage -->", "<!-- end of figures: storage -->"
 
 
 def _large_rows(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
@@ -114,7 +112,7 @@ def main() -> None:
     ask.add_argument("--scale", type=float, default=1.0)
     ask.add_argument("--tries", type=int, default=2, help="the best of so many counts")
     ask.add_argument("--scenarios", default=",".join(SCENARIOS))
-    ask.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.name}")
+    ask.add_argument("--docs", action="store_true", help="put the table into the docs")
     asked = ask.parse_args()
     mysql_load.WORKLOADS.update(SCENARIOS)
     before = machine()
@@ -146,9 +144,7 @@ def main() -> None:
     (RESULTS / "storage.json").write_text(json.dumps({**about, "figures": kept}, indent=2) + "\n")
     print(text)
     if asked.docs:
-        page = PAGE.read_text()
-        head, tail = page.split(BEGIN)[0], page.split(END)[1]
-        PAGE.write_text(f"{head}{BEGIN}\n\n{text}\n{END}{tail}")
+        put_into_page("storage", text)
 
 
 def _places(folder: Path, minio: Minio) -> list[Place]:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
-from report import Figure, keep, machine
+from report import Figure, keep, machine, put_into_page
 from stages import image
 
 from rowferry.change.table import TableId
@@ -35,8 +35,6 @@ from rowferry.refstore.cluster import LocalCluster
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import open_session
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- figures: whole -->", "<!-- end of figures: whole -->"
 TABLE = TableId("bench", "t")
 RANGES = 8
 SQL = (
@@ -125,7 +123,7 @@ def main() -> None:
     ask = argparse.ArgumentParser()
     ask.add_argument("--rows", type=int, default=1_000_000, help="0: only --memory-rows")
     ask.add_argument("--memory-rows", type=int, default=0, help="also a snapshot of so many rows")
-    ask.add_argument("--docs", action="store_true", help=f"put the table into {PAGE.name}")
+    ask.add_argument("--docs", action="store_true", help="put the table into the docs")
     asked = ask.parse_args()
     before = machine()
     figures: list[Figure] = []
@@ -144,9 +142,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     keep("whole" if asked.rows else "memory", figures)
     if asked.docs:
-        page = PAGE.read_text()
-        head, tail = page.split(BEGIN)[0], page.split(END)[1]
-        PAGE.write_text(f"{head}{BEGIN}\n\n{page_table(figures, asked.rows, before)}\n{END}{tail}")
+        put_into_page("whole", page_table(figures, asked.rows, before))
 
 
 def page_table(figures: list[Figure], rows: int, about: dict[str, Any]) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_PATIENCE_S = 1200  # an upper bound for a machine under load, never reached by working code
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -43,6 +48,26 @@ def commands(block: Block) -> list[list[str]]:
     """Return a shell block's commands as words; comments are left out, continued lines joined."""
     lines = block.text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def carried_out(command: Sequence[str], folder: Path, **environment: str) -> str:
+    """Carry a command of a page out in a folder, as a reader would, and return what it printed.
+
+    Raises:
+        AssertionError: it fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}"
+    return done.stdout
 
 
 def table_rows(text: str, heading: str) -> list[list[str]]:

@@ -44,3 +44,9 @@ def test_by_range(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
     """Rows may run ahead of the watermark here; what a reader has at a watermark is the same."""
     nemesis = Nemesis(cluster, tmp_path / "run", seed, "canal-json", FEWER, 35, "range")
     check(nemesis.run(), WORST)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_lake_tables(cluster: LocalCluster, tmp_path: Path, seed: int, kind: str) -> None:
+    """Each version of each table is what the source was at the watermark that it tells."""
+    check(Nemesis(cluster, tmp_path / "run", seed, kind, FEWER, 35).run(), WORST)

@@ -9,8 +9,6 @@ settings, nor `make`.
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from page_examples import ROOT, Block, all_blocks, commands, table_rows
+from page_examples import ROOT, Block, all_blocks, carried_out, commands, table_rows
 from rowferry.control.operator.operations import Operations
 from rowferry.control.store.sql_store import open_store
 from rowferry.face.cli.main import app
@@ -57,17 +55,7 @@ class Reader:
             result = COMMANDS.invoke(app, command[1:])
             assert result.exit_code == 0, f"{words}: {result.output}"
             return result.output
-        done = subprocess.run(
-            [sys.executable, "-m", *command],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
-        assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}"
-        return done.stdout
+        return carried_out(command, self.folder)
 
     def execute(self, block: Block, session: dict[str, Any]) -> None:
         """Carry out Python in the session of its page."""

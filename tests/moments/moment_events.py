@@ -420,13 +420,9 @@ def _downstream(*statements: str) -> Act:
     def act(world: World, gap: Gap) -> None:
         target = world.target
         assert isinstance(target, Downstream)
-        there = target.server.execute("SHOW TABLES IN information_schema LIKE 'TABLES'")
-        known = target.server.execute(
-            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
-            world.database,
-        )
-        if there and ("a",) in known:  # before, there is nothing to lose
-            target.sql(*(s.format(db=world.database) for s in statements))
+        if "a" in target.tables():  # before, there is nothing to lose
+            named = {"db": world.database, "ledger": target.ledger}
+            target.sql(*(s.format(**named) for s in statements))
 
     return act
 
@@ -470,7 +466,7 @@ _TARGETS = (
     ),
     Event(
         "ledger lost downstream",
-        _downstream("DROP DATABASE {db}_meta"),
+        _downstream("DROP {ledger}"),
         stops=_LOST_TARGET,
         cure=_anew,
         claims=True,

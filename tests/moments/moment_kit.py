@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
-from moment_targets import Files, Target
+from moment_targets import Files, PostgresqlCopy, Target
 
 from rowferry.change.plan import Plan, Receipt, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT
@@ -425,7 +425,9 @@ class World:
                 one.close()
         with suppress(Exception):
             self.server.execute(f"DROP DATABASE IF EXISTS {self.database}")
-            if not isinstance(self.target, Files):
+            if isinstance(self.target, PostgresqlCopy):
+                self.target.remove()
+            elif not isinstance(self.target, Files):
                 self.target.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 

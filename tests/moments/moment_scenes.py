@@ -53,7 +53,8 @@ class Scene:
     """A life of a feed.
 
     Attributes:
-        sink: the kind of its target: files, parquet, mysql, refusing, kafka, delta or iceberg.
+        sink: the kind of its target: files, parquet, mysql, refusing, postgresql, kafka, delta or
+            iceberg.
         prepare: what lies before the walk.
         sail: the walk; every gap in it is tried.
     """
@@ -245,6 +246,8 @@ SCENES = {
         Scene("parquet log", "parquet", _make_and_run, _follow),
         Scene("tables begin", "mysql", _make_keyed, _begin),
         Scene("tables log", "mysql", _make_keyed_and_run, _follow),
+        Scene("postgresql begin", "postgresql", _make_keyed, _begin),
+        Scene("postgresql log", "postgresql", _make_keyed_and_run, _follow),
         Scene("refused rows", "refusing", _make_and_guard, _park),
         Scene("delta begin", "delta", _make_keyed, _begin),
         Scene("delta log", "delta", _make_keyed_and_run, _follow_in_small_steps),

@@ -27,7 +27,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 from rowferry.testing.mysql_history import quoted
 from rowferry.testing.rebuild import RebuiltTable, TableDifferences, compare, rebuild
-from rowferry.testing.servers import Kafka, Server
+from rowferry.testing.servers import Kafka, Postgres, Server
 from rowferry.testing.validators import StorageLayout
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Downstream:
     def __init__(self, server: Server, database: str) -> None:
         self.server = server
         self._database = database
+        self.ledger = f"DATABASE {database}_meta"
         self.uri = server.uri
         own = f'meta-database = "{database}_meta"'
         self.config = f"[sink.mysql-config]\ncreate-tables = true\n{own}\n"
@@ -121,6 +122,18 @@ class Downstream:
     def look(self) -> None:
         """Nothing: the end is judged."""
 
+    def tables(self) -> list[str]:
+        """Return the names of the tables that are there."""
+        there = self.server.execute(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
+            self._database,
+        )
+        return [str(name) for (name,) in there]
+
+    def rows(self, table: TableId, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return a table's rows, in these columns (none: all)."""
+        return _texts(self.server, table, columns)
+
     def judge(self, world: World, flow: Flow, extra: bool) -> str:
         """Compare the tables of both servers."""
         found = {}
@@ -128,16 +141,12 @@ class Downstream:
         for schema in flow.capture.probe(flow.decide):
             if flow.decide.captures(schema):
                 expected[schema.id] = _rows(world.server, schema)
-        there = self.server.execute(
-            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s",
-            self._database,
-        )
-        for (name,) in there:
-            table = TableId(self._database, str(name))
+        for name in self.tables():
+            table = TableId(self._database, name)
             if not flow.decide.keeps_table(table):
                 continue  # renamed to where the filter does not look
             columns = [c.name for c in expected[table][0].columns] if table in expected else []
-            found[table] = _texts(self.server, table, columns)
+            found[table] = self.rows(table, columns)
         wrong = []
         for table in sorted(found.keys() | expected.keys()):
             have, want = found.get(table, []), expected[table][1] if table in expected else []
@@ -146,6 +155,50 @@ class Downstream:
             if missing or (more and not extra):
                 wrong.append(f"{table}: {missing} missing, {more} extra")
         return "; ".join(wrong)
+
+
+class PostgresqlCopy(Downstream):
+    """Tables of the same names in PostgreSQL, in a database of the case's own."""
+
+    ledger = "SCHEMA rowferry CASCADE"
+    config = "[sink.postgresql-config]\ncreate-tables = true\n"
+
+    def __init__(self, server: Postgres, database: str) -> None:
+        self._postgres = server
+        self._database = database
+        # The server is everybody's, the number of a database only this process's.
+        self._home = f"{database}_{os.getpid()}"
+        self.uri = server.url(self._home)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin with a database that has nothing; whoever is connected is cut off."""
+        self._postgres.execute(f"DROP DATABASE IF EXISTS {self._home} WITH (FORCE)")
+        self._postgres.execute(f"CREATE DATABASE {self._home}")
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        self._postgres.execute(f"DROP DATABASE IF EXISTS {self._home} WITH (FORCE)")
+
+    def sql(self, *statements: str) -> None:
+        """Change something downstream, as others may."""
+        for one in statements:
+            self._postgres.execute(one, self._home)
+
+    def tables(self) -> list[str]:
+        """Return the names of the tables that are there."""
+        there = self._postgres.execute(
+            "SELECT table_name FROM information_schema.tables "
+            f"WHERE table_schema = '{self._database}'",
+            self._home,
+        )
+        return [str(name) for (name,) in there]
+
+    def rows(self, table: TableId, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return a table's rows, in these columns (none: all)."""
+        listed = ", ".join(f'"{name}"' for name in columns) or "*"
+        place = f'"{table.database}"."{table.table}"'
+        return sorted(self._postgres.execute(f"SELECT {listed} FROM {place}", self._home), key=repr)
 
 
 class Topic:

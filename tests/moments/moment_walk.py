@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from moment_events import EVENTS, Event
 from moment_kit import Broken, Gap, Hook, Hung, Pair, Stopped, World, small_snapshots
 from moment_scenes import LAST, SCENES, Scene
-from moment_targets import Downstream, Files, LakeTables, Topic
+from moment_targets import Downstream, Files, LakeTables, PostgresqlCopy, Topic
 from refusing_target import Refusing
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -26,7 +26,7 @@ from rich.table import Table
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowferryError
 from rowferry.moment import watched
-from rowferry.testing.servers import Kafka, MariaDb, MySql, Server
+from rowferry.testing.servers import Kafka, MariaDb, MySql, Postgres, Server
 
 SERVERS: dict[str, type[Server]] = {"mysql": MySql, "mariadb": MariaDb}
 _CURES = 3
@@ -52,14 +52,26 @@ _FENCED = frozenset(
         "drop iceberg table",
         "rename iceberg table",
         "delete files of iceberg table",
+        "carry out rows (PostgreSQL)",
+        "look for made ddl (PostgreSQL)",
+        "read noted definition (PostgreSQL)",
+        "list noted definitions (PostgreSQL)",
+        "list downstream tables (PostgreSQL)",
+        "list downstream names (PostgreSQL)",
+        "list downstream schemas (PostgreSQL)",
+        "look for delivered tables (PostgreSQL)",
+        "run ddl downstream (PostgreSQL)",
     }
 )
 LAKES = ("delta", "iceberg")
 REFUSING = "refusing"
+POSTGRESQL = "postgresql"
 # What a lake table cannot follow: the feed stops and names the choices, which has tests of its own.
 _LAKE_REFUSES = frozenset(
     {"modify column", "swap columns", "drop key", "drop and create without key"}
 )
+# What cannot be translated for PostgreSQL: the feed stops, which has tests of its own, too.
+_POSTGRESQL_REFUSES = frozenset({"modify column", "swap columns"})
 _numbers = itertools.count(1)
 
 
@@ -99,9 +111,11 @@ class Outcome:
 class Walk:
     """Runs scenes on servers, each in a database of its own."""
 
-    def __init__(self, servers: dict[str, Server], folder: Path, broker: Kafka) -> None:
+    def __init__(
+        self, servers: dict[str, Server], folder: Path, broker: Kafka, postgres: Postgres
+    ) -> None:
         self._servers = servers
-        self._broker = broker
+        self._broker, self._postgres = broker, postgres
         self._folder = folder
         self._meta = folder / "empty.db"
         self._gaps: dict[tuple[str, str], list[Gap]] = {}
@@ -145,6 +159,8 @@ class Walk:
             (other,) = (s for name, s in self._servers.items() if name != server)
             kind = Downstream if scene.sink == "mysql" else Refusing
             world.target = kind(other, world.database)
+        elif scene.sink == POSTGRESQL:
+            world.target = PostgresqlCopy(self._postgres, world.database)
         elif scene.sink == "kafka":
             world.target = Topic(self._broker, world.database)
         elif scene.sink in LAKES:
@@ -213,14 +229,18 @@ class Walk:
 def fits(scene: Scene, gap: Gap, event: Event) -> bool:
     """Return whether an event makes sense in a gap."""
     lake = "lake" if scene.sink in LAKES else ""
-    tables = "mysql" if scene.sink == REFUSING else ""
+    tables = "mysql" if scene.sink in (REFUSING, POSTGRESQL) else ""
     if event.sink and event.sink not in (scene.sink, lake, tables):
         return False
     if scene.sink == "kafka" and event.shapes:
         return False  # messages are judged by their keys only
     if lake and event.name in _LAKE_REFUSES:
         return False
-    if event.claims and gap.name in _FENCED:
+    if scene.sink == POSTGRESQL and event.name in _POSTGRESQL_REFUSES:
+        return False
+    # PostgreSQL alters no table that a transaction has touched.
+    waits = event.claims or (scene.sink == POSTGRESQL and event.sink)
+    if waits and gap.name in _FENCED:
         return False
     return not (event.drives and gap.name == "receive log")
 
@@ -279,6 +299,8 @@ STORED = (
 )
 # What happens to lakes in the ordinary suite, besides kills.
 IN_LAKES = ("files merged by others", "second owner", "orphans removed", "lose connection")
+# What happens to copies in PostgreSQL in the ordinary suite, besides kills.
+IN_COPIES = ("second owner", "table lost downstream", "lose connection", "ledger lost downstream")
 # What happens to refused rows in the ordinary suite, besides kills.
 TO_REFUSED = ("drop parked", "second owner", "mended downstream", "retry", "lose connection")
 # Where what an operator says meets a plan that knows nothing of it.
@@ -314,8 +336,9 @@ def chosen_cases(walk: Walk) -> list[Case]:
     """
     homes_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
     lakes_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
+    copies_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
     refused_of: dict[Gap, list[tuple[str, str]]] = defaultdict(list)
-    kinds = dict.fromkeys(LAKES, lakes_of) | {REFUSING: refused_of}
+    kinds = dict.fromkeys(LAKES, lakes_of) | {REFUSING: refused_of, POSTGRESQL: copies_of}
     for scene in SCENES:
         found = kinds.get(SCENES[scene].sink, homes_of)
         for server in SERVERS:
@@ -337,14 +360,17 @@ def chosen_cases(walk: Walk) -> list[Case]:
         gap, scene = Gap(name, 1), "parquet log"
         places = [(server, scene) for server in SERVERS if gap in walk.gaps(server, scene)]
         cases.append(_case(places, next(turn), gap, "kill"))
-    cases += _lake_cases({g: p for g, p in lakes_of.items() if g not in homes_of})
+    cases += _alone_cases({g: p for g, p in lakes_of.items() if g not in homes_of}, IN_LAKES)
+    cases += _alone_cases({g: p for g, p in copies_of.items() if g not in homes_of}, IN_COPIES)
     cases += _refused_cases({g: p for g, p in refused_of.items() if g not in homes_of})
     return [*cases, *pairs(walk, random.Random(1), PAIRS)]
 
 
-def _lake_cases(homes_of: dict[Gap, list[tuple[str, str]]]) -> Iterator[Case]:
-    """Yield a kill in each gap that only lakes have, and another event in every second one."""
-    turn, events = itertools.cycle(SERVERS), itertools.cycle(IN_LAKES)
+def _alone_cases(
+    homes_of: dict[Gap, list[tuple[str, str]]], others: Sequence[str]
+) -> Iterator[Case]:
+    """Yield a kill in each gap that only these sinks have, and another event in every second."""
+    turn, events = itertools.cycle(SERVERS), itertools.cycle(others)
     alone = [(gap, places) for gap, places in homes_of.items() if gap.number == 1]
     for number, (gap, places) in enumerate(alone):
         scene = SCENES[places[0][1]]
@@ -395,7 +421,9 @@ def main() -> None:
             for number, (name, kind) in enumerate(SERVERS.items())
         }
         broker = opened.enter_context(Kafka.start(folder / "kafka"))
-        walk = opened.enter_context(closing(Walk(servers, folder, broker)))
+        postgres = Postgres.start(folder / "postgres")
+        opened.callback(postgres.kill)
+        walk = opened.enter_context(closing(Walk(servers, folder, broker, postgres)))
         cases = [Case.parse(text) for text in wanted.case or ()]
         if wanted.pairs:
             cases += pairs(walk, random.Random(wanted.dice), wanted.pairs)

@@ -19,13 +19,13 @@ from rowferry.change.table import TableId
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadInput, RowferryError, StoreError, StoreUnavailable
-from rowferry.flow.assemble import assemble, option_tables, sink_traits
+from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.flow.capture.range_log.client import RangeClient
 from rowferry.refstore.client import Store
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.refstore.workload import START_BALANCE, Bank, Mixed
 from rowferry.spec.build import build_spec
-from rowferry.testing.harness import RunProcess, checkpoint
+from rowferry.testing.harness import RunProcess
 from rowferry.testing.model import History
 from rowferry.testing.nemesis_events import (
     EVENTS,
@@ -35,17 +35,11 @@ from rowferry.testing.nemesis_events import (
     check_weights,
     draw,
 )
-from rowferry.testing.nemesis_judge import (
-    FACTS,
-    compare_with_store,
-    judge,
-    lost_a_snapshot,
-    total_stays,
-    windows_of,
-)
+from rowferry.testing.nemesis_judge import FACTS, lost_a_snapshot, total_stays, windows_of
+from rowferry.testing.nemesis_lake import LakeOutput
 from rowferry.testing.nemesis_notes import Notebook, settle
+from rowferry.testing.nemesis_output import FileOutput, NemesisOutput, OutputWatch, Written
 from rowferry.testing.nemesis_source import MADE, MadeTables, SchemaEvents, StoreWriters
-from rowferry.testing.nemesis_watch import Watch
 from rowferry.testing.validators import SnapshotWindow
 
 CHANGEFEED: Final = "nemesis"
@@ -61,18 +55,22 @@ _IN_SNAPSHOT: Final = {
 _FIRST_S: Final = 400.0
 _STOP_S: Final = 90.0
 _FINISH_S: Final = 240.0
+_OUTPUTS: Final[Mapping[str, Callable[[Path, str], NemesisOutput]]] = {
+    **dict.fromkeys(FACTS, FileOutput),
+    **dict.fromkeys(("delta", "iceberg"), LakeOutput),
+}
 _WRITERS_PATIENCE_S: Final = 1.5  # short, so that killed servers leave outcomes in doubt
 
 
 class Nemesis:
-    """One disturbed run of one changefeed from a reference store to files.
+    """One disturbed run of one changefeed from a reference store to files or lake tables.
 
     The number `seed` decides every choice.
 
     Args:
         cluster: a running store without tables; it stays the caller's to stop.
         folder: an empty folder for everything that the run leaves.
-        protocol: "canal-json" or "csv".
+        protocol: "canal-json" or "csv"; "delta" or "iceberg" for tables of a lake.
         events: the weight of each kind of event; kinds without one do not happen.
         seconds: how long the disturbance lasts; up to three times as long where a kind of event
             has not happened by then.
@@ -90,22 +88,17 @@ class Nemesis:
         feed_level: str = "transaction",
     ) -> None:
         check_weights(events)
-        if protocol not in FACTS:
-            raise BadInput(f"protocol {protocol!r}: known are {', '.join(FACTS)}")
+        if protocol not in _OUTPUTS:
+            raise BadInput(f"protocol {protocol!r}: known are {', '.join(_OUTPUTS)}")
         self._cluster, self._folder = cluster, folder
         self._weights = {k: w for k, w in events.items() if k not in WRITES}
         self._write_weights = {k: events.get(k, 0) for k in WRITES}
         self._seconds = seconds
         self._dice = random.Random(seed)
         self._report = Report(seed, protocol)
-        self._out = folder / "out"
+        self._output = _OUTPUTS[protocol](folder / "out", protocol)
         self._meta_url = f"sqlite:///{folder / 'meta.db'}"
         self._source = f"range://{cluster.master_address}?feed-level={feed_level}"
-        extension = "&enable-tidb-extension=true" if protocol == "canal-json" else ""
-        self._sink = (
-            f"file://{self._out}?protocol={protocol}{extension}"
-            "&file-size=65536&flush-interval=200ms"
-        )
         self._config = folder / "feed.toml"
         self._bank, self._mixed, self._made = Bank("bank", _ACCOUNTS), Mixed("mixed"), MadeTables()
         self._notes = Notebook()
@@ -120,8 +113,7 @@ class Nemesis:
         What goes wrong is in the report's failures; nothing of it is raised.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        csv = "[sink.csv]\ninclude-commit-ts = true\n"
-        self._config.write_text(csv if self._report.protocol == "csv" else "")
+        self._config.write_text(self._output.config)
         try:
             with ExitStack() as stack:
                 self._run(stack)
@@ -140,7 +132,7 @@ class Nemesis:
         self._create(store)
         meta = open_store(self._meta_url)
         stack.callback(meta.close)
-        watch = Watch(self._out)
+        watch = self._output.watch()
         stack.callback(watch.stop)
         self._start()
         works: dict[str, Bank | Mixed | MadeTables] = {
@@ -164,7 +156,7 @@ class Nemesis:
         watch.stop()
         if not self._windows:
             self._learn_windows(meta)
-        self._report.watermarks = [s.checkpoint_ts for s in watch.sights]
+        self._report.watermarks = watch.watermarks
         self._judge(store, watch)
 
     def _fail(self, words: str) -> None:
@@ -187,7 +179,7 @@ class Nemesis:
     # --- the changefeed --------------------------------------------------------------------------
 
     def _start(self, *more: str) -> RunProcess:
-        arguments = ["--source", self._source, "--sink-uri", self._sink]
+        arguments = ["--source", self._source, "--sink-uri", self._output.sink]
         arguments += ["--config", str(self._config), "--changefeed-id", CHANGEFEED]
         arguments += ["--meta", self._meta_url, "--spark-master", "local[2]", *more]
         self._starts += 1
@@ -198,7 +190,7 @@ class Nemesis:
 
     def _start_again(self) -> None:
         """Start after the last run ended; its last checkpoint may not have been watched yet."""
-        self._started_at_ts = checkpoint(self._out)
+        self._started_at_ts = self._output.checkpoint()
         self._start()
 
     def _stop_gently(self) -> None:
@@ -215,7 +207,7 @@ class Nemesis:
     # --- meanwhile -------------------------------------------------------------------------------
 
     def _disturb(
-        self, store: Store, hasty: Store, schema: SchemaEvents, meta: MetaStore, watch: Watch
+        self, store: Store, hasty: Store, schema: SchemaEvents, meta: MetaStore, watch: OutputWatch
     ) -> None:
         acts: dict[str, Callable[[], bool]] = {
             **{name: getattr(schema, name.replace("-", "_")) for name in SCHEMA},
@@ -253,7 +245,7 @@ class Nemesis:
             late < 2 * self._seconds
         )
 
-    def _is_ready(self, kind: str, meta: MetaStore, watch: Watch) -> bool:
+    def _is_ready(self, kind: str, meta: MetaStore, watch: OutputWatch) -> bool:
         if not self._windows:  # some trouble for the snapshots, not so much that none ends
             kinds = _IN_SNAPSHOT[_parts_done(meta)]
             return kind in kinds and not self._report.counts[kind]
@@ -340,7 +332,7 @@ class Nemesis:
 
     # --- after -----------------------------------------------------------------------------------
 
-    def _finish(self, store: Store, watch: Watch) -> None:
+    def _finish(self, store: Store, watch: OutputWatch) -> None:
         """Let the feed deliver everything that was written."""
         self._cluster.wait_ready()
         if self._process is not None and watch.checkpoint_ts > self._started_at_ts:
@@ -352,32 +344,24 @@ class Nemesis:
         if code:
             self._fail(f"the last run ended with {code}: {_last_words(process)}")
 
-    def _judge(self, store: Store, watch: Watch) -> None:
+    def _judge(self, store: Store, watch: OutputWatch) -> None:
         spec, _ = build_spec(
             self._source,
-            self._sink,
+            self._output.sink,
             self._config,
             CHANGEFEED,
             tables=option_tables,
             sinks=sink_traits,
         )
-        codec = assemble(spec).encode
         history = self._history()
-        for words in (*watch.failures, *watch.layout.failures):
+        for words in watch.failures:
             self._fail(words)
         if history is not None:
-            self._report.failures += judge(
-                self._out,
-                codec,
-                FACTS[self._report.protocol],
-                history,
-                self._windows,
-                watch.sights,
-                total_stays(self._bank),
-                self._report.repeats_allowed,
-            )
+            repeats = self._report.repeats_allowed
+            written = Written(history, self._windows, total_stays(self._bank), repeats)
+            self._report.failures += self._output.judge(spec, written)
         tables: list[TableId] = [self._bank.table, self._mixed.table, *self._made.names()]
-        self._report.failures += compare_with_store(self._out, codec, store, tables)
+        self._report.failures += self._output.compare(spec, store, tables)
         if self._bank.total(store) != _ACCOUNTS * START_BALANCE:
             self._fail("the store itself lost or made money")
 

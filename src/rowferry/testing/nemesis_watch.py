@@ -64,6 +64,11 @@ class Watch:
         """The last checkpoint seen; 0 before there is one."""
         return self.sights[-1].checkpoint_ts if self.sights else 0
 
+    @property
+    def watermarks(self) -> list[int]:
+        """The checkpoints that were seen, ascending."""
+        return [sight.checkpoint_ts for sight in self.sights]
+
     def stop(self) -> None:
         """Look a last time and end."""
         self._stop.set()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from page_examples import Block, all_blocks, commands
+from page_examples import Block, all_blocks, carried_out, commands
 from rowferry.mysql.session import Flavour
 from rowferry.testing.servers import Server
 
@@ -39,19 +39,9 @@ def test_a_reader_can_follow_the_page(source_server: Server, tmp_path: Path) -> 
     for words in (w for b in blocks("sh") for w in commands(b)):
         words = [w.replace(WRITTEN, uri).replace("$PWD", str(tmp_path)) for w in words]
         assert words[:2] == ["rowferry", "run"]
-        done = subprocess.run(
-            [sys.executable, "-m", *words, "--config", str(config)],
-            cwd=tmp_path,
-            env={**os.environ, "CDC_PASSWORD": ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-2000:]
-        assert "choose-one" not in done.stdout
-        said.append(done.stdout)
+        printed = carried_out([*words, "--config", str(config)], tmp_path, CDC_PASSWORD="")
+        assert "choose-one" not in printed
+        said.append(printed)
     assert re.search(r"^done: 2 rows", said[0], re.MULTILINE)
     assert re.search(r"^done: 0 rows", said[1], re.MULTILINE)
     assert list((tmp_path / "shop").glob(f"{database}/t/*/*/CDC*.json"))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from page_examples import Block, all_blocks, commands
+from page_examples import Block, all_blocks, carried_out, commands
 from rowferry.testing.servers import Kafka, MariaDb, MySql, SchemaRegistryServer
 
 TABLES = ("orders", "notes")
@@ -68,18 +65,7 @@ def test_what_a_reader_applies_equals_the_source(
     def follow(words: list[str]) -> str:
         for written, real in told.items():
             words = [w.replace(written, real) for w in words]
-        done = subprocess.run(
-            [sys.executable, "-m", *words],
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "200"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-2000:]
-        return done.stdout
+        return carried_out(words, tmp_path)
 
     assert re.search(r"^done: 43 rows", follow(run), re.MULTILINE)
     own_mysql.script(

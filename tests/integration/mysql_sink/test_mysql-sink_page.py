@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from page_examples import all_blocks, commands
+from page_examples import all_blocks, carried_out, commands
 from rowferry.testing.servers import MariaDb, MySql
 
 PAGE = "mysql-sink.md"
@@ -37,17 +34,7 @@ def test_a_reader_gets_a_copy(own_mysql: MySql, own_mariadb: MariaDb, tmp_path: 
         ("mysql://copy:$COPY_PASSWORD@127.0.0.1:3307/", own_mariadb.uri),
     ):
         words = [w.replace(written, real) for w in words]
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    carried_out(words, tmp_path)
     for table, count in (("orders", 39), ("notes", 3)):
         here = own_mysql.execute(f"SELECT * FROM shop.{table} ORDER BY 1")
         assert own_mariadb.execute(f"SELECT * FROM shop_copy.{table} ORDER BY 1") == here

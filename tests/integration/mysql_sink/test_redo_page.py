@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from page_examples import all_blocks, commands
+from page_examples import all_blocks, carried_out, commands
 from rowferry.testing.servers import MariaDb, MySql
 
 PAGE = "redo.md"
-
-
-def run(words: list[str], folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def test_a_reader_keeps_a_log_and_looks(
@@ -46,7 +28,7 @@ def test_a_reader_keeps_a_log_and_looks(
     (tmp_path / "feed.toml").write_text(f"[filter]\nrules = ['redone.*']\n{settings}")
     sink = f"{own_mariadb.uri}?create-tables=true"
     arguments = ["--source", own_mysql.uri, "--sink-uri", sink, "--config", "feed.toml"]
-    run(["rowferry", "run", *arguments, "-c", "page", "--until", "caught-up"], tmp_path)
+    carried_out(["rowferry", "run", *arguments, "-c", "page", "--until", "caught-up"], tmp_path)
     (block,) = [b for b in all_blocks("sh") if b.page == PAGE]
     meta, apply = (
         [
@@ -57,12 +39,12 @@ def test_a_reader_keeps_a_log_and_looks(
         ]
         for words in commands(block)
     )
-    told = json.loads(run([*meta, "--json"], tmp_path))
+    told = json.loads(carried_out([*meta, "--json"], tmp_path))
     assert told["changefeed"] == "page"
     assert told["checkpoint_ts"] == told["resolved_ts"] > 0
-    shown = run(meta, tmp_path)
+    shown = carried_out(meta, tmp_path)
     assert f"checkpoint-ts  {told['checkpoint_ts']} (20" in shown
     assert f"resolved-ts    {told['resolved_ts']} (20" in shown
-    written = run(apply, tmp_path)
+    written = carried_out(apply, tmp_path)
     assert f"has everything up to commit-ts {told['resolved_ts']} (20" in written
     assert len(own_mariadb.execute("SELECT * FROM redone.t")) == 2

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from page_examples import all_blocks, commands
+from page_examples import all_blocks, carried_out, commands
 from rowferry.testing.servers import MySql, Pulsar
 
 
@@ -37,18 +34,8 @@ def test_what_a_reader_finds_is_the_source(
     }.items():
         run = [word.replace(written, real) for word in run]
     (tmp_path / "feed.toml").write_text(feed.text.replace("public/default", namespace))
-    done = subprocess.run(
-        [sys.executable, "-m", *run],
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert re.search(r"^done: 42 rows", done.stdout, re.MULTILINE)
+    printed = carried_out(run, tmp_path)
+    assert re.search(r"^done: 42 rows", printed, re.MULTILINE)
     assert pulsar_broker.topics(namespace) == {"shop": 3, "shop_orders": 3}
     found: dict[str, dict[str, str]] = {"orders": {}, "notes": {}}
     for topic in ("shop", "shop_orders"):

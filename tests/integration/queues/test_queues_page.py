@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from queue_feed_kit import Queue
 
-from page_examples import all_blocks, commands
+from page_examples import all_blocks, carried_out, commands
 from rowferry.testing.servers import MySql
 from rowferry.testing.servers.queues.amazon import REGION
 from rowferry.testing.servers.queues.nats_server import PASSWORD
@@ -46,18 +43,8 @@ def test_what_a_reader_finds_is_the_source(own_mysql: MySql, queue: Queue, tmp_p
     for written, used in real.items():
         run = [word.replace(written, used) for word in run]
     keys = {"AWS_ACCESS_KEY_ID": "of", "AWS_SECRET_ACCESS_KEY": "tests"}
-    done = subprocess.run(
-        [sys.executable, "-m", *run],
-        cwd=tmp_path,
-        env={**os.environ, **keys, "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert re.search(r"^done: 42 rows", done.stdout, re.MULTILINE)
+    printed = carried_out(run, tmp_path, **keys)
+    assert re.search(r"^done: 42 rows", printed, re.MULTILINE)
     found: dict[str, dict[str, dict[str, str]]] = {"orders": {}, "notes": {}}
     for name in (topic, f"{topic}_orders"):
         for message in queue.read_all(name):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 from test_iceberg_glue import others_catalog
 
-from page_examples import all_blocks, commands
+from page_examples import all_blocks, carried_out, commands
 from rowferry.testing.servers import Minio, MySql
 from rowferry.testing.servers.queues.amazon import Amazon
 
@@ -47,18 +44,8 @@ def test_a_reader_can_follow_the_page(
     kept = "&".join(p for p in uri.query.split("&") if "access-key" not in p)
     words[place] = uri._replace(scheme="iceberg+s3", query=kept).geturl()
     words = [w.replace(WRITTEN, mysql_server.uri) for w in words]
-    done = subprocess.run(
-        [sys.executable, "-m", *words, "--config", str(config)],
-        cwd=tmp_path,
-        env={**os.environ, **keys, "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert re.search(r"^done: 2 rows", done.stdout, re.MULTILINE)
+    printed = carried_out([*words, "--config", str(config)], tmp_path, **keys)
+    assert re.search(r"^done: 2 rows", printed, re.MULTILINE)
     login = {f"s3.{k.removeprefix('AWS_').lower().replace('_', '-')}": v for k, v in keys.items()}
     more = {f"s3.{name}": value for name, value in given.items()}
     table = others_catalog(amazon_server, own, **login, **more).load_table("glue_page.t")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from page_examples import all_blocks, commands
+from page_examples import all_blocks, carried_out, commands
 from rowferry.testing.servers import Minio, MySql
 
 WRITTEN = "mysql://cdc:$CDC_PASSWORD@127.0.0.1:3306/"
@@ -36,19 +33,9 @@ def test_a_reader_can_follow_the_page(
     words[place] = uri
 
     def follow(*line: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", *line],
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "200"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-2000:]
-        assert s3_server.password not in done.stdout
-        return done.stdout
+        printed = carried_out(line, tmp_path)
+        assert s3_server.password not in printed
+        return printed
 
     said = follow(*words, "--config", str(config), "--until", "caught-up")
     assert re.search(r"^done: 2 rows", said, re.MULTILINE)

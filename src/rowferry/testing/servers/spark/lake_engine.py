@@ -88,9 +88,10 @@ class LakeSpark:
 
     Args:
         folder: for what it writes beside the tables; made if it is not there.
+        more: settings of Spark that win; without them it is one for tables of a few rows.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         jars = [p for name in _NAMES for p in sorted(LAKE_JARS.ensure().glob(name))]
         settings = {
@@ -98,6 +99,7 @@ class LakeSpark:
             "spark.jars": ",".join(map(str, jars)),
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            **(more or {}),
         }
         own = {**LAKE_SPARK.environment(), "SPARK_LOCAL_IP": "127.0.0.1"}
         # Kept classes are those of the version that is installed.
