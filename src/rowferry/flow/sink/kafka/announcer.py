@@ -25,6 +25,9 @@ from rowferry.flow.sink.kafka.transaction import TransactionalSender
 _TRIES: Final = 5  # of a claim: whoever was replaced may disturb it
 _AT_ONCE: Final = 8
 _SMALL: Final = 1000  # bytes of a batch where nothing but a ledger's record is sent
+# Runs that this process has claimed with. One epoch is opened more than once: with a changed flow,
+# or when a claim failed on its way. In the ledger such a run is no stranger.
+_OURS: Final[set[str]] = set()
 
 
 class Announcer:
@@ -66,7 +69,6 @@ class Announcer:
         """
         self._drop()
         run = secrets.token_hex(8)
-        self._lineage = PlanLineage(owner.epoch, 0, run)
         for turn in range(_TRIES):
             try:
                 self._check_free(self._read().owner(), owner)
@@ -74,11 +76,11 @@ class Announcer:
                 self._sender.take_over()
                 last = self._read().owner()
                 self._check_free(last, owner)
-                mine = OwnerRecord(owner.changefeed, owner.epoch, run)
-                if last is not None:
-                    mine = replace(mine, lineage=last.lineage, micro_batch=last.micro_batch)
+                mine = _following(last, owner, run)
+                _OURS.add(run)  # before it stands in the ledger: the answer may be lost
                 self._sender.commit(DRIVER, mine.to_bytes())
                 self._mine = mine
+                self._lineage = _first_lineage(last, mine)
                 break
             except SinkUnavailable:
                 self._drop()
@@ -209,7 +211,7 @@ class Announcer:
     def _check_free(self, last: OwnerRecord | None, owner: Owner) -> None:
         """Refuse a ledger that another changefeed has, or a later run than this one."""
         self._check_name(last, owner.changefeed)
-        if last is None or (last.epoch, last.run) == (owner.epoch, self._lineage.run):
+        if last is None or (last.epoch == owner.epoch and last.run in _OURS):
             return
         if last.epoch >= owner.epoch:
             raise SinkOwned(
@@ -218,3 +220,25 @@ class Announcer:
                 "another meta database has a changefeed of this name; name another one by "
                 "ledger-topic"
             )
+
+
+def _following(last: OwnerRecord | None, owner: Owner, run: str) -> OwnerRecord:
+    """Return the record of a new owner; what was announced before it stays known.
+
+    Where the same epoch is opened again, plans that it has discarded stay discarded.
+    """
+    mine = OwnerRecord(owner.changefeed, owner.epoch, run)
+    if last is None:
+        return mine
+    mine = replace(mine, lineage=last.lineage, micro_batch=last.micro_batch)
+    return replace(mine, floor=last.floor) if last.epoch == owner.epoch else mine
+
+
+def _first_lineage(last: OwnerRecord | None, mine: OwnerRecord) -> PlanLineage:
+    """Return the lineage that a new owner begins with: no plan before it has a later one.
+
+    Where the same epoch is opened again, discards are not counted from 0 again: what is planned
+    anew would look like an older plan, and lanes would refuse it or leave its rows out.
+    """
+    again = last is not None and last.epoch == mine.epoch
+    return PlanLineage(mine.epoch, mine.floor[1] + 1 if again else 0, mine.run)
