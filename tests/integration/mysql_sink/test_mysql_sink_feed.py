@@ -17,6 +17,8 @@ from rowferry.errors import (
     SnapshotGone,
     TargetWentBack,
 )
+from rowferry.flow.capture.binlog.decode import rows_events
+from rowferry.flow.sink import packing
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql import apply, lanes
 
@@ -95,6 +97,35 @@ def test_a_replay_at_any_point_gives_the_same_rows(
     assert stumbled == 5
     noted = f"SELECT COUNT(*) FROM {scene.meta}.rowferry_delivered"
     assert scene.target.execute(noted) == [("0",)]
+
+
+def test_a_replay_may_cut_packets_in_another_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.both("CREATE TABLE bare (n int, i int)")
+    feed = scene.feed("exactly-once=true&max-txn-row=30", "force-replicate = true")
+    feed.catch_up()
+    whole = lanes.Transactions.apply
+    monkeypatch.setattr(rows_events, "_ROWS", 64)  # a packet is whole chunks
+    for left in range(1, 10, 4):
+        scene.sql(
+            f"INSERT INTO bare VALUES {', '.join(f'({left}, {i})' for i in range(200))}",
+            f"DELETE FROM bare WHERE n = {left} AND i >= 100",
+        )
+        turns = iter([*[True] * left, False])
+
+        def fails(self: Any, *args: Any, turns: Iterator[bool] = turns) -> None:
+            if not next(turns, True):
+                monkeypatch.setattr(packing, "PACKET_BYTES", 1 << 20)
+                raise SinkUnavailable("no answer")
+            whole(self, *args)
+
+        monkeypatch.setattr(packing, "PACKET_BYTES", 200)
+        monkeypatch.setattr(lanes.Transactions, "apply", fails)
+        feed.catch_up()
+        assert len(feed.faults) == 1
+        feed.faults.clear()
+        assert scene.assert_same("bare") == 100 * (left // 4 + 1)
 
 
 def test_an_old_owner_writes_nothing_any_more(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,17 @@ import pytest
 from postgresql_kit import Scene
 
 from rowferry.downstream.redo.apply import apply, find_log
-from rowferry.errors import Fenced, SinkUnwritable, TargetLost, TargetUnfit, TargetWentBack
+from rowferry.errors import (
+    Fenced,
+    SinkUnavailable,
+    SinkUnwritable,
+    TargetLost,
+    TargetUnfit,
+    TargetWentBack,
+)
+from rowferry.flow.capture.binlog.decode import rows_events
+from rowferry.flow.sink import packing
+from rowferry.flow.sink.postgresql.transactions import MergeTransactions
 from rowferry.moment import watched
 from rowferry.secrets.sources import NO_STORE
 from rowferry.spec.uri import Uri
@@ -68,6 +79,37 @@ def test_keys_trade_places_and_replays_meet_later_rows(each_kind: Scene) -> None
     feed.catch_up()
     assert each_kind.pg("SELECT id, u FROM $.t ORDER BY id") == [(1, "b"), (2, "A"), (4, "c")]
     assert each_kind.pg("SELECT n, m FROM $.bare ORDER BY m") == [(1, 1), (2, 2), (None, 3)]
+
+
+def test_a_replay_may_cut_packets_in_another_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a table without a key are written once, whatever packet brings them."""
+    scene.sql("CREATE TABLE bare (n int, i int)")
+    feed = scene.feed("create-tables=true&max-txn-row=30", "force-replicate = true")
+    feed.catch_up()
+    whole = MergeTransactions.apply
+    monkeypatch.setattr(rows_events, "_ROWS", 64)  # a packet is whole chunks
+    for left in range(1, 10, 4):
+        scene.sql(
+            f"INSERT INTO bare VALUES {', '.join(f'({left}, {i})' for i in range(200))}",
+            f"DELETE FROM bare WHERE n = {left} AND i >= 100",
+        )
+        turns = iter([*[True] * left, False])
+
+        def fails(self: Any, *args: Any, turns: Iterator[bool] = turns) -> None:
+            if not next(turns, True):
+                monkeypatch.setattr(packing, "PACKET_BYTES", 1 << 20)
+                raise SinkUnavailable("no answer")
+            whole(self, *args)
+
+        monkeypatch.setattr(packing, "PACKET_BYTES", 200)
+        monkeypatch.setattr(MergeTransactions, "apply", fails)
+        feed.catch_up()
+        assert len(feed.faults) == 1
+        feed.faults.clear()
+        copied = scene.pg(f"SELECT i FROM $.bare WHERE n = {left} ORDER BY i")
+        assert copied == [(i,) for i in range(100)]
 
 
 def test_what_was_delivered_must_be_there(scene: Scene) -> None:

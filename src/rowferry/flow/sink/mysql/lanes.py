@@ -30,7 +30,7 @@ from rowferry.flow.sink.sql.windows import frames_of
 from rowferry.moment import moment
 
 _HELD_BYTES: Final = 64 << 20
-_ALL: Final = 1 << 62  # more rows than a packet has
+_ALL: Final = 1 << 62  # more rows than a segment has
 _BY_TS: Final = -1  # instead of a packet's number: a commit-ts says how far it came
 _NO_TS: Final = (1 << 63) - 1  # above every commit-ts: the whole segment
 _LATER: Final = 1 << 64
@@ -125,6 +125,7 @@ class _Lane:
         self._held: list[RowFrame] = []  # with atomicity: of segments that share transactions
         self._bytes = self._epoch = 0
         self._at: Packet | None = None
+        self._came = LanePlace(0, 0, 0, 0)  # without atomicity: what came so far
         self._open: Session | None = None  # with a transaction that is too large to be held
 
     def take(self, packet: Packet, stop: threading.Event) -> None:
@@ -167,26 +168,29 @@ class _Lane:
     # --- rows of any transaction ------------------------------------------------------------------
 
     def _at_once(self, packet: Packet, stop: threading.Event) -> None:
-        """Apply a packet, so many rows at a time."""
-        before, done = 0, self._done_rows(packet)
+        """Apply a packet, so many rows at a time.
+
+        Counted are the rows of the lane within its segment: a replay may cut them into other
+        packets.
+        """
+        at, came = (packet.micro_batch, packet.segment), self._came
+        before = came.rows if at == (came.micro_batch, came.segment) else 0
+        done = self._done_rows(packet)
         for frame in frames_of(packet):
             start = min(max(done - before, 0), len(frame))
             for begin in range(start, len(frame), self._limits.rows):
                 end = min(begin + self._limits.rows, len(frame))
-                number = packet.micro_batch, packet.segment, packet.number
-                place = LanePlace(*number, before + end)
                 statements = self._statements([frame.slice(begin, end)])
-                self._transactions.apply(statements, self._epoch, stop, self._noted(place))
+                noted = self._noted(LanePlace(*at, 0, before + end))
+                self._transactions.apply(statements, self._epoch, stop, noted)
             before += len(frame)
+        self._came = LanePlace(*at, 0, before)
 
     def _done_rows(self, packet: Packet) -> int:
-        """Return how many rows of a packet an earlier run made durable."""
-        if self._done is None or not packet.topic.exact:
+        """Return how many rows of a packet's segment an earlier run made durable."""
+        if self._done is None or not packet.topic.exact or packet.segment > self._done.segment:
             return 0
-        here, there = (packet.segment, packet.number), (self._done.segment, self._done.packet)
-        if here > there:
-            return 0
-        return self._done.rows if here == there else _ALL
+        return self._done.rows if packet.segment == self._done.segment else _ALL
 
     # --- whole transactions -----------------------------------------------------------------------
 
