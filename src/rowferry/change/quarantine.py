@@ -174,6 +174,11 @@ class RefusedRows:
         with self._lock:
             self._limit, self._keys = limit, {}
 
+    def allow(self, limit: int) -> None:
+        """Take in at most `limit` keys from now on, and keep what was noted."""
+        with self._lock:
+            self._limit = limit
+
     @property
     def is_open(self) -> bool:
         """Whether refusals are noted here."""

@@ -53,6 +53,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FeedOptions, own_tables
 from rowferry.spec.option import OptionTable
 from rowferry.spec.quarantine import QuarantineOptions
+from rowferry.spec.reach import Reach
 from rowferry.spec.secrets import NOTHING_HIDDEN, Hiding
 from rowferry.spec.sink_traits import SinkTraits
 from rowferry.spec.ticdc_keys import PROTOCOLS
@@ -137,7 +138,8 @@ class Flow:
         if redo is not None and not redo.keeps:
             yield from cast(RedoLog, self.redo).packets(redo.directory, segment.ordinal)
             return
-        self._begin_refusals(quarantine)
+        # Packets of an earlier segment may be under way, and what was refused of them is kept.
+        self.refused.allow(0 if quarantine is None else quarantine.noted_keys)
         parking = None if quarantine is None else Parking(quarantine, quarantine.limit)
         rows, size = [0] * len(outputs), [0] * len(outputs)
         tally = _Tally(Sampler(self.sample, segment.snapshot))
@@ -201,11 +203,8 @@ class Flow:
         Where refused rows are parked, their keys are to be had by `take_refused`: all but the
         transactions that they were in is durable then, and the plan must be carried out again.
         """
-        self._begin_refusals(quarantine)
-        cast(LaneSink, self.sink).deliver(packets)
-
-    def _begin_refusals(self, quarantine: PlanQuarantine | None) -> None:
         self.refused.begin(0 if quarantine is None else quarantine.noted_keys)
+        cast(LaneSink, self.sink).deliver(packets)
 
     def take_refused(self) -> tuple[RefusedKey, ...]:
         """Return the keys that were refused since the last call."""
@@ -380,6 +379,15 @@ def option_tables(spec: ChangefeedSpec) -> tuple[OptionTable, ...]:
 def secret_tables(spec: ChangefeedSpec) -> tuple[OptionTable, ...]:
     """Return all option tables that tell which of a changefeed's settings are secret."""
     return (*own_tables(sink_traits(spec.sink.scheme)), *option_tables(spec))
+
+
+def check_reach(reach: Reach, spec: ChangefeedSpec) -> None:
+    """Refuse settings that name more than a server allows, whichever table an option is in.
+
+    Raises:
+        NotAllowed, BadOption, SecretsLocked: as `Reach.check` does.
+    """
+    reach.check(spec, secret_tables(spec))
 
 
 def sink_secret_tables(spec: ChangefeedSpec) -> tuple[OptionTable, ...]:

@@ -98,10 +98,21 @@ class SegmentTask:
         flow = _flow_of(self._spec)
         if not flow.sink.TRAITS.needs_shuffle:
             return flow.run_segment(*self._work(ordinal))
-        receipts: list[Receipt] = []
-        packed_items = flow.pack_segment(*self._work(ordinal), self._quarantine, self._redo)
-        self.deliver(packets_of(packed_items, receipts))
-        return iter(receipts)
+        return iter(self.run_lanes([ordinal])[0])
+
+    def run_lanes(self, ordinals: Sequence[int]) -> list[list[Receipt]]:
+        """Run segments in this process, with all packets in one call of the sink."""
+        flow = _flow_of(self._spec)
+        receipts: list[list[Receipt]] = []
+
+        def packets() -> Iterator[Packet]:
+            for ordinal in ordinals:
+                receipts.append([])
+                items = flow.pack_segment(*self._work(ordinal), self._quarantine, self._redo)
+                yield from packets_of(items, receipts[-1])
+
+        self.deliver(packets())
+        return receipts
 
     def pack(self, ordinal: int) -> Iterator[Packet | Receipt]:
         """Run one segment in this process as far as its packets."""
@@ -236,9 +247,12 @@ class InProcessRunner:
     ) -> list[Receipt]:
         """Run all segments of a plan and return their receipts."""
         task = SegmentTask(spec, plan, tables)
+        ordinals = [s.ordinal for s in plan.stretch.segments]
+        lanes = SINKS.load(spec.sink.scheme).TRAITS.needs_shuffle
+        parts = iter(task.run_lanes(ordinals)) if lanes else map(task.run, ordinals)
         receipts: list[Receipt] = []
-        for segment in plan.stretch.segments:
-            mine = list(task.run(segment.ordinal))
+        for segment, part in zip(plan.stretch.segments, parts, strict=True):
+            mine = list(part)
             if self.on_part is not None:
                 self.on_part(segment.ordinal, sum(r.rows for r in mine), sum(r.bytes for r in mine))
             receipts += [*mine, *task.counted()]

@@ -14,17 +14,19 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from rowferry.change.plan import Plan, Receipt, Segment, TableSlice
+from rowferry.change.plan import Again, Output, Plan, Receipt, Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import RowferryError
 from rowferry.flow.assemble import Flow, assemble
 from rowferry.flow.parking import refusal_receipts
+from rowferry.flow.sink.contract import Packet
+from rowferry.registry import SINKS
 from rowferry.spark.cores import allowed, spread
 from rowferry.spark.lanes import packets_of
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -67,31 +69,49 @@ class DriverRunner:
         if plan.spec_version not in self._flows:
             self._flows = {plan.spec_version: assemble(spec)}
         flow = self._flows[plan.spec_version]
+        if flow.sink.TRAITS.needs_shuffle:
+            return self._run_lanes(flow, plan, tables)
         receipts: list[Receipt] = []
         for segment in plan.stretch.segments:
-            mine = list(_run_segment(flow, segment, plan, tables))
-            if self.on_part is not None:
-                self.on_part(segment.ordinal, sum(r.rows for r in mine), sum(r.bytes for r in mine))
+            mine = list(flow.run_segment(*_work(segment, plan, tables)))
+            self._tell(segment, mine)
             receipts += mine
         return receipts
+
+    def _run_lanes(
+        self, flow: Flow, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+    ) -> list[Receipt]:
+        """Run segments with all their packets in one call of the sink, which may count them."""
+        receipts: list[Receipt] = []
+
+        def packets() -> Iterator[Packet]:
+            for segment in plan.stretch.segments:
+                mine: list[Receipt] = []
+                work = _work(segment, plan, tables)
+                items = flow.pack_segment(*work, plan.quarantine, plan.redo)
+                for packet in packets_of(items, mine):
+                    yield replace(packet, micro_batch=plan.micro_batch, epoch=plan.epoch)
+                self._tell(segment, mine)
+                receipts.extend(mine)
+
+        flow.deliver(packets(), plan.quarantine)
+        return [*receipts, *refusal_receipts(flow.take_refused())]
+
+    def _tell(self, segment: Segment, receipts: Sequence[Receipt]) -> None:
+        if self.on_part is not None:
+            rows, size = sum(r.rows for r in receipts), sum(r.bytes for r in receipts)
+            self.on_part(segment.ordinal, rows, size)
 
     def close(self) -> None:
         """Let connections go."""
         self._flows = {}
 
 
-def _run_segment(
-    flow: Flow, segment: Segment, plan: Plan, tables: Mapping[TableSlice, TableSchema]
-) -> Iterator[Receipt]:
+def _work(
+    segment: Segment, plan: Plan, tables: Mapping[TableSlice, TableSchema]
+) -> tuple[Segment, tuple[Output, ...], dict[TableSlice, TableSchema], int]:
     mine = {one: tables[one] for one in segment.slices}
-    work = (segment, plan.outputs_of(segment.ordinal), mine, plan.planned_at_ms)
-    if not flow.sink.TRAITS.needs_shuffle:
-        return flow.run_segment(*work)
-    receipts: list[Receipt] = []
-    packets = packets_of(flow.pack_segment(*work, plan.quarantine, plan.redo), receipts)
-    sent = (replace(p, micro_batch=plan.micro_batch, epoch=plan.epoch) for p in packets)
-    flow.deliver(sent, plan.quarantine)
-    return iter([*receipts, *refusal_receipts(flow.take_refused())])
+    return segment, plan.outputs_of(segment.ordinal), mine, plan.planned_at_ms
 
 
 class RunsTasks(Protocol):
@@ -196,10 +216,14 @@ class EitherRunner:
         tables: Mapping[TableSlice, TableSchema],
         proven: bool,
     ) -> list[Receipt]:
-        """Run segments here while Spark starts, one after the other, and the rest as tasks."""
+        """Run segments here while Spark starts, one after the other, and the rest as tasks.
+
+        What belongs together waits for Spark.
+        """
         receipts: list[Receipt] = []
+        together = _is_counted(spec, plan)
         for place, segment in enumerate(plan.stretch.segments):
-            if self._is_there(len(plan.stretch.segments) > 1):
+            if self._is_there(len(plan.stretch.segments) > 1) or together:
                 rest = _with_segments(plan, plan.stretch.segments[place:])
                 spark = self._spark = self._spark or self._open_spark()
                 spark.on_part = self._on_part
@@ -217,6 +241,13 @@ class EitherRunner:
         if self._spark is not None:
             self._spark.close()
             self._spark = None
+
+
+def _is_counted(spec: ChangefeedSpec, plan: Plan) -> bool:
+    """Return whether a sink counts the messages of all segments, since a replay has the same."""
+    segments = plan.stretch.segments
+    counts = len(segments) > 1 and SINKS.load(spec.sink.scheme).TRAITS.counts_messages
+    return counts and any(s.again is Again.SAME for s in segments)
 
 
 def _with_segments(plan: Plan, segments: tuple[Segment, ...]) -> Plan:

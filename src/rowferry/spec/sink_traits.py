@@ -36,6 +36,8 @@ class SinkTraits:
     Attributes:
         takes_files: it writes whole files: codecs end each value with the terminator.
         needs_shuffle: all changes of one lane must meet in one task: a LaneSink.
+        counts_messages: it knows a lane's messages by their number in the micro-batch, so that all
+            of them must come to one call, also where segments are carried out one by one.
         movable: the same target may get another address: what it keeps moves along.
         kind: the name of its kind, by which the keys of TiCDC's configuration know it.
         section: where the configuration file keeps its settings ("": nowhere).
@@ -60,6 +62,7 @@ class SinkTraits:
 
     takes_files: bool
     needs_shuffle: bool
+    counts_messages: bool = False
     movable: bool = False
     kind: str = ""
     section: str = ""

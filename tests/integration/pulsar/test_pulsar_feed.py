@@ -60,6 +60,22 @@ def test_rows_by_key_schema_changes_and_watermarks(scene: PulsarScene) -> None:
     assert scene.repeats(topic) == {}
 
 
+def test_several_segments_in_one_micro_batch(scene: PulsarScene) -> None:
+    """Each begins a new log file; a lane's sequence ids go on over all of them."""
+    scene.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    feed = scene.feed(CANAL, OWN_TOPICS)
+    feed.catch_up()
+    segments: list[int] = []
+    feed.runner.after = lambda plan: segments.append(len(plan.stretch.segments))
+    for first in range(0, 90, 30):
+        scene.sql(*(f"INSERT INTO t VALUES ({i}, 0)" for i in range(first, first + 30)))
+        scene.server.execute("FLUSH BINARY LOGS")
+    feed.catch_up()
+    assert max(segments) > 1, segments
+    keys = [row.key[0] for row in feed.rows(f"x_{scene.database}_t")]
+    assert sorted(keys) == list(range(90))
+
+
 def test_a_replay_adds_nothing(scene: PulsarScene) -> None:
     """After all rows were sent, and after a part of what follows them was."""
     scene.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)")

@@ -14,6 +14,7 @@ from test_kafka_promises import BY_KEY, FACTS, judge, read
 from rowferry.change.chunk import Rows
 from rowferry.change.table import TableId
 from rowferry.errors import SinkUnavailable, TargetLost, Verdict
+from rowferry.spark.shared import DriverRunner
 from rowferry.testing.mysql_history import (
     JOURNAL,
     MySqlWriters,
@@ -62,6 +63,30 @@ def test_rows_by_key_and_a_replay(scene: QueueScene) -> None:
         assert {count for key, count in counts.items() if key % 30} == {1}
     assert {s.where.container for s in arrived if isinstance(s, Statement)} >= {"0"}
     assert {m.where.container for m in arrived if isinstance(m, Mark)} == {"0", "1", "2"}
+
+
+def test_several_segments_in_one_micro_batch(scene: QueueScene) -> None:
+    """Each begins a new log file; a lane's messages are counted over all of them."""
+    scene.sql("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    feed = scene.feed(CANAL, BY_KEY)
+    feed.catch_up()
+    segments: list[int] = []
+    feed.runner.after = lambda plan: segments.append(len(plan.stretch.segments))
+
+    def write(start: int) -> None:
+        for first in range(start, start + 90, 30):
+            scene.sql(*(f"INSERT INTO t VALUES ({i}, 0)" for i in range(first, first + 30)))
+            scene.server.execute("FLUSH BINARY LOGS")
+
+    write(0)
+    feed.catch_up()
+    assert max(segments) > 1, segments
+    feed.runner = DriverRunner()  # type: ignore[assignment]
+    feed.run()
+    write(90)
+    feed.catch_up()
+    assert sorted(row.key[0] for row in feed.rows()) == list(range(180))
+    scene.check_ids()
 
 
 def test_a_topic_that_is_deleted(scene: QueueScene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -160,3 +161,19 @@ def test_while_spark_starts_segments_are_carried_out_here() -> None:
     assert (here.ran, spark.ran, spark.tasks) == (2, 1, [3])
     assert [s.ordinal for p in here.plans for s in p.stretch.segments] == [0, 1]
     assert [s.ordinal for p in spark.plans for s in p.stretch.segments] == [2, 3]
+
+
+def test_what_a_sink_counts_is_not_divided() -> None:
+    """It waits for Spark, where all messages of a lane come to one call."""
+    here, spark = Noting(), Noting()
+    asked: list[bool] = []
+
+    def is_there(needed: bool) -> bool:
+        asked.append(needed)
+        return False
+
+    runner = EitherRunner(here, lambda: spark, Seats(alone=True), is_there)
+    counted = replace(SPEC, sink=Uri.parse("redis://127.0.0.1:1/topic", "sink"))
+    runner.run(counted, plan(*[TINY_BYTES] * 4), {})
+    assert (here.ran, spark.ran, asked) == (0, 1, [True])
+    assert [s.ordinal for s in spark.plans[0].stretch.segments] == [0, 1, 2, 3]

@@ -112,6 +112,10 @@ class _Reader(EventJudge):
         read = segment.read
         self._read = read
         self._to = int(read["to"])
+        self._block = max(BLOCK_BYTES, min(len(segment.slices) * _BYTES_A_TABLE, _LARGEST_BLOCK))
+        # Rows come out block by block, and in a block table by table. Blocks end at offsets of the
+        # log, so that rows have the same order wherever the bytes come from: sinks count them.
+        self._block_end = int(read["from"]) + self._block
         self._maria = bool(read["maria"])
         self._flavour = Flavour.MARIADB if self._maria else Flavour.MYSQL
         self._slices = segment.slices
@@ -139,36 +143,51 @@ class _Reader(EventJudge):
 
     def held(self, parts: Iterable[_Held]) -> Iterator[Rows]:
         """Read bytes that are here, part by part."""
+        data = np.zeros(0, np.uint8)
         for part in parts:
-            self._state.at, self._state.offset = 0, part.start
+            carried = self._carried(data)
+            data = np.concatenate([carried, part.data]) if len(carried) else part.data
+            joined = part.joined + np.array([len(carried), 0], np.int64)
+            self._state.at, self._state.offset = len(carried), part.start
             self._to = part.to
-            yield from self._hold(part.data, part.joined)
+            yield from self._hold(data, joined)
+        yield from self._decode(data)
+
+    def _carried(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the bytes of what is not decoded yet, whose block goes on in the next part."""
+        spans = self._collected.spans[: self._state.collected, :2]
+        if not len(spans):
+            return data[:0]
+        carried = np.concatenate([data[start:end] for start, end in spans.tolist()])
+        ends = np.cumsum(spans[:, 1] - spans[:, 0])
+        spans[:, 0], spans[:, 1] = ends - (spans[:, 1] - spans[:, 0]), ends
+        return carried
 
     def _hold(self, data: npt.NDArray[np.uint8], joined: npt.NDArray[np.int64]) -> Iterator[Rows]:
-        state, filled = self._state, 0
         while True:
-            if filled < len(data):
-                filled = min(len(data), max(filled, state.at) + self._block_bytes())
-            reason = self._walk(data, filled, 5, self._point.tail, joined)
-            while reason not in (k.MORE, k.END):
-                if reason == k.FULL:
-                    yield from self._decode(data)
-                else:
-                    yield from self._handle(reason, data)
-                reason = self._walk(data, filled, 5, self._point.tail, joined)
-            yield from self._decode(data)
-            if reason == k.END:
-                return
-            if filled == len(data):
+            reason = self._walk(data, len(data), 5, self._point.tail, joined)
+            if reason == k.MORE:
                 break
+            if reason == k.END and self._block_end >= self._to:
+                return
+            if reason == k.END:
+                yield from self._end_block(data)
+            elif reason == k.FULL:
+                yield from self._decode(data)
+            else:
+                yield from self._handle(reason, data)
         # The last packets before the end may be of those that nobody needs, and not be here.
-        if state.at < filled:
+        if self._state.at < len(data):
             raise CorruptLog(f"the bytes of {self._point} end before {self._to}")
+
+    def _end_block(self, data: npt.NDArray[np.uint8]) -> Iterator[Rows]:
+        self._block_end += self._block
+        yield from self._decode(data)
 
     def fetched(self, login: Login) -> Iterator[Rows]:
         """Ask the server for the segment's bytes."""
         start = StartAt(self._read["file"], self._read["from"])
-        room = min(self._block_bytes(), self._read["to"] - self._read["from"]) + _ROOM_BEHIND
+        room = min(self._block, self._read["to"] - self._read["from"]) + _ROOM_BEHIND
         stream = LogStream(login, self._flavour, start, server=self._read["server"], room=room)
         self._point.tail = stream.tail  # until the FORMAT event tells the file's own
         try:
@@ -189,14 +208,13 @@ class _Reader(EventJudge):
                         continue
                     reason = k.MORE
                 if reason == k.MORE:
-                    if state.offset >= self._read["to"]:
-                        reason = k.END  # do not wait for an event that nobody needs
-                    else:
-                        if state.at - stream.start < self._block_bytes():
-                            break
-                        yield from self._decode(stream.data)
-                        stream.start = state.at
+                    if state.offset < self._to:
                         break
+                    reason = k.END  # do not wait for an event that nobody needs
+                elif reason == k.END and self._block_end < self._to:
+                    yield from self._end_block(stream.data)
+                    stream.start = state.at
+                    continue
                 if reason == k.END:
                     yield from self._decode(stream.data)
                     if state.offset < self._read["to"]:
@@ -212,10 +230,6 @@ class _Reader(EventJudge):
                 else:
                     yield from self._handle(reason, stream.data)
 
-    def _block_bytes(self) -> int:
-        wanted = min(len(self._slices) * _BYTES_A_TABLE, _LARGEST_BLOCK)
-        return max(BLOCK_BYTES, wanted)
-
     def _walk(
         self,
         data: npt.NDArray[np.uint8],
@@ -224,7 +238,8 @@ class _Reader(EventJudge):
         tail: int,
         joined: npt.NDArray[np.int64] = NONE_JOINED,
     ) -> int:
-        log = LogBytes(data, filled, prefix, tail, self._maria, self._to, joined)
+        stop_at = min(self._to, self._block_end)
+        log = LogBytes(data, filled, prefix, tail, self._maria, stop_at, joined)
         border = self._point.border
         return run_walk(log, self._state, border, self._maps, self._pairs, True, self._collected)
 

@@ -47,6 +47,7 @@ class PulsarSink(LineageSink):
     TRAITS: ClassVar[SinkTraits] = SinkTraits(
         takes_files=False,
         needs_shuffle=True,
+        counts_messages=True,
         movable=True,
         kind="pulsar",
         section="sink.pulsar-config",

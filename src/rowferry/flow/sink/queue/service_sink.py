@@ -80,6 +80,7 @@ def queue_traits(service: str, section: str, address: UriPart, *, login: bool = 
     return SinkTraits(
         takes_files=False,
         needs_shuffle=True,
+        counts_messages=True,
         movable=True,
         kind="queue",
         section=section,
@@ -238,12 +239,14 @@ class _Lane:
     def __init__(self, service: QueueService, name: LaneName, count: Any) -> None:
         self._service, self._name, self._count = service, name, count
         self._next = 0
-        self._stored: int | None = None if name.exact else 0
+        self._stored: int | None = None
 
     def add(self, messages: Encoded, stop: threading.Event) -> None:
         """Send messages; those that are stored already are left out."""
         if self._stored is None:
-            self._stored = self._service.stored(self._name)
+            # Also asked where nothing of it can be there: a newer process may have sent since.
+            stored = self._service.stored(self._name)
+            self._stored = stored if self._name.exact else 0
         first, total = self._next, len(messages.values)
         self._next += total
         start = min(max(self._stored - first, 0), total)
