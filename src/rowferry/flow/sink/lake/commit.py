@@ -9,6 +9,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.table import TableSchema
+from rowferry.errors import TargetLost
+from rowferry.flow.sink.contract import RESTORE
 from rowferry.flow.sink.lake.columns import LakeColumns
 from rowferry.flow.sink.lake.layouts import LakeLayouts
 from rowferry.flow.sink.lake.partitioning import Value
@@ -67,6 +69,12 @@ class CommitNote:
 def is_known(notes: Mapping[str, int], application: str) -> bool:
     """Return whether a table with these notes has anything of an application."""
     return application in notes or f"{application}/schema" in notes
+
+
+def require_delivered(notes: Mapping[str, int], note: CommitNote, shown: str) -> None:
+    """Raise TargetLost unless a table with these notes has what this filling delivered to it."""
+    if not is_known(notes, note.application):
+        raise TargetLost(f"{shown} is gone, or another table is in its place; {RESTORE}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +161,36 @@ class LakeTarget(Protocol):
         """Return whether the micro-batch was committed."""
 
     def commit_rows(
-        self, note: CommitNote, table: TableSchema, files: Sequence[NewFile], guard: Guard
+        self,
+        note: CommitNote,
+        table: TableSchema,
+        files: Sequence[NewFile],
+        guard: Guard,
+        delivered: bool = False,
     ) -> None:
         """Commit a micro-batch's rows; a commit that is found done is done.
 
+        `delivered`: the table has had rows of this filling, so that it is not made anew.
+
         Raises:
+            TargetLost: it was delivered to, and is gone.
             PlanDiscarded: the plan was given up meanwhile.
             Fenced: somebody else has claimed the lake.
         """
 
     def commit_schema(
-        self, note: CommitNote, change: SchemaChange, guard: Guard, anew: bool = False
+        self,
+        note: CommitNote,
+        change: SchemaChange,
+        guard: Guard,
+        anew: bool = False,
+        delivered: bool = False,
     ) -> None:
-        """Give the table the columns of a schema change; `anew`: and nothing else, as if new."""
+        """Give the table the columns of a schema change; `anew`: and nothing else, as if new.
+
+        Raises:
+            TargetLost: it was `delivered` to, and is gone.
+        """
 
     def truncate(self, note: CommitNote, change: SchemaChange | None, guard: Guard) -> None:
         """Take all rows away; without a change, those of an earlier filling of the lake."""

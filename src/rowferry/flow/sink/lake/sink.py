@@ -363,7 +363,11 @@ class LakeSink(SegmentDefaults, ABC):
 
         def commit(directory: str) -> None:
             self._target(directory).commit_rows(
-                note, schemas[directory], files[directory], self._ownership.fenced
+                note,
+                schemas[directory],
+                files[directory],
+                self._ownership.fenced,
+                delivered=directory in self._delivered,
             )
 
         each_fenced(self._files, commit, files)
@@ -402,9 +406,12 @@ class LakeSink(SegmentDefaults, ABC):
         doing = TableChanges(
             self.tables(), self._target, self._options.on_drop, self._ownership.fenced
         )
+        begun = self._delivered | {o.target["directory"] for o in plan.outputs}
+        self._targets = {}  # a change goes by what is there now
         for number, change in enumerate(changes, 1):
             if number > done:
-                doing.apply(note, change, self._lake.changelog)
+                delivered = moved_directories(begun, changes[:number], self._options.on_drop)
+                doing.apply(note, change, self._lake.changelog, delivered)
                 self._targets = {}  # directories may have changed places
                 self._advance(plan, note, number, final=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
@@ -52,11 +52,14 @@ class TableChanges:
         self._on_drop = on_drop
         self._guard = guard
 
-    def apply(self, note: CommitNote, change: SchemaChange, changelog: bool) -> None:
-        """Make one.
+    def apply(
+        self, note: CommitNote, change: SchemaChange, changelog: bool, delivered: Collection[str]
+    ) -> None:
+        """Make one; `delivered`: the directories that have rows when it is made.
 
         Raises:
             SchemaChangeRefused: the lake's table cannot follow; the text has the choices.
+            TargetLost: the table was delivered to, and is gone.
         """
         kind = change.kind
         directory = table_directory(change.written_as)
@@ -80,8 +83,9 @@ class TableChanges:
         else:
             if kind is DdlKind.RENAME_TABLE and change.previous is not None:
                 self._rename(change, directory)
-            anew = kind is DdlKind.CREATE_TABLE and not changelog
-            self._target(directory).commit_schema(note, change, self._guard, anew)
+            creates = kind is DdlKind.CREATE_TABLE  # also again, after a DROP that kept the old one
+            anew, expected = creates and not changelog, not creates and directory in delivered
+            self._target(directory).commit_schema(note, change, self._guard, anew, expected)
 
     def _drop(self, note: CommitNote, change: SchemaChange, directory: str) -> None:
         if self._on_drop == "keep":

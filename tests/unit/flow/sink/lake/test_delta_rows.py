@@ -256,6 +256,43 @@ def test_a_table_that_was_deleted_is_not_made_anew(tmp_path: Path) -> None:
         lake.plan(PLAIN)
 
 
+def test_a_table_that_is_deleted_under_a_running_feed_is_not_made_anew(tmp_path: Path) -> None:
+    lake, model = Lake(tmp_path), Model(PLAIN, 2)
+    lake.open()
+    lake.step(PLAIN, model.changes(5))
+    (tmp_path / "shop/orders").rename(tmp_path / "away")
+    with pytest.raises(TargetLost, match="reset --snapshot"):
+        lake.step(PLAIN, model.changes(5))
+    assert not lake.has("shop/orders/_delta_log")
+
+
+def test_a_log_that_others_have_cleaned_up_is_read_anew(tmp_path: Path) -> None:
+    """Their commits are gone behind their checkpoint, when we look for the next one."""
+    lake, model = Lake(tmp_path), Model(PLAIN, 14)
+    lake.open()
+    for _ in range(4):
+        lake.step(PLAIN, model.changes(30))
+    log = tmp_path / "shop/orders/_delta_log"
+    lines = (log / f"{3:020d}.json").read_text().splitlines()
+    add = [json.loads(x)["add"] for x in lines if x.startswith('{"add"')][-1]
+    theirs = {**add, "path": "theirs.parquet", "dataChange": False}
+    (tmp_path / "shop/orders/theirs.parquet").write_bytes(
+        (tmp_path / "shop/orders" / add["path"]).read_bytes()
+    )
+    removal = {k: add[k] for k in ("path", "deletionVector") if k in add}
+    removal |= {"dataChange": False, "deletionTimestamp": 1}
+    moved = [{"remove": removal}, {"add": theirs}]
+    (log / f"{4:020d}.json").write_text("\n".join(map(json.dumps, moved)))
+    for version in (5, 6):
+        (log / f"{version:020d}.json").write_text(json.dumps({"commitInfo": {"timestamp": 1}}))
+    lake.delta().create_checkpoint()
+    for version in range(6):
+        (log / f"{version:020d}.json").unlink()
+    lake.step(PLAIN, model.changes(40))
+    assert (log / f"{7:020d}.json").is_file() and not (log / f"{4:020d}.json").exists()
+    assert equal(lake, model)
+
+
 @pytest.mark.parametrize("name", ["hash#", "question?", "per%cent", "sla/sh", "日本", "a b", "a@b"])
 def test_readers_find_tables_of_every_name(tmp_path: Path, name: str) -> None:
     """A place is a path to some readers and a URI to others, which decode it at times."""

@@ -297,6 +297,18 @@ def test_a_table_that_was_dropped_is_not_made_anew(tmp_path: Path) -> None:
         lake.plan(PLAIN)
 
 
+def test_a_table_that_is_dropped_under_a_running_feed_is_not_made_anew(tmp_path: Path) -> None:
+    lake, model = IcebergLake(tmp_path), Model(PLAIN, 2)
+    lake.open()
+    lake.step(PLAIN, model.changes(5))
+    plan = lake.plan(PLAIN)
+    receipts = lake.write(plan, PLAIN, [model.changes(5)])
+    lake.catalog().drop_table(("shop", "orders"))
+    with pytest.raises(TargetLost, match="reset --snapshot"):
+        lake.publish(plan, PLAIN, receipts)
+    assert not lake.has("shop/orders")
+
+
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [

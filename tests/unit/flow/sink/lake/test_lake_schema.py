@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,7 @@ from lake_kit import NOON, ORDERS, PLAIN, Lake, ordered, table, with_columns
 from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId
-from rowferry.errors import EncodeError, SchemaChangeRefused
+from rowferry.errors import EncodeError, SchemaChangeRefused, TargetLost
 from rowferry.moment import watched
 
 ID, NOTE = PLAIN.columns
@@ -170,6 +171,23 @@ def test_truncate_rename_and_drop(lake: Lake) -> None:
     lake.step(made, changes=[replace(lake.change(DdlKind.DROP_TABLE, None), table=new.id)])
     assert not lake.has("shop/sales")
     assert list(lake.root.glob("shop/**/*.parquet")) == []
+
+
+@pytest.mark.parametrize("renames", [False, True], ids=["alter", "rename"])
+def test_a_schema_change_does_not_make_a_lost_table_anew(lake: Lake, renames: bool) -> None:
+    if isinstance(lake, IcebergLake):
+        lake.catalog().drop_table(("shop", "orders"))
+    else:
+        shutil.rmtree(lake.root / "shop/orders")
+    if renames:
+        new = replace(PLAIN, id=TableId("shop", "sales"), version=PLAIN.version + 1)
+        change = lake.change(DdlKind.RENAME_TABLE, new, previous=ORDERS)
+    else:
+        new = with_columns(PLAIN, ID, NOTE, Column(3, "v", SqlType("int")))
+        change = lake.change(ADD, new)
+    with pytest.raises(TargetLost, match="reset --snapshot"):
+        lake.publish(lake.plan(PLAIN, 0, [change]), PLAIN, [])
+    assert not lake.has(f"shop/{new.id.table}")
 
 
 def test_two_renames_that_swap_are_done_once(lake: Lake) -> None:

@@ -193,10 +193,21 @@ class DeltaLog:
         last = self._files.get(self._path(_LAST))
         if last is not None:
             state = self._from_checkpoint(self._parsed(last.data, _LAST))
-        return self.advanced(state)
+        return self._advanced(state)
 
-    def advanced(self, state: TableState) -> TableState:
-        """Take in what was committed since; the state is changed and returned."""
+    def refreshed(self, state: TableState) -> TableState:
+        """Take in what was committed since; the state is changed, or another is returned.
+
+        That no next commit is there tells nothing where the state's own is gone: others clean the
+        log up behind their checkpoints, and the table may be deleted.
+        """
+        self._advanced(state)
+        moment("look for delta commit")
+        if state.version < 0 or not self._files.exists(self._path(_version_name(state.version))):
+            return self.read()
+        return state
+
+    def _advanced(self, state: TableState) -> TableState:
         self._follow(state, None)
         if state.version >= 0 and not state.exists:
             raise SinkDamaged(

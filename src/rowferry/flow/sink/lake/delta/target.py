@@ -20,6 +20,7 @@ from rowferry.flow.sink.lake.commit import (
     NewFile,
     TargetSettings,
     is_known,
+    require_delivered,
 )
 from rowferry.flow.sink.lake.delta.actions import (
     CHANGEFEED,
@@ -80,7 +81,7 @@ class DeltaTarget:
     def refreshed(self) -> TableState:
         """Return the table as it is now."""
         known, self._state = self._state, None  # not kept if reading fails half-way
-        self._state = self._log.read() if known is None else self._log.advanced(known)
+        self._state = self._log.read() if known is None else self._log.refreshed(known)
         return self._state
 
     def exists(self) -> bool:
@@ -161,7 +162,12 @@ class DeltaTarget:
     # --- commits ---------------------------------------------------------------------------------
 
     def commit_rows(
-        self, note: CommitNote, table: TableSchema, files: Sequence[NewFile], guard: Guard
+        self,
+        note: CommitNote,
+        table: TableSchema,
+        files: Sequence[NewFile],
+        guard: Guard,
+        delivered: bool = False,
     ) -> None:
         """Commit a micro-batch's rows, replacing those of the same keys."""
         self._fit_rows(note, table, guard)
@@ -169,6 +175,8 @@ class DeltaTarget:
         def actions(state: TableState) -> list[Action] | None:
             if note.is_done(state.transactions):
                 return None
+            if delivered:
+                require_delivered(state.transactions, note, self._log.shown)
             if state.transactions.get(note.discards_name, 0) > note.discards:
                 raise PlanDiscarded(f"{self._log.shown}: this plan was given up meanwhile")
             anew = not is_known(state.transactions, note.application)
@@ -301,7 +309,12 @@ class DeltaTarget:
         return rows
 
     def commit_schema(
-        self, note: CommitNote, change: SchemaChange, guard: Guard, anew: bool = False
+        self,
+        note: CommitNote,
+        change: SchemaChange,
+        guard: Guard,
+        anew: bool = False,
+        delivered: bool = False,
     ) -> None:
         """Give the table the columns of a schema change; `anew`: and no rows."""
         table = change.schema
@@ -309,6 +322,8 @@ class DeltaTarget:
             return
 
         def actions(state: TableState) -> list[Action] | None:
+            if delivered:
+                require_delivered(state.transactions, note, self._log.shown)
             is_recorded = state.transactions.get(note.schema_name, -1) >= change.commit_ts
             fresh = not is_known(state.transactions, note.application) or (anew and not is_recorded)
             evolution = evolve(None if fresh else self._columns(state), table, self._lake)

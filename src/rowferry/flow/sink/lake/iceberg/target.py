@@ -18,6 +18,7 @@ from rowferry.flow.sink.lake.commit import (
     NewFile,
     TargetSettings,
     is_known,
+    require_delivered,
 )
 from rowferry.flow.sink.lake.iceberg.catalog import IcebergCatalog
 from rowferry.flow.sink.lake.iceberg.changed_rows import ChangedRows, data_path, key_names
@@ -172,7 +173,12 @@ class IcebergTarget:
     # --- commits ---------------------------------------------------------------------------------
 
     def commit_rows(
-        self, note: CommitNote, table: TableSchema, files: Sequence[NewFile], guard: Guard
+        self,
+        note: CommitNote,
+        table: TableSchema,
+        files: Sequence[NewFile],
+        guard: Guard,
+        delivered: bool = False,
     ) -> None:
         """Commit a micro-batch's rows, replacing those of the same keys."""
         self._fit_rows(note, table, guard)
@@ -181,6 +187,8 @@ class IcebergTarget:
         def change(state: IcebergState) -> TableChange | None:
             if note.is_done(state.notes):
                 return None
+            if delivered:
+                require_delivered(state.notes, note, self.shown)
             if state.notes.get(note.discards_name, 0) > note.discards:
                 raise PlanDiscarded(f"{self.shown}: this plan was given up meanwhile")
             anew = not is_known(state.notes, note.application)
@@ -215,7 +223,12 @@ class IcebergTarget:
         self._commit(note, "", change, guard)
 
     def commit_schema(
-        self, note: CommitNote, change: SchemaChange, guard: Guard, anew: bool = False
+        self,
+        note: CommitNote,
+        change: SchemaChange,
+        guard: Guard,
+        anew: bool = False,
+        delivered: bool = False,
     ) -> None:
         """Give the table the columns of a schema change; `anew`: and no rows."""
         table = change.schema
@@ -223,6 +236,8 @@ class IcebergTarget:
             return
 
         def changed(state: IcebergState) -> TableChange | None:
+            if delivered:
+                require_delivered(state.notes, note, self.shown)
             noted = state.notes.get(note.schema_name, -1) >= change.commit_ts
             fresh = not is_known(state.notes, note.application) or (anew and not noted)
             evolution = evolve(None if fresh else state.columns, table, self._lake, mapped=True)
