@@ -64,3 +64,28 @@ def test_a_table_that_is_taken_in_again_has_only_its_rows(
     feed.run()
     feed.catch_up()
     assert same_kind.assert_same("a", "b") == 2
+
+
+def test_a_dropped_database_leaves_what_others_have_in_its_copy(same_kind: Scene) -> None:
+    other = f"{same_kind.database}_other"
+    same_kind.source.script(
+        f"CREATE DATABASE {other}",
+        f"CREATE TABLE {other}.u (id int PRIMARY KEY)",
+        f"INSERT INTO {other}.u VALUES (1)",
+    )
+    try:
+        same_kind.both("CREATE TABLE t (id int PRIMARY KEY)")
+        same_kind.at_target("CREATE TABLE u (id int PRIMARY KEY)")
+        feed = same_kind.feed()
+        feed.rules = f"['{same_kind.database}.*', '{other}.*']"
+        feed.catch_up()
+        same_kind.source.script(
+            f"DROP DATABASE {same_kind.database}", f"INSERT INTO {other}.u VALUES (2)"
+        )
+        feed.catch_up()
+        there = same_kind.target.execute(f"SHOW TABLES FROM {same_kind.copy}")
+        assert there == [("u",)]
+        assert same_kind.target.execute(f"SELECT COUNT(*) FROM {same_kind.copy}.u") == [("2",)]
+        assert feed.faults == []
+    finally:
+        same_kind.source.script(f"DROP DATABASE IF EXISTS {other}")

@@ -29,6 +29,7 @@ class PostgresqlFeed:
         self._scene, self._folder = scene, folder
         self.name = f"feed-{scene.database.rpartition('_')[2]}"
         self.query, self.config = query, config
+        self.rules = f"['{scene.database}.*']"
         self.faults: list[RowferryError] = []
         self._loop: Loop | None = None
         self.store = open_store(f"sqlite:///{folder}/meta.db")
@@ -37,7 +38,7 @@ class PostgresqlFeed:
         """Begin, or begin again as another process would."""
         self.stop()
         file = self._folder / "feed.toml"
-        file.write_text(f"{self.config}\n[filter]\nrules = ['{self._scene.database}.*']\n")
+        file.write_text(f"{self.config}\n[filter]\nrules = {self.rules}\n")
         feed = self.store.feed(self.name)
         sink = f"{self._scene.postgres.url(self._scene.database)}?{self.query}"
         prepared = preparing.prepare(

@@ -117,3 +117,46 @@ def test_what_cannot_be_translated_stops_with_the_cure(scene: Scene) -> None:
     scene.sql("ALTER TABLE t ADD COLUMN made datetime DEFAULT CURRENT_TIMESTAMP")
     assert "column 'made' (datetime) is filled with the time of day" in stopped_by(feed)
     assert scene.pg("SELECT id FROM $.t") == [(1,)]
+
+
+def test_a_dropped_database_leaves_what_others_have_in_its_schema(scene: Scene) -> None:
+    other = f"{scene.database}_other"
+    scene.source.script(
+        f"CREATE DATABASE {other}",
+        f"CREATE TABLE {other}.u (id int PRIMARY KEY)",
+        f"INSERT INTO {other}.u VALUES (1)",
+    )
+    try:
+        scene.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        feed = scene.feed(config="[[sink.dispatchers]]\nmatcher = ['*.*']\ntarget-schema = 'joint'")
+        feed.rules = f"['{scene.database}.*', '{other}.*']"
+        feed.catch_up()
+        scene.source.script(f"DROP DATABASE {scene.database}", f"INSERT INTO {other}.u VALUES (2)")
+        feed.catch_up()
+        assert scene.pg("SELECT id FROM joint.u ORDER BY id") == [(1,), (2,)]
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'joint' ORDER BY 1"
+        assert scene.pg(tables) == [("u",)]
+        feed.run()  # what was dropped is missed by nobody
+        scene.source.script(
+            f"CREATE DATABASE {scene.database}",
+            f"CREATE TABLE {scene.database}.t (id int PRIMARY KEY)",
+            f"INSERT INTO {scene.database}.t VALUES (3)",
+            f"DROP DATABASE {other}",
+        )
+        feed.catch_up()
+        assert scene.pg(tables) == [("t",)] and scene.pg("SELECT id FROM joint.t") == [(3,)]
+        scene.source.script(f"DROP DATABASE {scene.database}")
+        feed.catch_up()
+        assert scene.pg("SELECT 1 FROM pg_namespace WHERE nspname = 'joint'") == []
+        assert feed.faults == []
+    finally:
+        scene.source.script(f"DROP DATABASE IF EXISTS {other}")
+
+
+def test_a_table_is_dropped_and_made_again_at_once(scene: Scene) -> None:
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (2)")
+    feed.catch_up()
+    assert scene.pg("SELECT id FROM $.t") == [(2,)] and feed.faults == []

@@ -106,11 +106,21 @@ class TableRoutes:
             query = self._dialect.rename_tables(change.query, home, self.target)
         except BadStatement as err:
             raise BadRoute(f"names in a statement cannot be replaced: {err.words}") from None
+        if change.kind is DdlKind.DROP_DATABASE and self._is_shared(change.table):
+            query = ""  # its own tables were dropped one by one before
         return replace(
             change,
             query=query,
             target=target if target != change.table else None,
             previous_target=previous if previous != change.previous else None,
+        )
+
+    def _is_shared(self, database: TableId) -> bool:
+        """Return whether tables of others are written to the database of this one."""
+        home = self.target(database).database
+        return any(
+            written.database == home and table.database != database.database
+            for written, table in self._holders.items()
         )
 
     def _follow(self, change: SchemaChange) -> None:

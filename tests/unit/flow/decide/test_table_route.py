@@ -96,6 +96,20 @@ def test_a_name_is_taken_later() -> None:
     found.change_seen_as(created(second))
 
 
+def test_a_dropped_database_takes_no_tables_of_others() -> None:
+    found = routing(ALL_IN_ONE)
+    found.claim_names([table("t", "a"), table("v", "a"), table("u", "b")])
+
+    def dropping(name: str) -> str:
+        query = f"DROP DATABASE {name}"
+        change = SchemaChange(1, DdlKind.DROP_DATABASE, query, TableId(name, ""))
+        return found.change_seen_as(change).query
+
+    for _ in range(2):  # publishing may be repeated
+        assert dropping("a") == ""
+    assert dropping("b") == "DROP DATABASE `all`"
+
+
 # --- schema changes ------------------------------------------------------------------------------
 
 

@@ -111,15 +111,15 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
         )
         return TableSchema.from_json(json.loads(rows[0][0])) if rows else None
 
-    def defined_in(self, session: PostgresqlSession, database: str) -> list[TableId]:
-        """Return the tables of a schema that the changefeed has written."""
+    def defined_of(self, session: PostgresqlSession, database: str) -> list[TableId]:
+        """Return the tables that follow one of a source's database, in whatever schema."""
         moment("list noted definitions (PostgreSQL)")
         rows = session.ask(
-            f"SELECT table_name FROM {self.name(DEFINITIONS)} WHERE changefeed = %s AND "
-            "table_schema = %s ORDER BY 1",
+            f"SELECT table_schema, table_name FROM {self.name(DEFINITIONS)} WHERE changefeed = %s "
+            "AND definition->>'database' = %s ORDER BY 1, 2",
             (self._changefeed, database),
         )
-        return [TableId(database, str(row[0])) for row in rows]
+        return [TableId(str(schema), str(name)) for schema, name in rows]
 
     def note_definition(self, table: TableSchema) -> str:
         """Return the statement that notes which definition a table downstream follows."""

@@ -27,6 +27,7 @@ from rowferry.flow.sink.postgresql.target_tables import (
     DownstreamTable,
     gone_tables,
     misfit,
+    read_names,
     read_tables,
 )
 from rowferry.moment import moment
@@ -135,8 +136,10 @@ class TranslatedChanges:
         if change.kind is DdlKind.CREATE_DATABASE:
             return [schema_statement(name.database)]
         if change.kind is DdlKind.DROP_DATABASE:
-            tables = self._ledger.defined_in(session, name.database)
+            tables = self._ledger.defined_of(session, change.table.database)
             drops = [f"DROP TABLE IF EXISTS {quoted_table(t)}" for t in tables]
+            if read_names(session, [name.database]) - set(tables):
+                return drops  # others are in the schema, too
             return [*drops, f"DROP SCHEMA IF EXISTS {quoted(name.database)}"]
         here = read_tables(session, list({name, former}))
         if former in there and former not in here and name not in here:
@@ -212,7 +215,7 @@ class TranslatedChanges:
     def _notes(self, session: PostgresqlSession, change: SchemaChange) -> list[str]:
         """Return the statements that note what tables are after a change."""
         if change.kind is DdlKind.DROP_DATABASE:
-            tables = self._ledger.defined_in(session, change.written_as.database)
+            tables = self._ledger.defined_of(session, change.table.database)
             return [self._ledger.forget_definition(t) for t in tables]
         former = former_name(change)
         if not former.table or change.kind in _NOTHING:
