@@ -43,9 +43,10 @@ def test_an_old_owner_writes_nothing_any_more(scene: Scene) -> None:
 
 def test_keys_trade_places_and_replays_meet_later_rows(each_kind: Scene) -> None:
     each_kind.sql(
-        "CREATE TABLE t (id int PRIMARY KEY, u varchar(9) NOT NULL UNIQUE, n int)",
+        "CREATE TABLE t (id int PRIMARY KEY, u varchar(9) NOT NULL UNIQUE, n int, "
+        "v int AS (n + 1) VIRTUAL, UNIQUE KEY (v))",
         "CREATE TABLE bare (n int, m int)",
-        "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)",
+        "INSERT INTO t (id, u, n) VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)",
         "INSERT INTO bare VALUES (1, 1), (1, 1)",
     )
     feed = each_kind.feed(config="force-replicate = true")
@@ -56,7 +57,7 @@ def test_keys_trade_places_and_replays_meet_later_rows(each_kind: Scene) -> None
         "UPDATE t SET u = 'a' WHERE id = 2",
         "UPDATE t SET u = 'b' WHERE id = 1",
         "DELETE FROM t WHERE id = 3",
-        "INSERT INTO t VALUES (4, 'c', 4)",
+        "INSERT INTO t (id, u, n) VALUES (4, 'c', 4)",
         "UPDATE t SET u = 'A' WHERE id = 2",
         "INSERT INTO bare VALUES (2, 2), (NULL, 3)",
         "DELETE FROM bare WHERE n = 1 LIMIT 1",

@@ -112,9 +112,11 @@ def displacing(table: TableSchema, stage: str) -> list[str]:
 
 
 def _others(table: TableSchema) -> list[Index]:
+    """Return the unique keys beside the handle key whose columns are all here."""
     handle = {c.lower() for c in table.handle_key}
-    unique = [i for i in table.indexes if i.primary or i.unique]
-    return [i for i in unique if {c.lower() for c in i.columns} != handle]
+    visible = {c.name.lower() for c in table.visible}
+    unique = [(i, {c.lower() for c in i.columns}) for i in table.indexes if i.primary or i.unique]
+    return [i for i, columns in unique if columns and columns != handle and columns <= visible]
 
 
 def _equal(columns: Sequence[str]) -> str:

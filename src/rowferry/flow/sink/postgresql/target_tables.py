@@ -141,26 +141,45 @@ def _limits(name: str, modifier: int) -> tuple[int, int]:
 def misfit(table: TableSchema, target: DownstreamTable) -> str:
     """Return why a table's rows do not fit into a table downstream, and the cure; "": they do."""
     visible = {c.name for c in table.visible}
-    words = misfit_of_columns(table, table.visible, target, _fits, visible)
-    if words or not table.handle_key:
+    if words := misfit_of_columns(table, table.visible, target, _fits, visible):
         return words
-    if not set(table.handle_key) <= visible:
-        return (
-            f"table {table.id} has a virtual generated column in its key, which the log does not "
-            "hold; give it another key, or leave the table out by a filter rule"
-        )
     ours = [i.columns for i in table.indexes if i.primary or i.unique]
-    if words := misfit_of_keys(table, ours, target):
-        return words
-    where = place_of(table)
-    for name in table.handle_key:
-        if not target.columns[name].exact:
+    if table.handle_key:
+        if not set(table.handle_key) <= visible:
             return (
-                f"{where} compares the key column {name!r} ({target.columns[name].type_text}) "
-                "without case or accents: rows would overwrite each other; give it a type and "
-                "collation that tells all texts apart"
+                f"table {table.id} has a virtual generated column in its key, which the log does "
+                "not hold; give it another key, or leave the table out by a filter rule"
             )
+        if words := misfit_of_keys(table, ours, target):
+            return words
+    if name := _blurred(table, ours, target):
+        return (
+            f"{place_of(table)} compares the key column {name!r} "
+            f"({target.columns[name].type_text}) without case, accents or spaces at the end: rows "
+            "would overwrite each other; give it a type and collation that tells all texts apart"
+        )
     return ""
+
+
+def _blurred(table: TableSchema, ours: Sequence[Collection[str]], target: DownstreamTable) -> str:
+    """Return a column by which a unique key here takes different rows for one; "": none does."""
+    blurred = {c.name for c in table.visible if not _is_exact(c.type, target.columns[c.name])}
+    handle = set(table.handle_key)
+    if blurred & handle:
+        return min(blurred & handle)
+    for key in target.keys.values():
+        inside = [set(own) for own in ours if set(own) <= key]
+        # Rows that differ in a key of the source differ in all that holds it.
+        if inside and all(own & blurred for own in inside):
+            return min(inside[0] & blurred)
+    return ""
+
+
+def _is_exact(ours: SqlType, there: DownstreamColumn) -> bool:
+    """Return whether two values of a source's type that differ are different here, too."""
+    if there.type_name == "bpchar":  # spaces at the end do not count, which CHAR does not have
+        return there.exact and (ours.kind is not Kind.TEXT or ours.name == "char")
+    return there.exact
 
 
 def _fits(ours: SqlType, there: DownstreamColumn) -> bool:
