@@ -205,6 +205,18 @@ def test_delays_grow_end_and_stay_small() -> None:
     assert len(delays._failed) == 4096
 
 
+def test_delays_are_by_network_where_one_client_has_many_addresses() -> None:
+    delays = Delays(free=2)
+    for number in range(3):
+        delays.failed(f"2001:db8::{number + 1:x}")
+        delays.failed(f"10.0.0.{number + 1}")
+        delays.failed(("10.1.0.1", "::ffff:10.1.0.1", "::ffff:a01:1")[number])
+    for waiting in ("2001:db8::ffff", "2001:db8::1%eth0", "10.1.0.1", "::ffff:10.1.0.1"):
+        assert delays.wait_s(waiting) > 0.0
+    for free in ("2001:db8:0:1::1", "10.0.0.1", "::ffff:10.0.0.1", "unix:here"):
+        assert delays.wait_s(free) == 0.0
+
+
 def test_a_wrong_name_is_hashed_like_a_wrong_password(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     right = credentials.is_right

@@ -15,15 +15,18 @@ from typing import Any, TypeAlias
 import pytest
 import urllib3
 
+from rowferry.control.feed import leaving
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
 from rowferry.control.operator.settings.redaction import refuse_moved_secrets
+from rowferry.control.operator.statements.execute import execute
+from rowferry.control.operator.trace.forms import TraceRequest
 from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import BadOption, NotAllowed, SecretsNeeded
 from rowferry.face.about import About
 from rowferry.face.rest.app import create_app
 from rowferry.face.rest.serving import serve
-from rowferry.flow.assemble import option_tables
+from rowferry.flow.assemble import check_reach, option_tables, secret_tables
 from rowferry.flow.decide.decisions import Decisions
 from rowferry.refstore.cluster import LocalCluster
 from rowferry.registry import CODECS, ROW_FORMATS, SINKS, SOURCES, load_format
@@ -133,6 +136,8 @@ def test_a_server_allows_nothing_by_itself(
         claims = {**kept, "claim-check-storage-uri": place}
         config = {"sink": {"kafka_config": {"large_message_handle": _snake(claims)}}}
         refused(stranger.create(f"{kafka}open-protocol", config), flag)
+        redo = {"consistent": {"level": "eventual", "storage": place}}
+        refused(stranger.create("mysql://u@127.0.0.1:1/", redo), flag)
     assert stranger.store.feeds() == ()
     assert receiver.seen == [] and not (tmp_path / "out").exists()
 
@@ -179,6 +184,39 @@ def test_what_was_allowed_works(
     ):
         refused(stranger.create(f"file://{outside}?protocol=csv"), "--allow-root")
     refused(stranger.create("http://127.0.0.1:9/?protocol=canal-json"), "--allow-host")
+
+
+def test_what_is_stored_is_used_no_further_than_allowed(
+    opened: Callable[[Reach], Stranger], receiver: HttpReceiver
+) -> None:
+    """By a server that allows less than the one that stored it, or that allows less by now."""
+    allowing = opened(Reach(hosts=("*",)))
+    assert allowing.create(f"http://127.0.0.1:{receiver.port}/?protocol=canal-json")[0] == 200
+    desk = Operations(allowing.store, reach=Reach())
+    asked = len(receiver.seen)
+    with pytest.raises(NotAllowed, match="--allow-host"):
+        desk.trace("feed", TraceRequest("shop.orders", (("id", "1"),)))
+    with pytest.raises(NotAllowed, match="--allow-host"):
+        desk.drop_tables("feed", ["shop.orders"])
+    with pytest.raises(NotAllowed, match="--allow-host"):
+        check_reach(Reach(), allowing.store.feeds()[0].spec)
+    assert desk.remove("feed") is not None and allowing.store.feeds() == ()
+    assert len(receiver.seen) == asked
+
+
+class _Left(Exception):
+    """A sink was made, to take leave of it."""
+
+
+def test_a_removed_one_takes_leave_only_where_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(spec: ChangefeedSpec) -> Any:
+        raise _Left
+
+    monkeypatch.setattr(leaving, "assemble", made)
+    spec = _written_to("http://169.254.169.254/x")
+    leaving.leave_sink(spec, reach=Reach())
+    with pytest.raises(_Left):
+        leaving.leave_sink(spec)
 
 
 def test_a_dry_run_says_no_as_well(opened: Callable[[Reach], Stranger], tmp_path: Path) -> None:
@@ -238,6 +276,12 @@ def test_secrets_of_the_configuration_stay_too(source: str, tmp_path: Path) -> N
             ):
                 with pytest.raises(Exception, match=r"RF-1032.*instead of \*\*\*"):
                     desk.update("feed", changed)
+            for more in ("", ", sink.http-config.timeout = '3s'", ", case-sensitive = true"):
+                with pytest.raises(SecretsNeeded):
+                    execute(desk, f"ALTER CHANGEFEED feed SET (sink_uri = '{moved}'{more})")
+            execute(desk, "ALTER CHANGEFEED feed SET (case-sensitive = true)")
+            kept = desk.see("feed").feed.spec.config
+            assert kept == {"sink": token, "case-sensitive": True}
             again = {"sink": {"http-config": {"bearer-token": "token-of-mine"}}}
             desk.update("feed", ChangedSettings(sink_uri=moved, config=again))
             same = ChangedSettings(sink_uri=moved + "&timeout=3s", config=shown)
@@ -254,7 +298,11 @@ def test_secrets_of_the_configuration_stay_too(source: str, tmp_path: Path) -> N
     [
         ("h.example", ["http://h.example", "https://H.example.:9/x"], ["http://g.h.example"]),
         ("h.example:80", ["http://h.example"], ["https://h.example", "http://h.example:81"]),
-        ("*.example", ["http://a.example", "http://a.b.example"], ["http://example", "http://ex"]),
+        (
+            "*.example",
+            ["http://a.example", "http://a.b.example"],
+            ["http://example", "http://ex", "http://evil\\.example", "http://evil\\@a.example"],
+        ),
         ("10.0.0.0/8", ["http://10.1.2.3"], ["http://11.0.0.1", "http://10.1", "http://0xa000001"]),
         (
             "127.0.0.1",
@@ -357,26 +405,59 @@ def test_every_option_that_could_name_something_outside_is_classified() -> None:
 @pytest.mark.parametrize("kind", ["path", "env", "profile", "url", "storage"])
 def test_an_option_of_each_kind_is_refused(kind: str) -> None:
     """Whichever sink, source or codec has it: by its own table, as a server checks it."""
-    told = {"path": "--allow-file", "env": "--allow-env", "profile": "--allow-file"}
+    flags = {"path": "--allow-file", "env": "--allow-env", "profile": "--allow-file"}
     texts = {"url": "http://169.254.169.254/", "storage": "http://169.254.169.254/x"}
-    found = 0
-    owners: list[Any] = [SOURCES.load(n) for n in SOURCES.names()]
-    owners += [SINKS.load(n) for n in SINKS.names()]
-    for table in {table for owner in owners for table in owner.TABLES}:
-        for one in (o for o in table.options if o.names == kind):
-            value = texts.get(kind, "/etc/x" if kind == "path" else "X")
-            section: dict[str, Any] = {one.key: value}
-            for part in reversed(table.section.split(".")):
-                section = {part: section}
-            spec = ChangefeedSpec(
-                *("x", Uri.parse("range://h:1", "source"), Uri.parse("blackhole://", "sink")),
-                section,
-            )
-            with pytest.raises(NotAllowed, match=told.get(kind, "--allow-host")) as said:
-                Reach().check(spec, (replace(table, web_port=0),))
-            assert one.key in str(said.value)
-            found += 1
-    assert found
+    value = texts.get(kind, "/etc/x" if kind == "path" else "X")
+    reach = Reach(roots=("/",), hosts=("h",))  # the sink itself may be where it is
+    refusals = set()
+    for path, key, spec in _naming(kind, value):
+        with pytest.raises(NotAllowed, match=flags.get(kind, "--allow-host")) as refusal:
+            check_reach(reach, spec)
+        assert key in str(refusal.value)
+        refusals.add(path)
+    assert refusals == {path for path, o in _all_options().items() if o.names == kind}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://evil.example\\@login.corp/token",
+        "https://evil.example\\.login.corp/token",
+        "https://login.corp/a b",
+        "https://login.corp/\x07",
+        "https://login.corp:99999/",
+        "login.corp",
+    ],
+)
+def test_what_programs_read_differently_is_no_address(address: str) -> None:
+    """What we take for a login, the library below takes for the end of a host's name."""
+    keys = set()
+    for path, _, spec in _naming("url", address):
+        with pytest.raises(BadOption, match=r"address|write it as"):
+            check_reach(Reach(roots=("/",), hosts=("*",)), spec)
+        keys.add(path)
+    assert len(keys) > 8
+    sink = Uri("s3", "", "", "b", "/p", (("endpoint", address),))
+    with pytest.raises(BadOption, match="no address of a web service"):
+        Reach(hosts=("*",))._check_storage(sink, "consistent.storage")
+
+
+def _naming(kind: str, value: str) -> Iterator[tuple[str, str, ChangefeedSpec]]:
+    """Yield each option that names such a thing, with a changefeed that has this value for it."""
+    source = "range://h:1"
+    feeds = [(f"{name}://h:1", "blackhole://") for name in SOURCES.names()]
+    for name in SINKS.names():
+        local = Uri.parse(f"{name}://h/p", "sink").is_local
+        protocol = "" if SINKS.load(name).TRAITS.writes_tables else "?protocol=avro"
+        feeds.append((source, f"{name}://{'' if local else 'h'}/p{protocol}"))
+    for source, sink in feeds:
+        bare = ChangefeedSpec("x", Uri.parse(source, "source"), Uri.parse(sink, "sink"))
+        for table in secret_tables(bare):
+            for one in (o for o in table.options if o.names == kind):
+                section: dict[str, Any] = {one.key: value}
+                for part in reversed(table.section.split(".")):
+                    section = {part: section}
+                yield table.path(one.key), one.key, replace(bare, config=section)
 
 
 @pytest.mark.parametrize(

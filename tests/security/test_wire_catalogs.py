@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
 from web_rogue_kit import Answer, Asked, Rogue, as_json, rogue
 
 from rowferry.errors import (
@@ -27,11 +28,13 @@ from rowferry.errors import (
 )
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.sink.contract import Owner
-from rowferry.flow.sink.lake.iceberg import rest_catalog
+from rowferry.flow.sink.lake.iceberg import file_io, rest_catalog
 from rowferry.flow.sink.pulsar import login
 from rowferry.flow.sink.pulsar.admin import PulsarAdmin
 from rowferry.flow.sink.pulsar.options import PulsarSettings
 from rowferry.flow.sink.pulsar.options import read_settings as pulsar_settings
+from rowferry.flow.sink.queue import amazon
+from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.spec.build import build_spec
 
 MOST = 1 << 20
@@ -104,6 +107,23 @@ def test_a_catalog_does_not_say_who_gets_the_login(tmp_path: Path) -> None:
     assert thief.seen == []
     sent = parse_qs(catalog.seen[0].body.decode())
     assert sent["client_secret"] == [SECRET]  # whom it was meant for
+
+
+def test_a_catalog_names_no_address_that_can_be_read_in_two_ways(tmp_path: Path) -> None:
+    with rogue(configured({})) as thief:
+
+        def answer(asked: Asked) -> Answer:
+            there = f"{thief.url}\\@{asked.headers['Host']}/"
+            return as_json({"defaults": {}, "overrides": {"uri": there}})
+
+        with rogue(answer) as catalog:
+            with pytest.raises(BadOption, match=r"sends its clients to another host"):
+                probe(catalog.url, tmp_path, **{"catalog-token": SECRET})
+            with pytest.raises(BadOption, match=r"catalog-token-uri = .*no address of a web"):
+                there = f"{thief.url}\\@{catalog.url.removeprefix('http://')}/tokens"
+                login = {"catalog-credential": f"ann:{SECRET}", "catalog-token-uri": there}
+                probe(catalog.url, tmp_path, **login)
+    assert thief.seen == []
 
 
 def test_a_catalog_does_not_lead_elsewhere(tmp_path: Path) -> None:
@@ -200,6 +220,66 @@ def test_a_table_names_no_program_of_ours(tmp_path: Path) -> None:
     with pytest.raises(TargetUnfit, match="names a program .* is not run here"):
         flow.sink._catalog.load("shop/orders")  # type: ignore[attr-defined]
     flow.sink.close()
+
+
+def test_metadata_that_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library inflates whatever has such a name."""
+    monkeypatch.setattr(file_io, "_MOST_METADATA", MOST)
+    io = file_io.FilesIO(LocalFiles(tmp_path), f"file://{tmp_path}")
+    stored = io.new_input(io.location("v1.gz.metadata.json"))
+    (tmp_path / "v1.gz.metadata.json").write_bytes(gzip.compress(bytes(32 << 20)))
+    with pytest.raises(ValueError, match=f"grows to more than {MOST} bytes"):
+        FromInputFile.table_metadata(stored)
+    (tmp_path / "v1.gz.metadata.json").write_bytes(small := gzip.compress(bytes(MOST)))
+    assert stored.open().read() == small
+
+
+# --- Amazon's queues and streams ------------------------------------------------------------------
+
+
+def ask_amazon(scheme: str, url: str) -> None:
+    """Ask a sink whether its service answers, as the dry run of a changefeed does."""
+    keys = f"access-key=an-id&secret-access-key={SECRET}&timeout=5s"
+    uri = f"{scheme}://eu-central-1/orders?protocol=canal-json&endpoint={url}&{keys}"
+    spec, _ = build_spec(
+        "range://127.0.0.1:1", uri, {}, "feed", tables=option_tables, sinks=sink_traits
+    )
+    flow = assemble(spec)
+    try:
+        flow.sink.probe(Owner("feed", 1))
+    finally:
+        flow.sink.close()
+
+
+@pytest.mark.parametrize("scheme", ["sqs", "kinesis"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (bomb, "its answer is compressed .*, unasked"),
+        (lambda _: Answer(endless()), f"its answer has more than {MOST} bytes"),
+    ],
+    ids=["a bomb", "without end"],
+)
+def test_an_answer_of_an_amazon_service_is_bounded(
+    scheme: str,
+    answer: Callable[[Asked], Answer],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(amazon, "_MOST_ANSWER", MOST)
+    with rogue(answer) as service, pytest.raises(SinkUnavailable, match=words):
+        ask_amazon(scheme, service.url)
+    assert service.seen[0].headers["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize("scheme", ["sqs", "kinesis"])
+def test_an_amazon_service_does_not_lead_elsewhere(scheme: str) -> None:
+    with rogue(lambda _: as_json({})) as inner:
+        away = lambda asked: Answer(status=307, headers={"Location": inner.url + asked.path})  # noqa: E731
+        with rogue(away) as service:
+            with pytest.raises(SinkUnavailable, match=r"answers 307 and leads to another address"):
+                ask_amazon(scheme, service.url)
+    assert inner.seen == []
 
 
 # --- Pulsar's admin interface ---------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 import time
 from collections import OrderedDict
@@ -15,6 +16,8 @@ _MOST_ORIGINS: Final = 4096
 @dataclass(slots=True)
 class Delays:
     """Counts failures by the address that they come from. Safe for use from several threads.
+
+    Addresses of IPv6 count by their networks; see `network_of`.
 
     Attributes:
         free: so many failures cost nothing: people mistype.
@@ -32,7 +35,7 @@ class Delays:
     def wait_s(self, origin: str) -> float:
         """Return how long somebody from there must wait before he may try again; 0: not at all."""
         with self._lock:
-            count, last = self._failed.get(origin, (0, 0.0))
+            count, last = self._failed.get(network_of(origin), (0, 0.0))
             if count <= self.free:
                 return 0.0
             pause = min(self.most_s, self.first_s * 2.0 ** min(count - self.free - 1, 30))
@@ -40,10 +43,27 @@ class Delays:
 
     def failed(self, origin: str) -> None:
         """Count a failure."""
+        network = network_of(origin)
         with self._lock:
-            count, last = self._failed.pop(origin, (0, 0.0))
+            count, last = self._failed.pop(network, (0, 0.0))
             now = self.clock()
             forgotten = count > 0 and now - last > 2 * self.most_s
-            self._failed[origin] = (1 if forgotten else count + 1, now)
+            self._failed[network] = (1 if forgotten else count + 1, now)
             while len(self._failed) > _MOST_ORIGINS:
                 self._failed.popitem(last=False)
+
+
+def network_of(origin: str) -> str:
+    """Return what an address counts by: of IPv6 its network of 64 bits, else the address itself.
+
+    One client may have all addresses of such a network. One of IPv4 in IPv6's form is of IPv4.
+    """
+    try:
+        address = ipaddress.ip_address(origin.partition("%")[0])
+    except ValueError:
+        return origin
+    if address.version == 4:
+        return origin
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address), 64), strict=False))

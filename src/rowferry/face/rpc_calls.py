@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import threading
 from collections import Counter
@@ -26,6 +25,7 @@ from rowferry.errors import (
     ServerBusy,
     Verdict,
 )
+from rowferry.face.delays import network_of
 from rowferry.face.gate import Gate
 from rowferry.face.json_log import redacted
 
@@ -106,7 +106,7 @@ class Shares:
         Raises:
             ServerBusy: the address has as many as it may.
         """
-        key = _network(origin)
+        key = network_of(origin)
         with self._lock:
             if self._taken[key] >= self._most:
                 raise ServerBusy(
@@ -121,15 +121,3 @@ class Shares:
                 self._taken[key] -= 1
                 if not self._taken[key]:
                     del self._taken[key]
-
-
-def _network(origin: str) -> str:
-    try:
-        address = ipaddress.ip_address(origin.partition("%")[0])
-    except ValueError:
-        return origin
-    if address.version == 4:
-        return origin
-    if address.ipv4_mapped:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((int(address), 64), strict=False))

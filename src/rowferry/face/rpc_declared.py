@@ -65,7 +65,7 @@ class DeclarationMethods:
 
 
 def _declaration(text: str, kind: str, where: str) -> Declaration:
-    # As the text stands: files that it names are the caller's, and not read here.
+    # As the text stands: files of rules that it names are the caller's, and refused later on.
     return read_declaration(parse_config(text, kind, where), where)
 
 

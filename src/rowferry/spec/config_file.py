@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import tomllib
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
@@ -11,6 +13,10 @@ from typing import Any, Final
 import yaml
 
 from rowferry.errors import BadConfigFile, BadFilterRule, BadOption
+
+# Whose values are table filter rules, which may import a file.
+RULE_KEYS: Final = ("rules", "matcher", "soft-delete-tables", "active-active-tables")
+_MOST_RULES: Final = 16 << 20  # bytes of a file of rules
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -76,14 +82,14 @@ def write_config(content: Mapping[str, Any], kind: str, option: str) -> str:
 def inline_rule_files(config: Mapping[str, Any]) -> dict[str, Any]:
     """Put the lines of imported rule files (`@file`) in the place of the import.
 
-    They may stand in `filter.rules` and in every `matcher`. A stored changefeed runs on machines
-    that do not have the file, so its content is part of what the user asked for. Relative names
-    start at the current directory.
+    They may stand in `filter.rules`, in every `matcher`, and in the lists of tables that have soft
+    delete or are active-active. A stored changefeed runs on machines that do not have the file, so
+    its content is part of what the user asked for. Relative names start at the current directory.
     """
     return {
         key: {k: _inlined(k, v) for k, v in section.items()}
         if isinstance(section, Mapping)
-        else section
+        else _inlined(key, section)
         for key, section in config.items()
     }
 
@@ -92,7 +98,7 @@ def _inlined(key: str, value: Any) -> Any:
     """Return a key's value with imported lines; lists of rules are looked into."""
     if not isinstance(value, list):
         return value
-    if key in ("rules", "matcher"):
+    if key in RULE_KEYS:
         return [line for rule in value for line in _lines(rule)]
     return [
         {k: _inlined(k, v) for k, v in one.items()} if isinstance(one, Mapping) else one
@@ -113,7 +119,7 @@ def read_rule_file(name: str) -> list[str]:
         BadFilterRule: it imports another file.
     """
     try:
-        lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
+        lines = _rule_text(name).splitlines()
     except (OSError, ValueError) as err:  # a name with a NUL, too
         why = err.strerror if isinstance(err, OSError) else "no UTF-8 text, or no name"
         raise BadConfigFile(
@@ -124,6 +130,23 @@ def read_rule_file(name: str) -> list[str]:
             words = "importing filter files recursively is not allowed"
             raise BadFilterRule(f"at {name}:{place}: {words}")
     return lines
+
+
+def _rule_text(name: str) -> str:
+    # Neither a pipe that nobody writes to, nor a device without end, may hold who reads.
+    with open(name, "rb", opener=_open_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise BadConfigFile(f"a table filter imports {name!r}, which is no regular file")
+        content = file.read(_MOST_RULES + 1)
+    if len(content) > _MOST_RULES:
+        raise BadConfigFile(
+            f"a table filter imports {name!r}, which has more than {_MOST_RULES} bytes"
+        )
+    return content.decode("utf-8-sig")
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NONBLOCK)
 
 
 # --- one parser per file type --------------------------------------------------------------------

@@ -19,7 +19,7 @@ from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.option import NamedKind, Option, OptionTable
 from rowferry.spec.sealing import refuse_locked
 from rowferry.spec.secret_reference import references_of
-from rowferry.spec.uri import FOREIGN, Uri, web_host
+from rowferry.spec.uri import FOREIGN, WEB_FORM, Uri, is_web_address, web_host
 
 # Parameters of a storage that is named inside an option; those of sinks say it in their tables.
 _STORAGE: Final[dict[str, NamedKind]] = {
@@ -68,10 +68,11 @@ class Reach:
 
         Args:
             spec: the changefeed.
-            tables: the option tables of its stages.
+            tables: all option tables whose options it may have.
 
         Raises:
             NotAllowed: the text names the option, and how an operator would allow it.
+            BadOption: it names what is no address.
             SecretsLocked: its secrets are encrypted, and the key is not here.
         """
         refuse_locked(spec)
@@ -107,7 +108,7 @@ class Reach:
             case "profile":
                 self._check_profile(path)
             case "url":
-                self._check_address(str(value), path)
+                self._check_url(str(value), path)
             case "storage":
                 self._check_storage(Uri.parse(str(value), path), path)
 
@@ -128,7 +129,7 @@ class Reach:
                 case "path":
                     self._check_file(value, f"{what}, {key}")
                 case "url":
-                    self._check_address(value, f"{what}, {key}")
+                    self._check_url(value, f"{what}, {key}")
                 case "profile":
                     self._check_profile(f"{what}, {key}")
 
@@ -144,6 +145,11 @@ class Reach:
         elif (web := uri.scheme.rpartition("+")[2]) in FOREIGN:  # also a queue's, asked over HTTP
             for one in uri.address.split(","):
                 self._check_address(f"{web}://{one}", what)
+
+    def _check_url(self, address: str, what: str) -> None:
+        if not is_web_address(address):  # whom it leads to would depend on who reads it
+            raise BadOption(f"{what}: no address of a web service; write it as {WEB_FORM}")
+        self._check_address(address, what)
 
     def _check_address(self, address: str, what: str) -> None:
         host, port = web_host(address)

@@ -37,7 +37,12 @@ def is_web_address(address: str) -> bool:
 
 
 def web_host(address: str) -> tuple[str, int | None]:
-    """Return whom the address of a web service names, and the port; an empty host: nobody."""
+    """Return whom the address of a web service names, and the port; an empty host: nobody.
+
+    That is so, too, where something is in it that no URL may have; see `is_web_address`.
+    """
+    if not address.isprintable() or set(address) & _NOT_IN_URLS:
+        return "", None
     try:
         parts = urlsplit(address)
         host, port = (parts.hostname or "").rstrip("."), parts.port

@@ -239,6 +239,28 @@ def test_where_one_is_wrong_nothing_is_done(files: Files) -> None:
     assert files.everything() == before
 
 
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("key", ["rules", "soft-delete-tables"])
+def test_no_file_of_the_server_is_read(
+    files: Files, stored: bool, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if stored:
+        files.apply(files.feed())
+    names: list[str] = []
+
+    def noted(name: str) -> list[str]:
+        names.append(name)
+        return []
+
+    for reader in ("rowferry.spec.config_file", "rowferry.flow.decide.table_filter"):
+        monkeypatch.setattr(f"{reader}.read_rule_file", noted)
+    rules = ["@/etc/passwd"]
+    config = {"filter": {"rules": rules}} if key == "rules" else {key: rules}
+    (step,) = files.apply(files.feed(config=config), dry_run=True)
+    assert step.outcome is Outcome.REFUSED and names == []
+    assert step.error is not None and "names a file" in step.error.words
+
+
 def test_what_can_never_change_is_refused_before_anything_is_paused(files: Files) -> None:
     files.apply(files.feed())
     (step,) = files.apply(files.feed(sink=f"file://{files.folder}/elsewhere?protocol=csv"))

@@ -184,6 +184,8 @@ def test_rules_of_a_queue_are_told(desk: Desk) -> None:
             BadFilterRule,
             "names a file",
         ),
+        ({"config": {"soft-delete-tables": ["@/etc/passwd"]}}, BadFilterRule, "names a file"),
+        ({"config": {"active-active-tables": ["a.*", " @x"]}}, BadFilterRule, "names a file"),
     ],
 )
 def test_what_cannot_be_created_leaves_nothing(

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from rowferry.errors import BadConfigFile
-from rowferry.spec.config_file import inline_rule_files, read_config
+from rowferry.spec import config_file
+from rowferry.spec.config_file import inline_rule_files, read_config, read_rule_file
 
 WANTED = {
     "case-sensitive": True,
@@ -124,3 +126,26 @@ def test_rule_files_become_part_of_the_configuration(
         "filter": {"event-filters": inlined},
         "top": 1,
     }
+    lists = {"soft-delete-tables": ["@rules.txt", "y.*"], "active-active-tables": ["@rules.txt"]}
+    assert inline_rule_files(lists) == {
+        "soft-delete-tables": ["b.*", "# c", "!b.x", "y.*"],
+        "active-active-tables": ["b.*", "# c", "!b.x"],
+    }
+
+
+def test_a_rule_file_is_a_file_with_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_file, "_MOST_RULES", 1000)
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it: who opens it waits
+    (tmp_path / "long").write_text("a.b\n" * 251)
+    for name, words in {
+        str(tmp_path / "pipe"): "no regular file",
+        "/dev/zero": "no regular file",
+        str(tmp_path / "long"): "more than 1000 bytes",
+        str(tmp_path): "Is a directory",
+        str(tmp_path / "none"): "No such file",
+        "a\0b": "no name",
+    }.items():
+        with pytest.raises(BadConfigFile, match=words):
+            read_rule_file(name)
+    (tmp_path / "long").write_text("a.b\n" * 250)
+    assert len(read_rule_file(str(tmp_path / "long"))) == 250

@@ -42,7 +42,7 @@ from rowferry.errors import (
     TaskFailed,
     Verdict,
 )
-from rowferry.flow.assemble import Flow, assemble, option_tables
+from rowferry.flow.assemble import Flow, assemble, check_reach
 from rowferry.flow.capture.contract import SnapshotShare
 from rowferry.flow.sink.contract import Owner
 from rowferry.secrets.sources import NO_STORE, SecretSources
@@ -241,7 +241,7 @@ class Running:
     def _with_flow(self) -> bool:
         state = self._store.state(self.id)
         self.spec_version = state.spec_version
-        self._conditions.reach.check(state.spec, option_tables(state.spec))
+        check_reach(self._conditions.reach, state.spec)
         whole = self._conditions.secrets.resolved(state.spec)
         self._runs_with = (state.spec, whole)
         flow = assemble(whole)
@@ -311,7 +311,8 @@ class Running:
         try:
             self._report()
             if self._removing:
-                leave_sink(self._store.state(self.id).spec, self._conditions.secrets)
+                spec, conditions = self._store.state(self.id).spec, self._conditions
+                leave_sink(spec, conditions.secrets, conditions.reach)
                 self._store.remove(self.claim)
                 LOG.info("changefeed %s was removed", self.id)
             else:

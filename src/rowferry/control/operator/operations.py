@@ -66,7 +66,7 @@ from rowferry.control.store.contract import (
     Subscribing,
 )
 from rowferry.errors import BadInput, ChangefeedExists, IllegalMove, NoSuchChangefeed
-from rowferry.flow.assemble import option_tables, sink_traits
+from rowferry.flow.assemble import check_reach, option_tables, sink_traits
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.build import build_spec
 from rowferry.spec.feed_options import FeedOptions
@@ -106,9 +106,8 @@ class Operations(RowOperations):
         `secrets` is where the values of references come from; `here` returns the last changes of a
         changefeed that this process runs, and None of any other.
         """
-        super().__init__(store, now, secrets)
+        super().__init__(store, now, secrets, reach)
         self._here = here
-        self._reach = reach
         self._locks: dict[str, threading.Lock] = {}
         self._owners = Owners(store, now)
 
@@ -133,7 +132,7 @@ class Operations(RowOperations):
             target_ts=wanted.target_ts or 0,
             sinks=sink_traits,
         )
-        self._reach.check(spec, option_tables(spec))
+        check_reach(self._reach, spec)
         if self.store.feed(spec.changefeed_id) is not None:
             raise ChangefeedExists(
                 f"changefeed {spec.changefeed_id} exists already; use another id"
@@ -247,7 +246,7 @@ class Operations(RowOperations):
             self.store.request_cancel(changefeed)
             left = self._owners.wait_until_left(changefeed)
             if left is not None and not (self._owners.at_work(left) and left.state.runs):
-                leave_sink(left.spec, self._secrets)
+                leave_sink(left.spec, self._secrets, self._reach)
                 self.store.remove(changefeed)
         except NoSuchChangefeed:
             pass  # its owner was faster
@@ -347,6 +346,7 @@ class Operations(RowOperations):
             if rules == filter_rules(old):
                 return feed
             spec = with_rules(old, rules)
+            check_reach(self._reach, spec)
             check_rules(old, spec, self._secrets)
             updated = self.store.update_spec(changefeed, spec, feed.spec_version)
             self.store.note(changefeed, what, {"tables": list(patterns), "rules": list(rules)})
@@ -382,7 +382,7 @@ class Operations(RowOperations):
                     f"cannot reset changefeed {changefeed} while it is {feed.state}; pause it first"
                 )
             spec, words = start_place.moved(feed.spec, commit_ts, position)
-            self._reach.check(spec, option_tables(spec))
+            check_reach(self._reach, spec)
             with _closing(examine(spec, spec, anew=True, secrets=self._secrets)) as prepared:
                 self._owners.discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)
             return self.store.reset(changefeed, spec, words, snapshot)

@@ -17,7 +17,9 @@ from rowferry.control.operator.trace import search as tracing
 from rowferry.control.operator.trace.forms import Trace, TraceRequest
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.errors import BadTrace, NoSuchChangefeed
+from rowferry.flow.assemble import check_reach
 from rowferry.secrets.sources import SecretSources
+from rowferry.spec.reach import Reach
 
 _TRACES: Final = 2  # at once on one server: each reads as much as it can
 _TRACE_WAIT_S: Final = 5.0  # how long a further one waits for its turn
@@ -26,10 +28,13 @@ _TRACE_WAIT_S: Final = 5.0  # how long a further one waits for its turn
 class RowOperations:
     """The verbs about rows; a part of `Operations`, which says what all of them raise."""
 
-    def __init__(self, store: MetaStore, now: Callable[[], float], secrets: SecretSources) -> None:
+    def __init__(
+        self, store: MetaStore, now: Callable[[], float], secrets: SecretSources, reach: Reach
+    ) -> None:
         self.store = store
         self._now = now
         self._secrets = secrets
+        self._reach = reach
         self._traces = threading.BoundedSemaphore(_TRACES)
 
     def _feed(self, changefeed: str) -> FeedRecord:
@@ -121,6 +126,7 @@ class RowOperations:
             NoSuchTable: the table is not captured.
             BadTrace: the key or a limit cannot be, or the sink keeps nothing to look in.
             SinkError: the output cannot be read.
+            NotAllowed: its settings name what this server does not allow.
         """
         return tracing.without_values(self._trace(changefeed, request))
 
@@ -131,6 +137,7 @@ class RowOperations:
 
     def _trace(self, changefeed: str, request: TraceRequest) -> Trace:
         feed = self._feed(changefeed)
+        check_reach(self._reach, feed.spec)
         if not self._traces.acquire(timeout=_TRACE_WAIT_S):
             raise BadTrace("other traces are under way on this server; ask again in a moment")
         try:

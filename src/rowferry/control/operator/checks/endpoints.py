@@ -16,7 +16,14 @@ from rowferry.control.operator.settings.redaction import (
 )
 from rowferry.control.operator.settings.table_rules import EVERYTHING, refuse_rule_files, with_rules
 from rowferry.errors import OddAnswer, RowferryError, SinkError, cure_of
-from rowferry.flow.assemble import assemble, format_of, option_tables, secret_tables, sink_traits
+from rowferry.flow.assemble import (
+    assemble,
+    check_reach,
+    format_of,
+    option_tables,
+    secret_tables,
+    sink_traits,
+)
 from rowferry.flow.capture.contract import ListedTable, ListsTables
 from rowferry.flow.sink.blackhole import NOWHERE
 from rowferry.registry import SINKS, SOURCES
@@ -148,7 +155,7 @@ def _spec(end: Endpoint, reach: Reach) -> ChangefeedSpec:
         tables=option_tables,
         sinks=sink_traits,
     )
-    reach.check(spec, option_tables(spec))
+    check_reach(reach, spec)
     if old is not None:
         given = ChangedSettings(
             source_uri=end.uri if of_source else None,

@@ -17,6 +17,7 @@ from rowferry.control.operator.actor import Role, require
 from rowferry.control.operator.operations import ChangedSettings, Operations, Wanted
 from rowferry.control.operator.settings.difference import ChangedSetting, as_declared, differences
 from rowferry.control.operator.settings.start_place import source_with_start_ts, with_start_of
+from rowferry.control.operator.settings.table_rules import refuse_rule_files
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import BadOption, ChangefeedExists, IllegalMove, RowferryError
 from rowferry.flow.assemble import option_tables, secret_tables, sink_traits
@@ -302,6 +303,7 @@ def _change(new: ChangefeedSpec) -> ChangedSettings:
 
 def _spec(feed: DeclaredFeed, owner: str) -> ChangefeedSpec:
     """Return the settings of a declared changefeed, checked without asking anybody."""
+    refuse_rule_files(feed.config)
     spec, _ = build_spec(
         source_with_start_ts(feed.source, feed.start_ts),
         feed.sink,

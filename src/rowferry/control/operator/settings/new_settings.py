@@ -17,7 +17,7 @@ from rowferry.control.operator.settings.redaction import (
 from rowferry.control.operator.settings.table_rules import refuse_rule_files
 from rowferry.control.store.contract import FeedRecord
 from rowferry.errors import IllegalMove
-from rowferry.flow.assemble import option_tables, sink_traits
+from rowferry.flow.assemble import check_reach, option_tables, sink_traits
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.build import build_spec, check_target_ts
 from rowferry.spec.reach import Reach
@@ -60,7 +60,7 @@ def altered(
     )
     owner = old.managed_by if changed.managed_by is None else changed.managed_by
     spec = replace(spec, managed_by=owner)
-    reach.check(spec, option_tables(spec))
+    check_reach(reach, spec)
     refuse_moved_secrets(old, spec, changed)
     prepared = examine(spec, old, notices, secrets=secrets)
     try:

@@ -9,10 +9,11 @@ from typing import Any, Final
 from rowferry.errors import BadFilterRule, OptionsConflict
 from rowferry.flow.decide.table_filter import TableFilter, named_by
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.config_file import RULE_KEYS
 from rowferry.spec.feed_options import FilterOptions
 
 EVERYTHING: Final = "*.*"
-_RULE_KEYS: Final = ("rules", "matcher", "columns")
+_KEYS: Final = (*RULE_KEYS, "columns")
 
 
 def filter_rules(spec: ChangefeedSpec) -> tuple[str, ...]:
@@ -90,7 +91,7 @@ def refuse_rule_files(config: Mapping[str, Any]) -> None:
         for one in value if isinstance(value, list | tuple) else [value]:
             if isinstance(one, Mapping):
                 refuse_rule_files(one)
-            elif key in _RULE_KEYS and isinstance(one, str) and one.strip().startswith("@"):
+            elif key in _KEYS and isinstance(one, str) and one.strip().startswith("@"):
                 raise BadFilterRule(f"{key}: {one!r} names a file; write its rules out instead")
 
 

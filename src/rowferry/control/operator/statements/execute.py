@@ -183,7 +183,8 @@ def _changed(operations: Operations, asked: SetOptions) -> ChangedSettings:
     for key in ("source_uri", "sink_uri"):
         if key in own and not isinstance(own[key], str):
             raise BadStatement(f"{key}: expected a URI in quotes")
-    stored = operations.see(asked.name).feed.spec.config
+    # With secrets as answers show them: only what the statement writes out counts as given.
+    stored = redacted_config(operations.see(asked.name).feed.spec)
     return ChangedSettings(
         own.get("source_uri"),
         own.get("sink_uri"),

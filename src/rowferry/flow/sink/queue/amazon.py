@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import urllib3
 
+from rowferry.answers import UnfitAnswer, read_answer
 from rowferry.errors import (
     BadUri,
     OptionsConflict,
@@ -33,6 +34,7 @@ _FOR_NOW: Final = re.compile(
     "ServiceUnavailable|ResourceInUse|OverLimit|QueueDeletedRecently"
 )
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_MOST_ANSWER: Final = 64 << 20  # bytes
 
 
 class AmazonOptions(QueueOptions, section="sink"):
@@ -130,11 +132,21 @@ class AmazonClient:
         headers = {
             "Content-Type": "application/x-amz-json-1.1",
             "X-Amz-Target": f"{self._lead}.{action}",
+            "Accept-Encoding": "identity",
             **self._signer.headers("POST", self._host, "/", {}, body),
         }
         moment("call an Amazon service")
         try:
-            answer = self._http.request("POST", f"{self.at}/", body=body, headers=headers)
+            answer = self._http.request(
+                *("POST", f"{self.at}/"),
+                body=body,
+                headers=headers,
+                preload_content=False,
+                redirect=False,
+            )
+            received = read_answer(answer, _MOST_ANSWER, self.wait_s)
+        except UnfitAnswer as err:
+            raise SinkUnavailable(f"{self.at}: {err}") from None
         except urllib3.exceptions.SSLError as err:
             raise SinkUnwritable(f"{self.at}: {words_of(err)}; correct ca") from None
         except urllib3.exceptions.HTTPError as err:
@@ -142,8 +154,10 @@ class AmazonClient:
                 f"{self.at}: {words_of(err)}; correct the region or the endpoint"
             ) from None
         moment("Amazon service answered")
-        parsed = _parsed(answer.data)
-        if answer.status >= 300:
+        if 300 <= answer.status < 400:
+            raise SinkUnavailable(f"{self.at} answers {answer.status} and leads to another address")
+        parsed = _parsed(received)
+        if answer.status >= 400:
             name = str(parsed.get("__type", "")).rpartition("#")[2]
             words = str(parsed.get("message") or parsed.get("Message") or "")
             raise AmazonError(answer.status, name or str(answer.status), on_one_line(words))

@@ -10,12 +10,15 @@ from weakref import WeakValueDictionary
 
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
+from rowferry.columnar.inflate import inflated
 from rowferry.errors import TargetUnfit
 from rowferry.flow.sink.lake.iceberg.avro_decoder import use_checked_decoder
 from rowferry.flow.sink.storage.files import Files
 from rowferry.moment import moment
 
 _KEY: Final = "rowferry.place"
+_COMPRESSED: Final = ".gz.metadata.json"
+_MOST_METADATA: Final = 256 << 20  # bytes, inflated
 
 
 class FilesIO(FileIO):
@@ -109,8 +112,15 @@ class _Input(InputFile):
         return self._owner.files.exists(self._owner.path(self.location))
 
     def open(self, seekable: bool = True) -> Any:
-        """Return a stream over the whole object."""
-        return io.BytesIO(self._content())
+        """Return a stream over the whole object.
+
+        Raises:
+            ValueError: the library would inflate it to more than any metadata have.
+        """
+        content = self._content()
+        if self.location.endswith(_COMPRESSED):
+            inflated(content, "gzip", _MOST_METADATA)
+        return io.BytesIO(content)
 
 
 class _Output(OutputFile):

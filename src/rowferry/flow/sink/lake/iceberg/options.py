@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rowferry.spec.option import Section, option, text, whole
+from rowferry.spec.option import Section, option, text, web_address, whole
 
 
 class IcebergOptions(Section, section="sink.lake"):
@@ -38,7 +38,7 @@ class IcebergOptions(Section, section="sink.lake"):
         secret=True,
     )
     catalog_token_uri = option(
-        text(),
+        web_address(),
         "",
         "Iceberg: who gives tokens for `catalog-credential`, where the catalog itself does not.",
         uri=True,

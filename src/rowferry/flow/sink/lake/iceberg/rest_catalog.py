@@ -129,7 +129,7 @@ class WaryRest(RestCatalog):
         given, asked = dict(self.properties), self.uri
         super()._fetch_config()
         # Its answer may name another address, to which the login would go.
-        if _place(self.uri) != _place(asked):
+        if not web_host(self.uri)[0] or _place(self.uri) != _place(asked):
             raise BadOption(
                 f"the Iceberg catalog {web_host(asked)[0]} sends its clients to another host, "
                 f"{web_host(self.uri)[0]!r}; name that one as sink.lake.catalog"
