@@ -179,6 +179,59 @@ def test_a_rename_stops_the_feed_before_a_row_of_it_goes_out(
     feed.nothing_is_told()
 
 
+@pytest.mark.parametrize(
+    "alter",
+    [
+        "DROP COLUMN c_hash, CHANGE c_null c_open TEXT",
+        # c_null is masked as before, and is another column.
+        "CHANGE c_null c_open TEXT, CHANGE plain c_null VARCHAR(300)",
+    ],
+)
+def test_a_copy_that_a_tool_makes_shows_no_masked_column(
+    alter: str, rows: SecretRows, opened: Any, tmp_path: Path
+) -> None:
+    filter_ = {"rules": [f"{rows.database}.t"]}
+    feed = opened(f"file://{tmp_path}/out?protocol=canal-json&fsync=false", filter=filter_)
+    rows.insert(1)
+    feed.catch_up()
+    renamed = f"RENAME TABLE {rows.database}.t TO {rows.database}._t_del"
+    rows.server.script(
+        f"CREATE TABLE {rows.database}._t_gho LIKE {rows.database}.t",
+        f"ALTER TABLE {rows.database}._t_gho {alter}",
+        f"{renamed}, {rows.database}._t_gho TO {rows.database}.t",
+        f"INSERT INTO {rows.database}.t (id, uk, c_open) VALUES ('1', 1, '{rows.word()}')",
+    )
+    with pytest.raises(MaskLost, match="c_open, which no rule"):
+        feed.catch_up()
+    feed.nothing_is_told()
+
+
+def test_tables_that_trade_names_by_one_that_is_not_captured(
+    rows: SecretRows, opened: Any, tmp_path: Path
+) -> None:
+    name = rows.database
+    mask = {"matcher": [f"{name}.a"], "columns": ["email"], "action": "null"}
+    rows.server.script(
+        f"CREATE TABLE {name}.a (id INT PRIMARY KEY, email VARCHAR(60))",
+        f"CREATE TABLE {name}.b LIKE {name}.a",
+        f"INSERT INTO {name}.a VALUES (1, '{rows.word()}')",
+    )
+    feed = opened(
+        f"file://{tmp_path}/out?protocol=canal-json&fsync=false",
+        filter={"rules": [f"{name}.a", f"{name}.b"]},
+        transform={"masks": [mask]},
+    )
+    feed.catch_up()
+    rows.server.script(
+        f"RENAME TABLE {name}.a TO {name}.tmp, {name}.b TO {name}.a, {name}.tmp TO {name}.b",
+        f"INSERT INTO {name}.b VALUES (2, '{rows.word()}')",
+    )
+    for _ in range(2):
+        with pytest.raises(MaskLost, match=r"email of .*\.a is masked, and is .*\.b\.email now"):
+            feed.catch_up()
+    feed.nothing_is_told()
+
+
 def test_a_value_that_does_not_fit_is_not_told(
     rows: SecretRows, opened: Any, tmp_path: Path
 ) -> None:

@@ -77,6 +77,8 @@ class Column(JsonForm):
         expression: how a generated column, or a default that is computed, gets its value.
         filled: what rows from before the column was added have in it: its default of that time,
             whatever became of the default since; None: NULL.
+        untold: no statement that could be read has made the column: it may be an earlier one by
+            another name, or have been filled with a default that is not known.
     """
 
     FORM = FormRules(("id", "name", "type", "nullable", "default", "filled"), brief=True)
@@ -92,6 +94,7 @@ class Column(JsonForm):
     auto_increment: bool = False
     expression: str = ""
     filled: Any = None
+    untold: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,9 +108,9 @@ def kind(request: pytest.FixtureRequest) -> type[LakeFeed]:
     return found
 
 
-def _feed(scene: Scene, kind: type[LakeFeed]) -> LakeFeed:
+def _feed(scene: Scene, kind: type[LakeFeed], tables: str = "*") -> LakeFeed:
     folder = Path(mkdtemp(prefix="lake", dir=scene.folder))
-    found = kind(scene.server, folder, [f"{scene.database}.*"])
+    found = kind(scene.server, folder, [f"{scene.database}.{tables}"])
     scene._open.append(found)
     return found
 
@@ -218,6 +218,63 @@ def test_a_reset_leaves_nothing_that_the_source_has_lost(
     feed.catch_up()
     assert feed.lake_differences() == {}
     assert len(feed.lake(f"{scene.database}.t")) == 2
+
+
+def test_columns_stay_the_same_where_a_definition_is_read_anew(
+    scene: Scene, kind: type[LakeFeed]
+) -> None:
+    """Only the server tells what a foreign key does; but no column becomes another one by it."""
+    scene.sql(
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "CREATE TABLE t (id int PRIMARY KEY, a varchar(9), b varchar(9), o int)",
+        "INSERT INTO t VALUES (1, 'a1', 'b1', NULL), (2, 'a2', 'b2', NULL)",
+    )
+    feed = _feed(scene, kind)
+    feed.catch_up()
+    scene.sql("ALTER TABLE t DROP COLUMN a")
+    feed.catch_up()
+    scene.sql("ALTER TABLE t ADD FOREIGN KEY (o) REFERENCES other (id)")
+    feed.catch_up()
+    assert feed.lake_differences() == {}
+    scene.sql(
+        "ALTER TABLE t CHANGE b c varchar(9), ADD n int DEFAULT 5 AFTER id, ADD p int, "
+        "ADD FOREIGN KEY (p) REFERENCES other (id)"
+    )
+    feed.catch_up()
+    scene.sql("INSERT INTO t (id, c) VALUES (3, 'c3')")
+    feed.catch_up()
+    assert feed.lake_differences() == {}
+
+
+def test_columns_stay_the_same_in_a_copy_that_a_tool_makes(
+    scene: Scene, kind: type[LakeFeed]
+) -> None:
+    """A tool's copy has a new column in the middle; one with another name may be any."""
+    scene.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, a varchar(9), b varchar(9))",
+        "INSERT INTO t VALUES (1, 'a1', 'b1'), (2, 'a2', 'b2')",
+    )
+    feed = _feed(scene, kind, "t")
+    feed.catch_up()
+    scene.sql(
+        "CREATE TABLE _t_gho LIKE t",
+        "ALTER TABLE _t_gho ADD COLUMN n varchar(9) DEFAULT 'x' AFTER id",
+        "INSERT INTO _t_gho (id, a, b) SELECT id, a, b FROM t",
+        "RENAME TABLE t TO _t_del, _t_gho TO t",
+    )
+    feed.catch_up()
+    scene.sql("INSERT INTO t VALUES (3, 'n3', 'a3', 'b3')")
+    feed.catch_up()
+    assert feed.lake_differences() == {}
+    scene.sql(
+        "DROP TABLE _t_del",
+        "CREATE TABLE _t_gho LIKE t",
+        "ALTER TABLE _t_gho DROP COLUMN a, CHANGE COLUMN b c varchar(9)",
+        "INSERT INTO _t_gho SELECT id, n, b FROM t",
+        "RENAME TABLE t TO _t_del, _t_gho TO t",
+    )
+    with pytest.raises(SchemaChangeRefused, match="'c': it may be an earlier column"):
+        feed.catch_up()
 
 
 def test_a_table_read_again(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from rowferry.change.chunk import SchemaChange
 from rowferry.change.plan import Stretch
@@ -61,19 +61,27 @@ class KnownVersions(Mapping[tuple[int, int], TableSchema]):
         )
 
     def _version_before(
-        self, table: TableSchema, name: TableId | None = None
+        self,
+        table: TableSchema,
+        name: TableId | None = None,
+        counts: Callable[[TableSchema], bool] = lambda version: True,
     ) -> TableSchema | None:
-        """Return the last version before one: of the same id, or of a name that it had."""
+        """Return the last version before one that `counts`: of its id, or of a name that it had."""
         older = [
             v
             for v in self._known.values()
             if v.version < table.version
             and (v.table_id == table.table_id if name is None else v.id == name)
+            and counts(v)
         ]
         return max(older, key=lambda v: v.version, default=None)
 
     def check_masks(self, decide: Decisions, stretch: Stretch) -> None:
-        """Refuse fresh versions in which something that was masked no longer is."""
+        """Refuse fresh versions in which something that was masked no longer is.
+
+        A table may have had a name on the way that the filter does not keep: what counts is the
+        last one that it keeps.
+        """
         names = {
             (c.schema.table_id, c.schema.version): c.previous
             for c in stretch.schema_changes
@@ -82,6 +90,6 @@ class KnownVersions(Mapping[tuple[int, int], TableSchema]):
         for version in self.fresh:
             previous = names.get((version.table_id, version.version))
             for name in (None, version.id, previous):
-                old = self._version_before(version, name)
+                old = self._version_before(version, name, decide.captures)
                 if old is not None:
                     decide.follow(old, version)

@@ -253,7 +253,8 @@ class Transforms:
 
         Raises:
             MaskLost: a masked column goes on under a name, or in a table, that no rule fits; or it
-                is gone and another came, which may be the same one.
+                is gone and another came, which may be the same one; or any is gone and another
+                came by a statement that could not be read.
         """
         before = self.look(old)
         if before is None or not before.masked:
@@ -270,8 +271,13 @@ class Transforms:
                     f"column {names[mark]} of {old.id} is masked, and is {new.id}.{column.name} "
                     "now, which no rule of transform.masks fits"
                 )
-        lost -= {_mark(c, same) for c in new.columns}
-        came = [c.name for c in shown if _mark(c, same) not in names]
+        here = {_mark(c, same) for c in new.columns}
+        lost -= here
+        if unread := [c for c in shown if c.untold and _mark(c, same) not in names]:
+            lost = names.keys() - here  # names may have been traded: any may be the masked one
+            came = [c.name for c in unread]
+        else:
+            came = [c.name for c in shown if _mark(c, same) not in names]
         if lost and came:
             gone = ", ".join(sorted(names[mark] for mark in lost))
             raise MaskLost(

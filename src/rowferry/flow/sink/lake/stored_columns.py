@@ -209,7 +209,7 @@ def evolve(
             for i, f in enumerate(wanted, 1)
         ]
         return Evolution(_settled(fields, mapped or strange, len(fields)))
-    matched = _matched(old, wanted, table)
+    matched = _matched(old, wanted)
     gone = {f.physical for f in old.fields} - {m.physical for m in matched if m}
     renamed = any(m and m.name != w.name for m, w in zip(matched, wanted, strict=True))
     added = [w for m, w in zip(matched, wanted, strict=True) if m is None]
@@ -254,18 +254,19 @@ def _wanted(table: TableSchema, lake: LakeColumns) -> list[StoredField]:
     return fields
 
 
-def _matched(
-    old: StoredColumns, wanted: list[StoredField], table: TableSchema
-) -> list[StoredField | None]:
-    by_name = {f.name.lower(): f for f in old.fields}
+def _matched(old: StoredColumns, wanted: list[StoredField]) -> list[StoredField | None]:
+    by_name = {f.name: f for f in old.fields}
     by_source = {f.source: f for f in old.fields if f.source}
-    if table.inferred:
-        return [by_name.get(w.name.lower()) for w in wanted]
     return [by_source.get(w.source) if w.source else by_name.get(w.name) for w in wanted]
 
 
 def _fills(column: Column, table: TableSchema) -> bool:
     """Return whether older rows have something other than NULL in a column that was added."""
+    if column.untold:
+        raise SchemaChangeRefused(
+            f"{table.id}: no statement that could be read tells what older rows have in the column "
+            f"{column.name!r}: it may be an earlier column by another name; {_CHOICES}"
+        )
     if column.generated or (column.expression and column.filled is None):
         raise SchemaChangeRefused(
             f"{table.id}: older rows have computed values in the new column {column.name!r}, which "

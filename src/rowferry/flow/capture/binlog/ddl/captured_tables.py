@@ -22,6 +22,7 @@ from rowferry.flow.capture.binlog.decode.table_map import (
     infer_schema,
     is_sequence,
     mismatch,
+    with_known_ids,
 )
 from rowferry.flow.capture.binlog.frame.events import Query
 from rowferry.flow.capture.binlog.frame.framing_judge import LoggedStatement
@@ -29,7 +30,7 @@ from rowferry.flow.capture.binlog.frame.look_ahead import altered_since
 from rowferry.flow.capture.binlog.snapshot.snapshots import take_back
 from rowferry.flow.capture.binlog.state import BinlogState, BinlogTable
 from rowferry.flow.decide.contract import Decision
-from rowferry.mysql.ddl.statement import create_sql, parse_create
+from rowferry.mysql.ddl.statement import create_sql, parse_create, plan_ddl
 from rowferry.mysql.feed_mark import MARK_SQL_MODE_BITS, MARK_TABLE
 from rowferry.mysql.server_form import in_order
 
@@ -251,7 +252,7 @@ class CapturedTables:
         now = self._server.table(name, before.table_id)
         words = mismatch(mapped, now) if now is not None else ""
         if now is not None and not words:
-            return now
+            return with_known_ids(now, before)
         if words and not before.inferred:
             if not altered_since(self._server, self._state.log, name):
                 raise TableContradicted(
@@ -347,6 +348,8 @@ class CapturedTables:
         fresh = now is not None and not altered_since(self._server, self._state.log, name)
         if old is not None and not fresh:
             now = replace(old.schema, id=name, inferred=True)
+        elif old is not None and now is not None:
+            now = with_known_ids(now, _after_statement(change, old.schema, now))
         elif now is not None and not fresh:
             now = replace(now, inferred=True)
         if now is None:
@@ -470,9 +473,26 @@ class CapturedTables:
             changes = self._let_go(old.schema, commit_ts)
             now = replace(now, table_id=self._state.take_id())
             kind = DdlKind.RENAME_TABLE
+        elif old is not None:
+            now = with_known_ids(now, old.schema)
         query = statement.query.sql.strip()
         change = SchemaChange(0, kind, query, name, now)
         return changes + self._apply_one(change, commit_ts + len(changes))
+
+
+def _after_statement(change: SchemaChange, old: TableSchema, now: TableSchema) -> TableSchema:
+    """Return the old definition after a statement, as far as its text tells which columns it has.
+
+    What else it does, to keys for instance, only the server knows. But columns that it renames are
+    the same as before.
+    """
+    former = change.previous or change.table
+    try:
+        planned = plan_ddl(change.query, former.database, {former: old}, lambda: 0)
+    except (BadStatement, RecursionError):
+        return old
+    after = next((c.schema for c in reversed(planned) if c.schema is not None), None)
+    return after if after is not None and after.by_name.keys() == now.by_name.keys() else old
 
 
 def _as_written(change: SchemaChange, table_id: int) -> TableSchema | None:

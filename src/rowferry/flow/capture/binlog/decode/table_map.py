@@ -51,6 +51,7 @@ __all__ = [
     "is_sequence",
     "mismatch",
     "parse_table_map",
+    "with_known_ids",
 ]
 
 _TIMES: Final = {
@@ -187,11 +188,36 @@ def is_sequence(mapped: MappedTable) -> bool:
     return tuple(c.name for c in mapped.columns) == _OF_SEQUENCES
 
 
+def with_known_ids(now: TableSchema, previous: TableSchema) -> TableSchema:
+    """Return a definition that was read anew, with the ids that its columns have had before.
+
+    Columns that survive (by name) keep their ids and what older rows have in them; new ones get ids
+    above all that were ever used. Where others went at the same time, nobody knows whether a new
+    one is one of them by another name: it is `untold`.
+    """
+    known = previous.by_name
+    next_id = max([previous.dropped_column_id, *(c.id for c in previous.columns)], default=0)
+    gone = [c.id for name, c in known.items() if name not in now.by_name]
+    columns = []
+    for column in now.columns:
+        same = known.get(column.name.lower())
+        if same is not None:
+            column = replace(column, id=same.id, filled=same.filled, untold=same.untold)
+        else:
+            next_id += 1
+            untold = column.untold or bool(gone)
+            column = replace(column, id=next_id, filled=column.default, untold=untold)
+        columns.append(column)
+    dropped = max([previous.dropped_column_id, *gone])
+    return replace(now, columns=tuple(columns), dropped_column_id=dropped)
+
+
 def infer_schema(mapped: MappedTable, previous: TableSchema | None) -> TableSchema:
     """Return a version made from what the log says, marked `inferred`, with version 0.
 
     Columns that survive (by name) keep their ids and all facts that the log does not contradict;
-    new ones get ids above all that were ever used. Indexes survive with their columns.
+    new ones get ids above all that were ever used, and are `untold`, as the log has no defaults.
+    Indexes survive with their columns.
 
     Raises:
         SourceUnsupported: the log has no metadata to infer from.
@@ -201,15 +227,11 @@ def infer_schema(mapped: MappedTable, previous: TableSchema | None) -> TableSche
             f"{mapped.table}: the log has no column names; SET GLOBAL binlog_row_metadata = FULL"
         )
     known = previous.by_name if previous else {}
-    used = [c.id for c in previous.columns] if previous else []
-    dropped = previous.dropped_column_id if previous else 0
-    next_id = max([dropped, *used], default=0)
     columns = []
-    for logged in mapped.columns:
+    for place, logged in enumerate(mapped.columns, 1):
         column = known.get(logged.name.lower())
         if column is None:
-            next_id += 1
-            column = Column(next_id, logged.name, _type(logged))
+            column = Column(place, logged.name, _type(logged), untold=previous is not None)
         elif not _fits(logged, column.type, True):
             column = replace(column, type=_type(logged))
         columns.append(
@@ -220,8 +242,7 @@ def infer_schema(mapped: MappedTable, previous: TableSchema | None) -> TableSche
                 invisible=column.invisible or not logged.visible,
             )
         )
-    kept = {c.id for c in columns}
-    return TableSchema(
+    inferred = TableSchema(
         id=mapped.table,
         table_id=previous.table_id if previous else 0,
         version=0,
@@ -230,8 +251,8 @@ def infer_schema(mapped: MappedTable, previous: TableSchema | None) -> TableSche
         charset=previous.charset if previous else "utf8mb4",
         comment=previous.comment if previous else "",
         inferred=True,
-        dropped_column_id=max([dropped, *(i for i in used if i not in kept)], default=0),
     )
+    return with_known_ids(inferred, previous) if previous else inferred
 
 
 def _indexes(
