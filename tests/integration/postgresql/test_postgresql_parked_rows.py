@@ -97,3 +97,27 @@ def test_what_is_taken_when_it_is_tried_again_is_not_parked(scene: Scene) -> Non
     with pytest.raises(RowRejected, match="without a key"):
         feed.catch_up()
     assert parked(feed) == []
+
+
+def test_a_row_is_parked_among_those_of_many_tables(scene: Scene) -> None:
+    """They need more staging tables than a connection keeps."""
+    names = [f"t{number:02}" for number in range(20)]
+    scene.sql(
+        *(f"CREATE TABLE {name} (id int PRIMARY KEY, n int)" for name in names),
+        *(f"INSERT INTO {name} VALUES (1, 1)" for name in names),
+    )
+    feed = scene.feed(config=PARKS)
+    feed.catch_up()
+    scene.pg("ALTER TABLE $.t19 ADD CONSTRAINT small CHECK (n < 100)")
+    scene.sql(
+        "BEGIN",
+        *(f"DELETE FROM {name}" for name in names),
+        *(f"INSERT INTO {name} VALUES (2, 2)" for name in names[:-1]),
+        "INSERT INTO t19 VALUES (2, 200), (3, 3)",
+        "COMMIT",
+    )
+    feed.catch_up()
+    assert parked(feed) == [("t19", "2", "insert")] and feed.faults == []
+    assert scene.pg("SELECT id, n FROM $.t19") == [(3, 3)]
+    for name in names[:-1]:
+        assert scene.pg(f"SELECT id, n FROM $.{name}") == [(2, 2)], name

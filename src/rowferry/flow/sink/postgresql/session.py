@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import IO, Any, Final
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from rowferry.change.event_counts import EventCounts
 from rowferry.errors import SinkUnavailable, SinkUnwritable
@@ -28,7 +29,8 @@ _SETTINGS: Final = (
     "SET default_transaction_isolation = 'read committed'; "
     "SET default_transaction_deferrable = off; SET idle_in_transaction_session_timeout = 0"
 )
-_STAGES: Final = 32  # staging tables of a connection: each commit empties all of them
+MOST_TABLES: Final = 16  # of one transaction
+_STAGES: Final = 2 * MOST_TABLES  # of a connection: each commit empties all of them
 _COPY_BYTES: Final = 1 << 20
 
 
@@ -98,12 +100,15 @@ class PostgresqlSession:
     def stage(self, purpose: object, columns: str, table: str) -> tuple[str, frozenset[str]]:
         """Return a staging table with some columns of a table, and which of them it computes.
 
-        It is made where the session has none for the purpose; each commit empties it. Not to be
-        called inside a transaction. Raises as `run`.
+        It is made where the session has none for the purpose; each commit empties it. Raises as
+        `run`, and RuntimeError where one would be made inside a transaction, whose end might take
+        it away.
         """
         if purpose in self.stages:
             self.stages.move_to_end(purpose)
             return self.stages[purpose]
+        if self._connection.info.transaction_status is not TransactionStatus.IDLE:
+            raise RuntimeError(f"no staging table was prepared for {table}")
         while len(self.stages) >= _STAGES:
             _, (oldest, _) = self.stages.popitem(last=False)
             self.run(f"DROP TABLE IF EXISTS pg_temp.{oldest}")

@@ -10,6 +10,7 @@ from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.sink.contract import Packet
 from rowferry.flow.sink.postgresql.effects import KeyEffect, cut, net_effect
 from rowferry.flow.sink.postgresql.keyless import KeylessLanes
+from rowferry.flow.sink.postgresql.session import MOST_TABLES
 from rowferry.flow.sink.postgresql.transactions import MergeTransactions
 from rowferry.flow.sink.sql.windows import (
     Chains,
@@ -61,4 +62,7 @@ class CopyWindows(SqlWindows[KeyEffect]):
                 continue
             parts = [[part] for part in cut(effect, self._rows)]
             chains += [[part] for part in parts] if effect.apart else [list(parts)]
-        return [chains + [[part] for part in together(small, self._rows)]]
+        for first in range(0, len(small), MOST_TABLES):
+            few = small[first : first + MOST_TABLES]
+            chains += [[part] for part in together(few, self._rows)]
+        return [chains]
