@@ -135,6 +135,9 @@ class LakeTarget(Protocol):
     def exists(self) -> bool:
         """Return whether there is a table."""
 
+    def owner(self) -> str:
+        """Return the changefeed that made the table, whatever is in it; empty: none did."""
+
     def identity(self) -> str:
         """Return what tells a table from all others, wherever it is moved to."""
 

@@ -333,7 +333,8 @@ class LakeSink(SegmentDefaults, ABC):
             return
         for directory in self.tables().directories():
             target = self._target(directory)
-            target.truncate(note, None, self._ownership.fenced)
+            if target.owner() == self._changefeed:  # others may have tables here, too
+                target.truncate(note, None, self._ownership.fenced)
 
     def _commit_rows(
         self,

@@ -68,7 +68,8 @@ class TableChanges:
         if kind is DdlKind.DROP_DATABASE:
             database = tables_directory(change.written_as.database)
             for one in list(self._tables.directories(database)):
-                self._drop(note, change, one)
+                if self._target(one).owner() == note.changefeed:
+                    self._drop(note, change, one)
         elif kind is DdlKind.DROP_TABLE:
             self._drop(note, change, directory)
         elif kind is DdlKind.TRUNCATE_TABLE:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import ForbiddenError
+from pyiceberg.table.statistics import StatisticsFile
 from typer.testing import CliRunner
 
 from iceberg_kit import IcebergLake
 from lake_kit import PLAIN, Lake, Model, ordered
-from rowferry.errors import BadUri
+from rowferry.change.chunk import DdlKind, Op
+from rowferry.change.table import TableId
+from rowferry.errors import BadInput, BadUri, SinkUnwritable
 from rowferry.face.cli.downstream.lake import app
 
 
@@ -81,6 +89,100 @@ def test_a_feed_goes_on_after_files_were_merged_under_it(lake: Lake) -> None:
     told("optimize", lake.uri)
     lake.publish(plan, PLAIN, receipts)
     assert ordered(lake.rows(), ["id"]) == model.expected()
+
+
+@pytest.mark.parametrize("named", ["&catalog=file://{}/all.db", "&catalog-name=lakes"])
+def test_tables_of_a_catalog_that_is_not_named_are_no_orphans(named: str, tmp_path: Path) -> None:
+    """As with a URI whose catalog stands in the changefeed's configuration file only."""
+    lake = IcebergLake(tmp_path / "lake")
+    plain = lake.uri
+    lake.uri += named.format(tmp_path)
+    lake.open()
+    lake.step(PLAIN, Model(PLAIN, 4).changes(30))
+    before = sorted(p for p in lake.root.rglob("*") if p.is_file())
+    with pytest.raises(BadInput, match="give the changefeed's own catalog and catalog-name"):
+        told("orphans", plain, "--remove")
+    assert sorted(p for p in lake.root.rglob("*") if p.is_file()) == before
+    assert told("orphans", lake.uri, "--remove") == "0 lake files deleted\n"
+
+
+@pytest.mark.parametrize("call", ["load_table", "list_tables"])
+def test_tables_that_the_login_may_not_see_are_no_orphans(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = IcebergLake(tmp_path)
+    lake.open()
+    lake.step(PLAIN, Model(PLAIN, 4).changes(30))
+
+    def refused(*_: object) -> None:
+        raise ForbiddenError("not yours")
+
+    monkeypatch.setattr(f"rowferry.flow.sink.lake.iceberg.catalog._Sql.{call}", refused)
+    with pytest.raises(SinkUnwritable, match="refuses the login: not yours"):
+        told("orphans", lake.uri, "--remove")
+
+
+def test_statistics_and_the_catalog_itself_are_no_orphans(tmp_path: Path) -> None:
+    place = tmp_path / "shop/catalog.db"
+    lake = IcebergLake(tmp_path, f"&catalog=file://{place}")
+    lake.open()
+    lake.step(PLAIN, Model(PLAIN, 4).changes(30))
+    orders = SqlCatalog("rowferry", uri=f"sqlite:///{place}").load_table("shop.orders")
+    stats = f"{orders.metadata.location}/metadata/theirs.stats"
+    Path(stats.removeprefix("file://")).write_bytes(b"")
+    snapshot = orders.metadata.current_snapshot_id
+    assert snapshot is not None
+    with orders.update_statistics() as update:
+        about = {"statistics-path": stats, "snapshot-id": snapshot, "blob-metadata": []}
+        sizes = {"file-size-in-bytes": 0, "file-footer-size-in-bytes": 0}
+        update.set_statistics(StatisticsFile.model_validate(about | sizes))
+    assert told("orphans", lake.uri, "--remove") == "0 lake files deleted\n"
+
+
+# --- tables of others -----------------------------------------------------------------------------
+
+
+def theirs_beside(lake: Lake) -> Path:
+    """A table of somebody else below the prefix, partitioned as no changefeed does it."""
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "kind": ["a", "b"]})
+    if not isinstance(lake, IcebergLake):
+        write_deltalake(str(lake.root / "shop/theirs"), rows, partition_by=["kind"])
+        return lake.root / "shop/theirs"
+    catalog = lake.catalog()
+    catalog.create_namespace_if_not_exists("shop")
+    made = catalog.create_table(
+        "shop.theirs", rows.schema, location=f"file://{lake.root}/shop/theirs"
+    )
+    made.append(rows)
+    with made.update_spec() as update:
+        update.add_identity("kind")
+    made.append(rows)
+    return lake.root / "shop/theirs"
+
+
+def test_a_table_of_somebody_else_is_left_alone(lake: Lake) -> None:
+    place = theirs_beside(lake)
+    (place / "begun.parquet").write_bytes(b"")  # what its writer has not committed yet
+    before = sorted(p for p in place.rglob("*") if p.is_file())
+    model = Model(PLAIN, 4)
+    for _ in range(3):
+        lake.step(PLAIN, model.changes(30))
+    lake.open(continues=False)
+    lake.micro_batch = 0
+    lake.step(PLAIN, [(Op.INSERT, None, {"id": 1, "note": "new"})])
+    assert lake.rows() == [{"id": 1, "note": "new"}]
+    (one,) = json.loads(told("status", lake.uri, "--json"))["tables"]
+    assert one["directory"] == "shop/orders"
+    assert told("optimize", lake.uri).startswith("shop/orders: ")
+    told("orphans", lake.uri, "--remove")
+    time.sleep(0.01)
+    told("expire", lake.uri, "--older-than", "0s", "--remove")
+    lake.uri += "&on-drop=drop"
+    lake.open()
+    gone = replace(lake.change(DdlKind.DROP_DATABASE, None), table=TableId("shop", ""))
+    lake.step(PLAIN, changes=[gone])
+    assert not lake.has("shop/orders") and lake.has("shop/theirs")
+    assert sorted(p for p in place.rglob("*") if p.is_file()) == before
 
 
 def test_what_is_no_lake_is_refused(tmp_path: Path) -> None:

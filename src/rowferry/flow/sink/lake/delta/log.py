@@ -188,12 +188,26 @@ class DeltaLog:
             TargetUnfit: it needs more than we know.
             SinkDamaged: its log cannot be read.
         """
+        return self._checked(self._as_written())
+
+    def configuration(self) -> dict[str, str]:
+        """Return the table's properties, also where it needs more than we know."""
+        state = self._as_written()
+        with self._read_as_log("its metadata"):
+            return state.configuration
+
+    def _as_written(self) -> TableState:
         state = TableState()
         moment("read delta checkpoint")
         last = self._files.get(self._path(_LAST))
         if last is not None:
             state = self._from_checkpoint(self._parsed(last.data, _LAST))
-        return self._advanced(state)
+        self._follow(state, None)
+        if state.version >= 0 and not state.exists:
+            raise SinkDamaged(
+                f"{self.shown}/{LOG}: its first commits are gone, and no checkpoint holds them"
+            )
+        return state
 
     def refreshed(self, state: TableState) -> TableState:
         """Take in what was committed since; the state is changed, or another is returned.
@@ -201,18 +215,13 @@ class DeltaLog:
         That no next commit is there tells nothing where the state's own is gone: others clean the
         log up behind their checkpoints, and the table may be deleted.
         """
-        self._advanced(state)
+        self._follow(state, None)
         moment("look for delta commit")
         if state.version < 0 or not self._files.exists(self._path(_version_name(state.version))):
             return self.read()
-        return state
+        return self._checked(state)
 
-    def _advanced(self, state: TableState) -> TableState:
-        self._follow(state, None)
-        if state.version >= 0 and not state.exists:
-            raise SinkDamaged(
-                f"{self.shown}/{LOG}: its first commits are gone, and no checkpoint holds them"
-            )
+    def _checked(self, state: TableState) -> TableState:
         self._check_protocol(state)
         return state
 

@@ -92,6 +92,10 @@ class DeltaTarget:
         """Return the versions that have the rows of micro-batches."""
         return self._log.commits_of(changefeed, micro_batches)
 
+    def owner(self) -> str:
+        """Return the changefeed that made the table; empty: none did. It may need what we lack."""
+        return self._log.configuration().get(CHANGEFEED, "")
+
     def identity(self) -> str:
         """Return the table's id, which stays when it is moved."""
         return str(self.state.metadata.get("id", ""))

@@ -85,8 +85,11 @@ class DeltaUpkeep(LakeUpkeep):
                     yield path
 
     def _targets(self) -> Iterator[DeltaTarget]:
+        """Yield the tables that changefeeds have made; those of others are none of ours."""
         for directory in table_directories(self._files, LOG):
-            yield DeltaTarget(self._files, directory, self._settings)
+            target = DeltaTarget(self._files, directory, self._settings)
+            if target.owner():
+                yield target
 
 
 def _known(directory: str, state: TableState) -> set[str]:

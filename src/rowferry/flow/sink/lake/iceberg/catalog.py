@@ -141,8 +141,16 @@ class IcebergCatalog:
         """Return a table; None: there is none."""
         return self._reading(lambda c: _loaded(c, _identifier(directory)), None)
 
-    def tables(self, database: str = "") -> list[tuple[str, str]]:
-        """Return the names of all tables, or of those of one database."""
+    @property
+    def file(self) -> str:
+        """The path of the catalog itself; empty: it is no file."""
+        return self._uri.path if self._uri.is_file else ""
+
+    def tables(self, database: str = "", whole: bool = False) -> list[tuple[str, str]]:
+        """Return the names of all tables, or of those of one database.
+
+        Databases that the login may not see are left out; `whole`: they are an error.
+        """
 
         def listed(catalog: Any) -> list[tuple[str, str]]:
             spaces = [(database,)] if database else catalog.list_namespaces()
@@ -153,7 +161,7 @@ class IcebergCatalog:
                 except NoSuchNamespaceError:
                     continue
                 except ForbiddenError:
-                    if database:
+                    if database or whole:
                         raise
                     continue  # somebody else's
             return names

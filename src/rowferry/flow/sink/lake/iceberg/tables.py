@@ -32,6 +32,16 @@ class IcebergTables:
             if root is not None:
                 yield directory
 
+    def roots(self) -> dict[str, str]:
+        """Return where each table below the prefix has its files, by the table's directory.
+
+        Raises:
+            SinkUnwritable: there are tables that the login may not see.
+        """
+        every = [table_directory(TableId(*one)) for one in self._catalog.tables(whole=True)]
+        places = {directory: self._root(directory) for directory in every}
+        return {directory: root for directory, root in places.items() if root is not None}
+
     def _root(self, directory: str) -> str | None:
         """Return where a table has its files; None: not below the prefix, or there is none."""
         try:

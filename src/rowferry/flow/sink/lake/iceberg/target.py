@@ -104,6 +104,11 @@ class IcebergTarget:
         """Return whether there is a table."""
         return self.state.exists
 
+    def owner(self) -> str:
+        """Return the changefeed that made the table; empty: none did. Its files are not read."""
+        table = self._catalog.load(self.directory)
+        return table.metadata.properties.get(CHANGEFEED, "") if table is not None else ""
+
     def identity(self) -> str:
         """Return the table's id, which stays when it is renamed."""
         return str(self.state.metadata.table_uuid) if self.state.exists else ""
