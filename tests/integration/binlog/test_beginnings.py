@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from feed_kit import Feed, Scene, scene_of
+from feed_kit import NAME, Feed, Scene, scene_of
 
 from rowferry.change.plan import Plan
-from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.position import PHYSICAL_SHIFT, physical_ms
 from rowferry.errors import BadOption, LogLost, SourceMismatch, SourceUnavailable
 from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
+from rowferry.flow.capture.binlog.source import BinlogSource
 from rowferry.mysql.session import connected
 from rowferry.mysql.snapshot_position import high_position
 from rowferry.testing.servers import Server
@@ -182,6 +183,57 @@ def test_behind_a_commit_ts_that_a_feed_gave(mysql_server: Server, tmp_path: Pat
         assert feed.changes("t") == changes[2:]
 
 
+def test_behind_a_watermark_of_the_same_second(mariadb_server: Server, tmp_path: Path) -> None:
+    """MariaDB's log has whole seconds, a watermark has milliseconds: nothing behind it is lost."""
+    with scene_of(mariadb_server, tmp_path, "behind_a_watermark") as scene:
+        scene.sql(PLAIN_TABLE)
+        old = scene.feed(source="snapshot=never")
+        while True:
+            old.catch_up()
+            record = old.store.feed(NAME)
+            assert record is not None
+            insert(scene, 1)
+            scene.server.execute("FLUSH BINARY LOGS")  # the second may be in two files
+            insert(scene, 2)
+            clock = scene.server.execute("SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0]
+            if int(str(clock)) // 1000 == physical_ms(record.watermark) // 1000:
+                break
+            scene.sql("DELETE FROM t")
+        feed = scene.feed(source=f"start-ts={record.watermark}")
+        feed.catch_up()
+        assert ids(feed)[-2:] == [1, 2]
+        assert all(change.commit_ts > record.watermark for change in feed.changes("t"))
+
+
+def test_behind_the_transactions_of_another_feed(scene: Scene) -> None:
+    """Just what that one has not delivered comes, above its watermark."""
+    old = scene.feed(source="snapshot=never")
+    insert(scene, 1)
+    old.catch_up()
+    record = old.store.feed(NAME)
+    assert record is not None
+    start = BinlogSource.start_at(old.store.position(NAME), record.watermark)
+    insert(scene, 2, 3)
+    feed = scene.feed(source=f"start-gtid={start['start-gtid']}&start-ts={record.watermark}")
+    feed.catch_up()
+    assert ids(feed) == [2, 3]
+    assert all(change.commit_ts > record.watermark for change in feed.changes("t"))
+
+
+def test_behind_all_transactions(scene: Scene) -> None:
+    """A time at which nothing was written any more is as good as another."""
+    insert(scene, 1)
+    scene.server.execute("SELECT SLEEP(1.2)")
+    clock = scene.server.execute("SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)")[0][0]
+    start_ts = int(str(clock)) << PHYSICAL_SHIFT
+    feed = scene.feed(source=f"start-ts={start_ts}")
+    feed.catch_up()
+    insert(scene, 2)
+    feed.catch_up()
+    assert ids(feed) == [2]
+    assert feed.changes("t")[0].commit_ts > start_ts
+
+
 def test_behind_a_time_that_is_gone_or_to_come(scene: Scene) -> None:
     with pytest.raises(LogLost, match="start-ts .* before the oldest log file"):
         scene.feed(source="start-ts=1000").catch_up()
@@ -190,8 +242,10 @@ def test_behind_a_time_that_is_gone_or_to_come(scene: Scene) -> None:
 
 
 def test_two_beginnings(scene: Scene) -> None:
-    with pytest.raises(BadOption, match="start-ts and start-gtid name two beginnings"):
-        scene.feed(source="start-ts=5&start-gtid=0-1-1")
+    with pytest.raises(BadOption, match="start-position and start-gtid name two beginnings"):
+        scene.feed(source="start-position=binlog.000001&start-gtid=0-1-1")
+    with pytest.raises(BadOption, match="start-ts and start-position name two beginnings"):
+        scene.feed(source="start-ts=5&start-position=binlog.000001")
     with pytest.raises(BadOption, match="snapshot = only"):
         scene.feed(source="start-ts=5&snapshot=only")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -13,10 +14,13 @@ import pytest
 from feed_kit import Feed, Scene, scene_of
 
 from rowferry.errors import SourceUnavailable
+from rowferry.flow.capture.binlog import planner as planner_module
+from rowferry.flow.capture.binlog.client.packets import PacketBuffer
 from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
 from rowferry.flow.capture.binlog.frame import shared_log
 from rowferry.flow.capture.binlog.frame.shared_log import SHARED_LOGS, SharedLog, SharedStream
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
+from rowferry.mysql.session import Flavour, Login
 from rowferry.testing.servers import Server
 
 ROW = "x" * 1000
@@ -231,6 +235,69 @@ def _taken(stream: SharedStream, count: int) -> list[bytes]:
 def _is_made_up(event: bytes) -> bool:
     """Return whether an event is not in the file, or was sent again where a stream begins."""
     return event[4] in (4, 15, 27, 35, 41, 163, 164) or event[13:17] == bytes(4)
+
+
+class _Pieces(PacketBuffer):
+    """A stream of what a test hands it."""
+
+    tail = 0
+
+    def __init__(self) -> None:
+        super().__init__(Login("nowhere", 0, "", ""), 1 << 20)
+        self.come = bytearray()
+
+    def wait(self, seconds: float) -> bool:
+        if not self.come:
+            time.sleep(min(seconds, 0.01))
+        return bool(self.come)
+
+    def _receive(self, room: memoryview) -> int:
+        size = min(len(room), len(self.come))
+        room[:size] = self.come[:size]
+        del self.come[:size]
+        return size
+
+    def close(self) -> None:
+        self.come.clear()
+
+
+def test_nobody_joins_inside_an_event_of_several_packets() -> None:
+    """Who stands behind it, by a connection of its own, reads on by that until all of it came."""
+    size, payload = (1 << 24) + 1000, 40  # a compressed transaction
+    head = struct.pack("<IBIIIH", 1_700_000_000, payload, 1, size, 4 + size, 0)
+    event = b"\0" + head + bytes(size - len(head))
+    first, rest = event[:0xFFFFFF], event[0xFFFFFF:]
+    stream, start = _Pieces(), StartAt("binlog.000001", 4)
+    log = SharedLog(stream._login, stream, Flavour.MYSQL, start)  # type: ignore[arg-type]
+    with closing(log):
+        for number, part in enumerate((first, rest)):
+            end = log._end + 4 + len(part)
+            stream.come += len(part).to_bytes(3, "little") + bytes([number]) + part
+            deadline = time.monotonic() + 60
+            while log._end < end:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert log.reaches(start.file, start.offset)
+            assert log.reaches(start.file, 4 + size) == (part is rest)
+        behind = log.join(start.file, 4 + size)
+        assert behind is not None and behind.at == log._end
+
+
+def test_who_fails_to_begin_leaves(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds = [scene.feed(), scene.feed()]
+    log = _share(*feeds)
+    _planner(feeds[1])._close_log()
+    with monkeypatch.context() as patch:
+
+        def fail(*args: Any) -> Any:
+            raise SourceUnavailable("the server was restarted")
+
+        patch.setattr(planner_module, "Scanner", fail)
+        while not feeds[1].faults:
+            feeds[1].step()
+    assert log._readers == {_stream(feeds[0])}
+    feeds[1].faults.clear()
+    _check(*feeds)
 
 
 def test_many_feeds_join_and_leave_while_rows_are_written(scene: Scene) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operations_kit import Clock, listed_source, table
+from operations_kit import Clock, ListedSource, listed_source, table
 
 from rowferry.change.plan import Output, Plan, Segment, Stretch, TableSlice
 from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage
@@ -439,6 +439,24 @@ def test_reset_begins_elsewhere(desk: Desk, to: dict[str, Any], parameters: dict
     assert found.spec.section("source") == left
     assert desk.operations.see("feed").ranges == ()
     assert desk.store.state("feed").position == {}
+
+
+def test_reset_to_the_checkpoint_begins_just_there(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the source says of the stored position; another commit-ts is looked up."""
+    begins = {"start-gtid": "0-1-100"}
+    monkeypatch.setattr(
+        ListedSource,
+        "start_at",
+        staticmethod(lambda position, commit_ts: begins if commit_ts == 42 else {}),
+        raising=False,
+    )
+    desk.create(source_uri="listed://shop")
+    desk.stop()
+    for commit_ts, exact in ((42, begins), (41, {})):
+        found = desk.operations.reset("feed", commit_ts=commit_ts)
+        assert dict(found.spec.source.parameters) == {"start-ts": str(commit_ts), **exact}
 
 
 def test_reset_takes_an_unfinished_plan_back(desk: Desk) -> None:

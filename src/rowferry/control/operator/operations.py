@@ -382,6 +382,9 @@ class Operations(RowOperations):
                     f"cannot reset changefeed {changefeed} while it is {feed.state}; pause it first"
                 )
             spec, words = start_place.moved(feed.spec, commit_ts, position)
+            if commit_ts is not None:
+                stored = self.store.position(changefeed)
+                spec = start_place.at_position(spec, commit_ts, stored)
             check_reach(self._reach, spec)
             with _closing(examine(spec, spec, anew=True, secrets=self._secrets)) as prepared:
                 self._owners.discard_pending(feed, prepared.flow, f"reset to {words}", snapshot)

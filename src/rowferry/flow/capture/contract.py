@@ -292,6 +292,17 @@ class ShowsPosition(Protocol):
 
 
 @runtime_checkable
+class BeginsAtPosition(Protocol):
+    """A source that can begin just where a position stands; the class itself can say so, too.
+
+    A watermark may be above times in the log behind it: a commit-ts alone does not tell the place.
+    """
+
+    def start_at(self, position: Mapping[str, Any], commit_ts: int) -> dict[str, str]:
+        """Return parameters that say where, beside `start-ts`; empty: it stands elsewhere."""
+
+
+@runtime_checkable
 class ShowsSegments(Protocol):
     """A source that can say where a segment was read; the class itself can, too."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from rowferry.errors import BadOption, OptionsConflict
+from rowferry.flow.capture.contract import BeginsAtPosition
 from rowferry.registry import SOURCES
 from rowferry.spec.build import check_target_ts
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -97,6 +99,17 @@ def moved(
     if _written(restarted, _SNAPSHOT).lower() == "never":
         restarted = _without(restarted, _SNAPSHOT)
     return restarted, "a new snapshot"
+
+
+def at_position(
+    spec: ChangefeedSpec, commit_ts: int, position: Mapping[str, Any]
+) -> ChangefeedSpec:
+    """Return settings that begin at a commit-ts; where a position stands at it, just there."""
+    source, uri = SOURCES.load(spec.source.scheme), spec.source
+    if isinstance(source, BeginsAtPosition):
+        for key, value in source.start_at(position, commit_ts).items():
+            uri = uri.with_parameter(key, value)
+    return replace(spec, source=uri)
 
 
 def _begun(spec: ChangefeedSpec, key: str, value: str) -> ChangefeedSpec:

@@ -44,7 +44,8 @@ class BinlogOptions(LoginOptions, section="source"):
     start_ts = option(
         whole(0, 2**63 - 1),
         0,
-        "Begin with the first transaction whose commit-ts is above this one; no snapshot is made.",
+        "Begin with the first transaction whose commit-ts is above this one, by the log's own "
+        "times (MariaDB: with its whole second); no snapshot is made.",
         uri=True,
         alterable=False,
     )
@@ -59,7 +60,8 @@ class BinlogOptions(LoginOptions, section="source"):
     start_gtid = option(
         text(),
         "",
-        "Begin after these transactions: a GTID set (MySQL) or position (MariaDB); no snapshot.",
+        "Begin after these transactions: a GTID set (MySQL) or position (MariaDB); no snapshot. "
+        "With `start-ts` beside it, commit timestamps are above that one.",
         uri=True,
         alterable=False,
     )

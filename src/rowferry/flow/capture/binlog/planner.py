@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -130,9 +130,10 @@ class BinlogPlanner:
         if state.in_stage(Stage.SNAPSHOT):
             segments = cut_snapshots(state, self._server, appetite)
             return self._completed(Stretch(tuple(segments), (), {}))
-        find_hold(state, self._server)  # what was planned before has been carried out by now
+        with self._undisturbed():
+            find_hold(state, self._server)  # what was planned before has been carried out by now
         if appetite.resnapshots or state.rereads:
-            with self._ahead.changed if self._ahead is not None else nullcontext():
+            with self._undisturbed():
                 self._rereads.follow(state, appetite.resnapshots)
                 parts = self._rereads.cut(state, appetite) if state.reread_low else []
                 if parts:
@@ -255,7 +256,7 @@ class BinlogPlanner:
         state = self._state
         if not state.in_stage(Stage.REGISTERED) or state.in_stage(Stage.SNAPSHOT):
             return ()
-        with self._ahead.changed if self._ahead is not None else nullcontext():
+        with self._undisturbed():
             if not self._joining.is_due(state):
                 return ()
             waiting = {t.schema.table_id for t in state.in_stage(Stage.REGISTERED)}
@@ -284,7 +285,7 @@ class BinlogPlanner:
         """Register tables anew that join and cannot be read, without a word of it in the log."""
         state = self._state
         changes: list[SchemaChange] = []
-        with self._ahead.changed if self._ahead is not None else nullcontext():
+        with self._undisturbed():
             lost = self._rereads.lost(state)
             for table in lost:
                 state.log.last_ts += 1
@@ -307,8 +308,7 @@ class BinlogPlanner:
         check_reachable(
             server.connection, server.login, server.facts, log.file, log.offset, log.gtids
         )
-        stream = self._open_stream(appetite)
-        book = CapturedTables(
+        self._book = CapturedTables(
             state,
             server,
             self._decision,
@@ -317,11 +317,15 @@ class BinlogPlanner:
             self._drop_marked,
             self._warnings.append,
         )
-        self._book = book
-        scanner = Scanner(stream, log, book, appetite)
-        for table_id, low in state.lows.items():
-            scanner.exclude_until(table_id, parse_gtids(low["gtid"], server.flavour))
-        self._ahead = ReadAhead(stream, scanner, appetite.stretch_bytes)
+        stream = self._open_stream(appetite)
+        try:
+            scanner = Scanner(stream, log, self._book, appetite)
+            for table_id, low in state.lows.items():
+                scanner.exclude_until(table_id, parse_gtids(low["gtid"], server.flavour))
+            self._ahead = ReadAhead(stream, scanner, appetite.stretch_bytes)
+        except BaseException:
+            stream.close()  # nobody else knows of it, and a shared one counts its readers
+            raise
         self._appetite = appetite
         return self._ahead
 
@@ -343,6 +347,10 @@ class BinlogPlanner:
         # our own reader of a moment ago.
         server = self._server
         return self._server_id or check_server_id(server.connection, server.login, 0)
+
+    def _undisturbed(self) -> AbstractContextManager[Any]:
+        """Return what keeps framing from the connection and the state, which it uses as well."""
+        return self._ahead.changed if self._ahead is not None else nullcontext()
 
     def _close_log(self) -> None:
         if self._ahead is not None:

@@ -93,6 +93,15 @@ class BinlogSource:
         return {**place, **gtids, "server": log.server}
 
     @staticmethod
+    def start_at(position: Mapping[str, Any], commit_ts: int) -> dict[str, str]:
+        """Return the GTIDs behind which a position at this commit-ts goes on."""
+        if not position.get("log"):
+            return {}
+        log = LogPosition.from_json(position["log"])
+        at_border = log.last_ts == commit_ts and not log.txn_ts
+        return {BinlogOptions.start_gtid.key: log.gtids} if at_border and log.gtids else {}
+
+    @staticmethod
     def shown_segment(segment: Segment) -> dict[str, str]:
         """Return the log's file, and from which offset of it up to which."""
         read = segment.read

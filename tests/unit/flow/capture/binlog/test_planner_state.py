@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from rowferry.change.plan import Stretch
 from rowferry.change.position import Stage
 from rowferry.change.table import TableId
+from rowferry.flow.capture.binlog.planner import BinlogPlanner
 from rowferry.flow.capture.binlog.position import LogPosition
+from rowferry.flow.capture.binlog.snapshot import snapshots
 from rowferry.flow.capture.binlog.state import BinlogState
+from rowferry.flow.capture.contract import Appetite
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.mysql.session import Flavour
 
@@ -25,3 +34,27 @@ def test_names_follow_the_tables() -> None:
     }
     state.forget(two.table_id)
     assert set(state.by_name()) == {TableId("d", "uno")}
+
+
+def test_the_connection_has_one_user_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Framing asks the server, too: it waits while the place behind a snapshot is asked for."""
+    changed = threading.Condition()
+    framing_waits: list[bool] = []
+
+    def high_position(*args: Any) -> dict[str, Any]:
+        framing = threading.Thread(
+            target=lambda: framing_waits.append(not changed.acquire(blocking=False))
+        )
+        framing.start()
+        framing.join()
+        return {"file": "binlog.000001", "offset": 4, "gtid": ""}
+
+    monkeypatch.setattr(snapshots, "high_position", high_position)
+    monkeypatch.setattr(BinlogPlanner, "_plan_log", lambda self, appetite: Stretch((), (), {}))
+    planner: Any = BinlogPlanner.__new__(BinlogPlanner)
+    planner._state = BinlogState(LogPosition(Flavour.MYSQL, "server"), hold={})
+    planner._server = SimpleNamespace(connection=None, login=None, flavour=Flavour.MYSQL)
+    planner._opened, planner._ahead = True, SimpleNamespace(changed=changed)
+    planner.plan(Appetite(lambda table: 1, 1, lambda commit_ts: ""))
+    assert framing_waits == [True]
+    assert planner._state.hold["file"] == "binlog.000001"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from binlog_event_kit import names, table_map
 
+from rowferry.change.plan import Segment
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import CorruptLog, EventUnknown, SourceUnavailable
@@ -44,6 +45,7 @@ class Log:
         self._packets = b""
         self._offset = 4
         self.start = self.filled = 0
+        self.pieces: list[int] = []  # behind how many bytes the stream waits
         self.data = np.zeros(0, np.uint8)
         self.joined = NONE_JOINED
 
@@ -60,11 +62,15 @@ class Log:
             self.add(code, body)
         self.add(CODES["xid"], bytes(8))
 
+    def pause(self) -> None:
+        """Let what was written so far come by itself."""
+        self.pieces.append(len(self._packets))
+
     def fill(self) -> int:
-        if self.filled:
+        if self.filled == len(self._packets):
             raise SourceUnavailable("no more")
         self.data = np.frombuffer(self._packets, np.uint8)
-        self.filled = len(self.data)
+        self.filled = self.pieces.pop(0) if self.pieces else len(self.data)
         return 0
 
 
@@ -174,9 +180,14 @@ def delivered(log: Log, low: str = "") -> dict[int, int]:
     if low:
         scanner.exclude_until(TABLE.table_id, GtidSet.parse(low))
     scanner.advance()
+    return rows_of(scanner.take()[0])
+
+
+def rows_of(segments: tuple[Segment, ...]) -> dict[int, int]:
+    """Read segments as a task does; returns the rows' keys and commit-ts."""
     nobody = Login("", 0, "", "")
-    found = {}
-    for segment in scanner.take()[0]:
+    found: dict[int, int] = {}
+    for segment in segments:
         for rows in read_log(nobody, segment, dict.fromkeys(segment.slices, TABLE)):
             keys = [image["id"] for image in rows.after.to_pylist()]
             found.update(zip(keys, rows.commit_ts.tolist(), strict=True))
@@ -218,3 +229,28 @@ def test_tagged_transactions_have_their_own_times() -> None:
     times = [stamp >> PHYSICAL_SHIFT for stamp in delivered(log).values()]
     assert times[:2] == [NOW_MS, NOW_MS + 100_000]
     assert times[2] < NOW_MS + 1_000_000
+
+
+# --- watermarks ----------------------------------------------------------------------------------
+
+
+def test_a_watermark_inside_a_transaction_of_which_a_part_has_come() -> None:
+    """Its rows come above the watermark, also where a segment was opened for them before."""
+    log = Log()
+    log.add(*ANONYMOUS)
+    log.add(CODES["query"], query("BEGIN"))
+    for code, body in row(1):
+        log.add(code, body)
+    log.pause()
+    log.add(CODES["xid"], bytes(8))
+    position = LogPosition(Flavour.MYSQL, "", "binlog.000001")
+    scanner = Scanner(log, position, CapturedTables(), WHOLE)  # type: ignore[arg-type]
+    scanner.advance()
+    assert scanner.at_border and scanner.take()[0] == ()
+    watermark = (NOW_MS + 5_000) << PHYSICAL_SHIFT
+    scanner.move_clock(watermark)
+    scanner.advance()
+    segments, behind = scanner.take()
+    assert [s.read["last_ts"] >= watermark for s in segments] == [True]
+    assert rows_of(segments) == {1: behind.last_ts}
+    assert segments[0].first_commit_ts == behind.last_ts > watermark

@@ -137,8 +137,14 @@ class Scanner:
 
     def move_clock(self, commit_ts: int) -> None:
         """Let later commit timestamps be above a watermark; only while nothing is framed."""
-        if commit_ts > self._point.border.last_ts:
-            self._point.state.last_ts = self._point.border.last_ts = commit_ts
+        border = self._point.border
+        if commit_ts <= border.last_ts:
+            return
+        if not self._cutter.has_rows(border):
+            # Opened by a transaction of which a part has come: it is walked anew, with a commit-ts
+            # above the watermark, and so must be what its segment begins with.
+            self._cutter.close(border)
+        self._point.state.last_ts = border.last_ts = commit_ts
 
     def forget_tables(self) -> None:
         """Ask about every table again: definitions or the filter's answer may have changed."""

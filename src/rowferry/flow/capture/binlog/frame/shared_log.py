@@ -101,7 +101,8 @@ class SharedLog:
         self._blocks: tuple[_Block, ...] = ()
         self._file_number = 0
         self._end = 0
-        # What lies behind all that is kept, and where: changes together with it.
+        # What lies behind all that is kept, and where: changes together with it. While an event
+        # goes on, of which not all packets have come, it stays before that event.
         self._border = (start.file, start.offset, stream.tail, 0)
         self._readers: set[SharedStream] = set()
         self._is_held_up = False  # it waits until somebody has read
@@ -286,7 +287,8 @@ class SharedLog:
                         )
                     )
                 stream.start = end
-                self._border = (self._file, int(state[k.OFFSET]), self._tail, self._end)
+                if not state[k.GOES_ON]:  # else it would lie inside an event
+                    self._border = (self._file, int(state[k.OFFSET]), self._tail, self._end)
                 if reason == k.NO_EVENT:
                     self._is_lost = True
                     self._leaving.set()

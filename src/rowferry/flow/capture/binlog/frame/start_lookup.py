@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from rowferry.change.position import physical_ms
+from rowferry.change.position import PHYSICAL_SHIFT, physical_ms
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadOption, LogLost
 from rowferry.flow.capture.binlog.client.gtid import GtidPosition, GtidSet
@@ -17,12 +17,13 @@ from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable
 from rowferry.flow.capture.binlog.frame import events as ev
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
+from rowferry.flow.capture.binlog.frame.walk_state import NEVER
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.contract import Appetite
 from rowferry.moment import moment
 from rowferry.mysql.session import Flavour
 
-_FOREVER: Final = 1 << 62
+_FOREVER: Final = NEVER - 1  # a stop that no offset reaches: the walk ends where the log does
 
 
 class _NoTables:
@@ -69,23 +70,31 @@ def position_at(server: BinlogServer, file: str, offset: int) -> LogPosition:
 def position_before(server: BinlogServer, start_ts: int) -> LogPosition:
     """Return the position behind the last transaction at or below a commit-ts.
 
+    The log's own times decide. Where they are whole seconds, nobody can say which transactions of
+    the commit-ts' second were before it: all of them come. What comes gets a commit-ts above it.
+
     Raises:
         LogLost: the log no longer reaches back that far.
     """
-    wanted = physical_ms(start_ts) / 1000
+    last_before = start_ts
+    if server.flavour is Flavour.MARIADB:
+        last_before = (physical_ms(start_ts) // 1000 * 1000 << PHYSICAL_SHIFT) - 1
+    wanted = physical_ms(last_before + 1) / 1000
     logs = [name for name, _ in binary_logs(server.connection, server.login)]
     low, high = 0, len(logs) - 1
-    while low < high:  # the last file that was begun before
+    while low < high:  # the last file that was begun before: in a whole second, which has passed
         middle = (low + high + 1) // 2
         begun = log_begun(server.login, server.flavour, logs[middle]).timestamp()
-        low, high = (middle, high) if begun <= wanted else (low, middle - 1)
+        low, high = (middle, high) if begun + 1 <= wanted else (low, middle - 1)
     first = log_begun(server.login, server.flavour, logs[low])
     if first.timestamp() > wanted + 1:
         raise LogLost(
             f"start-ts {start_ts} lies before the oldest log file {logs[low]}, begun at {first}; "
             "choose a later start-ts, or make the changefeed with a snapshot"
         )
-    return _frame(server, logs[low], _FOREVER, start_ts)
+    position = _frame(server, logs[low], _FOREVER, last_before)
+    position.last_ts = max(position.last_ts, start_ts)
+    return position
 
 
 def _first(server: BinlogServer, file: str) -> LogPosition:

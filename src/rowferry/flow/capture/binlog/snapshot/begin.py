@@ -32,6 +32,8 @@ class Beginning:
         snapshots: tables that join bring the rows that they hold.
         never: no table does, not even one that a changed filter brings.
         only_snapshot: the feed ends when the snapshot is complete.
+        start_ts: where the log begins, and above which commit timestamps are; only the latter where
+            GTIDs say where.
     """
 
     snapshots: bool
@@ -56,7 +58,8 @@ class Beginning:
             BinlogOptions.start_gtid.key: options.start_gtid,
         }
         given = [key for key, value in places.items() if value]
-        if len(given) > 1:
+        with_clock = [BinlogOptions.start_ts.key, BinlogOptions.start_gtid.key]
+        if len(given) > 1 and given != with_clock:
             raise BadOption(f"{' and '.join(given)} name two beginnings; give one")
         mode = options.snapshot
         if given and mode == "only":
@@ -88,7 +91,7 @@ class Beginning:
         if self.start_gtid:
             parse_gtids(self.start_gtid, server.flavour)
             check_reachable(server.connection, server.login, server.facts, "", 4, self.start_gtid)
-        elif self.start_file or self.start_ts:
+        if self.start_gtid or self.start_file or self.start_ts:
             self._place(server)
 
     def start(self, state: BinlogState, server: BinlogServer, decision: Decision) -> None:
@@ -131,13 +134,15 @@ class Beginning:
                 state.put(replace(fresh, table_id=state.take_id()), stage)
 
     def _place(self, server: BinlogServer) -> LogPosition:
+        if self.start_ts and physical_ms(self.start_ts) > server.clock_ms():
+            raise BadOption(f"start-ts {self.start_ts} lies ahead of the source's clock")
         if self.start_gtid:
-            return LogPosition(server.flavour, server.facts.identity, gtids=self.start_gtid)
+            log = LogPosition(server.flavour, server.facts.identity, gtids=self.start_gtid)
+            log.last_ts = self.start_ts
+            return log
         if self.start_file:
             return position_at(server, self.start_file, self.start_offset)
         if self.start_ts:
-            if physical_ms(self.start_ts) > server.clock_ms():
-                raise BadOption(f"start-ts {self.start_ts} lies ahead of the source's clock")
             return position_before(server, self.start_ts)
         return self._now(server)
 
