@@ -83,6 +83,29 @@ def test_every_change_of_a_table_is_translated(each_kind: Scene) -> None:
     assert feed.faults == []
 
 
+def test_a_new_column_has_the_values_of_the_source(each_kind: Scene) -> None:
+    each_kind.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    feed = each_kind.feed()
+    feed.catch_up()
+    added = {
+        "a": "binary(4) DEFAULT 'ab'",
+        "b": "binary(3) NOT NULL",
+        "c": "binary(4) DEFAULT x'00ff'",
+        "d": "varbinary(4) NOT NULL DEFAULT x'00ff'",
+        "e": "char(9) DEFAULT 'a  '",
+        "f": "enum('a','b') DEFAULT 'B'",
+        "g": "set('a','b') DEFAULT 'B,a'",
+        "h": "time(1) DEFAULT '-10:20:30.5'",
+        "i": "year DEFAULT 2024",
+        "j": "datetime DEFAULT '2024-1-2 3:04:05'",
+    }
+    each_kind.sql(*(f"ALTER TABLE t ADD COLUMN {name} {kind}" for name, kind in added.items()))
+    each_kind.sql("INSERT INTO t (id, b) VALUES (2, '')")  # this one brings its values
+    feed.catch_up()
+    first, second = each_kind.pg("SELECT * FROM $.t ORDER BY id")
+    assert first[1:] == second[1:] and feed.faults == []
+
+
 def stopped_by(feed: PostgresqlFeed) -> str:
     with pytest.raises(SchemaChangeRefused) as raised:
         feed.catch_up()

@@ -72,6 +72,10 @@ def conversion(old: SqlType, new: SqlType, column: str, json_type: str) -> str |
     was, now = image_of(old, json_type), image_of(new, json_type)
     before, after = old.kind, new.kind
     plain = f"TYPE {now}"
+    if after in (Kind.ENUM, Kind.SET):
+        # What is no element becomes another value at the source, and a SET's order is that of its
+        # elements.
+        return "" if before is after and _begins_with(new.elements, old.elements) else None
     if after is Kind.BINARY:
         # A BINARY of another length is filled up with zero bytes at the source.
         same = before is Kind.BINARY and (new.name != "binary" or old.written() == new.written())
@@ -109,3 +113,7 @@ def conversion(old: SqlType, new: SqlType, column: str, json_type: str) -> str |
     if before is Kind.TEXT and after is Kind.JSON and old.name not in _NOT_TEXT_NAMES:
         return f"{plain} USING {column}::{now}"
     return None
+
+
+def _begins_with(elements: tuple[str, ...], former: tuple[str, ...]) -> bool:
+    return elements[: len(former)] == former

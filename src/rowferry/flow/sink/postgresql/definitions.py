@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from rowferry.change.position import physical_ms
-from rowferry.change.sqltype import Kind
+from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import EncodeError
 from rowferry.flow.sink.postgresql.column_types import conversion, image_of
@@ -24,6 +25,9 @@ from rowferry.flow.sink.postgresql.names import (
 )
 
 _DAYS: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+# Forms of constants that PostgreSQL reads as the source does.
+_DAY: Final = re.compile(r"\d{4}-\d\d?-\d\d?( \d\d?:\d\d?:\d\d?(\.\d*)?)?")
+_TIME: Final = re.compile(r"-?\d+:\d\d:\d\d(\.\d*)?")
 _NOW: Final = "CURRENT_TIMESTAMP"
 # What MySQL puts into rows that are there for NOT NULL without a default.
 _IMPLICIT: Final = {
@@ -34,7 +38,6 @@ _IMPLICIT: Final = {
     Kind.DECIMAL: "0",
     Kind.TEXT: "''",
     Kind.SET: "''",
-    Kind.BINARY: "''",
     Kind.TIME: "'00:00:00'",
 }
 _LONGEST_INDEXED: Final = 600  # characters; a row of an index has at most 2,704 bytes
@@ -211,27 +214,67 @@ def _filled(table: TableSchema, column: Column, making: Making) -> str:
             return literal(column.type.elements[0])
         if kind is Kind.BIT:
             return f"B'{'0' * (column.type.size or 1)}'"
+        if kind is Kind.BINARY:
+            return _bytes(b"", column.type)
         return _IMPLICIT.get(kind, "")  # without one, PostgreSQL refuses unless no row is there
     if str(given).startswith(_NOW):
         if kind is not Kind.TIMESTAMP:
             raise Untranslatable(f"{where} is filled with the time of day in an unknown zone")
         return literal(_moment(table.version, column.type.fraction_digits))
-    if kind in (Kind.ENUM, Kind.SET) and isinstance(given, str):
-        return literal(given)
     if kind is Kind.BIT:
         return f"B'{int(given):0{column.type.size or 1}b}'"
     if kind is Kind.BINARY:
-        data = given if isinstance(given, bytes) else str(given).encode()
-        return literal(f"\\x{data.hex()}")
+        data = given if isinstance(given, bytes) else str(given).encode("utf-8", "surrogateescape")
+        return _bytes(data, column.type)
     try:
         text = pa.scalar(given).cast(pa.string()).as_py()
-    except (pa.ArrowException, EncodeError) as err:
+    except (pa.ArrowException, EncodeError, UnicodeEncodeError) as err:
         raise Untranslatable(f"{where} has a default of unknown form") from err
     if kind in _DAYS and text.startswith("0000"):
         if making.zero_is_null:
             return ""
         raise Untranslatable(f"{where} is filled with a day that PostgreSQL does not have")
-    return literal(text)
+    if kind is Kind.TIMESTAMP:
+        raise Untranslatable(f"{where} is filled with a time in an unknown zone")
+    kept = _kept(text, column.type)
+    if kept is None:
+        raise Untranslatable(f"{where} has a default of unknown form")
+    return literal(kept)
+
+
+def _bytes(data: bytes, kind: SqlType) -> str:
+    """Return bytes as a column of a type has them: a BINARY is filled up with zeros."""
+    length = (kind.size or 0) if kind.name == "binary" else 0
+    return literal(f"\\x{data.ljust(length, bytes(1)).hex()}")
+
+
+def _kept(text: str, kind: SqlType) -> str | None:
+    """Return what the source makes of a default's text; None: PostgreSQL may read it otherwise."""
+    if "\0" in text:
+        return None
+    match kind.kind:
+        case Kind.ENUM:
+            return _element(text, kind)
+        case Kind.SET:
+            names = [_element(name, kind) for name in text.split(",")] if text else []
+            return None if None in names else ",".join(e for e in kind.elements if e in names)
+        case Kind.YEAR:
+            return text if len(text) == 4 else None
+        case Kind.DATE | Kind.DATETIME:
+            return text if _DAY.fullmatch(text) else None
+        case Kind.TIME:
+            return text if _TIME.fullmatch(text) else None
+        case Kind.TEXT:
+            return text.rstrip(" ") if kind.name == "char" else text
+    return text
+
+
+def _element(text: str, kind: SqlType) -> str | None:
+    """Return the element of an ENUM or SET that a text names; None: that is not certain."""
+    if text in kind.elements:
+        return text
+    alike = [e for e in kind.elements if e.casefold() == text.casefold()]
+    return alike[0] if len(alike) == 1 else None
 
 
 def _moment(commit_ts: int, digits: int) -> str:

@@ -32,6 +32,14 @@ MAKING = Making("jsonb", zero_is_null=False)
         ("varchar(5)", "varchar(9)", "TYPE varchar(9)"),
         ("varchar(5)", "char(5)", "TYPE varchar(5) USING rtrim(c, ' ')"),
         ("enum('a')", "enum('a','b')", ""),
+        ("enum('a','b')", "enum('a')", None),
+        ("enum('a','b')", "enum('b','a')", None),
+        ("enum('a')", "set('a')", None),
+        ("set('a','b')", "set('a','b','c')", ""),
+        ("set('a','b')", "set('b','a')", None),
+        ("varchar(5)", "enum('a')", None),
+        ("int", "enum('a')", None),
+        ("enum('a')", "varchar(5)", "TYPE varchar(5)"),
         ("decimal(5,2)", "decimal(9,4)", "TYPE numeric(9,4)"),
         ("float", "double", "TYPE double precision"),
         ("datetime", "datetime(3)", "TYPE timestamp(3)"),
@@ -58,6 +66,49 @@ def altered(old: TableSchema, statement: str) -> list[str]:
     (change,) = plan_ddl(statement, "d", {old.id: old}, lambda: 0)
     assert change.schema is not None
     return alter_statements(old, change.schema, same_columns(old, change.schema, change), MAKING)
+
+
+@pytest.mark.parametrize(
+    ("column", "filled"),
+    [
+        ("binary(4) default 'ab'", "E'\\\\x61620000'"),
+        ("binary(4) default x'00ff'", "E'\\\\x00ff0000'"),
+        ("binary(3) not null", "E'\\\\x000000'"),
+        ("varbinary(4) default x'00ff'", "E'\\\\x00ff'"),
+        ("varbinary(4) not null", "E'\\\\x'"),
+        ("char(9) default 'a  '", "'a'"),
+        ("varchar(9) default 'a  '", "'a  '"),
+        ("enum('a','b') default 'B'", "'b'"),
+        ("set('a','b') default 'B,a'", "'a,b'"),
+        ("set('a','b') not null", "''"),
+        ("date default '2024-01-02'", "'2024-01-02'"),
+        ("datetime default '2024-01-02 03:04:05'", "'2024-01-02 03:04:05'"),
+        ("time default '-10:20:30'", "'-10:20:30'"),
+        ("year default 2024", "'2024'"),
+    ],
+)
+def test_a_new_column_is_filled_as_at_the_source(column: str, filled: str) -> None:
+    old = parse_create("create table d.t (id int primary key)")
+    first, *_ = altered(old, f"alter table d.t add column x {column}")
+    assert first.partition(" DEFAULT ")[2] == filled
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("timestamp default '2024-01-02 03:04:05'", "a time in an unknown zone"),
+        ("varchar(9) default x'00ff'", "a default of unknown form"),
+        ("varchar(9) default 'a\\0b'", "a default of unknown form"),
+        ("time default 1020", "a default of unknown form"),
+        ("time default '1 10:00:00'", "a default of unknown form"),
+        ("year default 24", "a default of unknown form"),
+        ("datetime default '2024-01-02 03:04:05+02:00'", "a default of unknown form"),
+    ],
+)
+def test_what_a_new_column_is_filled_with_must_be_certain(column: str, words: str) -> None:
+    old = parse_create("create table d.t (id int primary key)")
+    with pytest.raises(Untranslatable, match=words):
+        altered(old, f"alter table d.t add column x {column}")
 
 
 def test_columns_that_trade_names_keep_their_values() -> None:
