@@ -14,6 +14,7 @@ from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadInput, Fenced, SinkOwned, TargetLost, TargetUnfit
 from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.lake.delta.log import DeltaLog
 from rowferry.flow.sink.lake.layout import table_at
 from rowferry.moment import watched
 
@@ -121,6 +122,32 @@ def test_killed_at_a_step_and_carried_out_again(
     merges = [e for e in lake.delta().history() if e["operation"] == "MERGE"]
     assert sorted(e["rowferry.micro-batch"] for e in merges) == [1, 2, 3]
     assert {e["rowferry.checkpoint-ts"] for e in merges} == {NOON + n for n in (1, 2, 3)}
+
+
+def test_killed_and_carried_out_again_with_files_in_another_order(tmp_path: Path) -> None:
+    """As the checkpoint of somebody else has them: deletion vectors stand in that order, too."""
+    lake, model = Lake(tmp_path), Model(PLAIN, 5)
+    lake.open()
+    for _ in range(3):
+        lake.step(PLAIN, model.changes(30))
+    lake.open()
+    plan = lake.plan(PLAIN)
+    receipts = lake.write(plan, PLAIN, [model.changes(60)])
+
+    def end(name: str) -> None:
+        if name == "commit delta version":
+            raise Killed
+
+    with pytest.raises(Killed), watched(end):
+        lake.publish(plan, PLAIN, receipts)
+    log = DeltaLog(lake.sink._files, "shop/orders")
+    state = log.read()
+    state.files = dict(reversed(state.files.items()))
+    log.write_checkpoint(state, 0)
+    lake.open()
+    lake.publish(plan, PLAIN, receipts)
+    assert len(list((tmp_path / "shop/orders").glob("deletion_vector_*"))) == 4
+    assert equal(lake, model)
 
 
 def test_an_owner_that_was_replaced_commits_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
@@ -278,6 +279,11 @@ class DeltaTarget:
             return
         version = (self._state.version if self._state else -1) + 1
         name = f"{note.application}/{note.micro_batch}/{note.discards}/{self.directory}/{version}"
+        # Names follow the content: an earlier try may have met the files in another order.
+        digest = blake2b(digest_size=16)
+        for rows in gone.values():
+            digest.update(f"{len(rows)}/".encode() + rows.astype("<i8").tobytes())
+        name += f"/{digest.hexdigest()}"
         made = vector_file(uuid5(NAMESPACE_URL, name), list(gone.values()))
         moment("put deletion vectors")
         self._files.create(f"{self.directory}/{made.name}", made.content)
