@@ -219,7 +219,7 @@ MAY_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
 OWNERS: dict[str, tuple[str, ...]] = {
     "pyspark": ("spark*",),
     "sqlalchemy": ("control.store*", "flow.sink.lake.iceberg.catalog"),
-    "pyiceberg": ("flow.sink.lake.iceberg*", "testing.histories.lakes"),
+    "pyiceberg": ("flow.sink.lake.iceberg*", "testing.histories.lakes", "testing.nemesis_lake"),
     "alembic": ("control.store*",),
     "psycopg": ("control.store*", "flow.sink.postgresql.session", "testing.servers*"),
     "grpc": ("refstore*", "wire*", "flow.capture.range_log.client*", "face.rpc*"),
@@ -475,7 +475,6 @@ def knowing_mysql(sources: Sources) -> list[str]:
 OPAQUE: frozenset[str] = frozenset({"place", "position", "read", "until_place"})
 LOOK_INSIDE: dict[str, str] = {
     "control.feed.loop": "the number of a resnapshot, which the operator gave it",
-    "control.feed.quarantining": "which parked rows a segment sends again, as it wrote it there",
     "control.operator.resnapshots": "the numbers of resnapshots and how far they are",
     "downstream.verify.rendezvous": "verify makes the places itself, of MySQL servers",
     "face.cli.downstream.verify_sync": "shows the places that verify made",

@@ -1190,6 +1190,13 @@ def _parking_plan(number: int, *refused: RefusedKey, **more: Any) -> Plan:
     return make_plan(number).with_(quarantine=PlanQuarantine(refused=refused, **more))
 
 
+def _sending_plan(number: int, again: PlanQuarantine, *sent: RowPlace) -> Plan:
+    plan = make_plan(number).with_(quarantine=again)
+    read = {"kind": "parked", "rows": [place.to_json() for place in sent]}
+    segments = (replace(plan.stretch.segments[0], read=read, parked=True),)
+    return plan.with_(stretch=replace(plan.stretch, segments=segments))
+
+
 def test_parked_rows_stay_with_their_plan_and_come_back_in_order(
     store: MetaStore, claim: Claim, feed: str
 ) -> None:
@@ -1250,7 +1257,7 @@ def test_parked_rows_are_asked_for_sent_again_and_dropped(
     again = PlanQuarantine(
         again=(RowPlace(1, 0), RowPlace(1, 2)), stays=(RefusedKey(7, "b", "still no"),)
     )
-    run_plan(store, claim, make_plan(2).with_(quarantine=again))
+    run_plan(store, claim, _sending_plan(2, again, RowPlace(1, 2)))
     assert [(str(r.place), r.cause, r.wanted) for r in store.parked(feed)] == [
         ("1-1", "still no", False),
         ("1-3", WAITS, False),
@@ -1262,6 +1269,26 @@ def test_parked_rows_are_asked_for_sent_again_and_dropped(
     assert [row["key"] for row in dropped.details["rows"]] == ["c"]
     with pytest.raises(NoSuchChangefeed):
         store.drop_parked("nobody", set())
+
+
+def test_rows_in_whose_place_a_dropped_one_was_to_be_sent_stay_parked(
+    store: MetaStore, claim: Claim, feed: str
+) -> None:
+    plan = _parking_plan(1, RefusedKey(7, "a", "no"), RefusedKey(7, "b", "no"))
+    store.record(claim, plan, ())
+    store.park(claim, plan, [_diverted(key) for key in "aabb"])
+    store.publish(claim, plan)
+    store.want_parked(feed, {ParkedKey(7, "a"), ParkedKey(7, "b")})
+    again = PlanQuarantine(again=tuple(RowPlace(1, n) for n in range(4)))
+    sending = _sending_plan(2, again, RowPlace(1, 1), RowPlace(1, 3))
+    store.record(claim, sending, ())
+    store.drop_parked(feed, {RowPlace(1, 1)})
+    store.publish(claim, sending)
+    (left,) = store.parked(feed)
+    assert (str(left.place), left.wanted) == ("1-0", False)
+    assert "was dropped while it was to be sent" in left.cause
+    noted = next(n for n in store.history(feed) if n.what == "quarantine sent again")
+    assert noted.details["sent"] == 2
 
 
 def test_rows_whose_predecessors_were_dropped_meanwhile_are_sent_by_themselves(

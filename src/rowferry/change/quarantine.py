@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rowferry.change.chunk import Op
 from rowferry.change.json_form import FormRules, JsonForm, ListForm
@@ -239,6 +239,11 @@ def by_table(keys: Iterable[ParkedKey]) -> tuple[TableKeys, ...]:
     return tuple(
         TableKeys(table_id, tuple(sorted(tables[table_id]))) for table_id in sorted(tables)
     )
+
+
+def places_in(segment: Mapping[str, Any]) -> list[RowPlace]:
+    """Return the parked rows that a segment sends again, by its own word for what it reads."""
+    return [RowPlace.from_json(form) for form in segment["rows"]]
 
 
 def covers(keys: Collection[str], key: str) -> bool:

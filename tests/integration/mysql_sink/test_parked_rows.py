@@ -106,6 +106,33 @@ def test_a_retry_before_the_cure_leaves_rows_parked_and_after_it_heals(scene: Sc
     assert scene.assert_same("t") == 3
 
 
+def test_a_row_dropped_while_it_is_sent_again_leaves_the_earlier_ones_parked(scene: Scene) -> None:
+    """The target gets the last state of a key: where that is dropped, nothing of it was sent."""
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, a varchar(20))")
+    scene.at_target("CREATE TABLE t (id int PRIMARY KEY, a varchar(3))")
+    feed = scene.feed(config=PARKS)
+    feed.catch_up()
+    scene.sql("INSERT INTO t VALUES (1, 'abcdef'), (2, 'x')", "UPDATE t SET a = 'abcdefg'")
+    feed.catch_up()
+    assert keys(feed)[-2:] == [("1", "update"), ("2", "update")]
+    last = [row.place for row in parked(feed) if row.key == "1"][-1]
+    scene.at_target("ALTER TABLE t MODIFY a varchar(20)")
+
+    def drop(name: str) -> None:
+        if name == "run job":
+            feed.store.drop_parked(feed.name, {last})
+
+    feed.store.want_parked(feed.name, {row.parked_key for row in parked(feed)})
+    with watched(drop):
+        feed.catch_up()
+    assert keys(feed) == [("1", "insert")]
+    assert "was dropped" in parked(feed)[0].cause
+    assert ("2", "abcdefg") in target(scene)
+    retry(feed)
+    assert keys(feed) == []
+    assert target(scene) == [("1", "abcdef"), ("2", "abcdefg")]
+
+
 @pytest.mark.parametrize(
     "door",
     ["park", "record_again", "publish"],

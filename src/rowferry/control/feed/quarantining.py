@@ -24,8 +24,8 @@ from rowferry.change.quarantine import (
     ParkedRow,
     PlanQuarantine,
     RefusedKey,
-    RowPlace,
     by_table,
+    places_in,
     too_many,
 )
 from rowferry.change.table import TableSchema
@@ -169,10 +169,10 @@ class Quarantining:
         plan = plan.with_(quarantine=now)
         if not asked.is_of_retry:
             return plan
-        places = [place for s in plan.stretch.segments for place in _places(s)]
+        places = [place for s in plan.stretch.segments for place in places_in(s.read)]
         rows = {row.place: row for row in self._store.parked(self._claim.changefeed, places)}
         segments = tuple(
-            replace(s, payload=joined_images(rows[p].image for p in _places(s) if p in rows))
+            replace(s, payload=joined_images(rows[p].image for p in places_in(s.read) if p in rows))
             for s in plan.stretch.segments
         )
         return plan.with_(stretch=replace(plan.stretch, segments=segments))
@@ -206,7 +206,10 @@ class Quarantining:
         if not mine:
             raise RowRejected(refused[0].cause)
         segments = tuple(
-            replace(s, read={**s.read, "rows": [p.to_json() for p in _places(s) if p not in mine]})
+            replace(
+                s,
+                read={**s.read, "rows": [p.to_json() for p in places_in(s.read) if p not in mine]},
+            )
             for s in plan.stretch.segments
         )
         left = replace(
@@ -274,7 +277,3 @@ def _segments(rows: Sequence[ParkedRow], newest: Mapping[int, TableSchema]) -> t
             )
         )
     return tuple(segments)
-
-
-def _places(segment: Segment) -> list[RowPlace]:
-    return [RowPlace.from_json(form) for form in segment.read["rows"]]

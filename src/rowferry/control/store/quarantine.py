@@ -21,6 +21,7 @@ from rowferry.change.quarantine import (
     RefusedKey,
     RowPlace,
     cause_of,
+    places_in,
 )
 from rowferry.change.table import TableId
 from rowferry.control.feed.lease import Claim
@@ -40,6 +41,9 @@ _PUBLISHED = (
 _WITHOUT_IMAGE = [c for c in _ROWS.c if c.name != "image"]
 _AT_ONCE: Final = 100
 _SEALED: Final = "sealed:"
+_LATER_DROPPED: Final = (
+    "a later change of its key was dropped while it was to be sent in this one's place"
+)
 _BLIND: Final = {"synchronize_session": False}
 # Rows of a table go with these, but which of them nobody can tell.
 _REMOVE_SOME: Final = frozenset(
@@ -97,15 +101,20 @@ def publish(session: Session, changefeed: str, plan: Plan, now: float) -> None:
     """Forget what a plan has sent again, and what its schema changes have removed.
 
     Rows that it parked behind others which were dropped meanwhile are sent again by themselves.
+    Rows in whose place it was to send a later one, which was dropped meanwhile, stay parked.
     """
     asked = plan.quarantine
     if asked is not None and asked.parked:
         _want_alone(session, changefeed, plan.micro_batch, asked.refused, now)
     if asked is not None and asked.is_of_retry:
-        _forget(session, changefeed, asked.again)
+        sent, unsent = _sent_again(session, changefeed, plan)
+        _forget(session, changefeed, sent)
+        for some in _chunks(unsent):
+            values = {"wanted": 0, "cause": _LATER_DROPPED}
+            session.execute(update(_ROWS).where(_at(changefeed, some)).values(**values))
         for one in asked.stays:
             _keep(session, changefeed, one)
-        details = {"sent": len(asked.again), "keys refused again": len(asked.stays)}
+        details = {"sent": len(sent), "keys refused again": len(asked.stays)}
         fence.note(session, changefeed, now, "quarantine sent again", details)
     for change in plan.stretch.schema_changes:
         _follow(session, changefeed, change, now)
@@ -191,6 +200,22 @@ def reseal(session: Session, keys: SecretKeys) -> tuple[int, int]:
 
 
 # --- pieces --------------------------------------------------------------------------------------
+
+
+def _sent_again(
+    session: Session, changefeed: str, plan: Plan
+) -> tuple[list[RowPlace], list[RowPlace]]:
+    """Return the rows that a plan has sent again, or later ones for them; and those it has not.
+
+    Not sent are rows of keys whose row that was to be sent is not there any more.
+    """
+    again = set(plan.quarantine.again) if plan.quarantine else set()
+    rows = [r for r in rows_of(session, changefeed, None, None) if r.place in again]
+    segments = [s for s in plan.stretch.segments if s.parked]
+    places = {place for s in segments for place in places_in(s.read)}
+    keys = {row.parked_key for row in rows if row.place in places}
+    sent = [row.place for row in rows if row.parked_key in keys]
+    return sent, [row.place for row in rows if row.parked_key not in keys]
 
 
 def _want_alone(
