@@ -75,15 +75,27 @@ def test_only_what_is_missing_is_added(exact: Queue) -> None:
         one.close()
 
 
-def test_a_process_that_was_replaced_is_refused(exact: Queue) -> None:
+@pytest.mark.parametrize("lineage", ["token.0", ""])  # "": rows of a snapshot
+def test_a_process_that_was_replaced_is_refused(exact: Queue, lineage: str) -> None:
     topic = f"delivery-{uuid4().hex}"
     sink, newer = opened(exact, topic), built(exact, topic)
     newer.deliver(packets(topic, WORDS[:1], 2, "newer.1", epoch=2))
     with pytest.raises(Fenced, match="another process of this changefeed") as said:
-        sink.deliver(packets(topic, WORDS[1:]))
+        sink.deliver(packets(topic, WORDS[1:], lineage=lineage))
     assert exact.server.address in str(said.value)
     assert values(exact, topic) == WORDS[:1]
     for one in (sink, newer):
+        one.close()
+
+
+def test_somebody_else_sent_in_between(exact: Queue) -> None:
+    """What a process knows of a stream's end is old by then, also for rows of a snapshot."""
+    topic = f"delivery-{uuid4().hex}"
+    sink, other = opened(exact, topic), built(exact, topic)
+    for one, word, micro_batch in ((sink, b"a", 1), (other, b"b", 2), (sink, b"c", 3)):
+        one.deliver(packets(topic, [word], micro_batch, lineage=""))
+    assert values(exact, topic) == WORDS[:3]
+    for one in (sink, other):
         one.close()
 
 

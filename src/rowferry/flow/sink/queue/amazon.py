@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -20,6 +19,7 @@ from rowferry.errors import (
     SinkUnavailable,
     SinkUnwritable,
 )
+from rowferry.flow.sink.queue.service import until_stored
 from rowferry.flow.sink.queue.service_sink import QueueOptions
 from rowferry.flow.sink.search.signing import AwsSigner
 from rowferry.flow.sink.web_calls import on_one_line, words_of
@@ -33,7 +33,6 @@ _FOR_NOW: Final = re.compile(
     "Throttl|LimitExceeded|ThroughputExceeded|RequestThrottled|InternalFailure|InternalError|"
     "ServiceUnavailable|ResourceInUse|OverLimit|QueueDeletedRecently"
 )
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _MOST_ANSWER: Final = 64 << 20  # bytes
 
 
@@ -187,12 +186,7 @@ class AmazonClient:
         Raises:
             SinkUnavailable: not all was stored in time.
         """
-        end, pause = time.monotonic() + self.wait_s, _FIRST_PAUSE_S
-        while why := attempt():
-            if time.monotonic() + pause > end:
-                raise SinkUnavailable(f"{self.at}, {doing}: {on_one_line(why)}")
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        until_stored(attempt, self.wait_s, f"{self.at}, {doing}")
 
     def close(self) -> None:
         """Let connections go."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import ssl
 import sys
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as LateAnswer
 from contextlib import suppress
 from datetime import timedelta
@@ -25,12 +26,13 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.client import JetStreamContext
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from rowferry.errors import (
     BadOption,
     BadUri,
     Fenced,
+    MessageTooLarge,
     OptionsConflict,
     RowferryError,
     SinkUnavailable,
@@ -59,7 +61,9 @@ KEY, EPOCH, NO_VALUE = "Rowferry-Key", "Rowferry-Epoch", "Rowferry-No-Value"
 _ID, _LAST, _STREAM = "Nats-Msg-Id", "Nats-Expected-Last-Sequence", "Nats-Expected-Stream"
 _OVERHEAD: Final = 4096  # bytes of headers, at most
 _NOT_LAST: Final = 10071  # what JetStream calls it that another message came between
-_LIMITS: Final = frozenset({10047, 10054, 10077, 10122})  # of a stream or the server's storage
+_LIMITS: Final = frozenset({10047, 10077, 10122})  # of a stream or the server's storage
+_TOO_LARGE: Final = 10054  # a message is longer than its stream takes
+_FOR_NOW: Final = 500  # a status from here on is about the server, not about what was asked
 _REFUSALS: Final = ("authorization", "permission", "authentication", "nkey", "jwt")
 
 
@@ -179,14 +183,8 @@ class JetStreams:
 
     def partition_counts(self, wanted: Iterable[str]) -> dict[str, int]:
         """Return those of these topics that are there, with their partition counts."""
-        counts = {}
-        for topic in wanted:
-            count = 0
-            while self._info(topic, count) is not None:
-                count += 1
-            if count:
-                counts[topic] = count
-        return counts
+        counts = {topic: sum(1 for _ in self._streams(topic)) for topic in wanted}
+        return {topic: count for topic, count in counts.items() if count}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str | None]:
         """Return when the first stream of each topic was made."""
@@ -197,11 +195,16 @@ class JetStreams:
         return made_at
 
     def largest_messages(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return how long a message may be: as the options say, or the server."""
+        """Return how long a message may be: as the options say, the server or the streams."""
         self._connection()
         allowed = self._client.max_payload if self._client else 0
-        limit = min(self._options.max_message_bytes, allowed - _OVERHEAD)
-        return dict.fromkeys(topics, max(limit, 1))
+        limits = {}
+        for topic in topics:
+            asked = (info.config.max_msg_size for info in self._streams(topic))
+            fitting = [_without_headers(size) for size in asked if size is not None and size >= 0]
+            most = min(self._options.max_message_bytes, allowed - _OVERHEAD, *fitting)
+            limits[topic] = max(most, 1)
+        return limits
 
     def create(self, wanted: Mapping[str, int]) -> None:
         """Make streams; those that are there already stay as they are.
@@ -411,6 +414,14 @@ class JetStreams:
             return None  # it was deleted
         return message.headers or {}
 
+    def _streams(self, topic: str) -> Iterator[StreamInfo]:
+        """Yield a topic's streams that are there, partition by partition."""
+        for number in itertools.count():
+            info = self._info(topic, number)
+            if info is None:
+                return
+            yield info
+
     def _info(self, topic: str, partition: int) -> StreamInfo | None:
         """Return what a stream is; None: there is none."""
         js = self._connection()
@@ -437,10 +448,11 @@ class JetStreams:
         except RowferryError:
             raise
         except _Refused as err:
-            raise self._refusal(err.words, err.code, doing) from None
+            raise self._refusal(err.words, err.code, err.status, doing) from None
         except APIError as err:
             words, code = str(err.description or err), int(err.err_code or 0)
-            raise self._refusal(words, code, doing, err.code or 0) from None
+            status = 503 if isinstance(err, ServiceUnavailableError) else int(err.code or 0)
+            raise self._refusal(words, code, status, doing) from None
         except (NatsError, OSError, LateAnswer, ValueError) as err:
             words = on_one_line(str(err) or type(err).__name__)
             if self._lost and self._lost not in words:
@@ -456,11 +468,15 @@ class JetStreams:
                 "the sink URI"
             ) from None
 
-    def _refusal(self, words: str, code: int, doing: str, status: int = 0) -> RowferryError:
+    def _refusal(self, words: str, code: int, status: int, doing: str) -> RowferryError:
         shown = f"{self._at}, {doing}: {on_one_line(words)}"
         if code == _NOT_LAST:
             return SinkUnavailable(f"{shown}: somebody else sends to this stream")
-        if code in _LIMITS or status >= 500:
+        if code == _TOO_LARGE:
+            return MessageTooLarge(
+                f"{shown}; raise max_msg_size of the stream, or set large-message-handle-option"
+            )
+        if code in _LIMITS or status >= _FOR_NOW:
             return SinkUnavailable(shown)
         return SinkUnwritable(f"{shown}; correct the stream or the option")
 
@@ -478,6 +494,7 @@ class _Refused(Exception):
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__()
         self.words, self.code = str(error.get("description", "")), int(error.get("err_code", 0))
+        self.status = int(error.get("code", 0))
 
 
 def _stream(topic: str, partition: int) -> str:
@@ -487,3 +504,8 @@ def _stream(topic: str, partition: int) -> str:
 
 def _subject(topic: str, partition: int) -> str:
     return f"{topic}.{partition}"
+
+
+def _without_headers(size: int) -> int:
+    """Return how long a value may be where headers count, too: in small messages they are short."""
+    return max(size - _OVERHEAD, size // 2)

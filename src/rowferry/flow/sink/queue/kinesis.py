@@ -17,7 +17,7 @@ from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import SinkTraits
 from rowferry.flow.sink.queue.amazon import AmazonError, AmazonOptions, packed
 from rowferry.flow.sink.queue.amazon_sink import REGION, AmazonSink, AmazonTopics
-from rowferry.flow.sink.queue.service import Batch
+from rowferry.flow.sink.queue.service import Batch, id_of_copy
 from rowferry.flow.sink.queue.service_sink import queue_traits
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -140,21 +140,26 @@ class KinesisStreams(AmazonTopics[KinesisOptions]):
     # --- messages --------------------------------------------------------------------------------
 
     def send(self, batch: Batch) -> None:
-        """Put a batch. Where Kinesis stores a part, all from the first missing one follow again."""
+        """Put a batch. Where Kinesis stores a part, all from the first missing one follow again.
+
+        Those behind it that were stored have another id then, so that readers do not take them
+        for repeats. The hash key decides the shard, not the id.
+        """
         lane = batch.lane
         doing = f"sending to stream {lane.topic}, partition {lane.partition}"
         hash_key = str(lane.partition * _HASH_KEYS // lane.partitions)
+        ids = batch.ids()
         records: list[dict[str, Any]] = [
             {
                 "Data": packed(value or b""),
                 "PartitionKey": message_id[-_LONGEST_KEY:],
                 "ExplicitHashKey": hash_key,
             }
-            for message_id, value in zip(batch.ids(), batch.values, strict=True)
+            for message_id, value in zip(ids, batch.values, strict=True)
         ]
 
         def attempt() -> str:
-            nonlocal records
+            nonlocal ids, records
             moment("put records")
             content = {"StreamName": lane.topic, "Records": records}
             answer = self._sent("PutRecords", content, doing)
@@ -164,7 +169,9 @@ class KinesisStreams(AmazonTopics[KinesisOptions]):
             if not refused:
                 return ""
             first = answer["Records"][refused[0]]
-            records = records[refused[0] :]
+            for n in set(range(refused[0], len(records))).difference(refused):
+                records[n]["PartitionKey"] = id_of_copy(ids[n])[-_LONGEST_KEY:]
+            ids, records = ids[refused[0] :], records[refused[0] :]
             return f"{first['ErrorCode']}: {first.get('ErrorMessage', '')}"
 
         self._client.until_stored(attempt, doing)

@@ -26,7 +26,7 @@ from rowferry.errors import (
 )
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.contract import SinkTraits
-from rowferry.flow.sink.queue.service import Batch, LaneName
+from rowferry.flow.sink.queue.service import Batch, LaneName, id_of_copy, until_stored
 from rowferry.flow.sink.queue.service_sink import (
     QueueOptions,
     ServiceSink,
@@ -47,6 +47,7 @@ _LONGEST: Final = 255  # bytes of a queue's name
 _PERSISTENT: Final = 2
 # Without this the library reads from the socket before each message.
 _ABOUT: Final = {"product": "rowferry", "capabilities": {"connection.blocked": False}}
+_NOT_STORED: Final = "the broker did not store a message: its queue is full, or has no majority"
 _FOR_GOOD: Final = (amqp.AccessRefused, amqp.NotAllowed, amqp.PreconditionFailed)
 
 
@@ -142,8 +143,9 @@ class RabbitQueues:
         self._connection: amqp.Connection | None = None
         self._channel: amqp.Channel | None = None  # in confirm mode
         self._sent = 0  # messages of that channel
-        self._confirmed: set[int] = set()
-        self._up_to = 0  # all messages up to this one are confirmed
+        self._answered: set[int] = set()
+        self._up_to = 0  # all messages up to this one are answered
+        self._refused: set[int] = set()  # of the last batch
         self._failed = ""
         self.cluster = ""
 
@@ -216,30 +218,28 @@ class RabbitQueues:
         return 0
 
     def send(self, batch: Batch) -> None:
-        """Publish a batch, then wait until the broker has confirmed all of it."""
-        lane = batch.lane
-        name = _queue(lane.topic, lane.partition)
+        """Publish a batch. Where the broker stores a part, all from the first missing one follow.
+
+        Those behind it that were stored have another id then, so that readers do not take them
+        for repeats.
+        """
+        name = _queue(batch.lane.topic, batch.lane.partition)
         doing = f"sending to queue {name}"
-        self._connect()
-        moment("publish to a queue")
-        with self._translated(doing):
-            channel = self._confirming()
-            for message_id, key, value in zip(batch.ids(), batch.keys, batch.values, strict=True):
-                headers: dict[str, Any] = {EPOCH: lane.epoch}
-                if key is not None:
-                    headers[KEY] = key
-                if value is None:
-                    headers[NO_VALUE] = True
-                message = amqp.Message(
-                    value or b"",
-                    message_id=message_id,
-                    delivery_mode=_PERSISTENT,
-                    application_headers=headers,
-                )
-                channel.basic_publish(message, routing_key=name, mandatory=True)
-                self._sent += 1
-            self._wait(doing)
-        moment("published to a queue")
+        ids = batch.ids()
+
+        def attempt() -> str:
+            nonlocal batch, ids
+            refused = self._publish(batch, ids, name, doing)
+            if not refused:
+                return ""
+            named = zip(batch.ids(), ids, strict=True)
+            ids = [
+                known if n in refused else id_of_copy(own) for n, (own, known) in enumerate(named)
+            ]
+            batch, ids = batch.behind(min(refused)), ids[min(refused) :]
+            return _NOT_STORED
+
+        until_stored(attempt, self._wait_s, f"{self._at}, {doing}")
 
     def close(self) -> None:
         """Let the connection go."""
@@ -255,6 +255,31 @@ class RabbitQueues:
         moment("connect to RabbitMQ")
         with self._translated("connecting"):
             self._open()
+
+    def _publish(self, batch: Batch, ids: list[str], queue: str, doing: str) -> set[int]:
+        """Publish messages and wait for all answers; return the places of those not stored."""
+        self._connect()
+        moment("publish to a queue")
+        with self._translated(doing):
+            channel = self._confirming()
+            before, self._refused = self._sent, set()
+            for message_id, key, value in zip(ids, batch.keys, batch.values, strict=True):
+                headers: dict[str, Any] = {EPOCH: batch.lane.epoch}
+                if key is not None:
+                    headers[KEY] = key
+                if value is None:
+                    headers[NO_VALUE] = True
+                message = amqp.Message(
+                    value or b"",
+                    message_id=message_id,
+                    delivery_mode=_PERSISTENT,
+                    application_headers=headers,
+                )
+                channel.basic_publish(message, routing_key=queue, mandatory=True)
+                self._sent += 1
+            self._wait(doing)
+        moment("published to a queue")
+        return {tag - before - 1 for tag in self._refused}
 
     def _open(self) -> amqp.Connection:
         if self._connection is None:
@@ -276,7 +301,7 @@ class RabbitQueues:
             channel.events["basic_nack"].add(self._refuse)
             channel.events["basic_return"].add(self._give_back)
             self._channel, self._sent, self._up_to = channel, 0, 0
-            self._confirmed, self._failed = set(), ""
+            self._answered, self._failed = set(), ""
         return self._channel
 
     def _wait(self, doing: str) -> None:
@@ -290,17 +315,20 @@ class RabbitQueues:
             raise SinkUnavailable(f"{self._at}, {doing}: {self._failed}")
 
     def _take(self, tag: int, multiple: bool) -> None:
-        """Note that messages are stored."""
+        """Note that messages are stored, or (see `_refuse`) answered at least."""
         if multiple:
             self._up_to = max(self._up_to, tag)
         else:
-            self._confirmed.add(tag)
-        while self._up_to + 1 in self._confirmed:
+            self._answered.add(tag)
+        while self._up_to + 1 in self._answered:
             self._up_to += 1
-            self._confirmed.discard(self._up_to)
+            self._answered.discard(self._up_to)
 
     def _refuse(self, tag: int, multiple: bool) -> None:
-        self._failed = "the broker did not store a message: its queue is full, or has no majority"
+        """Note that messages are not stored."""
+        first = self._up_to + 1 if multiple else tag
+        self._refused |= set(range(first, tag + 1)) - self._answered
+        self._take(tag, multiple)
 
     def _give_back(self, *about: Any) -> None:
         self._failed = "there is no such queue"

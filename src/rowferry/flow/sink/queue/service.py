@@ -6,13 +6,18 @@ each keep their order. Every message has an id that a replay gives it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from rowferry.errors import SinkUnavailable
 from rowferry.flow.sink.queue.topic_sink import AskedTopics
+from rowferry.flow.sink.web_calls import on_one_line
 
 ROWS, MARKS = "rows", "marks"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +124,31 @@ class QueueService(AskedTopics, Protocol):
 
     def close(self) -> None:
         """Let connections go: nothing arrives later. On repeat: nothing."""
+
+
+def id_of_copy(message_id: str) -> str:
+    """Return an id for a message that is stored, and follows again behind one that was missing.
+
+    Under its own id it would pass for a repeat, and whoever drops those would end with the older
+    state before it. Each is chosen at random: a replay's copies must count, too.
+    """
+    return f"{message_id}~{secrets.token_hex(4)}"
+
+
+def until_stored(attempt: Callable[[], str], wait_s: float, doing: str) -> None:
+    """Call `attempt` until it returns "", with growing pauses; else it returns why not.
+
+    Args:
+        attempt: sends what is missing.
+        wait_s: for how long.
+        doing: where that is, and what is done there, for the words of the error.
+
+    Raises:
+        SinkUnavailable: not all was stored in time.
+    """
+    end, pause = time.monotonic() + wait_s, _FIRST_PAUSE_S
+    while why := attempt():
+        if time.monotonic() + pause > end:
+            raise SinkUnavailable(f"{doing}: {on_one_line(why)}")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)

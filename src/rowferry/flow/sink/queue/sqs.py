@@ -21,7 +21,7 @@ from rowferry.flow.sink.queue.amazon import (
     packed,
 )
 from rowferry.flow.sink.queue.amazon_sink import REGION, AmazonSink, AmazonTopics
-from rowferry.flow.sink.queue.service import Batch
+from rowferry.flow.sink.queue.service import Batch, id_of_copy
 from rowferry.flow.sink.queue.service_sink import queue_traits
 from rowferry.flow.sink.queue.topic_sink import DEFAULT_PARTITIONS
 from rowferry.moment import moment
@@ -147,16 +147,15 @@ class SqsQueues(AmazonTopics[SqsOptions]):
     def send(self, batch: Batch) -> None:
         """Send a batch. Where SQS stores a part, all from the first missing one follow again.
 
-        Those behind it that were stored go out under another deduplication id, so that they
-        follow it once more: readers see them twice, and never miss their turn.
+        Those behind it that were stored have another id then, so that neither SQS nor readers
+        take them for repeats.
         """
         lane = batch.lane
         doing = f"sending to queue {_queue(lane.topic)}, group {lane.partition}"
         entries = [self._entry(batch, place) for place in range(len(batch.values))]
-        attempts = 0
 
         def attempt() -> str:
-            nonlocal entries, attempts
+            nonlocal entries
             content = {"QueueUrl": self._url(lane.topic), "Entries": entries}
             moment("send to a FIFO queue")
             answer = self._sent("SendMessageBatch", content, doing)
@@ -170,13 +169,11 @@ class SqsQueues(AmazonTopics[SqsOptions]):
             words = f"{why.get('Code')}: {why.get('Message')}"
             if why.get("SenderFault") and not is_for_now(str(why.get("Code"))):
                 raise SinkUnwritable(f"{self._client.at}, {doing}: {words}; correct the option")
-            attempts += 1
             entries = entries[first:]
             for entry in entries:
                 if entry["Id"] not in failed:
-                    entry["MessageDeduplicationId"] = _short(
-                        f"{entry['MessageDeduplicationId']}~{attempts}"
-                    )
+                    own_id = lane.id_of(batch.first + int(entry["Id"]))
+                    _name(entry, id_of_copy(own_id))
             return words
 
         self._client.until_stored(attempt, doing)
@@ -184,12 +181,8 @@ class SqsQueues(AmazonTopics[SqsOptions]):
     # --- pieces ----------------------------------------------------------------------------------
 
     def _entry(self, batch: Batch, place: int) -> dict[str, Any]:
-        message_id = batch.lane.id_of(batch.first + place)
         value, key = batch.values[place], batch.keys[place]
-        about = {
-            "rowferry-id": _string(message_id),
-            "rowferry-epoch": _string(str(batch.lane.epoch)),
-        }
+        about = {"rowferry-epoch": _string(str(batch.lane.epoch))}
         if key is not None:
             about["rowferry-key"] = {"DataType": "Binary", "BinaryValue": packed(key)}
         body = _as_text(value or b"")
@@ -199,13 +192,14 @@ class SqsQueues(AmazonTopics[SqsOptions]):
         elif body is None:
             about["rowferry-encoding"] = _string("base64")
             body = packed(value)
-        return {
+        entry = {
             "Id": str(place),
             "MessageBody": body,
             "MessageGroupId": str(batch.lane.partition),
-            "MessageDeduplicationId": _short(message_id),
             "MessageAttributes": about,
         }
+        _name(entry, batch.lane.id_of(batch.first + place))
+        return entry
 
     def _find(self, topic: str) -> bool:
         """Return whether a queue is there, and know its address."""
@@ -232,6 +226,12 @@ class SqsQueues(AmazonTopics[SqsOptions]):
 
 def _queue(topic: str) -> str:
     return f"{topic}.fifo"
+
+
+def _name(entry: dict[str, Any], message_id: str) -> None:
+    """Give a message its id: one for SQS, one for readers."""
+    entry["MessageDeduplicationId"] = _short(message_id)
+    entry["MessageAttributes"]["rowferry-id"] = _string(message_id)
 
 
 def _string(words: str) -> dict[str, str]:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from nats.js.errors import ServiceUnavailableError
 
-from rowferry.errors import BadUri, OptionsConflict, RowferryError, SinkUnwritable, TopicRefused
+from rowferry.errors import (
+    BadUri,
+    MessageTooLarge,
+    OptionsConflict,
+    RowferryError,
+    SinkUnavailable,
+    SinkUnwritable,
+    TopicRefused,
+)
 from rowferry.flow.encode.canal_json.codec import CanalJson
 from rowferry.flow.sink.queue import service_sink, sqs
 from rowferry.flow.sink.queue.amazon import AmazonError
+from rowferry.flow.sink.queue.jetstream import JetStreams, NatsOptions
 from rowferry.flow.sink.queue.kinesis import KinesisOptions, KinesisStreams
+from rowferry.flow.sink.queue.rabbitmq import RabbitMqOptions, RabbitQueues
 from rowferry.flow.sink.queue.service import MARKS, ROWS, Batch, LaneName
 from rowferry.flow.sink.queue.sqs import SqsOptions, SqsQueues
 from rowferry.registry import CODECS, SINKS
@@ -80,10 +93,11 @@ def test_sqs_sends_again_from_the_first_that_is_missing() -> None:
     first, again = client.asked
     assert [e["MessageBody"] for e in again] == ["b", "c"]
     ids = [e["MessageDeduplicationId"] for e in first]
-    assert [e["MessageDeduplicationId"] for e in again] == [ids[1], f"{ids[2]}~1"]
+    missing, copy = (e["MessageDeduplicationId"] for e in again)
+    assert missing == ids[1] and copy.startswith(f"{ids[2]}~")
     assert {e["MessageGroupId"] for e in first} == {"1"}
     named = [e["MessageAttributes"]["rowferry-id"]["StringValue"] for e in again]
-    assert named == ids[1:]
+    assert named == [missing, copy]
 
 
 def test_sqs_stops_at_a_message_that_it_never_takes() -> None:
@@ -114,9 +128,159 @@ def test_kinesis_puts_again_from_the_first_that_is_missing() -> None:
     )
     KinesisStreams(client, KinesisOptions.read({})).send(batch(b"a", b"b", b"c"))
     first, again = client.asked
-    assert again == first[1:]
-    assert [r["PartitionKey"] for r in first] == batch(b"a", b"b", b"c").ids()
+    ids = batch(b"a", b"b", b"c").ids()
+    assert [r["PartitionKey"] for r in first] == ids
+    assert again[0] == first[1]
+    assert again[1]["PartitionKey"].startswith(f"{ids[2]}~")
+    assert again[1] == {**first[2], "PartitionKey": again[1]["PartitionKey"]}
     assert {int(r["ExplicitHashKey"]) for r in first} == {1 << 126}
+
+
+class _KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+class _Fickle:
+    """Stands for services that refuse some messages for now, and store others behind them."""
+
+    at = "http://127.0.0.1:1"
+
+    def __init__(self, seed: int) -> None:
+        self.stored: list[tuple[str, bytes]] = []  # with the ids by which readers know repeats
+        self._chance = random.Random(seed)
+        self._deduplicated: set[str] = set()
+
+    def refuses(self) -> bool:
+        return self._chance.random() < 0.3
+
+    def dies(self) -> None:
+        """End the process between two attempts, or not."""
+        if self._chance.random() < 0.5:
+            raise _KilledError
+
+    def call(self, action: str, content: dict[str, Any]) -> Any:
+        if action == "GetQueueUrl":
+            return {"QueueUrl": "http://127.0.0.1:1/orders.fifo"}
+        if action == "PutRecords":
+            return {"Records": [self._put(record) for record in content["Records"]]}
+        failed = [e["Id"] for e in content["Entries"] if not self._send(e)]
+        return {"Failed": [{"Id": n, "Code": "InternalError"} for n in failed]}
+
+    def until_stored(self, attempt: Callable[[], str], doing: str) -> None:
+        while attempt():
+            pass
+
+    def _put(self, record: dict[str, Any]) -> dict[str, str]:
+        if self.refuses():
+            return {"ErrorCode": "ProvisionedThroughputExceededException"}
+        self.stored.append((record["PartitionKey"], base64.b64decode(record["Data"])))
+        return {}
+
+    def _send(self, entry: dict[str, Any]) -> bool:
+        if self.refuses():
+            return False
+        if entry["MessageDeduplicationId"] not in self._deduplicated:
+            self._deduplicated.add(entry["MessageDeduplicationId"])
+            named = entry["MessageAttributes"]["rowferry-id"]["StringValue"]
+            self.stored.append((named, entry["MessageBody"].encode()))
+        return True
+
+
+class _FickleBroker:
+    """The same as a connection to RabbitMQ, and its channel."""
+
+    def __init__(self, seed: int) -> None:
+        self.stored: list[tuple[str, bytes]] = []
+        self.queues = RabbitQueues({}, RabbitMqOptions.read({}), "127.0.0.1:1")
+        made: Any = self
+        self.queues._connection = self.queues._channel = made
+        self._fickle = _Fickle(seed)
+        self._answers: list[Callable[[], None]] = []
+        self._tag = 0
+
+    def basic_publish(self, message: Any, **about: Any) -> None:
+        self._tag += 1
+        taken = not self._fickle.refuses()
+        if taken:
+            self.stored.append((message.properties["message_id"], message.body))
+        answer, tag = self.queues._take if taken else self.queues._refuse, self._tag
+        self._answers.append(lambda: answer(tag, False))
+
+    def drain_events(self, timeout: float) -> None:
+        self._answers.pop(random.Random(self._tag).randrange(len(self._answers)))()
+
+    def collect(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("service", ["sqs", "kinesis", "rabbitmq"])
+def test_readers_that_drop_repeats_end_at_the_last_state(
+    service: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that was stored before an earlier one follows it again, and is no repeat."""
+    monkeypatch.setattr("rowferry.flow.sink.queue.service._FIRST_PAUSE_S", 0.0)
+    sent = [b"%d=%d" % (place % 3, place) for place in range(10)]
+    client: Any = _Fickle(seed)
+    if service == "rabbitmq":
+        client = _FickleBroker(seed)
+        client.queues.send(batch(*sent))
+    elif service == "sqs":
+        SqsQueues(client, SqsOptions.read({})).send(batch(*sent))
+    else:
+        KinesisStreams(client, KinesisOptions.read({})).send(batch(*sent))
+    kept: dict[str, bytes] = {}
+    for message_id, value in client.stored:
+        kept.setdefault(message_id, value)  # as the page says
+    assert set(kept.values()) == set(sent)
+    state = dict(value.split(b"=") for value in kept.values())
+    assert state == dict(value.split(b"=") for value in sent)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_readers_that_forget_higher_places(seed: int) -> None:
+    """Whatever is killed in between, a whole replay comes at last."""
+    sent = [b"%d=%d" % (place % 3, place) for place in range(10)]
+    client: Any = _Fickle(seed)
+    put = client.call
+
+    def call(action: str, content: dict[str, Any]) -> Any:
+        client.dies()
+        return put(action, content)
+
+    client.call = call
+    is_done = False
+    while not is_done:
+        with suppress(_KilledError):
+            KinesisStreams(client, KinesisOptions.read({})).send(batch(*sent))
+            is_done = True
+    state, places = {}, dict[str, int]()
+    for message_id, value in client.stored:
+        place = int(message_id.partition("~")[0].rpartition(":")[2])
+        if message_id not in places:  # as the page says
+            places = {known: n for known, n in places.items() if n <= place}
+            places[message_id] = place
+            key, state[key] = value.split(b"=")
+    assert state == dict(value.split(b"=") for value in sent)
+
+
+def test_a_broker_that_refuses_several_at_once() -> None:
+    broker = _FickleBroker(0)
+    queues = broker.queues
+    queues._sent, queues._refused = 5, set()
+    queues._take(2, False)
+    queues._refuse(3, True)  # all up to it that have no answer
+    queues._take(5, True)
+    assert queues._refused == {1, 3} and queues._up_to == 5
+
+
+def test_a_queue_that_stays_full() -> None:
+    broker = _FickleBroker(0)
+    broker.queues._wait_s = 0.1
+    broker._fickle.refuses = lambda: True  # type: ignore[method-assign]
+    with pytest.raises(SinkUnavailable, match="sending to queue orders.1: .* is full"):
+        broker.queues.send(batch(b"a"))
+    assert broker.stored == []
 
 
 def test_a_refusal_for_good_is_one() -> None:
@@ -171,3 +335,61 @@ def _built(uri: str, codec: Any) -> Any:
     spec = ChangefeedSpec("feed", source, Uri.parse(uri, "sink"))
     made: Any = SINKS.load(spec.sink.scheme)
     return made(spec, codec)
+
+
+@pytest.fixture
+def streams() -> Iterator[JetStreams]:
+    made = JetStreams({}, NatsOptions.read({}), "127.0.0.1:1")
+    yield made
+    made.close()
+
+
+def _judged(streams: JetStreams, **error: Any) -> RowferryError:
+    """What comes of a message that a server refuses."""
+
+    async def publish() -> int:
+        return streams._judge("orders-0", [{"seq": 1}, {"error": error}])
+
+    with pytest.raises(RowferryError) as raised:
+        streams._run(publish(), "sending to stream orders-0")
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("code", "err_code", "kind", "words"),
+    [
+        (503, 10008, SinkUnavailable, "sending to stream orders-0: words"),  # no leader
+        (500, 10049, SinkUnavailable, "words"),
+        (503, 10077, SinkUnavailable, "words"),  # the stream is full
+        (400, 10054, MessageTooLarge, "raise max_msg_size of the stream"),
+        (400, 10060, SinkUnwritable, "correct the stream"),  # another stream has the subject
+    ],
+)
+def test_what_a_server_says_of_a_message(
+    streams: JetStreams, code: int, err_code: int, kind: type[RowferryError], words: str
+) -> None:
+    err = _judged(streams, code=code, err_code=err_code, description="words")
+    assert type(err) is kind and words in str(err)
+
+
+def test_a_server_that_has_no_words(streams: JetStreams) -> None:
+    async def ask() -> None:
+        raise ServiceUnavailableError
+
+    with pytest.raises(SinkUnavailable):
+        streams._run(ask(), "asking for stream orders-0")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limit"),
+    [([], 1 << 20), ([-1, None], 1 << 20), ([-1, 100_000], 95_904), ([100_000, 500], 250)],
+)
+def test_what_a_stream_takes(
+    streams: JetStreams, sizes: list[int | None], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    infos = [SimpleNamespace(config=SimpleNamespace(max_msg_size=size)) for size in sizes]
+    monkeypatch.setattr(streams, "_connection", lambda: None)
+    monkeypatch.setattr(streams, "_client", SimpleNamespace(max_payload=8 << 20))
+    monkeypatch.setattr(streams, "_info", lambda topic, n: dict(enumerate(infos)).get(n))
+    assert streams.largest_messages(["orders"]) == {"orders": limit}
+    monkeypatch.setattr(streams, "_client", None)
