@@ -2,11 +2,11 @@
 
     make bench-lake ARGS="--rows 1000000 10000000 --docs"
 
-A table is filled through the sink. Then micro-batches of changes are committed, each as two segments
-in two threads, as two tasks would; half of the turns are measured, after the first ones have warmed
-what is kept in memory. Rows are made before the clock starts, and lie in memory: what is measured is
-finding old rows, writing files, and the commit. The rivals get the last state of each key as an
-Arrow table and merge it into a table that they have written themselves.
+A table is filled through the sink. Then micro-batches of changes are committed, each as two
+segments in two threads, as two tasks would; half of the turns are measured, after the first ones
+have warmed what is kept in memory. Rows are made before the clock starts, and lie in memory: what
+is measured is finding old rows, writing files, and the commit. The rivals get the last state of
+each key as an Arrow table and merge it into a table that they have written themselves.
 
 With --reading a table takes an hour of 5,000 changes a second, a commit a second, as fast as they
 go, with upkeep on; then it is read whole, beside one with the same rows that was just written.

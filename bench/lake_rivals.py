@@ -77,7 +77,9 @@ def spark_merges(folder: Path) -> Iterator[dict[str, Rival]]:
                     if number:
                         engine.run(f"INSERT INTO {table} {source}")
                     else:
-                        engine.run(f"CREATE OR REPLACE TABLE {table} USING {using}{more} AS {source}")
+                        engine.run(
+                            f"CREATE OR REPLACE TABLE {table} USING {using}{more} AS {source}"
+                        )
                     part.unlink()
                 changed = place / "changes.parquet"
 

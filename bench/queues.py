@@ -102,6 +102,15 @@ def send(kind: str, login: str, server: Any, values: list[bytes]) -> None:
     sink.close()
 
 
+def measured(kind: str, values: list[bytes], tries: int) -> tuple[float, float]:
+    """Return the seconds of the bare client and of the sink, the best of some tries."""
+    start, login, bare = SERVICES[kind]
+    with tempfile.TemporaryDirectory() as folder, start.start(Path(folder) / kind) as server:
+        turns = itertools.count()
+        slow = best(lambda: bare(server, values, f"bare{next(turns)}"), tries)
+        return slow, best(lambda: send(kind, login, server, values), tries)
+
+
 def main() -> None:
     """Measure each service, and print the best of some tries."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -116,11 +125,7 @@ def main() -> None:
     size = asked.messages * asked.bytes
     figures: list[Figure] = []
     for kind in asked.only.split(","):
-        start, login, bare = SERVICES[kind]
-        with tempfile.TemporaryDirectory() as folder, start.start(Path(folder) / kind) as server:
-            turns = itertools.count()
-            slow = best(lambda: bare(server, values, f"bare{next(turns)}"), asked.tries)
-            own = best(lambda: send(kind, login, server, values), asked.tries)
+        slow, own = measured(kind, values, asked.tries)
         ceiling = Figure(f"{kind}: bare client", asked.messages / slow, size / slow / 1e6)
         sink = Figure(f"{kind}: sink", asked.messages / own, size / own / 1e6, ceiling.name)
         sink.ratio = sink.rows_per_s / ceiling.rows_per_s

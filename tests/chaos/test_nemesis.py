@@ -49,4 +49,4 @@ def test_by_range(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_lake_tables(cluster: LocalCluster, tmp_path: Path, seed: int, kind: str) -> None:
     """Each version of each table is what the source was at the watermark that it tells."""
-    check(Nemesis(cluster, tmp_path / "run", seed, kind, FEWER, 35).run(), WORST)
+    check(Nemesis(cluster, tmp_path / "run", seed, kind, FEWER, 20).run(), WORST)

@@ -198,7 +198,9 @@ class PostgresqlCopy(Downstream):
         """Return a table's rows, in these columns (none: all)."""
         listed = ", ".join(f'"{name}"' for name in columns) or "*"
         place = f'"{table.database}"."{table.table}"'
-        return sorted(self._postgres.execute(f"SELECT {listed} FROM {place}", self._home), key=repr)
+        there = self._postgres.execute(f"SELECT {listed} FROM {place}", self._home)
+        texts = [tuple(None if value is None else str(value) for value in row) for row in there]
+        return sorted(texts, key=repr)
 
 
 class Topic:

@@ -96,7 +96,8 @@ class DeltaVersions:
     def rows(self, table: TableId, number: int) -> list[Row]:
         """Read one version."""
         query = QueryBuilder().register("t", DeltaTable(self._place(table), version=number))
-        return pa.table(query.execute("SELECT * FROM t").read_all()).to_pylist()
+        rows: list[Row] = pa.table(query.execute("SELECT * FROM t").read_all()).to_pylist()
+        return rows
 
 
 class IcebergVersions:
@@ -137,7 +138,8 @@ class IcebergVersions:
         """Read one snapshot, in the columns that it had."""
         with closing(SqlCatalog("rowferry", uri=self._uri)) as catalog:
             one = catalog.load_table((table.database, table.table))
-        return one.scan(snapshot_id=number).to_arrow().to_pylist()
+        rows: list[Row] = one.scan(snapshot_id=number).to_arrow().to_pylist()
+        return rows
 
 
 class ProgressWatch:
@@ -193,9 +195,7 @@ class LakeOutput:
 
     def __init__(self, root: Path, kind: str) -> None:
         own = "&checkpoint-interval=5" if kind == "delta" else "&history=100000"
-        self.sink = (
-            f"{kind}+file://{root}?on-drop=drop&optimize-after=12&flush-interval=200ms{own}"
-        )
+        self.sink = f"{kind}+file://{root}?on-drop=drop&optimize-after=12&flush-interval=200ms{own}"
         self._place = root / "rowferry.progress"
         self._reader: VersionReader = (
             DeltaVersions(root) if kind == "delta" else IcebergVersions(root)
@@ -218,7 +218,7 @@ class LakeOutput:
 
     def compare(self, spec: ChangefeedSpec, store: Store, tables: list[TableId]) -> list[str]:
         """Read each table's last version."""
-        failures = []
+        failures: list[str] = []
         for name in tables:
             schema, source = store.table(name), store.scan(name)
             there = self._reader.versions(name) if name in self._reader.names() else []
@@ -228,9 +228,7 @@ class LakeOutput:
         return failures
 
 
-def judge_versions(
-    reader: VersionReader, seen: Iterable[int], written: Written
-) -> Iterator[str]:
+def judge_versions(reader: VersionReader, seen: Iterable[int], written: Written) -> Iterator[str]:
     """Yield how versions of tables are not what the source was at their watermarks.
 
     Tables that the source has dropped are not there any more, and not judged.
@@ -239,11 +237,11 @@ def judge_versions(
     by_table = {name: reader.versions(name) for name in reader.names()}
     for name, versions in by_table.items():
         yield from _several_commits(name, versions, written.allow_repeats)
-    told = {v.checkpoint_ts for versions in by_table.values() for v in versions if v.settled}
+    claimed = {v.checkpoint_ts for versions in by_table.values() for v in versions if v.settled}
     statements = written.history.schema_changes()
     replay = HistoryReplay(written.history.entries())
     read = cache(reader.rows)
-    for watermark in sorted(w for w in {*seen, *told} if w >= first):
+    for watermark in sorted(w for w in {*seen, *claimed} if w >= first):
         replay.advance(watermark)
         if words := written.invariant(replay.states.rows):
             yield f"the notes break the invariant at {watermark}: {words}"
@@ -271,9 +269,7 @@ def _several_commits(
             known.add(one.micro_batch)
 
 
-def name_then(
-    name: TableId, statements: Iterable[SchemaChange], commit_ts: int
-) -> TableId | None:
+def name_then(name: TableId, statements: Iterable[SchemaChange], commit_ts: int) -> TableId | None:
     """Return which name the table of this name had at a moment; None: it was made later."""
     then = name
     for change in sorted(statements, key=lambda c: c.commit_ts, reverse=True):
@@ -297,7 +293,8 @@ def _in_lake_types(schema: TableSchema, rows: pa.Table) -> list[Row]:
         typed(rows.column(c.name).combine_chunks(), c, schema, native_times=True)
         for c in schema.visible
     ]
-    return pa.table(columns, [c.name for c in schema.visible]).to_pylist()
+    typed_rows: list[Row] = pa.table(columns, [c.name for c in schema.visible]).to_pylist()
+    return typed_rows
 
 
 def _differences(

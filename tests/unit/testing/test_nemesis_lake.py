@@ -1,4 +1,4 @@
-"""The judge of lake tables under the nemesis: it must notice each way in which a version is wrong."""
+"""The judge of lake tables under the nemesis: it must notice each way to be wrong."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ def test_a_table_is_judged_by_the_name_that_it_had() -> None:
 
 def test_which_name_a_table_had() -> None:
     create = SchemaChange(10, DdlKind.CREATE_TABLE, "CREATE", LATER, replace(account(), id=LATER))
-    rename = SchemaChange(
-        20, DdlKind.RENAME_TABLE, "RENAME", ACCOUNT, account(20), previous=LATER
-    )
+    rename = SchemaChange(20, DdlKind.RENAME_TABLE, "RENAME", ACCOUNT, account(20), previous=LATER)
     assert [name_then(ACCOUNT, [create, rename], ts) for ts in (25, 20, 15, 10, 5)] == [
         ACCOUNT,
         ACCOUNT,
