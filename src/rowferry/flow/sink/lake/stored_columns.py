@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rowferry.change.sqltype import Kind
+from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableSchema
 from rowferry.change.typed_columns import typed
-from rowferry.errors import SchemaChangeRefused
+from rowferry.errors import BadInput, SchemaChangeRefused
 from rowferry.flow.sink.lake.columns import BEFORE, LakeColumns
 
 _NOT_PLAIN: Final = frozenset(" ,;{}()\n\t=")  # in names of columns without a mapping
@@ -24,7 +24,8 @@ _CHOICES: Final = (
     "anew with the new type, or leave the column or the table out by a rule"
 )
 _ID, _PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
-_SOURCE, _SCALE = "rowferry.column", "rowferry.scale"
+_SOURCE, _SCALE, _TYPE = "rowferry.column", "rowferry.scale", "rowferry.type"
+_WITH_SPACES: Final = frozenset({"varchar", "tinytext", "text", "mediumtext", "longtext"})
 _IMPLICIT: Final[dict[Kind, Any]] = {
     Kind.INTEGER: 0,
     Kind.YEAR: 0,
@@ -49,6 +50,7 @@ class StoredField:
         scale: digits of a second's fraction in the source.
         physical: its name in data files.
         id: its number in the table's mapping; 0: the table has none.
+        source_type: its type in the source, as JSON; empty: not noted.
     """
 
     name: str
@@ -58,6 +60,7 @@ class StoredField:
     physical: str
     id: int = 0
     comment: str = ""
+    source_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ class StoredColumns:
         about: dict[str, Any] = {_SOURCE: field.source, _SCALE: field.scale}
         if field.comment:
             about["comment"] = field.comment
+        if field.source_type:
+            about[_TYPE] = field.source_type
         if self.mapped:
             about |= {_ID: field.id, _PHYSICAL: field.physical}
         return {"name": field.name, "type": kind, "nullable": True, "metadata": about}
@@ -144,7 +149,7 @@ def _read_field(form: dict[str, Any]) -> StoredField | None:
     kind = form["type"] if isinstance(form["type"], str) else "struct"
     name = form["name"]
     numbers = (about[_SOURCE], about.get(_SCALE, 0), about.get(_ID, 0))
-    texts = (name, about.get(_PHYSICAL, name), about.get("comment", ""))
+    texts = (name, about.get(_PHYSICAL, name), about.get("comment", ""), about.get(_TYPE, ""))
     if not all(type(n) is int for n in numbers) or not all(isinstance(t, str) for t in texts):
         raise ValueError
     return StoredField(
@@ -155,6 +160,7 @@ def _read_field(form: dict[str, Any]) -> StoredField | None:
         physical=texts[1],
         id=numbers[2],
         comment=texts[2],
+        source_type=texts[3],
     )
 
 
@@ -228,6 +234,10 @@ def evolve(
             continue
         if _needs_cast(match, want, table, lake):
             casts.append(match.physical)
+        if table.inferred:  # the log's own description does not have every type by its name
+            want = replace(want, source_type=match.source_type)
+        elif want.source and not lake.changelog:
+            _require_values(match, want, table)
         fields.append(replace(want, physical=match.physical, id=known[match.physical]))
     return Evolution(_settled(fields, mapped, max_id), tuple(filled), tuple(casts))
 
@@ -249,6 +259,7 @@ def _wanted(table: TableSchema, lake: LakeColumns) -> list[StoredField]:
                 column.type.fraction_digits if column else 0,
                 field.name,
                 comment=column.comment if column else "",
+                source_type=json.dumps(column.type.to_json(), sort_keys=True) if column else "",
             )
         )
     return fields
@@ -266,6 +277,11 @@ def _fills(column: Column, table: TableSchema) -> bool:
         raise SchemaChangeRefused(
             f"{table.id}: no statement that could be read tells what older rows have in the column "
             f"{column.name!r}: it may be an earlier column by another name; {_CHOICES}"
+        )
+    if column.auto_increment:
+        raise SchemaChangeRefused(
+            f"{table.id}: the source has numbered older rows in the new column {column.name!r}, "
+            f"which the log does not hold; {_CHOICES}"
         )
     if column.generated or (column.expression and column.filled is None):
         raise SchemaChangeRefused(
@@ -326,6 +342,55 @@ def _needs_cast(old: StoredField, new: StoredField, table: TableSchema, lake: La
         f"{table.id}: the type of column {new.name!r} changed to {table.column(new.name).type.sql} "
         f"(in the lake from {old.kind} to {new.kind}); {_CHOICES}"
     )
+
+
+def _require_values(old: StoredField, new: StoredField, table: TableSchema) -> None:
+    """Raise where the source has changed the values of older rows with their column's type."""
+    column = table.column(new.name)
+    try:
+        before = SqlType.from_json(json.loads(old.source_type))
+    except (ValueError, RecursionError, BadInput):
+        return  # of a table, or with a type, that another version wrote
+    if not _keeps_values(before, column.type, new.kind):
+        raise SchemaChangeRefused(
+            f"{table.id}: the type of column {new.name!r} changed from {before.sql} to "
+            f"{column.type.sql}, by which the source may have changed older rows; {_CHOICES}"
+        )
+
+
+def _keeps_values(old: SqlType, new: SqlType, kind: str) -> bool:
+    """Return whether every value of a type is the same in another that the lake can follow."""
+    match new.kind:
+        case Kind.FLOAT | Kind.DOUBLE:  # FLOAT(7,2) rounds
+            return new.scale is None or (old.scale is not None and new.scale >= old.scale)
+        case Kind.DECIMAL:
+            same = old.kind is Kind.DECIMAL and old.fraction_digits == new.fraction_digits
+            return same or kind != "string"
+        case Kind.BINARY if new.name == "binary":  # filled with zeros
+            return old.name == "binary" and old.size == new.size
+        case Kind.BINARY:
+            return (old.name == "geometry") == (new.name == "geometry")
+        case Kind.TEXT if new.name == "char":  # without spaces at the end
+            return old.kind is not Kind.TEXT or old.name not in _WITH_SPACES
+        case Kind.ENUM | Kind.SET:
+            return old.kind is new.kind and _keeps_names(old, new)
+        case Kind.INTEGER | Kind.BIT:
+            return True
+        case Kind.TEXT if new.name in _WITH_SPACES:
+            return True
+    return old.name == new.name
+
+
+def _keeps_names(old: SqlType, new: SqlType) -> bool:
+    """Return whether the elements of an ENUM or SET are written as before, a SET's in their order.
+
+    One that is there no more was in no row, unless it is spelled otherwise now.
+    """
+    spelled = {name.casefold() for name in new.elements}
+    if any(name.casefold() in spelled for name in set(old.elements) - set(new.elements)):
+        return False
+    left = [name for name in old.elements if name in new.elements]
+    return new.kind is Kind.ENUM or left == [name for name in new.elements if name in old.elements]
 
 
 def _is_wider(old: str, new: str) -> bool:

@@ -15,6 +15,8 @@ from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId
 from rowferry.errors import EncodeError, SchemaChangeRefused, TargetLost
+from rowferry.flow.sink.lake.columns import LakeColumns
+from rowferry.flow.sink.lake.stored_columns import StoredColumns, evolve
 from rowferry.moment import watched
 
 ID, NOTE = PLAIN.columns
@@ -122,6 +124,86 @@ def test_types_get_wider_or_the_feed_stops(lake: Lake) -> None:
         with pytest.raises(SchemaChangeRefused, match="'v' changed to .* reset --snapshot"):
             lake.step(third, changes=[lake.change(MODIFY, fourth)])
     assert lake.commits() == version
+
+
+def test_a_column_that_the_source_has_numbered_stops_the_feed(lake: Lake) -> None:
+    number = Column(3, "n", SqlType("int"), nullable=False, auto_increment=True)
+    with pytest.raises(SchemaChangeRefused, match=r"numbered older rows .* reset --snapshot"):
+        lake.step(PLAIN, changes=[lake.change(ADD, with_columns(PLAIN, ID, NOTE, number))])
+
+
+def test_values_that_change_with_their_type_stop_the_feed(kind: type[Lake], tmp_path: Path) -> None:
+    """Though the type in the lake stays the same, also where a new process has read the table."""
+    short = table(("id", SqlType("bigint")), ("b", SqlType("binary", length=10)))
+    lake = kind(tmp_path)
+    lake.open()
+    lake.step(short, [(Op.INSERT, None, {"id": 1, "b": b"x".ljust(10, b"\0")})])
+    lake.open()
+    long = with_columns(short, ID, replace(short.columns[1], type=SqlType("binary", length=16)))
+    with pytest.raises(SchemaChangeRefused, match=r"binary\(10\) to binary\(16\), by which"):
+        lake.step(short, changes=[lake.change(MODIFY, long)])
+    free = with_columns(short, ID, replace(short.columns[1], type=SqlType("varbinary", length=16)))
+    lake.step(short, changes=[lake.change(MODIFY, free)])
+    lake.step(free, [(Op.INSERT, None, {"id": 2, "b": b"y"})])
+    assert [len(r["b"]) for r in ordered(lake.rows(), ["id"])] == [10, 1]
+
+
+TEXT, JSON, YEAR = SqlType("varchar", length=9), SqlType("json"), SqlType("year")
+LETTERS = SqlType("set", elements=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "follows"),
+    [
+        (SqlType("varbinary", length=9), SqlType("binary", length=9), False),
+        (SqlType("binary", length=9), SqlType("blob"), True),
+        (SqlType("blob"), SqlType("geometry"), False),
+        (TEXT, SqlType("char", length=9), False),
+        (SqlType("char", length=9), TEXT, True),
+        (TEXT, SqlType("longtext"), True),
+        (TEXT, JSON, False),
+        (JSON, TEXT, True),
+        (TEXT, LETTERS, False),
+        (LETTERS, TEXT, True),
+        (LETTERS, SqlType("set", elements=("a", "b", "c")), True),
+        (LETTERS, SqlType("set", elements=("b", "a")), False),
+        (SqlType("enum", elements=("a", "b")), SqlType("enum", elements=("b", "a")), True),
+        (SqlType("enum", elements=("a", "b")), SqlType("enum", elements=("A", "b")), False),
+        (SqlType("inet4"), SqlType("inet6"), False),
+        (SqlType("int"), YEAR, False),
+        (YEAR, SqlType("int"), True),
+        (SqlType("int"), SqlType("bigint"), True),
+        (SqlType("int"), SqlType("decimal", length=24, scale=2), True),
+        (SqlType("float"), SqlType("double"), True),
+        (SqlType("float"), SqlType("float", length=7, scale=2), False),
+        (
+            SqlType("decimal", length=50, scale=2),
+            SqlType("decimal", length=60, scale=4),
+            False,
+        ),
+    ],
+    ids=lambda one: one.sql if isinstance(one, SqlType) else str(one),
+)
+def test_which_changes_of_a_type_a_table_follows(old: SqlType, new: SqlType, follows: bool) -> None:
+    plain, log = LakeColumns("upsert", "null"), LakeColumns("changelog", "null")
+    first = table(("id", SqlType("bigint")), ("v", old))
+    second = table(("id", SqlType("bigint")), ("v", new), version=101)
+
+    def stored(lake: LakeColumns) -> StoredColumns:
+        columns = evolve(None, first, lake, mapped=True).columns
+        read = StoredColumns.read(columns.schema_text(), True, columns.max_id)
+        assert read == columns
+        return columns
+
+    if follows:
+        evolve(stored(plain), second, plain)
+        return
+    with pytest.raises(SchemaChangeRefused, match="the source may have changed older rows"):
+        evolve(stored(plain), second, plain)
+    evolve(stored(log), second, log)  # each row there is what it was at its time
+    evolve(stored(plain), replace(second, inferred=True), plain)
+    unnoted = [replace(f, source_type="") for f in stored(plain).fields]
+    evolve(replace(stored(plain), fields=tuple(unnoted)), second, plain)
 
 
 def test_a_new_snapshot_gives_the_table_new_columns(lake: Lake) -> None:
