@@ -6,6 +6,7 @@ import pytest
 from postgresql_kit import PostgresqlFeed, Scene
 
 from rowferry.errors import SchemaChangeRefused
+from rowferry.flow.sink.postgresql.names import index_name
 
 
 def columns(scene: Scene, table: str) -> list[str]:
@@ -18,8 +19,10 @@ def columns(scene: Scene, table: str) -> list[str]:
 
 
 def indexes(scene: Scene, table: str) -> list[str]:
+    """Return a table's indexes, without the digests of their names."""
     rows = scene.pg(
-        "SELECT regexp_replace(indexdef, '^CREATE (.*)INDEX (.*) ON .* USING btree', '\\1\\2') "
+        "SELECT regexp_replace(indexdef, "
+        "'^CREATE (.*)INDEX \"?(.*)_[0-9a-f]{10}\"? ON .* USING btree', '\\1\\2') "
         f"FROM pg_indexes WHERE schemaname = '$' AND tablename = '{table}' ORDER BY 1"
     )
     return [str(row[0]) for row in rows]
@@ -53,7 +56,7 @@ def test_every_change_of_a_table_is_translated(each_kind: Scene) -> None:
         "g timestamp(0) with time zone",
         "id integer not null",
     ]
-    assert indexes(each_kind, "t") == ["UNIQUE t_pkey (id)", "UNIQUE t_three (c, id)"]
+    assert indexes(each_kind, "t") == ["UNIQUE t_PRIMARY (id)", "UNIQUE t_three (c, id)"]
     assert each_kind.pg("SELECT id, c, b, bb, d, f::text, g FROM $.t ORDER BY id") == [
         (1, 9, "x", 10, "", "101", None),
         (2, 7, None, None, "", "101", None),
@@ -75,11 +78,42 @@ def test_every_change_of_a_table_is_translated(each_kind: Scene) -> None:
         "DELETE FROM v WHERE id = 1",
     )
     feed.catch_up()
-    assert indexes(each_kind, "u") == ["UNIQUE u_pkey (id)", "UNIQUE u_three (c, id)"]
+    assert indexes(each_kind, "u") == ["UNIQUE u_PRIMARY (id)", "UNIQUE u_three (c, id)"]
     assert each_kind.pg("SELECT id, d FROM $.u") == [(5, "five")]
     assert each_kind.pg("SELECT id FROM $.v ORDER BY id") == [(2,), (3,), (4,)]
     tables = "SELECT tablename FROM pg_tables WHERE schemaname = '$' ORDER BY 1"
     assert each_kind.pg(tables) == [("u",), ("v",)]
+    assert feed.faults == []
+
+
+def test_tables_and_indexes_of_alike_names(each_kind: Scene) -> None:
+    each_kind.sql(
+        "CREATE TABLE post (id int PRIMARY KEY, tag int, v int AS (id) VIRTUAL, KEY tag (tag))",
+        "CREATE TABLE post_tag (id int PRIMARY KEY, n int)",
+        "CREATE TABLE post_pkey (id int PRIMARY KEY)",
+        "CREATE TABLE a (id int PRIMARY KEY, n int, KEY b_c (n))",
+        "CREATE TABLE a_b (id int PRIMARY KEY, n int, KEY c (n))",
+        "INSERT INTO post_tag VALUES (1, 1)",
+    )
+    feed = each_kind.feed()
+    feed.catch_up()
+    assert indexes(each_kind, "post") == ["UNIQUE post_PRIMARY (id)", "post_tag (tag)"]
+    # As it was called before there were digests.
+    each_kind.pg(f'ALTER INDEX $."{index_name("a", "b_c")}" RENAME TO a_b_c')
+    each_kind.sql(
+        "ALTER TABLE post DROP KEY tag, RENAME COLUMN v TO w, ADD COLUMN z int DEFAULT 1",
+        "ALTER TABLE post RENAME COLUMN z TO y, RENAME COLUMN tag TO z",
+        "RENAME TABLE post TO blog",
+        "ALTER TABLE a_b DROP KEY c",
+        "ALTER TABLE a DROP KEY b_c",
+        "INSERT INTO blog (id, z, y) VALUES (1, 2, 3)",
+    )
+    feed.catch_up()
+    assert each_kind.pg("SELECT id, z, y FROM $.blog") == [(1, 2, 3)]
+    assert each_kind.pg("SELECT id, n FROM $.post_tag") == [(1, 1)]
+    assert indexes(each_kind, "blog") == ["UNIQUE blog_PRIMARY (id)"]
+    assert indexes(each_kind, "a") == ["UNIQUE a_PRIMARY (id)"]
+    assert indexes(each_kind, "a_b") == ["UNIQUE a_b_PRIMARY (id)"]
     assert feed.faults == []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -88,7 +88,7 @@ def create_statements(table: TableSchema, making: Making) -> list[str]:
     parts = [_definition(table, column, making) for column in table.visible]
     for index in table.indexes:
         if index.primary:
-            parts.append(f"CONSTRAINT {_key_name(table.written_as)} {_primary(index)}")
+            parts.append(_primary(table.written_as, index))
     return [
         schema_statement(table.written_as.database),
         f"CREATE TABLE {name} ({', '.join(parts)})",
@@ -102,8 +102,18 @@ def schema_statement(database: str) -> str:
     return f"CREATE SCHEMA IF NOT EXISTS {quoted(database)}"
 
 
-def rename_statements(old: TableId, table: TableSchema | None, new: TableId) -> list[str]:
-    """Return statements that give a table, and the indexes that were named after it, a new name."""
+def index_renames(
+    table: TableSchema, old: TableId, new: TableId, there: Collection[str]
+) -> dict[str, str]:
+    """Return the new names of a table's indexes by those that are `there`, for a renamed table."""
+    if old.table == new.table:
+        return {}
+    called = {_called(old.table, index, there): index for index in table.indexes}
+    return {was: index_name(new.table, index.name) for was, index in called.items() if was}
+
+
+def rename_statements(old: TableId, new: TableId, indexes: Mapping[str, str]) -> list[str]:
+    """Return statements that give a table a new name, and some indexes theirs, by the former."""
     statements = []
     if old.database != new.database:
         statements.append(schema_statement(new.database))
@@ -112,18 +122,18 @@ def rename_statements(old: TableId, table: TableSchema | None, new: TableId) -> 
         return statements
     between = TableId(new.database, old.table)
     statements.append(f"ALTER TABLE {quoted_table(between)} RENAME TO {quoted(new.table)}")
-    for index in table.indexes if table is not None else ():
-        was, now = (
-            shortened(f"{n}_pkey") if index.primary else index_name(n, index.name)
-            for n in (old.table, new.table)
-        )
+    for was, now in indexes.items():
         at = f"{quoted(new.database)}.{quoted(was)}"
-        statements.append(f"ALTER INDEX IF EXISTS {at} RENAME TO {quoted(now)}")
+        statements.append(f"ALTER INDEX {at} RENAME TO {quoted(now)}")
     return statements
 
 
 def alter_statements(
-    old: TableSchema, new: TableSchema, same: Mapping[str, str], making: Making
+    old: TableSchema,
+    new: TableSchema,
+    same: Mapping[str, str],
+    making: Making,
+    there: Collection[str] = (),
 ) -> list[str]:
     """Return statements that make a table as `new` says out of one as `old` says.
 
@@ -132,14 +142,16 @@ def alter_statements(
         new: the definition to follow.
         same: the name that each column of `new` had in `old`; one that is missing is added.
         making: what definitions depend on.
+        there: the names of the table's indexes.
 
     Raises:
         Untranslatable: rows that are there would not become those of the source.
     """
     name = quoted_table(new.written_as)
+    same = _same_here(old, new, same)
     kept = set(same.values())
     drops = [i for i in old.indexes if not _is_kept(i, new, same)]
-    statements = [s for i in drops if (s := _drop_index(new.written_as, i))]
+    statements = [s for i in drops if (s := _drop_index(new.written_as, i, there))]
     gone = [c.name for c in old.visible if c.name not in kept]
     statements += [f"ALTER TABLE {name} DROP COLUMN {quoted(c)}" for c in gone]
     statements += _renamed(name, {now: was for now, was in same.items() if now != was})
@@ -152,26 +164,38 @@ def alter_statements(
     for index in new.indexes:
         if not any(_is_same(index, other, same) for other in old.indexes):
             if index.primary:
-                named = _key_name(new.written_as)
-                statements.append(f"ALTER TABLE {name} ADD CONSTRAINT {named} {_primary(index)}")
+                statements.append(f"ALTER TABLE {name} ADD {_primary(new.written_as, index)}")
             elif statement := _index_statement(new, index):
                 statements.append(statement)
     before = {now: old.column(was).comment for now, was in same.items()}
     return statements + _comments(new, before, old.comment)
 
 
+def _same_here(old: TableSchema, new: TableSchema, same: Mapping[str, str]) -> dict[str, str]:
+    """Return what of `same` are columns here, too: virtual generated ones are not.
+
+    Raises:
+        Untranslatable: one was virtual and is no more.
+    """
+    before, after = ({c.name for c in t.visible} for t in (old, new))
+    computed = sorted(now for now, was in same.items() if now in after and was not in before)
+    if computed:
+        raise Untranslatable(f"column {computed[0]!r} is computed for the rows that are there")
+    return {now: was for now, was in same.items() if now in after}
+
+
 def _renamed(name: str, pairs: dict[str, str]) -> list[str]:
-    """Return statements that rename columns, also where two trade their names."""
+    """Return statements that rename columns, also where one gets the name that another had."""
     taken = set(pairs.values())
-    statements, later = [], []
+    first, then, last = [], [], []
     for now, was in pairs.items():
         if now in taken:
             between = shortened(f"rowferry_was_{was}")
-            statements.append(_rename(name, was, between))
-            later.append(_rename(name, between, now))
+            first.append(_rename(name, was, between))
+            last.append(_rename(name, between, now))
         else:
-            later.append(_rename(name, was, now))
-    return statements + later
+            then.append(_rename(name, was, now))
+    return first + then + last
 
 
 def _rename(name: str, was: str, now: str) -> str:
@@ -305,12 +329,15 @@ def _changed(
 # --- keys and comments ---------------------------------------------------------------------------
 
 
-def _key_name(table: TableId) -> str:
-    return quoted(shortened(f"{table.table}_pkey"))
+def _called(table: str, index: Index, there: Collection[str]) -> str:
+    """Return which of the names that are `there` an index has; "": none of them."""
+    early = shortened(f"{table}_{'pkey' if index.primary else index.name}")  # without a digest
+    return next((n for n in (index_name(table, index.name), early) if n in there), "")
 
 
-def _primary(index: Index) -> str:
-    return f"PRIMARY KEY ({names_of(index.columns)})"
+def _primary(table: TableId, index: Index) -> str:
+    named = quoted(index_name(table.table, index.name))
+    return f"CONSTRAINT {named} PRIMARY KEY ({names_of(index.columns)})"
 
 
 def _index_statement(table: TableSchema, index: Index) -> str:
@@ -334,11 +361,14 @@ def _is_short(column: Column) -> bool:
     return column.type.kind in _BOUNDED or (limited and (column.type.size or 0) <= _LONGEST_INDEXED)
 
 
-def _drop_index(table: TableId, index: Index) -> str:
+def _drop_index(table: TableId, index: Index, there: Collection[str]) -> str:
+    """Return the statement that drops an index; "": the table does not have it."""
+    name = _called(table.table, index, there)
+    if not name:
+        return ""
     if index.primary:
-        return f"ALTER TABLE {quoted_table(table)} DROP CONSTRAINT {_key_name(table)}"
-    name = quoted(index_name(table.table, index.name))
-    return f"DROP INDEX IF EXISTS {quoted(table.database)}.{name}"
+        return f"ALTER TABLE {quoted_table(table)} DROP CONSTRAINT {quoted(name)}"
+    return f"DROP INDEX {quoted(table.database)}.{quoted(name)}"
 
 
 def _is_same(new: Index, old: Index, same: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import TargetUnfit
 
 LONGEST: Final = 63  # bytes; the server cuts what is longer, without a word
+_DIGEST: Final = 10  # characters
 _SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 
 
@@ -37,13 +38,18 @@ def shortened(name: str) -> str:
     """Return a name of our own making so that it is not cut: a long one ends with its digest."""
     if len(name.encode()) <= LONGEST:
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
-    return name.encode()[: LONGEST - 11].decode(errors="ignore") + "_" + digest
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    return name.encode()[: LONGEST - _DIGEST - 1].decode(errors="ignore") + "_" + digest
 
 
 def index_name(table: str, index: str) -> str:
-    """Return what an index is called: a schema's indexes share their names, so the table leads."""
-    return shortened(f"{table}_{index}")
+    """Return what an index is called: the tables and indexes of a schema share their names.
+
+    So the table leads, and the digest of both names follows: `post_tag` may be a table.
+    """
+    digest = hashlib.sha256(f"{table}\0{index}".encode()).hexdigest()[:_DIGEST]
+    most = LONGEST - _DIGEST - 1
+    return f"{table}_{index}".encode()[:most].decode(errors="ignore") + "_" + digest
 
 
 def check_names(table: TableSchema) -> None:

@@ -15,6 +15,7 @@ from rowferry.flow.sink.postgresql.definitions import (
     Untranslatable,
     alter_statements,
     create_statements,
+    index_renames,
     rename_statements,
     schema_statement,
 )
@@ -27,6 +28,7 @@ from rowferry.flow.sink.postgresql.target_tables import (
     DownstreamTable,
     gone_tables,
     misfit,
+    read_index_names,
     read_names,
     read_tables,
 )
@@ -155,7 +157,7 @@ class TranslatedChanges:
         if former not in here and name in here:
             # It was renamed in a run that was given up, or is there already.
             old = self._ledger.definition(session, name)
-            return self._altered(schema, old, here[name], change)
+            return self._altered(schema, old, here[name], change, read_index_names(session, name))
         if former not in here:
             return self._made(schema, change)
         if change.kind is DdlKind.CREATE_TABLE:
@@ -165,8 +167,11 @@ class TranslatedChanges:
         if former != name and name in here:
             raise Untranslatable(f"{name} is a table already, to which {former} cannot be renamed")
         old = self._ledger.definition(session, former)
-        renames = rename_statements(former, old, name) if former != name else []
-        return [*renames, *self._altered(schema, old, here[former], change)]
+        indexes = read_index_names(session, former)
+        moved = index_renames(old or schema, former, name, indexes)
+        renames = rename_statements(former, name, moved) if former != name else []
+        after = {moved.get(index, index) for index in indexes}
+        return [*renames, *self._altered(schema, old, here[former], change, after)]
 
     def _check(self, session: PostgresqlSession, change: SchemaChange) -> None:
         """Refuse a table into which its rows do not fit after a change.
@@ -194,11 +199,12 @@ class TranslatedChanges:
         old: TableSchema | None,
         target: DownstreamTable,
         change: SchemaChange,
+        indexes: Collection[str],
     ) -> list[str]:
         if old is None:  # no row of it was delivered yet
             return [] if not misfit(new, target) else self._filled_up(new, target)
         old = replace(old, id=new.id, target=new.target)
-        return alter_statements(old, new, same_columns(old, new, change), self._making)
+        return alter_statements(old, new, same_columns(old, new, change), self._making, indexes)
 
     def _filled_up(self, new: TableSchema, target: DownstreamTable) -> list[str]:
         """Return statements for a table of which only the downstream knows what it was."""

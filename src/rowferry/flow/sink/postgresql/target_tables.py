@@ -111,6 +111,18 @@ def read_tables(
     return tables
 
 
+def read_index_names(session: PostgresqlSession, table: TableId) -> set[str]:
+    """Return the names of a table's indexes. Raises as `PostgresqlSession.run`."""
+    moment("list downstream indexes (PostgreSQL)")
+    rows = session.ask(
+        "SELECT r.relname FROM pg_index i JOIN pg_class r ON r.oid = i.indexrelid "
+        "JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = %s AND c.relname = %s",
+        tuple(table),
+    )
+    return {str(row[0]) for row in rows}
+
+
 def _column(row: Sequence[object]) -> DownstreamColumn:
     name, text, modifier, needed, exact, computed = row
     size, scale = _limits(str(name), int(str(modifier)))

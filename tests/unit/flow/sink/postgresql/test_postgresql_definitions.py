@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rowferry.change.chunk import DdlKind, SchemaChange
-from rowferry.change.table import TableSchema
+from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import TargetUnfit
 from rowferry.flow.sink.postgresql.column_types import conversion
 from rowferry.flow.sink.postgresql.definitions import (
@@ -15,6 +15,7 @@ from rowferry.flow.sink.postgresql.definitions import (
     Untranslatable,
     alter_statements,
     create_statements,
+    index_renames,
 )
 from rowferry.flow.sink.postgresql.names import check_names, index_name
 from rowferry.flow.sink.postgresql.schema_changes import same_columns
@@ -123,6 +124,43 @@ def test_columns_that_trade_names_keep_their_values() -> None:
     ]
 
 
+def test_a_column_gets_the_name_that_another_had() -> None:
+    old = parse_create("create table d.t (id int primary key, a int, b int, x int)")
+    change = "alter table d.t rename column b to c, rename column a to b, rename column x to a"
+    table = 'ALTER TABLE "d"."t" RENAME COLUMN'
+    assert altered(old, change) == [
+        f'{table} "a" TO "rowferry_was_a"',
+        f'{table} "x" TO "rowferry_was_x"',
+        f'{table} "b" TO "c"',
+        f'{table} "rowferry_was_a" TO "b"',
+        f'{table} "rowferry_was_x" TO "a"',
+    ]
+
+
+def test_a_virtual_column_is_renamed_at_the_source_only() -> None:
+    old = parse_create(
+        "create table d.t (id int primary key, a int, v int as (a) virtual, unique key (v))"
+    )
+    assert altered(old, "alter table d.t rename column v to w") == []
+    (rename,) = altered(old, "alter table d.t rename column v to w, rename column a to v")
+    assert rename == 'ALTER TABLE "d"."t" RENAME COLUMN "a" TO "v"'
+
+
+def test_an_index_is_dropped_by_the_name_that_the_table_has() -> None:
+    old = parse_create("create table d.post (id int primary key, tag int, key tag (tag))")
+    new = replace(old, indexes=())
+    same = {c.name: c.name for c in old.columns}
+    now = [index_name("post", name) for name in ("PRIMARY", "tag")]
+    for key, index in (now, ("post_pkey", "post_tag")):  # also one from before there were digests
+        assert alter_statements(old, new, same, MAKING, {key, index, "mine"}) == [
+            f'DROP INDEX "d"."{index}"',
+            f'ALTER TABLE "d"."post" DROP CONSTRAINT "{key}"',
+        ]
+        moved = index_renames(old, old.id, TableId("d", "u"), {key, index, "mine"})
+        assert moved == {key: index_name("u", "PRIMARY"), index: index_name("u", "tag")}
+    assert alter_statements(old, new, same, MAKING, {"mine"}) == []
+
+
 def test_a_rename_that_cannot_be_told_is_refused() -> None:
     old = parse_create("create table d.t (id int primary key, a int)")
     new = parse_create("create table d.t (id int primary key, b int)")
@@ -136,11 +174,12 @@ def test_a_rename_that_cannot_be_told_is_refused() -> None:
 def test_names_are_quoted_and_long_ones_refused() -> None:
     table = parse_create('create table d.`a"b` (`i d` int primary key)')
     assert create_statements(table, MAKING)[1] == (
-        'CREATE TABLE "d"."a""b" ("i d" integer NOT NULL, CONSTRAINT "a""b_pkey" '
-        'PRIMARY KEY ("i d"))'
+        'CREATE TABLE "d"."a""b" ("i d" integer NOT NULL, CONSTRAINT '
+        f'"a""b_PRIMARY_{index_name(table.id.table, "PRIMARY")[-10:]}" PRIMARY KEY ("i d"))'
     )
     long = parse_create(f"create table d.t (`{'é' * 32}` int primary key)")
     with pytest.raises(TargetUnfit, match="more than 63 bytes"):
         check_names(long)
     one, other = (index_name("t" * 60, f"key{n}") for n in "12")
     assert one != other and len(one.encode()) <= 63
+    assert index_name("a", "b_c") != index_name("a_b", "c")
