@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from feed_kit import Feed, Scene, keep_nothing, scene_of
 
+from rowferry.change.chunk import DdlKind
 from rowferry.change.plan import Plan
 from rowferry.errors import (
     EventUnknown,
@@ -183,6 +184,46 @@ def test_an_xa_transaction_prepared_before(pair: Pair) -> None:
     with pytest.raises(EventUnknown, match="XA COMMIT .* was prepared on .* before the failover"):
         feed.catch_up()
     assert ids(feed) == [100]
+
+
+def deliver_create(pair: Pair, feed: Feed) -> None:
+    """Run a CREATE TABLE … SELECT of which the feed delivers the statement, and no row."""
+    pair.scene.sql("CREATE TABLE made (PRIMARY KEY (id)) SELECT id, CONCAT(v, '!') AS w FROM t")
+    feed.step_until(lambda step: bool(feed.store.position("feed")["log"]["txn_ts"]))
+    feed.stop()
+
+
+def test_behind_the_statement_of_a_create_table_select(pair: Pair) -> None:
+    """The new server sends all of it: the statement is told once, and its rows come once."""
+    pair.scene.sql(many(0, 10))
+    feed = pair.scene.feed()
+    feed.catch_up()
+    deliver_create(pair, feed)
+    assert feed.changes("made") == []
+    pair.fail_over()
+    pair.write("INSERT INTO made VALUES (100, 'after')")
+    feed.run(server=pair.replica)
+    feed.catch_up()
+    assert feed.differences() == ""
+    assert [kind for kind, _ in feed.ddl("made")] == [DdlKind.CREATE_TABLE]
+    assert [c.after["id"] for c in feed.changes("made") if c.after] == [*range(10), 100]
+
+
+def test_a_replica_without_the_create_table_select(pair: Pair) -> None:
+    """Its statement was delivered, and the feed does not guess what became of it: it says so."""
+    pair.scene.sql(many(0, 10))
+    feed = pair.scene.feed()
+    feed.catch_up()
+    wait_for(pair.replica, pair.scene.server)
+    pair.replica.execute("STOP REPLICA")
+    deliver_create(pair, feed)
+    pair.scene.server.kill()
+    pair.replica.script("RESET REPLICA ALL", "SET GLOBAL read_only = OFF")
+    pair.write("INSERT INTO t VALUES (100, 'after')")
+    feed.run(server=pair.replica)
+    with pytest.raises(SourceMismatch, match=r"not the CREATE TABLE … SELECT with commit-ts \d+"):
+        feed.catch_up()
+    assert ids(feed) == list(range(10))
 
 
 def test_a_replica_that_is_behind(pair: Pair) -> None:

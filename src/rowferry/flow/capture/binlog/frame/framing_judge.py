@@ -63,6 +63,9 @@ class FramingJudge(EventJudge):
         stop_at: the offset of the present file behind which nothing is framed.
         clamped: transactions whose time is not believed.
         prepared: the XA_PREPARE of the compressed transaction that is looked into.
+        delivered_ts: commit-ts of a CREATE TABLE … SELECT whose statement was delivered, and that
+            the walk begins with because another server sends it as a whole; 0: it does not.
+        met_delivered: that statement was met.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class FramingJudge(EventJudge):
         book: KnowsTables,
         flavour: Flavour,
         appetite: Appetite,
+        delivered_ts: int,
     ) -> None:
         self._point, self._tables, self._cutter = point, tables, cutter
         self._gtids, self._xa, self._book = gtids, xa, book
@@ -85,6 +89,7 @@ class FramingJudge(EventJudge):
         self.stop_at = self._stop_in_file()
         self.clamped = 0
         self.prepared = b""
+        self.delivered_ts, self.met_delivered = delivered_ts, False
 
     # --- tables and statements -------------------------------------------------------------------
 
@@ -117,6 +122,9 @@ class FramingJudge(EventJudge):
                     f"{_ROWS_PLEASE}"
                 )
             return None
+        if verb == "CREATE" and self._point.state.txn_ts == self.delivered_ts:
+            self.met_delivered = True
+            return None  # also a second time, where not all of its transaction had come
         effects = self._book.effects(query)
         if effects is not None:
             self._cutter.close(self._point.border)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from rowferry.change.plan import Segment
-from rowferry.errors import CorruptLog, SourceUnavailable
+from rowferry.errors import CorruptLog, SourceMismatch, SourceUnavailable
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
 from rowferry.flow.capture.binlog.frame import scan_kernels as k
 from rowferry.flow.capture.binlog.frame.compressed import inflate_payload
@@ -49,7 +49,11 @@ class Scanner:
         self.stopped = False  # the next event lies behind the wanted place
         state = WalkState.without_bounds()
         state.offset, state.last_ts = position.offset, position.last_ts
-        state.txn_ts = position.txn_ts
+        state.txn_ts, delivered_ts = position.txn_ts, 0
+        if position.txn_ts and not position.file:
+            # By GTID a transaction comes from its beginning, also what was delivered of it.
+            state.txn_ts, delivered_ts = 0, position.last_ts
+            state.last_ts = position.last_ts - 1
         state.txn_at = state.txn_offset = -1
         if appetite.until_ts is not None:
             state.until_ts = appetite.until_ts
@@ -70,6 +74,7 @@ class Scanner:
             book,
             position.flavour,
             appetite,
+            delivered_ts,
         )
         self._events = SpecialEvents(self._point, self._judge)
 
@@ -93,7 +98,8 @@ class Scanner:
     @property
     def at_border(self) -> bool:
         """Whether everything framed so far ends between two transactions."""
-        return self._point.border.txn_ts == 0
+        border = self._point.border
+        return border.txn_ts == 0 and border.last_ts >= self._judge.delivered_ts
 
     @property
     def blocked(self) -> bool:
@@ -215,6 +221,7 @@ class Scanner:
         """Settle on what was framed, so that its bytes can go."""
         state, border = self._point.state, self._point.border
         if state.txn_ts == 0:
+            self._check_delivered()
             border.take(state)
         elif self._stream.filled - border.at > HUGE_TXN and not self.blocked:
             border.take(state)
@@ -222,6 +229,16 @@ class Scanner:
             state.take(border)
         self._cutter.carry(border.at)
         self._stream.start = max(self._stream.start, border.at)
+
+    def _check_delivered(self) -> None:
+        """Refuse a server that has another transaction in the place of one that was begun."""
+        delivered_ts = self._judge.delivered_ts
+        if not self._judge.met_delivered and self._point.state.last_ts >= delivered_ts > 0:
+            raise SourceMismatch(
+                f"the transaction before {self._point} is not the CREATE TABLE … SELECT with "
+                f"commit-ts {delivered_ts} whose statement was delivered before the failover: this "
+                "server does not have it, or has it elsewhere"
+            )
 
     def _handle(self, reason: int) -> None:
         state = self._point.state
