@@ -58,6 +58,7 @@ _FENCED = frozenset(
         "list noted definitions (PostgreSQL)",
         "list downstream tables (PostgreSQL)",
         "list downstream names (PostgreSQL)",
+        "list downstream indexes (PostgreSQL)",
         "list downstream schemas (PostgreSQL)",
         "look for delivered tables (PostgreSQL)",
         "run ddl downstream (PostgreSQL)",
