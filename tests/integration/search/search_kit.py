@@ -41,8 +41,8 @@ class SearchScene:
         self.stop()
         self._store.close()
         self.source.script(f"DROP DATABASE IF EXISTS {self.database}")
-        gone = quote(",".join([*self.indexes(), self.notes]))
-        self.target.ask("DELETE", f"/{gone}?ignore_unavailable=true")
+        for name in (*self.indexes(), self.notes):
+            self.target.ask("DELETE", f"/{quote(name)}?ignore_unavailable=true")
 
     def sql(self, *statements: str) -> None:
         """Run statements in one session, each in a transaction of its own unless it begins one."""

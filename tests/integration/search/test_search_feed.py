@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from search_kit import SearchScene
@@ -17,8 +18,8 @@ from rowferry.errors import (
     TargetLost,
     TargetUnfit,
 )
-from rowferry.testing.receiver import Refusal
-from rowferry.testing.search_front import NoRoom, SearchFront
+from rowferry.testing.receiver import ReceiverFault, Refusal
+from rowferry.testing.search_front import FrontRequest, NoRoom, SearchFront
 
 NINES = "9" * 35 + "." + "9" * 30
 # Each column's type, a value as SQL writes it, what its document has, and how it is indexed.
@@ -254,6 +255,141 @@ def test_another_type_by_a_new_index_behind_an_alias(from_mysql: SearchScene) ->
     with pytest.raises(SinkUnwritable, match="copying index .*t-v2 to .*t-v3 is refused"):
         scene.run(query)  # the source has made a 0 of the word, and the document has it still
     assert scene.documents("t").keys() == {"2"}
+
+
+def test_a_column_that_comes_back_with_another_type(from_mysql: SearchScene) -> None:
+    scene, query = from_mysql, "on-type-change=reindex"
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, note int)", "INSERT INTO t VALUES (1, 7)")
+    scene.run(query)
+    scene.sql("ALTER TABLE t DROP COLUMN note", "ALTER TABLE t ADD COLUMN note varchar(20)")
+    scene.catch_up()
+    assert scene.indexes() == [scene.index("t-v2")]
+    scene.sql("UPDATE t SET note = 'a word'")
+    scene.run(query)  # the new index is none that was made anew by others
+    assert scene.assert_same("t") == 1
+
+
+def test_an_alias_whose_answer_is_lost(from_mysql: SearchScene) -> None:
+    scene = from_mysql
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, note int)", "INSERT INTO t VALUES (1, 7)")
+
+    def lose_first(request: FrontRequest) -> None:
+        if request.path.startswith("/_aliases") and not front.faults_for_all:
+            front.faults_for_all = True
+            front.faults.append(ReceiverFault.LOSE_ANSWER)
+
+    with SearchFront(scene.target.address, guard=lose_first) as front:
+        scene.address = front.address
+        scene.run("on-type-change=reindex")
+        scene.sql("ALTER TABLE t MODIFY note varchar(20)", "UPDATE t SET note = 'a word'")
+        tried_again = scene.catch_up()
+        asked = [r for r in front.taken if r.path.startswith("/_aliases")]
+    assert (tried_again, len(asked)) == ([], 2)
+    assert scene.indexes() == [scene.index("t-v2")]
+    assert scene.assert_same("t") == 1
+
+
+def test_an_index_of_others_does_not_become_a_copy(from_mysql: SearchScene) -> None:
+    scene, query = from_mysql, "on-type-change=reindex"
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, note int)", "INSERT INTO t VALUES (1, 7)")
+    other = f"/{scene.index('t-v2')}"
+    scene.target.ask("PUT", f"{other}/_doc/9", {"id": 9, "note": "of somebody else"})
+    scene.run(query)
+    scene.sql("ALTER TABLE t MODIFY note varchar(20)")
+    with pytest.raises(TargetUnfit, match="index .*t-v2 already, .*not its copy: delete it"):
+        scene.catch_up()
+    assert scene.target.documents(scene.index("t-v2")).keys() == {"9"}
+    assert scene.documents("t").keys() == {"1"}
+    scene.target.ask("DELETE", other)
+    scene.run(query)
+    assert scene.assert_same("t") == 1
+    notes = scene.target.documents(scene.notes)
+    assert notes[f"index:{scene.index('t-v2')}"] == {"changefeed": scene.name}
+
+
+def test_a_new_table_has_no_documents_of_an_old_one(scene: SearchScene) -> None:
+    first = "CREATE TABLE t (id int PRIMARY KEY, note varchar(40))"
+    scene.sql(first, "INSERT INTO t VALUES (1, 'old'), (2, 'old')")
+    scene.run("refresh=batch")
+    scene.sql("DROP TABLE t")
+    scene.catch_up()
+    assert scene.documents("t").keys() == {"1", "2"}  # kept
+    scene.sql(first, "INSERT INTO t VALUES (2, 'new'), (3, 'new')")
+    scene.run("refresh=batch")
+    assert scene.assert_same("t") == 2
+    # All of it in one plan, and with another key.
+    again = "CREATE TABLE t (note varchar(40) PRIMARY KEY, id int)"
+    scene.sql("DROP TABLE t", again, "INSERT INTO t VALUES ('a', 3)")
+    scene.catch_up()
+    assert scene.assert_same("t", ("note", "id")) == 1
+    scene.run("refresh=batch")
+    assert scene.assert_same("t", ("note", "id")) == 1
+
+
+@pytest.mark.parametrize("on_drop", ["keep", "drop"])
+def test_a_table_renamed_to_the_name_of_an_index_that_was_kept(
+    from_mysql: SearchScene, on_drop: str
+) -> None:
+    scene, shape = from_mysql, "(id int PRIMARY KEY, note varchar(40))"
+    scene.sql(f"CREATE TABLE u {shape}", "INSERT INTO u VALUES (1, 'u')")
+    scene.sql(f"CREATE TABLE t {shape}", "INSERT INTO t VALUES (1, 't'), (2, 't')")
+    scene.run()
+    scene.sql("DROP TABLE t")
+    scene.catch_up()
+    scene.sql("RENAME TABLE u TO t", "INSERT INTO t VALUES (3, 'after')")
+    query = f"on-rename=copy&on-drop={on_drop}"
+    if on_drop == "keep":
+        with pytest.raises(TargetUnfit, match="has documents of another table.* delete it"):
+            scene.run(query)
+        assert scene.documents("t").keys() == {"1", "2"}
+        scene.target.ask("DELETE", f"/{scene.index('t')}")
+    scene.run(query)
+    assert scene.assert_same("t") == 2
+    kept = [scene.index("u")] if on_drop == "keep" else []
+    assert scene.indexes() == [scene.index("t"), *kept]
+
+
+def test_a_table_renamed_to_the_name_of_an_index_that_waits_for_it(from_mysql: SearchScene) -> None:
+    scene = from_mysql
+    scene.sql("CREATE TABLE u (id int PRIMARY KEY, note varchar(40))")
+    scene.sql("INSERT INTO u VALUES (1, 'u')")
+    scene.run("on-rename=copy")
+    exact = {"properties": {"note": {"type": "keyword"}}}
+    scene.target.ask("PUT", f"/{scene.index('t')}", {"mappings": exact})
+    scene.sql("RENAME TABLE u TO t")
+    scene.catch_up()
+    assert scene.assert_same("t") == 1
+    assert scene.fields("t")["note"]["type"] == "keyword"
+
+
+def test_names_that_are_long_in_an_address(from_mysql: SearchScene) -> None:
+    scene = from_mysql
+    names = [f"一二三四五六七八九{chr(0x5341 + n)}" for n in range(40)]
+    scene.sql(*(f"CREATE TABLE {name} (id int PRIMARY KEY, note int)" for name in names))
+    scene.sql(*(f"INSERT INTO {name} VALUES (1, 2)" for name in names))
+    scene.run("refresh=batch")
+    scene.sql(*(f"UPDATE {name} SET note = 3" for name in names))
+    scene.run("refresh=batch")
+    for name in names:
+        found = scene.target.ask("GET", f"/{quote(scene.index(name))}/_search")["hits"]["hits"]
+        assert [hit["_source"]["note"] for hit in found] == [3]
+
+
+def test_an_index_that_cannot_be_asked_for_is_not_taken_as_missing(
+    from_mysql: SearchScene,
+) -> None:
+    scene = from_mysql
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, note int)", "INSERT INTO t VALUES (1, 2)")
+
+    def refuse(request: FrontRequest) -> Refusal | None:
+        asks = request.method == "GET" and request.path.startswith(f"/{scene.index('t')}?")
+        words = b'{"error": {"type": "too_long_http_line_exception"}}'
+        return Refusal(400, words=words) if asks else None
+
+    with SearchFront(scene.target.address, guard=refuse) as front:
+        scene.address = front.address
+        with pytest.raises(SinkUnwritable, match="asking for index .* is refused .*too_long"):
+            scene.run()
 
 
 def test_a_server_that_is_away_is_waited_for(from_mysql: SearchScene) -> None:

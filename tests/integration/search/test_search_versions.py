@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -14,9 +15,11 @@ from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, make_rows
 from rowferry.change.plan import Plan, Segment, Stretch, TableSlice, Topic
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.errors import Fenced
+from rowferry.errors import Fenced, TargetUnfit
+from rowferry.flow.capture.announcements import created
 from rowferry.flow.encode.search_documents.codec import SearchDocuments
 from rowferry.flow.sink.contract import Owner, Packet
+from rowferry.flow.sink.search.ownership import IndexOwnership
 from rowferry.flow.sink.search.sink import SearchSink
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
@@ -163,6 +166,68 @@ def test_rows_before_a_schema_change_that_was_begun_do_not_come_back(
         assert target.there() == {}
     gone = f"{target.index},{target.notes}"
     opensearch_server.ask("DELETE", f"/{gone}?ignore_unavailable=true")
+
+
+@pytest.mark.parametrize("killed_before", [1, 2, 3])
+def test_tables_that_trade_their_names_do_not_trade_them_back(
+    opensearch_server: OpenSearch, monkeypatch: pytest.MonkeyPatch, killed_before: int
+) -> None:
+    """RENAME TABLE t TO x, u TO t, x TO u: a process dies in it, the next one behind it."""
+    target = Target(opensearch_server, "&on-rename=copy&on-drop=drop")
+    first = target.opened()
+    t, u, x = (replace(target.table, id=TableId(target.table.id.database, n)) for n in "tux")
+    plan = target.plan(first, 1)
+    target.send(first, plan, (Op.INSERT, 1, "was in t", 5))
+    first.publish(plan, [], {})
+    other = f"{target.index[:-1]}u"
+    first.publish(target.plan(first, 2, created(u)), [], {})
+    form = {"id": 2, "note": "was in u"}
+    opensearch_server.ask("PUT", f"/{other}/_doc/2?version=7&version_type=external", form)
+    moves = ((t, x), (u, t), (x, u))
+    changes = [
+        SchemaChange(NOON + 9 + n, DdlKind.RENAME_TABLE, "...", new.id, new, previous=old.id)
+        for n, (old, new) in enumerate(moves)
+    ]
+    trade = target.plan(first, 3, *changes)
+    end_change = IndexOwnership.end_change
+
+    def killed(self: IndexOwnership, epoch: int, name: str, number: int) -> None:
+        if number == killed_before:
+            raise KeyboardInterrupt
+        end_change(self, epoch, name, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexOwnership, "end_change", killed)
+        with pytest.raises(KeyboardInterrupt):
+            first.publish(trade, [], {})
+    for epoch in (2, 3):
+        target.opened(epoch).publish(trade, [], {})
+        assert {i: d["note"] for i, d in opensearch_server.documents(other).items()} == {
+            "1": "was in t"
+        }
+        assert target.there() == {"2": "was in u"}
+    names = {i["index"] for i in opensearch_server.ask("GET", "/_cat/indices?format=json")}
+    assert f"{target.index[:-1]}x" not in names
+    with pytest.raises(Fenced):
+        first.publish(trade, [], {})
+    opensearch_server.ask("DELETE", f"/{target.index},{other},{target.notes}")
+
+
+def test_keys_are_compared_with_those_of_the_same_table(target: Target) -> None:
+    sink = target.opened()
+    plan = target.plan(sink)
+    target.send(sink, plan, (Op.INSERT, 1, "old", 5))
+    sink.publish(plan, [], {})
+    other = Index(1, "PRIMARY", ("note",), unique=True, primary=True)
+    new = replace(target.table, table_id=2, version=NOON + 8, indexes=(other,))
+    gone = SchemaChange(NOON + 7, DdlKind.DROP_TABLE, "...", target.table.id)
+    sink.publish(target.plan(sink, 2, gone, created(new)), [], {})
+    assert target.there() == {}
+    first = target.opened(2)  # of which nothing is known but what this plan writes
+    altered = SchemaChange(NOON + 9, DdlKind.ADD_PRIMARY_KEY, "...", new.id, new)
+    plan = target.plan(first, 3, altered)
+    with pytest.raises(TargetUnfit, match=r"has the key \(note\) now"):
+        first.publish(plan, [], {plan.stretch.segments[0].slices[0]: target.table})
 
 
 def test_who_leaves_lets_go_of_its_indexes(target: Target) -> None:

@@ -14,7 +14,6 @@ from rowferry.flow.sink.search.index_names import index_name, shared
 
 _KEY: Final = "delivered"
 _NAMED: Final = 5
-_RETYPING: Final = frozenset({DdlKind.MODIFY_COLUMN, DdlKind.MULTI_SCHEMA_CHANGE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +93,31 @@ class DeliveredIndexes:
         changes: Iterable[SchemaChange],
     ) -> dict[str, Any] | None:
         """Return the state once a plan is published that writes these tables; None: as before."""
-        then = dict(self.known)
-        for table in tables:
-            name = index_name(self._rule, table.written_as)
-            then[name] = DeliveredIndex(table.written_as, numbers.get(name, ""), key_form(table))
+        then = self.with_tables(tables, numbers)
         for change in changes:
-            self._follow(then, change)
-        return None if then == self.known else {_KEY: _form(then)}
+            then.follow(change)
+        return None if then.known == self.known else {_KEY: _form(then.known)}
+
+    def with_tables(
+        self, tables: Iterable[TableSchema], numbers: Mapping[str, str]
+    ) -> DeliveredIndexes:
+        """Return what is known once these tables are written."""
+        then = DeliveredIndexes(self._rule)
+        then.known = dict(self.known)
+        for table in tables:
+            index = index_name(self._rule, table.written_as)
+            one = DeliveredIndex(table.written_as, numbers.get(index, ""), key_form(table))
+            then.known[index] = one
+        return then
 
     def publish(self, state: dict[str, Any] | None) -> None:
         """Take over what a plan foresaw."""
         if state is not None and _KEY in state:
             self.known = _of_form(state)
 
-    def _follow(self, known: dict[str, DeliveredIndex], change: SchemaChange) -> None:
+    def follow(self, change: SchemaChange) -> None:
+        """Know what is known behind a schema change."""
+        known = self.known
         name, old = change.written_as, change.previous_target or change.previous
         if change.kind is DdlKind.DROP_DATABASE:
             for index, one in list(known.items()):
@@ -120,9 +130,9 @@ class DeliveredIndexes:
             if one_known is not None:
                 key = key_form(change.schema) if change.schema else one_known.key
                 known[index_name(self._rule, name)] = DeliveredIndex(name, "", key)
-        elif change.kind in _RETYPING:
+        elif change.kind is not DdlKind.CREATE_TABLE and change.schema is not None:
             index = index_name(self._rule, name)
-            if index in known:  # another one may come in its place
+            if index in known:  # another one may come in its place, where a field's type changes
                 known[index] = replace(known[index], number="")
 
 

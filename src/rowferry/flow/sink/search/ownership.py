@@ -28,12 +28,14 @@ class FeedNote:
 
     Attributes:
         changes_begun: the plan whose schema changes were begun last, by a name of its own.
+        changes_done: how many of them are done, the first ones.
     """
 
     epoch: int
     micro_batch: int = 0
     commit_ts: int = 0
     changes_begun: str = ""
+    changes_done: int = 0
     place: tuple[int, int] | None = None  # sequence number and primary term of what was read
 
 
@@ -57,6 +59,7 @@ class IndexOwnership:
             int(own["micro_batch"]),
             int(own["commit_ts"]),
             str(own["changes_begun"]),
+            int(own.get("changes_done", 0)),  # older notes lack it
             (answer.body["_seq_no"], answer.body["_primary_term"]),
         )
 
@@ -93,7 +96,21 @@ class IndexOwnership:
 
     def begin_changes(self, epoch: int, plan: str) -> None:
         """Note that all rows of a plan are there, and its schema changes begin."""
-        self._change(epoch, lambda note: replace(note or FeedNote(epoch), changes_begun=plan))
+
+        def begun(note: FeedNote | None) -> FeedNote:
+            return replace(note or FeedNote(epoch), changes_begun=plan, changes_done=0)
+
+        self._change(epoch, begun)
+
+    def end_change(self, epoch: int, plan: str, number: int) -> None:
+        """Note that a plan's schema changes are done up to this one, counted from 1."""
+
+        def ended(note: FeedNote | None) -> FeedNote:
+            old = note or FeedNote(epoch)
+            done = old.changes_done if old.changes_begun == plan else 0
+            return replace(old, changes_begun=plan, changes_done=max(done, number))
+
+        self._change(epoch, ended)
 
     def reach(self, epoch: int, micro_batch: int, commit_ts: int | None) -> None:
         """Note how far the changefeed is; it never goes back."""
@@ -143,6 +160,7 @@ class IndexOwnership:
                 "micro_batch": new.micro_batch,
                 "commit_ts": new.commit_ts,
                 "changes_begun": new.changes_begun,
+                "changes_done": new.changes_done,
             }
             answer = self._cluster.ask("PUT", (self._index, "_doc", self._feed_id), form, query)
             if answer.is_good:

@@ -63,8 +63,8 @@ class SearchSink(LaneDefaults):
         self._options = self._settings.options
         self._cluster = Cluster(self._settings)
         self.counts = self._cluster.counts
-        self._indexes = Indexes(self._cluster)
         self._ownership = IndexOwnership(self._cluster, spec.changefeed_id)
+        self._indexes = Indexes(self._cluster, self._ownership)
         self._delivery = Delivery(self._cluster, spec.changefeed_id)
         self._delivered = DeliveredIndexes(self._options.index)
         self._versions: dict[TableId, TableSchema] = {}  # the last one that was judged
@@ -134,7 +134,7 @@ class SearchSink(LaneDefaults):
         written = {self._name(table): table for table in tables.values()}
         self._check_there(written)
         for table in tables.values():
-            self._judge(table)
+            self._judge(table, self._delivered)
         outputs = []
         for segment in stretch.segments:
             for place, one in enumerate(segment.slices):
@@ -146,8 +146,7 @@ class SearchSink(LaneDefaults):
                 )
                 outputs.append(Output(segment.ordinal, place, topic.to_json()))
         numbers = self._indexes.numbers(written) if written else {}
-        newest = sorted(tables.values(), key=attrgetter("version"))
-        state = self._delivered.foresee(newest, numbers, stretch.schema_changes)
+        state = self._delivered.foresee(_in_turn(tables), numbers, stretch.schema_changes)
         return tuple(outputs), state
 
     def deliver(self, packets: Iterator[Packet]) -> None:
@@ -167,10 +166,7 @@ class SearchSink(LaneDefaults):
 
     def has_rows_of(self, plan: Plan) -> bool:
         """Return whether the plan's schema changes were begun, before which all rows are there."""
-        if not plan.stretch.schema_changes:
-            return False
-        note = self._ownership.read()
-        return note is not None and note.changes_begun == _plan_name(plan)
+        return self._changes_done(plan) is not None
 
     def publish(
         self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
@@ -181,14 +177,19 @@ class SearchSink(LaneDefaults):
             TargetLost: an index went away while it was written.
         """
         names = {self._name(table) for table in tables.values()}
-        if not self.has_rows_of(plan):
+        done = self._changes_done(plan)
+        if done is None:
             self._check_written(plan, names)
             if plan.stretch.schema_changes:
                 self._ownership.begin_changes(self._epoch, _plan_name(plan))
-        elif plan.stretch.schema_changes:
-            self._ownership.check_epoch(self._epoch)
-        for change in plan.stretch.schema_changes:
-            self._follow(change)
+        delivered = self._delivered.with_tables(_in_turn(tables), {})
+        for number, change in enumerate(plan.stretch.schema_changes, 1):
+            # None is made twice: tables that trade their names would trade them back.
+            if number > (done or 0):
+                self._ownership.check_epoch(self._epoch)
+                self._follow(change, delivered)
+                self._ownership.end_change(self._epoch, _plan_name(plan), number)
+            delivered.follow(change)
         if self._options.refresh == "batch" and names:
             self._indexes.refresh(names)
         self._ownership.reach(self._epoch, plan.micro_batch, plan.stretch.watermark)
@@ -223,15 +224,15 @@ class SearchSink(LaneDefaults):
         then.publish(plan.sink_state)
         then.check_there(names, self._indexes.numbers(names), self._settings.shown)
 
-    def _judge(self, table: TableSchema) -> None:
-        """Make a table version that is met first fit."""
+    def _judge(self, table: TableSchema, delivered: DeliveredIndexes, copy_of: str = "") -> None:
+        """Make a table version that is met first fit; an index that is made is marked as a copy."""
         if self._versions.get(table.written_as) == table:
             return
         name = self._name(table)
         self._check_routing(table)
-        self._delivered.check_key(name, table)
+        delivered.check_key(name, table)
         self._ownership.take(name)
-        self._indexes.ensure(name, table)
+        self._indexes.ensure(name, table, copy_of)
         self._versions[table.written_as] = table
 
     def _check_routing(self, table: TableSchema) -> None:
@@ -244,8 +245,18 @@ class SearchSink(LaneDefaults):
 
     # --- schema changes ---------------------------------------------------------------------------
 
-    def _follow(self, change: SchemaChange) -> None:
-        """Do to an index what a schema change did to its table. On repeat: the same."""
+    def _changes_done(self, plan: Plan) -> int | None:
+        """Return how many of a plan's schema changes are done; None: they were not begun."""
+        note = self._ownership.read() if plan.stretch.schema_changes else None
+        if note is None or note.changes_begun != _plan_name(plan):
+            return None
+        return note.changes_done
+
+    def _follow(self, change: SchemaChange, delivered: DeliveredIndexes) -> None:
+        """Do to an index what a schema change did to its table, by what is known before it.
+
+        It may be repeated until the next one is made.
+        """
         table, old = change.written_as, change.previous_target or change.previous
         if change.kind is DdlKind.DROP_DATABASE:
             gone = [t for t in self._known_tables() if t.database == table.database]
@@ -264,9 +275,18 @@ class SearchSink(LaneDefaults):
                 "anew with rowferry changefeed reset --snapshot"
             )
         elif old is not None and old != table:
-            self._rename(change, old)
+            self._rename(change, old, delivered)
         elif change.schema is not None:
-            self._judge(change.schema)
+            if change.kind is DdlKind.CREATE_TABLE:
+                self._empty_kept(change.schema)
+            self._judge(change.schema, delivered)
+
+    def _empty_kept(self, table: TableSchema) -> None:
+        """Take documents away that an older table of this name has left: a new one has no rows."""
+        name = self._name(table)
+        self._ownership.take(name)
+        if name in self._indexes.numbers([name]):
+            self._indexes.empty(name)
 
     def _drop(self, table: TableId) -> None:
         name = index_name(self._options.index, table)
@@ -275,7 +295,7 @@ class SearchSink(LaneDefaults):
         self._ownership.let_go([name])
         self._versions.pop(table, None)
 
-    def _rename(self, change: SchemaChange, old: TableId) -> None:
+    def _rename(self, change: SchemaChange, old: TableId, delivered: DeliveredIndexes) -> None:
         was = index_name(self._options.index, old)
         name = index_name(self._options.index, change.written_as)
         if was == name or change.schema is None:
@@ -289,12 +309,26 @@ class SearchSink(LaneDefaults):
                 "on-rename = copy to get all documents into the new index, or route the table to "
                 "its old name, then resume"
             )
-        self._judge(change.schema)
+        self._ownership.take(name)
+        if name in there and not self._indexes.may_become_copy(name, there[was]):
+            # Its documents, also deleted ones, may have higher versions than those that come.
+            if self._options.on_drop == "keep" or not self._options.create_indexes:
+                raise TargetUnfit(
+                    f"{self._settings.shown}: table {old} is {change.written_as} now, but index "
+                    f"{name} has documents of another table, which is gone: delete it, then resume"
+                )
+            self._indexes.drop(name)
+        self._judge(change.schema, delivered, copy_of=there[was])
         self._indexes.copy(was, name)
         self._drop(old)
 
     def _known_tables(self) -> set[TableId]:
         return {*self._versions, *(one.table for one in self._delivered.known.values())}
+
+
+def _in_turn(tables: Mapping[TableSlice, TableSchema]) -> list[TableSchema]:
+    """Return tables with the newest version of each last."""
+    return sorted(tables.values(), key=attrgetter("version"))
 
 
 def _plan_name(plan: Plan) -> str:
