@@ -11,6 +11,7 @@ from rowferry.errors import MessageTooLarge, OptionsConflict, QuarantineFull
 LIMIT = 3000
 CANAL = f"protocol=canal-json&enable-tidb-extension=true&max-message-bytes={LIMIT}"
 OPEN = f"protocol=open-protocol&max-message-bytes={LIMIT}"
+SIMPLE = f"protocol=simple&max-message-bytes={LIMIT}"
 PARKS = "on-bad-row = 'quarantine'\n"
 BIG = "REPEAT('x', 5000)"
 
@@ -47,7 +48,7 @@ def first_seen(feed: KafkaFeed) -> dict[int, list[tuple[str, int]]]:
     return found
 
 
-@pytest.mark.parametrize("query", [CANAL, OPEN])
+@pytest.mark.parametrize("query", [CANAL, OPEN, SIMPLE])
 def test_a_row_that_is_too_large_waits_with_what_follows_it(small: Scene, query: str) -> None:
     feed = small.feed(query, PARKS)
     feed.catch_up()

@@ -14,7 +14,7 @@ from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, Op, Rows, SchemaChange, Watermark, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.table import TableId, TableSchema
-from rowferry.errors import DecodeError, OptionsConflict
+from rowferry.errors import DecodeError, MessageTooLarge, OptionsConflict
 from rowferry.flow.encode.contract import Encoded
 from rowferry.flow.encode.simple.codec import Simple
 from rowferry.mysql.ddl.statement import parse_create
@@ -35,13 +35,13 @@ def codec(section: dict[str, Any] | None = None, scheme: str = "kafka") -> Simpl
     return codec_for(Simple, ChangefeedSpec("feed", source, sink, {"sink": section or {}}))
 
 
-def rows(count: int = 1, table: TableSchema = TABLE) -> Rows:
+def rows(count: int = 1, table: TableSchema = TABLE, first: int = 0) -> Rows:
     images = [{"id": i, "v": "<é>", "n": 5} for i in range(count)]
     return make_rows(
         table,
         pa.array([int(Op.INSERT)] * count, pa.int8()),
         pa.array([STAMP] * count, pa.uint64()),
-        pa.array(range(count), pa.int64()),
+        pa.array(range(first, first + count), pa.int64()),
         pa.array([None] * count, table.image),
         pa.array(images, table.image),
     )
@@ -63,8 +63,27 @@ ROW, EVERYWHERE = (1, "INSERT"), [(n, "BOOTSTRAP") for n in range(3)]
 def test_a_definition_comes_before_the_first_row_in_every_partition() -> None:
     one = codec()
     assert sent(one, rows()) == [*EVERYWHERE, ROW]
-    assert sent(one, rows()) == [ROW]
+    assert sent(one, rows(first=1)) == [ROW]
     assert sent(one, rows(), topic=Topic("other", 1, 1 << 20)) == [EVERYWHERE[0], ROW]
+
+
+def test_a_definition_is_sent_again_when_a_plan_is_carried_out_again() -> None:
+    """Nothing of the first run may have arrived."""
+    one = codec()
+    assert sent(one, rows(2), 5) == [*EVERYWHERE, ROW, ROW]
+    assert sent(one, rows(first=2), 5) == [ROW]
+    assert sent(one, rows(2), 5) == [*EVERYWHERE, ROW, ROW]
+    assert sent(one, rows(first=2), 5) == [ROW]
+    assert sent(one, rows(first=2), 5) == [*EVERYWHERE, ROW]  # the first rows were parked
+    assert sent(one, rows(), 6) == [ROW]
+
+
+def test_a_definition_is_sent_again_behind_a_row_that_may_not_go() -> None:
+    one = codec()
+    assert sent(one, rows(), 5) == [*EVERYWHERE, ROW]
+    with pytest.raises(MessageTooLarge):
+        one.encode_rows(rows(2, first=1), 5, Topic("t", 3, 100))
+    assert sent(one, rows(first=2), 5) == [*EVERYWHERE, ROW]
 
 
 def test_a_definition_is_sent_again_after_its_time_its_rows_and_a_change() -> None:

@@ -19,7 +19,7 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.columnar import float_text as kernels_float
 from rowferry.columnar import render as kernels_render
 from rowferry.columnar.fields import Field, ImagePresence, fields, float_text
-from rowferry.errors import DecodeError, EncodeError, OptionsConflict
+from rowferry.errors import DecodeError, EncodeError, MessageTooLarge, OptionsConflict
 from rowferry.flow.encode.avro import kernels as kernels_avro
 from rowferry.flow.encode.avro.datum import long_bytes
 from rowferry.flow.encode.avro.writer import AvroCell, write_rows
@@ -139,7 +139,11 @@ class Simple(MessageCodec):
         whole = self._encode(rows, planned_at_ms)
         if topic is None or not len(rows):
             return whole
-        fitting = self._large.fit(rows, whole, topic, _OVERHEAD, shorten)
+        try:
+            fitting = self._large.fit(rows, whole, topic, _OVERHEAD, shorten)
+        except MessageTooLarge:  # the plan comes again, without the rows that may not go
+            self._sent.pop((topic.name, rows.table.id), None)
+            raise
         return replace(fitting, lead=self._bootstrap(rows, planned_at_ms, topic))
 
     def batch(self, messages: Encoded, topic: Topic) -> Encoded:
@@ -162,16 +166,21 @@ class Simple(MessageCodec):
         if self._interval_ms <= 0 or self._most <= 0:
             return None
         key, table = (topic.name, rows.table.id), rows.table
+        seq = rows.batch.column("seq")
         sent = self._sent.get(key)
         if (
             sent is not None
             and sent.table is table
             and planned_at_ms - sent.at_ms < self._interval_ms
             and sent.rows < self._most
+            # Else a plan is carried out again, of whose first run nothing may have arrived.
+            and (planned_at_ms, seq[0].as_py()) > sent.last
         ):
             sent.rows += len(rows)
+            sent.last = (planned_at_ms, seq[-1].as_py())
             return None
-        self._sent[key] = _Sent(table, planned_at_ms, len(rows))
+        last = (planned_at_ms, seq[-1].as_py())
+        self._sent[key] = _Sent(table, planned_at_ms, len(rows), last)
         return self._note("BOOTSTRAP", 0, planned_at_ms, tableSchema=table)
 
     def _encode(
@@ -270,12 +279,15 @@ class Simple(MessageCodec):
 
 
 class _Sent:
-    """When a table's definition was sent last, and how many rows followed it."""
+    """When a table's definition was sent last, how many rows followed it, and the last's place.
 
-    __slots__ = ("at_ms", "rows", "table")
+    The place is the plan's `planned_at_ms` and the row's `seq`.
+    """
 
-    def __init__(self, table: TableSchema, at_ms: int, rows: int) -> None:
-        self.table, self.at_ms, self.rows = table, at_ms, rows
+    __slots__ = ("at_ms", "last", "rows", "table")
+
+    def __init__(self, table: TableSchema, at_ms: int, rows: int, last: tuple[int, int]) -> None:
+        self.table, self.at_ms, self.rows, self.last = table, at_ms, rows, last
 
 
 def _single(value: bytes) -> Encoded:
