@@ -22,6 +22,7 @@ from rowferry.spec.uri import Uri
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=30) | st.text(
     "\\\"'|,\r\n<>&\u2028aN", max_size=12
 )
+IN_PARTS = st.text("|@a", max_size=5)  # delimiters, also in parts
 DIGITS = st.text("0123456789", min_size=1, max_size=12)
 
 
@@ -115,7 +116,7 @@ def wanted(rows: Rows) -> tuple[list[int], list[int], list[Any], list[Any]]:
 @given(
     CHANGES,
     st.booleans(),
-    st.sampled_from([(",", '"'), ("|", "'"), ("[*]", '"'), (",", ""), ("|@|", "")]),
+    st.sampled_from([(",", '"'), ("|", "'"), ("[*]", '"'), (",", ""), ("|@|", ""), ("||", "")]),
     st.sampled_from(["base64", "hex"]),
     st.sampled_from(["\r\n", "\n"]),
 )
@@ -134,6 +135,20 @@ def test_csv(
         before,
         after,
     )
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.tuples(IN_PARTS, IN_PARTS, IN_PARTS), min_size=1, max_size=4),
+    st.sampled_from(["||", "|@|", "|||", "|@", "@a@"]),
+)
+def test_csv_whose_delimiter_texts_begin(texts: list[tuple[str, ...]], delimiter: str) -> None:
+    names = [c.name for c in TABLE.columns if c.type.name in ("varchar", "json", "uuid")]
+    row = {c.name: None for c in TABLE.columns}
+    new = [row | dict(zip(names, some, strict=True)) for some in texts]
+    rows = chunk([(Op.INSERT, None, one) for one in new])
+    options: dict[str, Any] = {"delimiter": delimiter, "quote": "", "include-commit-ts": True}
+    assert back(codec_for(Csv, spec({"csv": options})), rows) == wanted(rows)
 
 
 @settings(deadline=None, max_examples=60)

@@ -87,6 +87,28 @@ def test_messages_outside_files_have_no_terminator_at_their_end() -> None:
     assert images(read(codec, text(encoded))) == [(Op.UPDATE, OLD, NEW)]
 
 
+@pytest.mark.parametrize(
+    ("delimiter", "value", "shown"),
+    [
+        ("||", "a|", r"a\|"),
+        ("||", "a|||", r"a\|\|\|"),
+        ("||", "|a", "|a"),
+        ("|@|", "a|@", r"a\|@"),
+        ("|@|", "a|", "a|"),
+        ("|||", "a||", r"a\|\|"),
+        ("|@", "a|", "a|"),
+    ],
+)
+def test_a_text_does_not_make_a_delimiter_with_the_one_behind_it(
+    delimiter: str, value: str, shown: str
+) -> None:
+    texts = replace(table(SqlType("text"), SqlType("int")), id=TableId("test", value))
+    codec = codec_for(Csv, spec(csv={"quote": "", "delimiter": delimiter}))
+    line = text(codec.encode_rows(inserts(texts, (value, 1)), 5))
+    assert line == delimiter.join(["I", shown, "test", shown, "1"]) + "\r\n"
+    assert images(read(codec, line, texts)) == [(Op.INSERT, None, {"a": value, "b": 1})]
+
+
 def test_schema_changes_and_watermarks_are_not_written() -> None:
     codec = codec_for(Csv, spec())
     change = SchemaChange(1, DdlKind.CREATE_TABLE, "create table t (a int)", TableId("test", "t"))

@@ -60,6 +60,7 @@ def _delimiter() -> OptionShape[str]:
     return OptionShape("one to three bytes without line breaks", parse)
 
 
+_ESCAPED: Final = {ord("\\"): b"\\", ord("\r"): b"r", ord("\n"): b"n"}  # behind a backslash
 _IN_WORDS: Final = re.compile(rb"[A-Za-z0-9_-]")
 # Its words are checked after the delimiter and quote together, whose fault is the worse one.
 _PACKINGS: Final = ("base64", "hex")
@@ -280,9 +281,16 @@ class Csv(MessageCodec):
         encoded = value.encode()
         if self._quote:
             return self._quote + encoded.replace(self._quote, self._quote * 2) + self._quote
-        encoded = encoded.replace(b"\\", b"\\\\").replace(b"\r", b"\\r").replace(b"\n", b"\\n")
-        escaped = b"".join(b"\\%c" % byte for byte in self._delimiter)
-        return encoded.replace(self._delimiter, escaped)
+        mark, made, at = self._delimiter, b"", 0
+        while at < len(encoded):
+            width = len(mark) if encoded.startswith(mark, at) else 1
+            # Also what the delimiter behind the name would complete.
+            begins = (encoded[at : at + len(mark)] + mark).startswith(mark)
+            for byte in encoded[at : at + width]:
+                letter = _ESCAPED.get(byte, b"%c" % byte)
+                made += b"\\" + letter if begins or byte in _ESCAPED else letter
+            at += width
+        return made
 
     def _cells(
         self, layout: Layout, table: TableSchema, image: pa.StructArray, needed: bool

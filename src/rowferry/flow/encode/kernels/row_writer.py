@@ -218,8 +218,21 @@ def _write_doubled(to: int, source: int, size: int, mark: int) -> int:
 
 
 @compiled
+def _joins_mark(source: int, size: int, mark: Bytes) -> bool:
+    """Return whether these last bytes of a text make a `mark` with the one behind the text."""
+    for k in range(len(mark)):
+        byte = load_byte(source + k) if k < size else mark[k - size]
+        if byte != mark[k]:
+            return False
+    return True
+
+
+@compiled
 def _write_escaped(to: int, source: int, size: int, mark: Bytes) -> int:
-    """Copy, a backslash before each backslash, CR, LF and byte of an occurrence of `mark`."""
+    """Copy, a backslash before each backslash, CR, LF and byte of an occurrence of `mark`.
+
+    A byte gets one, too, where an occurrence begins that the `mark` behind the text would complete.
+    """
     i = 0
     while i < size:
         byte = load_byte(source + i)
@@ -235,7 +248,8 @@ def _write_escaped(to: int, source: int, size: int, mark: Bytes) -> int:
                 to += 2
             i += width
             continue
-        if byte == 92 or byte == 13 or byte == 10:
+        joins = size - i < len(mark) and _joins_mark(source + i, size - i, mark)
+        if byte == 92 or byte == 13 or byte == 10 or joins:
             store_byte(to, 92)
             to += 1
             byte = np.uint8(114) if byte == 13 else (np.uint8(110) if byte == 10 else byte)
