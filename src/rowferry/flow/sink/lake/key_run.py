@@ -93,6 +93,12 @@ class KeyRun:
         codes = self.keys.codes
         if not len(codes) or not len(wanted):
             return np.zeros(0, np.int64), np.zeros(0, np.uint32)
+        if (self.keys.texts is None) != (wanted.texts is None):
+            run = KeyRun.make(self.names, self.keys.spelled(), self.rows)
+            others = wanted.spelled()
+            order = np.argsort(others.codes, kind="stable")
+            places, rows = run.look_up(others.take(order))
+            return order[places], rows
         # Only those between the least and the most that are here can be.
         first = int(np.searchsorted(wanted.codes, codes[0], "left"))
         last = int(np.searchsorted(wanted.codes, codes[-1], "right"))

@@ -2,6 +2,9 @@
 
 A key of one whole number is its own code, so that keys which grow stand together. Any other key has
 the hash of its bytes, and the bytes stand beside it: two keys with one hash are told apart.
+
+DECIMAL(20,0) has the lake's type of BIGINT UNSIGNED: keys of it have the first form as long as all
+of them are such numbers, else the second. Where both forms meet, the first becomes the second.
 """
 
 from __future__ import annotations
@@ -37,6 +40,13 @@ class Keys:
         texts = None if self.texts is None else self.texts.take(pa.array(places))
         return Keys(self.codes[places], texts)
 
+    def spelled(self) -> Keys:
+        """Return keys of DECIMAL(20,0) in the second form, whichever they have."""
+        if self.texts is not None:
+            return self
+        texts = _bytes_of(pa.array(self.codes).cast(pa.string()))
+        return Keys(_hashed(texts), texts)
+
     def order(self) -> Places:
         """Return the places in the order in which rows are stored: that of the key."""
         if self.texts is None:
@@ -62,7 +72,7 @@ def keys_of(columns: Sequence[pa.Array]) -> Keys:
     if len(columns) == 1 and pa.types.is_int64(columns[0].type):
         plain = columns[0].to_numpy(zero_copy_only=False)
         return Keys(np.ascontiguousarray(plain).view(np.uint64) ^ _SIGN)
-    if len(columns) == 1 and columns[0].type == pa.decimal128(20, 0):
+    if len(columns) == 1 and columns[0].type == pa.decimal128(20, 0) and _are_codes(columns[0]):
         return Keys(columns[0].cast(pa.uint64()).to_numpy(zero_copy_only=False).copy())
     pieces: list[pa.Array] = []
     for values in columns:
@@ -78,9 +88,17 @@ def keys_of(columns: Sequence[pa.Array]) -> Keys:
 
 def joined(parts: Sequence[Keys]) -> Keys:
     """Return the keys of all parts, one part behind the other."""
+    if any(p.texts is not None for p in parts):
+        parts = [p.spelled() for p in parts]
     codes = np.concatenate([p.codes for p in parts])
     texts = [p.texts for p in parts if p.texts is not None]
     return Keys(codes, pa.concat_arrays(texts) if texts else None)
+
+
+def _are_codes(numbers: pa.Array) -> bool:
+    """Return whether each number has 64 bits and no sign."""
+    limits = pc.min_max(numbers).as_py()
+    return limits["min"] is None or (limits["min"] >= 0 and limits["max"] < 1 << 64)
 
 
 def _hashed(texts: pa.LargeBinaryArray) -> Codes:

@@ -317,6 +317,28 @@ def test_days_that_no_calendar_has(kind: type[Lake], tmp_path: Path) -> None:
         plain.step(keyed, [(Op.INSERT, None, {"d": "0000-00-00", "note": None})])
 
 
+def test_keys_of_decimal_that_no_whole_number_holds(kind: type[Lake], tmp_path: Path) -> None:
+    """They come among keys that are numbers of 64 bits, and go again."""
+    schema = table(("id", SqlType("decimal", length=20)), ("note", SqlType("text")))
+    lake = kind(tmp_path)
+    lake.open()
+    plain, beyond = ["0", "7", str(2**64 - 1)], ["-1", str(2**64), "9" * 20]
+    lake.step(schema, [(Op.INSERT, None, {"id": n, "note": "a"}) for n in plain])
+    lake.step(schema, [(Op.INSERT, None, {"id": n, "note": "a"}) for n in beyond])
+    lake.step(schema, [(Op.UPDATE, {"id": "7", "note": "a"}, {"id": "7", "note": "b"})])
+    mixed = [("7", "c"), ("-1", "c"), (str(2**64), "c")]
+    for share in (mixed[:1], mixed[1:]):
+        lake.open()
+        lake.step(
+            schema,
+            [(Op.UPDATE, {"id": n, "note": "b"}, {"id": n, "note": "x"}) for n, _ in mixed],
+            [(Op.UPDATE, {"id": n, "note": "x"}, {"id": n, "note": v}) for n, v in share],
+        )
+    lake.step(schema, [(Op.DELETE, {"id": n, "note": "a"}, None) for n in ("0", "9" * 20)])
+    found = {str(r["id"]): r["note"] for r in lake.rows()}
+    assert found == {"7": "x", "-1": "c", str(2**64): "c", str(2**64 - 1): "a"}
+
+
 def test_a_plan_given_up_amid_its_schema_changes(lake: Lake) -> None:
     """The next plan has its number; rows and changes of both are there."""
     second = with_columns(PLAIN, ID, NOTE, Column(3, "v", SqlType("int")))
