@@ -211,6 +211,15 @@ CASES: dict[str, tuple[Asked, str, list[str]]] = {
         "RF-1008",
         ["transaction-atomicity", "global", "feed-level"],
     ),
+    "a redo log of ranges that are read each on its own": (
+        Asked(
+            "?feed-level=range",
+            sink="mysql://root@127.0.0.1:9/",
+            config="[consistent]\nlevel = 'eventual'\nstorage = 'file:///redo'\n",
+        ),
+        "RF-1008",
+        ["consistent.level", "feed-level"],
+    ),
 }
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mysql_sink_kit import MySqlFeed, Scene
 
 from rowferry.downstream.redo.apply import RedoState, apply, find_log
-from rowferry.errors import BadInput, BadOption, SinkDamaged, SinkUnavailable, TargetWentBack
+from rowferry.errors import (
+    BadInput,
+    BadOption,
+    Fenced,
+    SinkDamaged,
+    SinkUnavailable,
+    TargetLost,
+    TargetWentBack,
+)
 from rowferry.moment import watched
 from rowferry.secrets.sources import NO_STORE
 from rowferry.spec.uri import Uri
@@ -87,8 +96,17 @@ def state_of(folder: Path) -> RedoState:
 
 def applied(feed: MySqlFeed, folder: Path) -> RedoState:
     log, state = find_log(Uri.parse(f"file://{folder}/redo", "storage"), "")
-    apply(log, state, feed.sink_uri, NO_STORE)
-    return state
+    return apply(log, state, feed.sink_uri, NO_STORE).state
+
+
+def ends_at(last: str) -> Callable[[str], None]:
+    """Return what ends a process at one of its calls to the outside."""
+
+    def end(name: str) -> None:
+        if name == last:
+            raise SinkUnavailable("the process has ended")
+
+    return end
 
 
 def test_every_moment_leads_to_a_consistent_point(scene: Scene, tmp_path: Path) -> None:
@@ -199,7 +217,7 @@ def test_what_cannot_be_applied(scene: Scene, tmp_path: Path) -> None:
     with pytest.raises(SinkDamaged, match=r"0\.arrow cannot be read"):
         apply(log, state, feed.sink_uri, NO_STORE)
     (directory / "0.arrow").write_bytes(content)
-    assert apply(log, state, feed.sink_uri, NO_STORE) > 0
+    assert apply(log, state, feed.sink_uri, NO_STORE).changes > 0
     assert bank.point() == 4
 
 
@@ -224,3 +242,144 @@ def test_no_secret_lies_in_the_log(scene: Scene, tmp_path: Path) -> None:
     for path in kept:
         assert b"aPassword77" not in path.read_bytes()
         json.loads(path.read_bytes())
+
+
+def test_no_point_is_announced_while_a_table_joins(scene: Scene, tmp_path: Path) -> None:
+    """Its rows are ahead of what the log has told of the others."""
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    every, feed.rules = feed.rules, f"['{scene.database}.*', '!{scene.database}.journal']"
+    bank.transfer(3)
+    feed.catch_up()
+    feed.rules = every
+    feed.run()
+    stood = 0
+    for _ in range(200):
+        bank.transfer(1)
+        step = feed.step()
+        assert step is not None
+        state = state_of(tmp_path)
+        if not state.resolved_ts:
+            stood += 1
+            with pytest.raises(BadInput, match="cannot be brought to a consistent point: .* joins"):
+                applied(feed, tmp_path)
+        elif stood:
+            break
+    assert stood, "the table had joined at once"
+    assert bank.point() is not None
+    feed.catch_up()
+    assert state_of(tmp_path).resolved_ts == state_of(tmp_path).checkpoint_ts > 0
+    assert scene.assert_same("account", "journal") == ACCOUNTS + bank.entries
+
+
+def test_an_old_log_sets_nothing_back(scene: Scene, tmp_path: Path) -> None:
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    feed.catch_up()
+    bank.transfer(4)
+    with watched(ends_at("kept in redo log")):
+        assert feed.step() is None
+    feed.stop()
+    feed.config = feed.config.replace("/redo'", "/moved'")
+    for _ in range(3):
+        bank.transfer(4)
+        feed.catch_up()
+    feed.stop()
+    with pytest.raises(BadInput, match="would set newer rows back"):
+        applied(feed, tmp_path)
+    assert bank.point() == bank.entries == 16
+
+
+def test_what_only_moved_the_watermark_is_not_newer(scene: Scene, tmp_path: Path) -> None:
+    """The downstream has noted it, and the redo log has not."""
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    bank.transfer(4)
+    feed.catch_up()
+    for last in ("publish progress", "note what is reached in redo log"):
+        for _ in range(3):
+            with watched(ends_at(last)):
+                feed.step()
+        feed.stop()
+        assert applied(feed, tmp_path).kept is None
+        assert bank.point() == 4
+        feed.catch_up()
+
+
+def test_nothing_to_write_is_not_believed_blindly(scene: Scene, tmp_path: Path) -> None:
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    bank.transfer(4)
+    feed.catch_up()
+    log, state = find_log(Uri.parse(f"file://{tmp_path}/redo", "storage"), feed.name)
+    assert state.kept is None
+    with pytest.raises(SinkUnavailable):
+        apply(log, state, "mysql://root@127.0.0.1:1/", NO_STORE)
+    with pytest.raises(TargetLost):
+        apply(log, state, scene.source.uri, NO_STORE)
+    fence = f"{scene.meta}.rowferry_fence"
+    (reached,) = scene.target.execute(f"SELECT commit_ts FROM {fence}")[0]
+    scene.target.execute(f"UPDATE {fence} SET commit_ts = 5")
+    with pytest.raises(TargetWentBack):
+        apply(log, state, feed.sink_uri, NO_STORE)
+    scene.target.execute(f"UPDATE {fence} SET commit_ts = {reached}")
+    # The process was believed dead, and writes on while the log is looked at.
+    bank.transfer(4)
+    feed.run()
+    feed.catch_up()
+    assert apply(log, state, feed.sink_uri, NO_STORE).state.resolved_ts > state.resolved_ts
+    bank.transfer(4)
+    with pytest.raises(Fenced):
+        feed.catch_up()
+    assert bank.point() == 8
+    applied(feed, tmp_path)
+    feed.run()  # it goes on as if nothing had happened
+    feed.catch_up()
+    assert bank.point() == 12
+
+
+@pytest.mark.parametrize("before", ["", "elsewhere"])
+def test_a_log_that_is_asked_for_in_the_midst(scene: Scene, tmp_path: Path, before: str) -> None:
+    """A plan that is pending goes by way of the log of now, whatever settings it was made with."""
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    with_log = feed.config
+    feed.config = with_log.replace("/redo'", f"/{before}'") if before else "[filter]\n"
+    feed.catch_up()
+    bank.transfer(4)
+    with watched(ends_at("run job")):
+        assert feed.step() is None
+    feed.config = with_log
+    feed.run()
+    with watched(ends_at("kept in redo log")):
+        assert feed.step() is None
+    feed.stop()
+    assert applied(feed, tmp_path).kept is not None
+    assert bank.point()
+    feed.catch_up()
+    assert bank.point() == 4
+
+
+def test_parameters_of_the_sink_are_kept(scene: Scene, tmp_path: Path) -> None:
+    """Whoever applies the log need not know them; what they give wins."""
+    bank = Bank(scene)
+    feed = feed_with_log(scene, tmp_path)
+    feed.query += "&exactly-once=true&transaction-atomicity=table&ssl-ca=/ca.pem&ssl-mode=disabled"
+    feed.config = "bdr-mode = true\n" + feed.config
+    feed.catch_up()
+    bank.transfer(4)
+    with watched(ends_at("kept in redo log")):
+        assert feed.step() is None
+    feed.stop()
+    log, state = find_log(Uri.parse(f"file://{tmp_path}/redo", "storage"), "")
+    assert state.kept is not None
+    for config in (state.kept.config, state.reached.config):
+        assert config["bdr-mode"] is True
+        assert config["sink"]["transaction-atomicity"] == "table"
+        kept = config["sink"]["mysql-config"]
+        assert (kept["exactly-once"], kept["meta-database"]) == ("true", scene.meta)
+        assert "ssl-ca" not in kept
+    assert apply(log, state, scene.target.uri + "?worker-count=1", NO_STORE).changes > 0
+    assert bank.point()
+    noted = f"SELECT SUM(micro_batch = {state.kept.plan.micro_batch}) FROM {scene.meta}"
+    assert scene.target.execute(f"{noted}.rowferry_delivered") != [("0",)]

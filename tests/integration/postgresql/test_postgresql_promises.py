@@ -113,6 +113,32 @@ def test_a_replay_may_cut_packets_in_another_way(
         assert copied == [(i,) for i in range(100)]
 
 
+def test_what_only_the_downstream_has_noted_is_not_written_twice(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """Neither by the next process, nor by one that goes on behind `redo apply`."""
+    scene.sql("CREATE TABLE bare (n int)", "INSERT INTO bare VALUES (0)")
+    storage = f"file://{tmp_path}/redo"
+    redo = f"[consistent]\nlevel = 'eventual'\nstorage = '{storage}'"
+    feed = scene.feed(config=f"force-replicate = true\n{redo}")
+    feed.catch_up()
+    for number, last in enumerate(("publish progress", "kept in redo log"), 1):
+        scene.sql(f"INSERT INTO bare VALUES ({number}), ({number})")
+
+        def end(name: str, last: str = last) -> None:
+            if name == last:
+                raise KeyboardInterrupt
+
+        with watched(end), pytest.raises(KeyboardInterrupt):
+            feed.catch_up()
+        if last != "publish progress":
+            log, state = find_log(Uri.parse(storage, "storage"), "")
+            assert apply(log, state, scene.postgres.url(scene.database), NO_STORE).changes > 0
+        feed.run()
+        feed.catch_up()
+    assert scene.pg("SELECT n FROM $.bare ORDER BY n") == [(0,), (1,), (1,), (2,), (2,)]
+
+
 def test_what_was_delivered_must_be_there(scene: Scene) -> None:
     scene.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     feed = scene.feed()
@@ -189,7 +215,7 @@ def test_the_redo_log_completes_what_was_begun(scene: Scene, tmp_path: Path) -> 
             feed.catch_up()
         log, state = find_log(Uri.parse(storage, "storage"), "")
         assert state.resolved_ts > state.checkpoint_ts
-        assert apply(log, state, sink, NO_STORE) > 0
+        assert apply(log, state, sink, NO_STORE).changes > 0
         copied = scene.pg("SELECT id, n FROM $.t ORDER BY id")
         assert copied == [(1, number), *((i, 1) for i in range(2, number + 1))]
         feed.run()

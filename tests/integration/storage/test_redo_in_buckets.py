@@ -49,6 +49,7 @@ def test_a_try_is_complete_with_its_last_segment(server: ObjectServer, prefix: s
         find_log(place_of(uri), "")
     owner, driver, task = Owner(FEED, 4, delivered=70, micro_batch=9), log_at(uri), log_at(uri)
     driver.open(owner)
+    driver.reached(9, 70)
     _, state = find_log(place_of(uri), "")
     assert (state.changefeed, state.checkpoint_ts, state.resolved_ts) == (FEED, 70, 70)
     directory = driver.begin(plan_of(10, 80), {}, 70)
@@ -80,15 +81,17 @@ def test_the_next_owner_finds_the_order(server: ObjectServer, prefix: str) -> No
     """A note that was lost, an owner that comes late, a reset: the newest owner's word counts."""
     uri = sink_uri(server, prefix)
     old, new = log_at(uri), log_at(uri)
-    old.open(Owner(FEED, 1, delivered=50, micro_batch=5))
+    old.open(Owner(FEED, 1, delivered=40, micro_batch=4, continues=True))
+    old.reached(5, 50)
     directory = old.begin(plan_of(6, 60), {}, 50)
     for segment in range(SEGMENTS):
         old.keep(directory, segment, packets(segment))
-    new.open(Owner(FEED, 2, delivered=50, micro_batch=5))  # the plan is still to be written
+    new.open(Owner(FEED, 2, delivered=50, micro_batch=5, continues=True))  # still to be written
     assert find_log(place_of(uri), "")[1].resolved_ts == 60
-    new.begin(plan_of(8, 80), {}, 70)  # the note of micro-batch 7 never came
+    new.begin(plan_of(7, 80), {}, 60)  # the note of micro-batch 6 never came
     _, state = find_log(place_of(uri), "")
-    assert (state.checkpoint_ts, state.resolved_ts) == (70, 70)
+    assert (state.checkpoint_ts, state.resolved_ts) == (60, 60)
+    new.reached(7, 70)
     old.reached(6, 60)  # late
     assert find_log(place_of(uri), "")[1].checkpoint_ts == 70
     reset = log_at(uri)

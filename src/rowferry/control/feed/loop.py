@@ -55,9 +55,11 @@ from rowferry.flow.parking import diverted, refused
 from rowferry.flow.sink.contract import Owner, Remembering
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.consistent import ConsistentOptions
 
 LOG = logging.getLogger(__name__)
 STRETCH_BYTES = 512 << 20
+CONSISTENT = ConsistentOptions.TABLE.section
 
 
 class SegmentRunner(Protocol):
@@ -445,8 +447,7 @@ class Loop:
         with self._stages.measured("store"):
             self._store.publish(self._claim, plan, position)
         if self._flow.redo is not None:
-            reached_ts = max(self.watermark, plan.stretch.watermark or 0)
-            self._flow.redo.reached(plan.micro_batch, reached_ts)
+            self._flow.redo.reached(plan.micro_batch, _point_reached(plan.stretch))
         if plan.quarantine is not None or plan.stretch.schema_changes:
             self._quarantine.forget()
         for change in seen.stretch.schema_changes:
@@ -496,16 +497,17 @@ class Loop:
             return plan, ()
         version = plan.spec_version
         if version not in self._specs:
-            self._specs = {version: self._resolved(self._store.spec(self._id, version))}
+            self._specs = {version: self._resolved(self._spec_of(version))}
         spec = self._specs[version]
         while True:
             moment("run job")
             whole = self._quarantine.filled(plan).with_(epoch=self._claim.epoch)
             try:
                 receipts = []
-                if directory:
+                if directory and self._flow.redo is not None:
                     kept = whole.with_(redo=RedoStep(directory, keeps=True))
                     receipts = self._runner.run(spec, kept, tables)
+                    self._flow.redo.all_kept(plan)
                     moment("kept in redo log")
                     whole = whole.with_(redo=RedoStep(directory, keeps=False))
                 receipts += self._runner.run(spec, whole, tables)
@@ -525,12 +527,23 @@ class Loop:
         self._counts = summed([self._counts, {PARKED: len(parked)} if parked else None])
         return plan, [r for r in receipts if r.is_of_output]
 
+    def _spec_of(self, version: int) -> ChangefeedSpec:
+        """Return the settings of a plan, with the redo log of now: a try has one place."""
+        spec = self._store.spec(self._id, version)
+        if version == self._spec_version:
+            return spec
+        now = self._store.spec(self._id, self._spec_version).section(CONSISTENT)
+        return replace(spec, config={**spec.config, CONSISTENT: now})
+
     def _begin_redo(self, plan: Plan, tables: Mapping[TableSlice, TableSchema]) -> str:
         """Keep a plan in the redo log; return where its segments go, or "" without one.
 
         One that only moves the watermark changes nothing downstream.
         """
-        if self._flow.redo is None or not (plan.stretch.segments or plan.stretch.schema_changes):
+        if self._flow.redo is None:
+            return ""
+        if not (plan.stretch.segments or plan.stretch.schema_changes):
+            self._flow.redo.catch_up(plan.micro_batch, self.watermark)
             return ""
         return self._flow.redo.begin(self._seen(plan), self._seen_tables(tables), self.watermark)
 
@@ -568,6 +581,13 @@ class Loop:
         """Return what happened in tasks and on the driver since the last step."""
         counts, self._counts = summed([self._counts, self._flow.take_counts()]), {}
         return counts
+
+
+def _point_reached(stretch: Stretch) -> int | None:
+    """Return the point of the source at which a stretch ends; 0: at none, None: where it began."""
+    if stretch.watermark is None and (stretch.segments or stretch.schema_changes):
+        return 0  # some tables are ahead of others
+    return stretch.watermark
 
 
 def _sum(volumes: Iterable[Volume]) -> Volume:

@@ -6,6 +6,9 @@ packets, as the sink gets them. A try is complete when all of its segments are t
 the first row written downstream. `reached-<epoch>.json` says which micro-batch the downstream has
 whole. So whatever is lost at whatever moment, the downstream has the micro-batches up to the one
 that is reached, and of the next one nothing, or a part of what a complete try holds.
+
+Not every micro-batch ends at one point of the source: while rows of a table are read beside the
+log, some tables are ahead of others. Such a one has no watermark, and is noted with commit-ts 0.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -42,11 +45,23 @@ _PACKETS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reached:
-    """What the downstream has whole; `epoch` is of whoever noted it."""
+    """What the downstream has whole; `epoch` is of whoever noted it.
+
+    Attributes:
+        commit_ts: everything up to there is downstream; 0: some tables are ahead of others.
+        farthest: the highest commit-ts up to which something may have been written.
+        applied: `redo apply` noted it, not the changefeed.
+        kind: of the sink.
+        config: the settings of the sink, without secrets.
+    """
 
     epoch: int
     micro_batch: int
     commit_ts: int
+    farthest: int = field(default=0, compare=False)
+    applied: bool = field(default=False, compare=False)
+    kind: str = field(default="", compare=False)
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 class TryName(NamedTuple):
@@ -81,7 +96,7 @@ class KeptPlan:
 
     @property
     def watermark(self) -> int:
-        """The commit-ts that the downstream has reached when all of it is written."""
+        """The point of the source at which the downstream is when all of it is written; 0: none."""
         return self.plan.stretch.watermark or 0
 
 
@@ -96,13 +111,15 @@ class RedoLog:
         config: Mapping[str, Any] | None = None,
         compression: str | None = None,
     ) -> None:
-        """Ask nobody; `kind` and `config` are what `begin` keeps of the sink's settings."""
+        """Ask nobody; `kind` and `config` are what is kept of the sink's settings."""
         self._files, self._changefeed = files, changefeed
         self._kind, self._config = kind, dict(config or {})
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._epoch = 0
         self._tries = 0
-        self._reached = Reached(0, 0, 0)
+        self._reached = Reached(0, 0, 0)  # what was to be noted last
+        self._is_noted = True
+        self._farthest = 0
         self._begun: list[tuple[TryName, tuple[str, ...]]] = []  # with their files
 
     def __str__(self) -> str:
@@ -129,23 +146,47 @@ class RedoLog:
         """
         moment("open redo log")
         self._files.prepare()
+        last = self.last_reached()
+        plans = [kept for name in self.tries() if (kept := self._complete(name)) is not None]
         self._epoch, self._tries, self._begun = owner.epoch, 0, []
-        self._note(owner.micro_batch, owner.delivered)
-        for name in self._reached_names():
-            if _epoch_of(name) < owner.epoch:
-                self._files.delete(self._path(name))
-        for one in self.tries():
-            # What is above the next one comes from before a reset.
-            if one.micro_batch != owner.micro_batch + 1 and one.epoch <= owner.epoch:
-                self._remove(one)
+        self._farthest = max([last.farthest if last else 0, *(kept.watermark for kept in plans)])
+        given_up = [] if owner.continues else [kept for kept in plans if not kept.watermark]
+        if owner.continues and last is not None and last.micro_batch == owner.micro_batch + 1:
+            # `redo apply` has completed what this owner will carry out again; see `all_kept`.
+            self._note(last.micro_batch, last.commit_ts)
+        else:
+            point = self._point(last, owner.micro_batch, owner.delivered)
+            self._note(owner.micro_batch, 0 if given_up else point)
+        self._clear(owner.micro_batch + 1, owner.continues)
 
-    def begin(self, plan: Plan, tables: Mapping[TableSlice, TableSchema], reached_ts: int) -> str:
+    def note_applied(self, epoch: int, last: Reached, kept: KeptPlan | None) -> None:
+        """Note, with the epoch of `redo apply`, that the downstream has all that was kept."""
+        self._epoch, self._farthest = epoch, last.farthest
+        newest = kept or last
+        self._kind, self._config = newest.kind, dict(newest.config)
+        if kept is None:
+            self._note(last.micro_batch, last.commit_ts, applied=True)
+        else:
+            self._note(kept.plan.micro_batch, kept.watermark, applied=True)
+        self._clear(self._reached.micro_batch + 1)
+
+    def catch_up(self, micro_batch: int, delivered: int) -> None:
+        """Note what comes before a micro-batch, if its own note did not come.
+
+        So the downstream is one micro-batch ahead of the log at most. `delivered` is the watermark
+        that the changefeed has published.
+        """
+        last = self._reached
+        if last.micro_batch < micro_batch - 1 or not self._is_noted:
+            before = max(last.micro_batch, micro_batch - 1)
+            self._note(before, self._point(last, before, delivered))
+
+    def begin(self, plan: Plan, tables: Mapping[TableSlice, TableSchema], delivered: int) -> str:
         """Begin a try at a plan and return its directory, where tasks keep their segments.
 
-        `reached_ts` is the commit-ts of the micro-batch before it, which is published.
+        `delivered` is as `catch_up` has it.
         """
-        if self._reached.micro_batch != plan.micro_batch - 1:  # its note was lost
-            self._note(plan.micro_batch - 1, reached_ts)
+        self.catch_up(plan.micro_batch, delivered)
         self._tries += 1
         name = TryName(plan.micro_batch, self._epoch, self._tries)
         form = {
@@ -160,11 +201,25 @@ class RedoLog:
         self._begun.append((name, (*segments, _PLAN)))
         moment("keep plan in redo log")
         self._files.overwrite(self._path(name.directory, _PLAN), json.dumps(form).encode())
+        if not plan.stretch.segments:
+            self.all_kept(plan)
         return name.directory
 
-    def reached(self, micro_batch: int, commit_ts: int) -> None:
-        """Note that a micro-batch is whole downstream; what was kept of it is removed."""
-        self._note(micro_batch, commit_ts)
+    def all_kept(self, plan: Plan) -> None:
+        """Say that a try is complete: from now on the downstream may have a part of it.
+
+        Where `redo apply` has written all of it before, that counts no more.
+        """
+        self._farthest = max(self._farthest, plan.stretch.watermark or 0)
+        if self._reached.micro_batch >= plan.micro_batch:
+            self._note(plan.micro_batch - 1, 0)
+
+    def reached(self, micro_batch: int, commit_ts: int | None) -> None:
+        """Note that a micro-batch is whole downstream; what was kept of it is removed.
+
+        `commit_ts` is the point of the source at which it is then; 0: at none, None: where it was.
+        """
+        self._note(micro_batch, self._reached.commit_ts if commit_ts is None else commit_ts)
         begun, self._begun = self._begun, []
         for name, files in begun:
             self._remove(name, files)
@@ -228,13 +283,16 @@ class RedoLog:
         """Return the complete try at a micro-batch that reaches farthest; None: there is none.
 
         Tries may be at different plans, where one was given up; each of the complete ones may have
-        been written downstream in part, and the one that reaches farthest covers the others.
+        been written downstream in part, and the one that reaches farthest covers the others. One
+        that ends at no point of the source is covered by none.
         """
         plans: list[KeptPlan] = []
         for name in self.tries():
             if name.micro_batch == micro_batch and (kept := self._complete(name)) is not None:
                 plans.append(kept)
-        return max(plans, key=lambda one: (one.watermark, one.name), default=None)
+        return max(
+            plans, key=lambda one: (not one.watermark, one.watermark, one.name), default=None
+        )
 
     def tries(self) -> list[TryName]:
         """Return all tries that left something."""
@@ -248,13 +306,50 @@ class RedoLog:
     def _path(self, *parts: str) -> str:
         return "/".join((self._changefeed, *parts))
 
-    def _note(self, micro_batch: int, commit_ts: int) -> None:
-        note = Reached(self._epoch, micro_batch, commit_ts)
-        form = {"format": _FORMAT, "micro_batch": micro_batch, "commit_ts": commit_ts}
+    def _point(self, last: Reached | None, micro_batch: int, delivered: int) -> int:
+        """Return the point of the source at which the downstream is with a published micro-batch.
+
+        `last` is the newest note, and may be of an earlier one. 0: at none, or nobody knows.
+        """
+        if last is None or last.micro_batch == micro_batch:
+            return last.commit_ts if last else 0
+        kept = self.complete(micro_batch)
+        if kept is not None:
+            return kept.watermark
+        # Without a try it wrote no row, and has moved the watermark alone.
+        is_next = last.micro_batch == micro_batch - 1
+        return delivered if is_next and last.commit_ts else 0
+
+    def _note(self, micro_batch: int, commit_ts: int, applied: bool = False) -> None:
+        self._farthest = max(self._farthest, commit_ts)
+        self._reached, self._is_noted = Reached(self._epoch, micro_batch, commit_ts), False
+        form = {
+            "format": _FORMAT,
+            "micro_batch": micro_batch,
+            "commit_ts": commit_ts,
+            "farthest": self._farthest,
+            "applied": applied,
+            "sink": self._kind,
+            "config": self._config,
+        }
         moment("note what is reached in redo log")
         path = self._path(f"reached-{self._epoch:010d}.json")
         self._files.overwrite(path, json.dumps(form).encode())
-        self._reached = note
+        self._is_noted = True
+
+    def _clear(self, following: int, continues: bool = True) -> None:
+        """Remove older notes, and tries but those at the micro-batch that follows.
+
+        Without `continues` there was a reset: what was kept before is of a plan that is no more.
+        """
+        moment("clear redo log")
+        for name in self._reached_names():
+            if _epoch_of(name) < self._epoch:
+                self._files.delete(self._path(name))
+        for one in self.tries():
+            is_needed = one.micro_batch == following and (continues or one.epoch == self._epoch)
+            if not is_needed and one.epoch <= self._epoch:
+                self._remove(one)
 
     def _reached_names(self) -> list[str]:
         moment("look for notes in redo log")
@@ -264,7 +359,15 @@ class RedoLog:
     def _read_reached(self, name: str) -> Reached:
         form = self._form(self._path(name))
         try:
-            return Reached(_epoch_of(name), int(form["micro_batch"]), int(form["commit_ts"]))
+            return Reached(
+                _epoch_of(name),
+                int(form["micro_batch"]),
+                int(form["commit_ts"]),
+                int(form["farthest"]),
+                bool(form["applied"]),
+                str(form["sink"]),
+                dict(form["config"]),
+            )
         except (KeyError, TypeError, ValueError) as err:
             raise self._damaged(self._path(name), err) from err
 

@@ -34,6 +34,7 @@ class Owner:
         continues: whether it has confirmed any since the changefeed began, or was reset.
         captured: where it continues, the tables that are captured as far as it was delivered, as
             the target names them; others may be gone from there.
+        newest: the number of the last micro-batch that the target can have; None: it is not known.
     """
 
     changefeed: str
@@ -42,6 +43,7 @@ class Owner:
     micro_batch: int = 0
     continues: bool = False
     captured: frozenset[TableId] = frozenset()
+    newest: int | None = None
 
 
 class Sink(Protocol):

@@ -123,6 +123,11 @@ def _examined(
             "transaction-atomicity = table or global needs a source with closed timestamps: "
             "remove it, or set feed-level = transaction"
         )
+    if not flow.capture.traits().has_closed_timestamps and flow.redo is not None:
+        raise OptionsConflict(
+            "consistent.level = eventual needs a source with closed timestamps, else rows are "
+            "ahead of every consistent point: set it to none, or set feed-level = transaction"
+        )
     if before is not None:
         check_alterable(before, spec, flow)
     with _asking(OddAnswer, "source", spec.source):

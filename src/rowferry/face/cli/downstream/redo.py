@@ -88,7 +88,7 @@ def apply_command(
                 words = f"applying: {counted(changes, 'change')}"
                 bar.update(task, completed=segments, description=words)
 
-        changes = apply(log, state, sink_uri, secrets, tell)
+        state, changes = apply(log, state, sink_uri, secrets, tell)
     words = f"{counted(changes, 'change')} written" if state.kept else "there was nothing to write"
     out.print(
         f"{words}: the downstream has everything up to commit-ts {state.resolved_ts} "
@@ -106,4 +106,6 @@ def _open_log(storage: str, changefeed: str) -> tuple[RedoLog, RedoState]:
 
 
 def _time_of(commit_ts: int) -> str:
+    if not commit_ts:
+        return "no consistent point"
     return datetime.fromtimestamp((commit_ts >> PHYSICAL_SHIFT) / 1000, UTC).isoformat()

@@ -153,9 +153,9 @@ class Ledger(SqlLedger[Session]):
             f"REPLACE INTO {self.name(DELIVERED)} VALUES ({self._feed}, {_literal(lane)}, {values})"
         ).encode()
 
-    def forget_delivered(self) -> bytes:
-        """Return the statement that removes what a published or discarded micro-batch noted."""
-        return self._forget_delivered().encode()
+    def forget_delivered(self, below: int | None = None, above: int | None = None) -> bytes:
+        """Return the statement that removes what lanes noted, of some micro-batches or of all."""
+        return self._forget_delivered(below, above).encode()
 
     # --- schema changes ---------------------------------------------------------------------------
 

@@ -207,6 +207,8 @@ class MySqlSink(SqlSink[Session]):
             TargetUnfit: a table is missing downstream, or rows do not fit into it.
         """
         self._look()
+        if self._settings.options.exactly_once:
+            self._forget_notes()
         self._judge(tables.values())
         topics: list[tuple[int, int, Topic]] = []
         together: dict[str, dict[int, Segment]] = {}  # by lane
@@ -336,11 +338,19 @@ class MySqlSink(SqlSink[Session]):
     def _require_there(self, session: Session, known: Collection[TableId]) -> None:
         require_there(session, known)
 
+    def forget_above(self, session: Session, micro_batch: int) -> None:
+        """Forget lanes above a micro-batch and commit."""
+        session.run(self._ledger.forget_delivered(above=micro_batch), b"COMMIT")
+
     def note_reached(self, session: Session, plan: Plan) -> None:
-        """Note what is reached, that lanes begin anew, and commit."""
+        """Note what is reached, forget how far lanes were before this micro-batch, and commit.
+
+        What they noted of this one stays: it comes again if the process ends before the meta
+        database has it.
+        """
         done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark, self._epoch)]
         if self._settings.options.exactly_once and plan.stretch.segments:
-            done.append(self._ledger.forget_delivered())
+            done.append(self._ledger.forget_delivered(below=plan.micro_batch))
         session.run(*done, b"COMMIT")
 
     def _after_reached(self, session: Session, plan: Plan) -> None:

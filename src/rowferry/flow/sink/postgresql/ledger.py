@@ -95,9 +95,9 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
             "packet_rows = EXCLUDED.packet_rows"
         )
 
-    def forget_delivered(self) -> str:
-        """Return the statement that removes what a published or discarded micro-batch noted."""
-        return self._forget_delivered()
+    def forget_delivered(self, below: int | None = None, above: int | None = None) -> str:
+        """Return the statement that removes what lanes noted, of some micro-batches or of all."""
+        return self._forget_delivered(below, above)
 
     # --- definitions ------------------------------------------------------------------------------
 

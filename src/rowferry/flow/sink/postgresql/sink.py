@@ -141,6 +141,7 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
             TargetUnfit: a table is missing downstream, or rows do not fit into it.
         """
         self._look()
+        self._forget_notes()
         self._judge(tables.values())
         outputs = tuple(
             Output(
@@ -182,11 +183,19 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
     def _require_there(self, session: PostgresqlSession, known: Collection[TableId]) -> None:
         require_there(session, known)
 
+    def forget_above(self, session: PostgresqlSession, micro_batch: int) -> None:
+        """Forget lanes above a micro-batch and commit."""
+        session.run(self._ledger.forget_delivered(above=micro_batch), "COMMIT")
+
     def note_reached(self, session: PostgresqlSession, plan: Plan) -> None:
-        """Note what is reached, that lanes begin anew, and commit."""
+        """Note what is reached, forget how far lanes were before this micro-batch, and commit.
+
+        What they noted of this one stays: it comes again if the process ends before the meta
+        database has it.
+        """
         done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark)]
         if plan.stretch.segments:
-            done.append(self._ledger.forget_delivered())
+            done.append(self._ledger.forget_delivered(below=plan.micro_batch))
         session.run(*done, "COMMIT")
 
     def _fit(

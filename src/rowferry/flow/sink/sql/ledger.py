@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
-from rowferry.errors import Fenced, RowferryError, TargetLost, TargetWentBack
+from rowferry.errors import BadInput, Fenced, RowferryError, TargetLost, TargetWentBack
 from rowferry.flow.sink.contract import RESTORE, Owner
 from rowferry.flow.sink.sql.session import SessionT, SqlRefusal
 from rowferry.moment import moment
@@ -24,7 +24,7 @@ class LanePlace:
     micro_batch: int
     segment: int
     packet: int
-    rows: int  # of the packet
+    rows: int  # of the lane within the segment
 
 
 class SqlLedger(ABC, Generic[SessionT]):
@@ -68,6 +68,7 @@ class SqlLedger(ABC, Generic[SessionT]):
             SinkUnwritable: a privilege is missing.
             TargetLost: a table, or the changefeed's row, was there and is gone.
             TargetWentBack: what is noted is less than what was delivered.
+            BadInput: it is more than the owner knows of.
         """
         moment("claim downstream")
         try:
@@ -102,7 +103,13 @@ class SqlLedger(ABC, Generic[SessionT]):
             )
 
     def _check_reached(self, session: SessionT, owner: Owner, reached: int, number: int) -> None:
-        """Refuse a downstream that has noted less than it has confirmed."""
+        """Refuse a downstream that has noted less than it has confirmed, or more than is known."""
+        if owner.newest is not None and number > owner.newest:
+            raise BadInput(
+                f"{session.place} has the changes of changefeed {self._changefeed!r} up to "
+                f"micro-batch {number}, and what is to be written ends with {owner.newest}: it is "
+                "old, and would set newer rows back"
+            )
         if not owner.continues or (reached >= owner.delivered and number >= owner.micro_batch):
             return
         until = f"up to commit-ts {owner.delivered} and micro-batch {owner.micro_batch}"
@@ -149,9 +156,11 @@ class SqlLedger(ABC, Generic[SessionT]):
             for lane, segment, packet, rows in lanes
         }
 
-    def _forget_delivered(self) -> str:
-        """Return the statement that removes what a published or discarded micro-batch noted."""
-        return f"DELETE FROM {self.name(DELIVERED)} WHERE changefeed = {self._feed}"
+    def _forget_delivered(self, below: int | None = None, above: int | None = None) -> str:
+        """Return the statement that removes what lanes noted, of some micro-batches or of all."""
+        lower = "" if below is None else f" AND micro_batch < {below}"
+        higher = "" if above is None else f" AND micro_batch > {above}"
+        return f"DELETE FROM {self.name(DELIVERED)} WHERE changefeed = {self._feed}{lower}{higher}"
 
     # --- schema changes ---------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         self._epoch = 0
         self._published = 0
         self._looked = False  # whether all that was delivered to was seen in this run
+        self._forgot = False  # whether notes of another life of the changefeed were removed
         self._judged: set[tuple[TableId, int, int]] = set()
 
     # --- what differs -----------------------------------------------------------------------------
@@ -81,6 +82,10 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
     @abstractmethod
     def _require_there(self, session: SessionT, known: Collection[TableId]) -> None:
         """Raise TargetLost where tables are gone to which something was delivered."""
+
+    @abstractmethod
+    def forget_above(self, session: SessionT, micro_batch: int) -> None:
+        """Forget lanes above a micro-batch and commit, in a transaction that was begun."""
 
     @abstractmethod
     def note_reached(self, session: SessionT, plan: Plan) -> None:
@@ -117,7 +122,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
             session.close()
         self._epoch, self._published = owner.epoch, owner.micro_batch
         self._delivered.resume(owner, state)
-        self._looked, self._judged = False, set()
+        self._looked, self._forgot, self._judged = False, False, set()
 
     def has_rows_of(self, plan: Plan) -> bool:
         """Return whether the plan's schema changes were begun, before which all rows are there."""
@@ -164,6 +169,23 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
                     self._looked = True
             except SqlRefusal as err:
                 raise err.as_error("the downstream's tables") from err
+
+    def _forget_notes(self) -> None:
+        """Forget once in a run what lanes noted of micro-batches that are not planned yet.
+
+        A changefeed that was removed and made again counts them from 1 again.
+        """
+        if self._forgot:
+            return
+        moment("forget lanes of another life")
+        with self._sessions.one() as session:
+            try:
+                self._ledger.begin(session, self._epoch)
+                self.forget_above(session, self._published)
+            except SqlRefusal as err:
+                session.rollback()
+                raise err.as_error("forgetting how far lanes have come") from err
+        self._forgot = True
 
     def _judge(self, tables: Iterable[TableSchema]) -> None:
         """Judge table versions that are met first."""
