@@ -11,14 +11,17 @@ import grpc
 import pytest
 from front_kit import Front
 
+from rowferry.change.quarantine import RefusedKey, RefusedRows
 from rowferry.control.operator.actor import ASKED, Actor, Role, current_actor, role_of
 from rowferry.control.operator.operations import Operations
-from rowferry.errors import RoleTooLow
+from rowferry.control.store.quarantine import DROPPED
+from rowferry.errors import QuarantineFull, RoleTooLow
 from rowferry.face import rpc
 from rowferry.face.credentials import KnownLogins, Token, token_digest
 from rowferry.face.gate import Gate
 from rowferry.flow.assemble import option_tables, sink_traits
 from rowferry.spec.build import build_spec
+from rowferry.spec.secrets import HIDDEN
 from rowferry.wire import subscribe_pb2 as wire
 from rowferry.wire.resnapshot_pb2 import (
     CancelResnapshotRequest,
@@ -234,6 +237,37 @@ def test_who_asked_is_kept(
     assert "pause never-was, asked by the-operator" in lines.text
     page = asked(guarded, Role.VIEWER, ("GET", f"{OWN}/one", None)).form["history"]
     assert [n["details"]["by"] for n in page if n["what"] == ASKED][:1] == ["the-operator"]
+
+
+def test_viewers_see_no_keys_of_parked_rows(guarded: Front, operations: Operations) -> None:
+    row = {"row": "1-0", "table": "a.b", "key": "4711-secret", "op": "insert", "commit_ts": 7}
+    operations.store.note("one", DROPPED, {"rows": [row]})
+    looks = [request for request in LOOKS if "one" in request[1] or "overview" in request[1]]
+    looks.append(("POST", "/api/rowferry/sql", {"statement": "SHOW CHANGEFEED one"}))
+    for request in looks:
+        assert b"4711-secret" not in asked(guarded, Role.VIEWER, request).body, request
+    kept = {
+        role: next(
+            n["details"]["rows"][0]
+            for n in asked(guarded, role, ("GET", f"{OWN}/one", None)).form["history"]
+            if n["what"] == DROPPED
+        )
+        for role in Role
+    }
+    assert kept[Role.OPERATOR] == kept[Role.ADMIN] == row
+    assert kept[Role.VIEWER] == {**row, "key": HIDDEN}
+
+
+def test_an_error_of_the_quarantine_does_not_repeat_the_target(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Everybody sees the error; only operators see the log."""
+    refused = RefusedRows()
+    refused.begin(1)
+    refused.add(RefusedKey(7, "1", "4710-secret"))
+    with pytest.raises(QuarantineFull) as error:
+        refused.add(RefusedKey(7, "2", "4711-secret"))
+    assert "secret" not in str(error.value) and "4711-secret" in caplog.text
 
 
 def test_a_removal_and_its_author_outlive_the_changefeed(

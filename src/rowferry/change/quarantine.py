@@ -8,6 +8,7 @@ compared without their database (texts with collations, floats) have one key for
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,11 +19,14 @@ from rowferry.change.json_form import FormRules, JsonForm, ListForm
 from rowferry.change.table import TableId
 from rowferry.errors import QuarantineFull, RowsRefused
 
+LOG = logging.getLogger(__name__)
+
 EVERY_KEY: Final = "*"
 LIMIT_BYTES: Final = 64 << 20  # of all parked rows of a changefeed, and of one micro-batch
 ROW_BYTES: Final = 8 << 20  # of one row: what every meta database takes in one statement
 KEY_SHAPE: Final = 16  # characters of a shape that speak for the key's columns
 WAITS: Final = "waits behind an earlier change of its key"
+REFUSALS_LOGGED: Final = "the log has what the target said of the last one"
 _CAUSE_CHARACTERS: Final = 1000
 _IN_ERROR: Final = 50  # refusals in one error; more are found by the next run
 
@@ -192,7 +196,8 @@ class RefusedRows:
         """
         with self._lock:
             if refusal.parked_key not in self._keys and len(self._keys) >= self._limit:
-                raise too_many(self._limit, refusal.cause)
+                LOG.warning("more rows than may be parked are refused: %s", refusal.cause)
+                raise too_many(self._limit, REFUSALS_LOGGED)
             self._keys.setdefault(refusal.parked_key, refusal)
 
     def take(self) -> tuple[RefusedKey, ...]:
@@ -217,11 +222,14 @@ def refusals_in(error: RowsRefused) -> tuple[RefusedKey, ...]:
     return tuple(RefusedKey.from_json(form) for form in forms)
 
 
-def too_many(limit: int, cause: str) -> QuarantineFull:
-    """Return the error for a micro-batch with more bad rows than may be parked."""
+def too_many(limit: int, why: str) -> QuarantineFull:
+    """Return the error for a micro-batch with more bad rows than may be parked.
+
+    Everybody who sees the changefeed sees it: `why` must not be a target's words.
+    """
     return QuarantineFull(
         f"one micro-batch has more than {limit} rows (or {LIMIT_BYTES >> 20} MiB) for the "
-        f"quarantine; the last refusal: {cause}"
+        f"quarantine; {why}"
     )
 
 

@@ -18,7 +18,7 @@ from rowferry.change.quarantine import (
     EVERY_KEY,
     KEY_SHAPE,
     LIMIT_BYTES,
-    WAITS,
+    REFUSALS_LOGGED,
     DivertedRow,
     ParkedKey,
     ParkedRow,
@@ -124,7 +124,7 @@ class Quarantining:
             return
         limit = self._flow.quarantine.quarantine_limit
         if len(rows) > limit or sum(len(row.image) for row in rows) > LIMIT_BYTES:
-            raise too_many(limit, asked.refused[-1].cause if asked.refused else WAITS)
+            raise too_many(limit, REFUSALS_LOGGED if asked.refused else "others wait behind them")
         self._store.park(self._claim, plan, rows)
         self._rows = None
 

@@ -10,6 +10,7 @@ from rowferry.change.sampled_change import SampledChange, SampleMode
 from rowferry.change.table import TableId
 from rowferry.control.operator import resnapshots
 from rowferry.control.operator.operation_forms import LastChanges, Seen, Synced
+from rowferry.control.operator.quarantine import shown_history
 from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore, Sample
 from rowferry.control.store.watching import by_stretch
 from rowferry.errors import cure_of
@@ -36,7 +37,7 @@ def see(store: MetaStore, feed: FeedRecord, now: float, samples_s: float) -> See
         ranges=ranges,
         tables=tuple(sorted({TableId(r.database, r.table) for r in ranges})),
         samples=store.samples(feed.id, now - samples_s),
-        history=store.history(feed.id),
+        history=shown_history(store.history(feed.id)),
         server=server_of(store, feed),
         cure=cure_of(feed.error_code) if feed.error_code else "",
         log_place=_log_place(store, feed),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rowferry.change.quarantine import EVERY_KEY, ParkedKey, ParkedRow, RowPlace
 from rowferry.control.feed.quarantining import outdated
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.actor import Role, current_actor
-from rowferry.control.store.contract import FeedRecord, MetaStore
+from rowferry.control.store.contract import FeedRecord, MetaStore, Note
+from rowferry.control.store.quarantine import DROPPED
 from rowferry.errors import BadQuarantine, IllegalMove
 from rowferry.flow.assemble import decisions_of, sink_traits
 from rowferry.flow.parking import shown_images
@@ -92,13 +93,30 @@ def drop(store: MetaStore, changefeed: str, choice: Choice) -> int:
     return store.drop_parked(changefeed, {r.place for r in _chosen(store, changefeed, choice)})
 
 
+def shown_history(notes: Sequence[Note]) -> tuple[Note, ...]:
+    """Return lines of a history as answers show them: viewers see no keys of rows."""
+    if _shows_values():
+        return tuple(notes)
+    return tuple(_without_keys(note) if note.what == DROPPED else note for note in notes)
+
+
+def _without_keys(note: Note) -> Note:
+    rows = [{**row, "key": HIDDEN} for row in note.details["rows"]]
+    return replace(note, details={**note.details, "rows": rows})
+
+
+def _shows_values() -> bool:
+    """Return whether whoever asks now may see values of rows."""
+    actor = current_actor.get()
+    return actor is None or actor.role >= Role.OPERATOR
+
+
 def forms(rows: Sequence[ParkedRow]) -> list[dict[str, Any]]:
     """Return parked rows as answers show them; times in milliseconds.
 
     Viewers see no value of a row: neither its key, nor what the sink said of it.
     """
-    actor = current_actor.get()
-    shows = actor is None or actor.role >= Role.OPERATOR
+    shows = _shows_values()
     return [
         {
             "row": str(one.place),

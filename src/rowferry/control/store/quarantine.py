@@ -41,6 +41,7 @@ _PUBLISHED = (
 _WITHOUT_IMAGE = [c for c in _ROWS.c if c.name != "image"]
 _AT_ONCE: Final = 100
 _SEALED: Final = "sealed:"
+DROPPED: Final = "quarantine dropped"  # what a line of history is about: it has keys
 _LATER_DROPPED: Final = (
     "a later change of its key was dropped while it was to be sent in this one's place"
 )
@@ -181,7 +182,7 @@ def drop(session: Session, changefeed: str, places: Collection[RowPlace], now: f
     _forget(session, changefeed, [r.place for r in gone])
     for some in _chunks(gone):
         details = {"rows": [_named(row) for row in some]}
-        fence.note(session, changefeed, now, "quarantine dropped", details)
+        fence.note(session, changefeed, now, DROPPED, details)
     return len(gone)
 
 
