@@ -12,10 +12,12 @@ from typing import Final
 
 from rowferry.change.json_form import FormRules, JsonForm
 from rowferry.change.plan import Output, Plan, Segment
+from rowferry.change.quarantine import TableKeys
 
 MOST_SEGMENTS: Final = 32  # of a micro-batch that is kept whole
 _MOST_OUTPUTS: Final = 256
 _MOST_SNAPSHOTS: Final = 64
+_MOST_KEYS: Final = 256  # that are parked, of a micro-batch that is kept whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class PublishedBatch(JsonForm):
         outputs: what the sink assigned to these segments.
         whole: all segments and outputs are here, of one micro-batch.
         published_at: when, in seconds since 1970; not part of the form.
+        parked: keys, by table id, whose rows it has parked instead of sent.
     """
 
     FORM = FormRules(brief=True, unstored=("published_at",))
@@ -45,6 +48,7 @@ class PublishedBatch(JsonForm):
     outputs: tuple[Output, ...] = ()
     whole: bool = True
     published_at: float = 0.0
+    parked: tuple[TableKeys, ...] = ()
 
     @classmethod
     def of(cls, plan: Plan) -> PublishedBatch | None:
@@ -53,7 +57,11 @@ class PublishedBatch(JsonForm):
         if not segments:
             return None
         log = [s for s in segments if not s.snapshot]
+        ids = {one.table_id for s in segments for one in s.slices}
+        asked = plan.quarantine.parked if plan.quarantine else ()
+        parked = tuple(one for one in asked if one.table_id in ids)
         whole = len(segments) <= MOST_SEGMENTS and len(plan.outputs) <= _MOST_OUTPUTS
+        whole = whole and sum(len(one.keys) for one in parked) <= _MOST_KEYS
         kept = segments if whole else _ends(log or segments)
         return cls(
             plan.micro_batch,
@@ -64,6 +72,7 @@ class PublishedBatch(JsonForm):
             tuple(replace(s, payload=b"") for s in kept),
             plan.outputs if whole else (),
             whole,
+            parked=parked if whole else (),
         )
 
     @classmethod
@@ -84,7 +93,7 @@ class PublishedBatch(JsonForm):
 
     def bare(self) -> PublishedBatch:
         """Return its bounds alone."""
-        return replace(self, segments=(), outputs=(), whole=False)
+        return replace(self, segments=(), outputs=(), whole=False, parked=())
 
     def holds(self, commit_ts: int, snapshot: bool) -> bool:
         """Return whether a row of this commit-ts may have been part of it."""

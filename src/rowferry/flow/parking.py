@@ -58,16 +58,11 @@ class Parking:
         keys = self._keys.get(rows.table.table_id)
         if not keys or not len(rows):
             return rows
-        if EVERY_KEY in keys or not has_exact_key(rows.table):
-            self._take(rows, np.arange(len(rows)), None)
-            return rows.take(np.zeros(0, np.int64))
-        texts = key_texts(rows)
-        waits = pc.is_in(texts, value_set=pa.array(keys, pa.large_utf8())).to_numpy(
-            zero_copy_only=False
-        )
+        waits = waiting(rows, keys)
         if not waits.any():
             return rows
-        self._take(rows, np.flatnonzero(waits), texts)
+        every = EVERY_KEY in keys or not has_exact_key(rows.table)
+        self._take(rows, np.flatnonzero(waits), None if every else key_texts(rows))
         return rows.take(np.flatnonzero(~waits))
 
     def receipts(self, segment: int) -> list[Receipt]:
@@ -105,6 +100,15 @@ class Parking:
                     image=image,
                 )
             )
+
+
+def waiting(rows: Rows, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which rows are of parked keys of their table."""
+    if EVERY_KEY in keys or not has_exact_key(rows.table):
+        return np.ones(len(rows), np.bool_)
+    are_in = pc.is_in(key_texts(rows), value_set=pa.array(keys, pa.large_utf8()))
+    mask: npt.NDArray[np.bool_] = are_in.to_numpy(zero_copy_only=False)
+    return mask
 
 
 def diverted(receipts: Iterable[Receipt]) -> tuple[DivertedRow, ...]:

@@ -116,6 +116,42 @@ def test_changes_come_from_the_log_with_what_the_target_tells(
                 assert Path(places[0]["file"]).exists()
 
 
+def test_parked_changes_are_not_told_as_delivered(
+    scene: Scene, mysql_server: MySql, tmp_path: Path
+) -> None:
+    """Row 5 is parked and dropped, row 6 is parked and sent again; both change once more then."""
+    mysql_server.script(
+        f"CREATE DATABASE {scene.database}",
+        f"CREATE TABLE {scene.database}.t (id int PRIMARY KEY, v varchar(3))",
+    )
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY, v varchar(9))")
+    OtherFeed.sink = mysql_server.uri
+    parks = "on-bad-row = 'quarantine'\n"
+    feed = OtherFeed(scene.server, tmp_path, [f"{scene.database}.t"], config=parks)
+    try:
+        feed.catch_up()
+        scene.sql("INSERT INTO t VALUES (5, 'too long'), (6, 'too long'), (7, 'x')")
+        feed.catch_up()
+        rows = {row.key: row for row in feed.store.parked(NAME)}
+        feed.store.drop_parked(NAME, {rows["5"].place})
+        mysql_server.script(f"ALTER TABLE {scene.database}.t MODIFY v varchar(9)")
+        feed.store.want_parked(NAME, {rows["6"].parked_key})
+        feed.catch_up()
+        assert feed.store.parked(NAME) == ()
+        scene.sql("UPDATE t SET v = 'y'")
+        feed.catch_up()
+        for key, ops in (("5", ["update"]), ("6", ["update"]), ("7", ["insert", "update"])):
+            answer = traced(feed, scene, key)
+            assert [one["op"] for one in answer["changes"]] == ops, key
+            parked = any("1 changes of the row were parked" in n for n in answer["notes"])
+            assert parked is (key != "7")
+            assert any("sent parked rows of the table again" in n for n in answer["notes"])
+            assert not answer["complete"]
+    finally:
+        feed.stop()
+        mysql_server.script(f"DROP DATABASE {scene.database}")
+
+
 def test_nowhere_is_refused(scene: Scene, tmp_path: Path) -> None:
     scene.sql("CREATE TABLE t (id int PRIMARY KEY)")
     OtherFeed.sink = "blackhole://"

@@ -248,7 +248,7 @@ class _Search:
             for segment in batch.segments
             if segment.snapshot and any(is_of(one, self._schema) for one in segment.slices)
         ]
-        if not parts or not findings.complete:
+        if not parts or not findings.complete or findings.parked:
             return None, ""
         stamp = min(ts for _, ts in parts)
         batches = [batch for batch, ts in parts if ts == stamp]
