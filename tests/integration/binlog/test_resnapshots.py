@@ -264,6 +264,7 @@ STATEMENTS = (
     "ALTER TABLE t DROP COLUMN n",
     "ALTER TABLE t MODIFY COLUMN n bigint",
     "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (n, id)",
+    "ALTER TABLE t CHANGE v w varchar(40), ADD COLUMN v varchar(40) DEFAULT 'new'",
     "TRUNCATE TABLE t",
     "DROP TABLE t",
     "RENAME TABLE t TO t2",

@@ -78,6 +78,20 @@ SEQUENCES: dict[str, tuple[str, ...]] = {
         "ALTER TABLE t CHANGE w v varchar(300)",
         "DELETE FROM t WHERE id = 499",
     ),
+    "a column is renamed, and another one has its name": (
+        "ALTER TABLE t CHANGE v w varchar(300), ADD COLUMN v varchar(300) DEFAULT 'new'",
+        "UPDATE t SET v = 'x' WHERE id % 50 = 0",
+    ),
+    "a column is renamed, and later another one has its name": (
+        "ALTER TABLE t CHANGE v w varchar(300)",
+        "INSERT INTO t VALUES (1000, 'x')",
+        "ALTER TABLE t ADD COLUMN v varchar(300) DEFAULT 'new' AFTER id",
+    ),
+    "two columns trade names": (
+        "ALTER TABLE t ADD COLUMN w varchar(300) DEFAULT 'w'",
+        "ALTER TABLE t CHANGE v w varchar(300), CHANGE w v varchar(300)",
+        "ALTER TABLE t ADD COLUMN x int, ADD FOREIGN KEY (x) REFERENCES u (id)",
+    ),
     "another key": (
         "ALTER TABLE t DROP PRIMARY KEY, ADD UNIQUE KEY first_of_all (id)",
         "INSERT INTO t VALUES (1000, 'x')",

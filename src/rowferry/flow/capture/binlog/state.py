@@ -20,10 +20,15 @@ ANNOUNCED: Final = "ff"
 
 @dataclass(slots=True)
 class BinlogTable:
-    """A captured table: its version in force, and how far its snapshot is."""
+    """A captured table: its version in force, and how far its snapshot is.
+
+    Attributes:
+        read_as: the version by whose names of columns its snapshot is read, or was.
+    """
 
     schema: TableSchema
     progress: RangeProgress
+    read_as: TableSchema
 
     @property
     def low_ts(self) -> int:
@@ -116,9 +121,11 @@ class BinlogState:
         """Read what `to_position` wrote; a table's version in force is its newest one so far."""
         log = LogPosition.from_json(position["log"])
         newest: dict[int, TableSchema] = {}
+        older: dict[int, list[TableSchema]] = {}
         for version in sorted(versions, key=lambda v: v.version):
             if version.version <= log.last_ts:
                 newest[version.table_id] = version
+                older.setdefault(version.table_id, []).append(version)
         state = cls(
             log=log,
             started=position["started"],
@@ -136,7 +143,10 @@ class BinlogState:
         for progress in ranges:
             schema = newest.get(progress.table_id)
             if schema is not None:  # else it was met behind this position, and will be again
-                state.tables[progress.table_id] = BinlogTable(schema, progress)
+                low_ts = progress.init_snapshot_ts
+                at_low = [v for v in older[schema.table_id] if v.version <= low_ts]
+                read_as = at_low[-1] if at_low else schema
+                state.tables[progress.table_id] = BinlogTable(schema, progress, read_as)
         return state
 
     def put(self, schema: TableSchema, stage: Stage, low_ts: int = 0) -> BinlogTable:
@@ -150,6 +160,8 @@ class BinlogState:
             if names.get(known.schema.id) is known:
                 del names[known.schema.id]
             names[schema.id] = known
+            if not self.is_unsettled(known):
+                known.read_as = schema
             known.schema = schema
             known.progress = known.progress.with_(
                 database=schema.id.database, table=schema.id.table
@@ -167,7 +179,8 @@ class BinlogState:
             init_snapshot_ts=low_ts,
             current_snapshot_ts=low_ts,
         )
-        table = self.tables[schema.table_id] = names[schema.id] = BinlogTable(schema, progress)
+        table = BinlogTable(schema, progress, schema)
+        self.tables[schema.table_id] = names[schema.id] = table
         return table
 
     def forget(self, table_id: int) -> None:

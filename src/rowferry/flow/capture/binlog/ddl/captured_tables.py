@@ -27,6 +27,7 @@ from rowferry.flow.capture.binlog.decode.table_map import (
 from rowferry.flow.capture.binlog.frame.events import Query
 from rowferry.flow.capture.binlog.frame.framing_judge import LoggedStatement
 from rowferry.flow.capture.binlog.frame.look_ahead import altered_since
+from rowferry.flow.capture.binlog.snapshot.same_table import misleads
 from rowferry.flow.capture.binlog.snapshot.snapshots import take_back
 from rowferry.flow.capture.binlog.state import BinlogState, BinlogTable
 from rowferry.flow.decide.contract import Decision
@@ -143,10 +144,10 @@ class CapturedTables:
     def _unsettled_by(self, effect: Effects) -> list[BinlogTable]:
         """Return the tables whose snapshot cannot be trusted any more behind a statement.
 
-        Parts of a snapshot are read at their own moments, by the table's name and partition. The
-        log has not passed these moments yet: nobody knows which parts were read before rows got
-        another name, and which after that. A table that was read at one exact place, which the log
-        has not passed, has seen the statement already.
+        Parts of a snapshot are read at their own moments, by the names of the table, its partitions
+        and columns. The log has not passed these moments yet: nobody knows which parts were read
+        before rows or columns got another name, and which after that. A table that was read at one
+        exact place, which the log has not passed, has seen the statement already.
         """
         moved: dict[int, BinlogTable] = {}
         both = []
@@ -155,8 +156,13 @@ class CapturedTables:
                 both.append(known)
                 if known.schema.table_id in self._state.lows:
                     moved[known.schema.table_id] = known
-                elif change.kind in _MOVES and self._state.is_unsettled(known):
+                elif self._state.is_unsettled(known) and _moves(change, known):
                     moved[known.schema.table_id] = known
+        for name in effect.unread:
+            unread = self._state.by_name().get(name)
+            if unread is not None and self._state.is_unsettled(unread):
+                if not any(c.table == name for c in effect.changes):
+                    moved[unread.schema.table_id] = unread
         if any(c.kind is DdlKind.EXCHANGE_PARTITION for c in effect.changes):
             waits = any(
                 t.progress.stage is Stage.REGISTERED or self._state.is_joining(t.schema.table_id)
@@ -486,13 +492,28 @@ def _after_statement(change: SchemaChange, old: TableSchema, now: TableSchema) -
     What else it does, to keys for instance, only the server knows. But columns that it renames are
     the same as before.
     """
+    after = _planned(change, old)
+    return after if after is not None and after.by_name.keys() == now.by_name.keys() else old
+
+
+def _planned(change: SchemaChange, old: TableSchema) -> TableSchema | None:
+    """Return the definition that a statement's text makes of another; None: it does not tell."""
     former = change.previous or change.table
     try:
         planned = plan_ddl(change.query, former.database, {former: old}, lambda: 0)
     except (BadStatement, RecursionError):
-        return old
-    after = next((c.schema for c in reversed(planned) if c.schema is not None), None)
-    return after if after is not None and after.by_name.keys() == now.by_name.keys() else old
+        return None
+    return next((c.schema for c in reversed(planned) if c.schema is not None), None)
+
+
+def _moves(change: SchemaChange, table: BinlogTable) -> bool:
+    """Return whether rows or columns that were read by their old names may be others behind it."""
+    if change.kind in _MOVES:
+        return True
+    if change.dropped_table_id == table.schema.table_id:
+        return False  # nothing of it is left
+    after = change.schema or _planned(change, table.schema)
+    return after is None or misleads(after, table.read_as)
 
 
 def _as_written(change: SchemaChange, table_id: int) -> TableSchema | None:

@@ -185,6 +185,7 @@ class Rereads:
             return []
         # What the log tells of its name from here on meets rows that are newer than `low`.
         table.progress = table.progress.with_(init_snapshot_ts=low, current_snapshot_ts=low)
+        table.read_as = table.schema
         return segments
 
     def _open(self, state: BinlogState) -> Iterator[Reread]:

@@ -17,6 +17,18 @@ def can_be_read_as(now: TableSchema, old: TableSchema) -> bool:
     return same and _same_key(now, old)
 
 
+def misleads(now: TableSchema, old: TableSchema) -> bool:
+    """Return whether a column has another name than before, which now is that of another one.
+
+    Whoever reads the table by the older definition then gets the other one's values.
+    """
+    ids = {c.id for c in now.columns}
+    return any(
+        c.id in ids and (other := now.by_name.get(c.name.lower())) is not None and other.id != c.id
+        for c in old.columns
+    )
+
+
 def _same_key(now: TableSchema, old: TableSchema) -> bool:
     """Return whether the key through which the parts are read has its name and its columns."""
     mine, other = now.handle_index, old.handle_index
