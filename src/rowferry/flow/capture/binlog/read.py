@@ -127,6 +127,9 @@ class _Reader(EventJudge):
         self._maps, self._pairs, self._collected = Maps(), SegmentPairs(), FoundEvents(_ROOM)
         self._decoders: list[tuple[RowsDecoder, int | None]] = []  # by the pairs' places
         self._forms: list[int] = []  # by the same; below 0: the table stands alone
+        # As this reader met them: a process numbers forms by what it has read before, and in a
+        # replay by another one tables must come in the same order.
+        self._own_forms: dict[int, int] = {}
         self._pairs_of: dict[int, list[int]] = {}  # of each slice
         state = WalkState.without_bounds()
         state.offset, state.last_ts = read["from"], read["last_ts"]
@@ -318,7 +321,8 @@ class _Reader(EventJudge):
             decoder = _DECODERS.of(body, self._tables[one], self._flavour, self._partial)
             self._pairs.put(slot, partition, len(self._decoders))
             self._decoders.append((decoder, one.physical_id))
-            self._note_form(place, _DECODERS.form(body, self._tables[one], self._flavour))
+            form = _DECODERS.form(body, self._tables[one], self._flavour)
+            self._note_form(place, self._own_forms.setdefault(form, len(self._own_forms)))
 
     def _note_form(self, place: int, form: int) -> None:
         """Note how the newest pair's table is made; one that is mapped in two ways stands alone."""

@@ -172,6 +172,19 @@ def test_a_table_that_is_mapped_in_two_ways_keeps_its_order(
     assert list(rows) == ["b", "a"]
 
 
+def test_what_a_process_has_read_before_changes_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay by another process has the same order: sinks count messages."""
+    one = segment(TABLES, MAPS, EVENTS)
+    orders = []
+    for earlier in ([], [2], [0]):
+        monkeypatch.setattr(reading, "_DECODERS", Decoders())
+        for place in earlier:
+            tables, events = [TABLES[place]], [EVENTS[2] if place == 2 else EVENTS[1]]
+            read(tables, segment(tables, [MAPS[place]], events))
+        orders.append([(r.table.id.table, len(r)) for r in read(TABLES, one)])
+    assert orders[0] == orders[1] == orders[2]
+
+
 def test_decoders_of_replaced_versions_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "_KEPT", 20)
     kept = Decoders()
