@@ -224,6 +224,8 @@ def _grows(data: bytes) -> Any:
 def test_an_input_has_bounds(run: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if run is _waits:
         monkeypatch.setattr(fuzz_guided, "SLOW_S", 1.0)
+    else:  # a peak of earlier tests in this process would hide it
+        Path("/proc/self/clear_refs").write_text("5")
     before = signal.signal(signal.SIGPROF, fuzz_guided._too_long)
     try:
         target, tally = Target("planted", (b"valid",), run), Tally("planted")

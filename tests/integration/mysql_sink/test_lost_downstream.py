@@ -116,8 +116,10 @@ def test_another_way_to_begin_anew_is_none(scene: Scene) -> None:
     feed.stop()
     scene.sql("INSERT INTO quiet VALUES (2)")
     feed.store.move(feed.name, Verb.PAUSE)
-    Operations(feed.store).reset(feed.name, commit_ts=reached)
-    feed.source = f"?start-ts={reached}"
+    moved = Operations(feed.store).reset(feed.name, commit_ts=reached)
+    begins = dict(moved.spec.source.parameters)
+    assert begins["start-ts"] == str(reached) and begins["start-gtid"]  # it stood just there
+    feed.source = "?" + "&".join(f"{key}={value}" for key, value in begins.items())
     feed.store.move(feed.name, Verb.RESUME)
     stopped(feed, r"\.quiet is gone")
 
