@@ -187,7 +187,7 @@ def test_what_cannot_be_applied(scene: Scene, tmp_path: Path) -> None:
     bank = Bank(scene)
     feed = feed_with_log(scene, tmp_path)
     feed.catch_up()
-    bank.transfer(4)
+    bank.transfer(1)  # one transaction, which a step has as a whole
     place = Uri.parse(f"file://{tmp_path}/redo", "storage")
 
     def stop_behind(name: str) -> None:
@@ -195,7 +195,8 @@ def test_what_cannot_be_applied(scene: Scene, tmp_path: Path) -> None:
             raise SinkUnavailable("gone")
 
     with watched(stop_behind):
-        assert feed.step() is None
+        while feed.step() is not None:  # it may not have come yet
+            pass
     feed.stop()
     log, state = find_log(place, feed.name)
     assert state.kept is not None and state.resolved_ts > state.checkpoint_ts
@@ -218,7 +219,7 @@ def test_what_cannot_be_applied(scene: Scene, tmp_path: Path) -> None:
         apply(log, state, feed.sink_uri, NO_STORE)
     (directory / "0.arrow").write_bytes(content)
     assert apply(log, state, feed.sink_uri, NO_STORE).changes > 0
-    assert bank.point() == 4
+    assert bank.point() == 1
 
 
 def test_no_secret_lies_in_the_log(scene: Scene, tmp_path: Path) -> None:
