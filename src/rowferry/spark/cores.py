@@ -30,13 +30,16 @@ def spread(processors: Collection[int]) -> None:
             os.sched_setaffinity(0, processors)
 
 
-def settle(processors: Collection[int], changefeeds: int) -> None:
-    """Put the threads of so many changefeeds on one of the processors, or on all of them."""
+def settle(processors: Collection[int], changefeeds: int, place: int) -> None:
+    """Put the threads of so many changefeeds on one of the processors, or on all of them.
+
+    `place` is this server's among those of the machine: each has a processor of its own while there
+    are enough. Two crowds on one processor fall behind for good, beside one that has nothing to do.
+    """
     if not processors:
         return
     ordered = sorted(processors)
-    # Servers on one machine should not all choose the same one.
-    wanted = {ordered[os.getpid() % len(ordered)]} if changefeeds >= CROWD else set(ordered)
+    wanted = {ordered[place % len(ordered)]} if changefeeds >= CROWD else set(ordered)
     for thread in threading.enumerate():
         if thread.native_id is not None and thread.name.startswith(_NAMES):
             with suppress(OSError):  # it has just ended, or the processor was taken from us

@@ -16,6 +16,7 @@ from feed_kit import Feed, Scene, scene_of
 from rowferry.errors import SourceUnavailable
 from rowferry.flow.capture.binlog import planner as planner_module
 from rowferry.flow.capture.binlog.client.packets import PacketBuffer
+from rowferry.flow.capture.binlog.client.server import LogLook
 from rowferry.flow.capture.binlog.client.stream import LogStream, StartAt
 from rowferry.flow.capture.binlog.frame import shared_log
 from rowferry.flow.capture.binlog.frame.shared_log import SHARED_LOGS, SharedLog, SharedStream
@@ -144,6 +145,28 @@ def test_who_falls_behind_reads_by_itself_and_comes_back(
     assert len(log._readers) == 1
     _check(quick, slow)
     assert _share(quick, slow) is log
+
+
+def test_who_never_comes_to_the_end_shares_too(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart under load all are behind, and each that reads alone makes it worse."""
+    feeds = [scene.feed(), scene.feed()]
+    for feed in feeds:
+        feed.catch_up()
+        feed.stop()
+    scene.sql("INSERT INTO t (v) VALUES ('written meanwhile')")
+    with monkeypatch.context() as busy:
+        busy.setattr(LogLook, "is_reached_by", lambda look, position: False)
+        for feed in feeds:
+            feed.run()
+        deadline = time.monotonic() + 60
+        while not all(isinstance(_stream(feed), SharedStream) for feed in feeds):
+            assert time.monotonic() < deadline, [_stream(feed) for feed in feeds]
+            scene.sql("INSERT INTO t (v) VALUES ('more')")
+            for feed in feeds:
+                feed.step()
+    _check(*feeds)
 
 
 def test_who_is_behind_takes_all_at_once(scene: Scene) -> None:

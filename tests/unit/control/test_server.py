@@ -30,6 +30,7 @@ from rowferry.control.store.contract import FeedNews, MetaStore, TableCount
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowRejected, SinkUnavailable
 from rowferry.flow.sink.storage.sink import StorageSink
+from rowferry.spark import cores
 from rowferry.testing.receiver import HttpReceiver
 
 
@@ -386,3 +387,25 @@ def test_a_sink_that_never_answers_keeps_nobody_waiting(fleet: Fleet) -> None:
             assert "silent" in member.changefeeds
     assert fleet.feed("silent").state is FeedState.WARNING
     assert fleet.feed("silent").error_code == "RF-4001"
+
+
+def test_each_server_of_a_machine_has_a_place_of_its_own(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after one was killed and another one came: no two share a processor while one idles."""
+    places: dict[str, int] = {}
+
+    def settled(processors: object, changefeeds: int, place: int) -> None:
+        places[threading.current_thread().name] = place
+
+    monkeypatch.setattr(cores, "settle", settled)
+    store, now = fleet.store, time.time()
+    own = Holder.here("here:first")
+    elsewhere = replace(Holder.here("far:1"), host="another machine", instance="0")
+    older = replace(own, started=own.started - 1, instance="1")
+    for holder in (elsewhere, older):
+        store.announce(holder, holder.address, now)
+    monkeypatch.setattr(Holder, "is_dead", lambda holder, seen_by: False)
+    with fleet.member() as first, fleet.member() as second:
+        fleet.until(lambda: sorted(places.values()) == [1, 2], "a place for each")
+    assert first.holder.started == second.holder.started  # of one process: their names decide

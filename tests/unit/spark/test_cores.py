@@ -30,12 +30,22 @@ def where(thread: threading.Thread) -> frozenset[int]:
 
 def test_a_crowd_shares_one_processor(threads: dict[str, threading.Thread]) -> None:
     everywhere = cores.allowed()
-    cores.settle(everywhere, cores.CROWD)
+    cores.settle(everywhere, cores.CROWD, 0)
     assert len(where(threads["feed-a"])) == 1
     assert where(threads["binlog"]) == where(threads["feed-a"])
     assert where(threads["other"]) == everywhere == cores.allowed()
-    cores.settle(everywhere, cores.CROWD - 1)
+    cores.settle(everywhere, cores.CROWD - 1, 0)
     assert [where(thread) for thread in threads.values()] == [everywhere] * 3
+
+
+def test_each_server_of_a_machine_has_its_own(threads: dict[str, threading.Thread]) -> None:
+    everywhere = cores.allowed()
+    chosen = []
+    for place in range(len(everywhere) + 1):
+        cores.settle(everywhere, cores.CROWD, place)
+        chosen.append(where(threads["feed-a"]))
+    assert len(set(chosen)) == len(everywhere)
+    assert chosen[0] == chosen[-1]  # there are not enough
 
 
 def test_what_a_changefeed_starts_may_run_anywhere() -> None:
@@ -43,7 +53,7 @@ def test_what_a_changefeed_starts_may_run_anywhere() -> None:
     found = []
 
     def run() -> None:
-        cores.settle(everywhere, cores.CROWD)
+        cores.settle(everywhere, cores.CROWD, 1)
         found.append(cores.allowed())
         cores.spread(everywhere)
         found.append(cores.allowed())
@@ -59,5 +69,5 @@ def test_what_a_changefeed_starts_may_run_anywhere() -> None:
 
 def test_nothing_is_done_where_nothing_is_known(threads: dict[str, threading.Thread]) -> None:
     before = [where(thread) for thread in threads.values()]
-    cores.settle(frozenset(), 100)
+    cores.settle(frozenset(), 100, 0)
     assert [where(thread) for thread in threads.values()] == before

@@ -149,7 +149,7 @@ class Member:
         alive = self._alive(now)
         self._watch(feeds)
         self._balance(feeds, alive, now)
-        cores.settle(self._processors, len(self._running))
+        cores.settle(self._processors, len(self._running), self._place_among(alive))
         self._tell(now)
 
     def _rest_s(self) -> float:
@@ -192,6 +192,12 @@ class Member:
     def _alive(self, now: float) -> Sequence[FleetServer]:
         servers = self._store.servers(now - self._pace.lease_s)
         return [s for s in servers if not s.holder.is_dead(seen_by=self.holder)]
+
+    def _place_among(self, alive: Sequence[FleetServer]) -> int:
+        """Return how many servers of this machine were there before this one."""
+        me = self.holder
+        here = {s.holder for s in alive if s.holder.host == me.host} - {me}
+        return sum((other.started, other.instance) < (me.started, me.instance) for other in here)
 
     def _watch(self, feeds: Mapping[str, FeedRecord]) -> None:
         """Let changefeeds that run here follow what operators asked for."""

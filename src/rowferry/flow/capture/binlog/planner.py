@@ -28,7 +28,12 @@ from rowferry.flow.capture.binlog.client.stream import FAR, LogStream, StartAt
 from rowferry.flow.capture.binlog.ddl.captured_tables import CapturedTables
 from rowferry.flow.capture.binlog.frame.read_ahead import ReadAhead
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
-from rowferry.flow.capture.binlog.frame.shared_log import SHARED_LOGS, SharedKey, SharedLogLost
+from rowferry.flow.capture.binlog.frame.shared_log import (
+    KEPT_BYTES,
+    SHARED_LOGS,
+    SharedKey,
+    SharedLogLost,
+)
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.snapshot.begin import Beginning
 from rowferry.flow.capture.binlog.snapshot.joining import Joining
@@ -54,6 +59,7 @@ _ENOUGH_FOR_MANY: Final = 256 << 20
 _WAIT_FOR_MANY_S: Final = 1.2
 RETENTION_EVERY_S: Final = 60.0
 _NEAR_END: Final = 1 << 20  # of log: who is no further behind follows the source
+_SHARED_BEHIND: Final = KEPT_BYTES // 4  # who is no further behind reads together with others
 
 
 class BinlogPlanner:
@@ -104,6 +110,7 @@ class BinlogPlanner:
         self._appetite: Appetite | None = None
         self._opened = False
         self._may_share = False  # it reads where others do
+        self._is_near = False  # the log's end is no further than what others keep
         self._follows = False  # the last stretch had all that there was, but for a moment's writes
         self._closed = False
         self._key: SharedKey = (login, self._server.facts.identity, server_id)
@@ -365,9 +372,9 @@ class BinlogPlanner:
             stretch = self._take_next(appetite)
         except SharedLogLost:
             self._close_log()
-            self._may_share = False  # until it has caught up again
+            self._may_share = False  # until it is near the end again
             stretch = self._take_next(appetite)
-        if stretch.caught_up:
+        if stretch.caught_up or self._is_near:
             self._share_log()
         return stretch
 
@@ -464,6 +471,9 @@ class BinlogPlanner:
             look = ahead.look(self._server)
             self._source_ms = look.clock_ms
             at_end = scanner.at_border and look.is_reached_by(scanner.position())
+            # Also who never comes to the end shares: each that reads alone costs so much that many
+            # of them, after a restart under load, would not come to it any more.
+            self._is_near = look.is_near(scanner.position(), _SHARED_BEHIND)
             enough_bytes, patience_s = self._enough(scanner)  # more tables may be known by now
             until = began + patience_s
             enough = scanner.at_border and size >= enough_bytes
