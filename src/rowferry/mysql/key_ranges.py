@@ -129,6 +129,8 @@ def exact(column: Column) -> str:
             return f"{name} * 1e0"  # a FLOAT by itself is printed with six digits; -0 stays -0
         case Kind.DECIMAL if column.type.zerofill:
             return f"{name} + 0"
+        case Kind.YEAR if column.type.length == 2:  # MariaDB prints two digits
+            return f"{name} + IF({name} < 70, 2000, 1900)"
     return name
 
 

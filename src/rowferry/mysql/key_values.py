@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, Final
 
 import pyarrow as pa
@@ -149,19 +150,20 @@ def estimate_range(
 
 
 def missing_keys(
-    login: Login, schema: TableSchema, keys: pa.StructArray, flavour: Flavour
+    login: Login, schema: TableSchema, keys: pa.StructArray, flavour: Flavour, server: str = ""
 ) -> pa.StructArray:
     """Return those of some keys of which a table has no row now; the server compares.
 
     `keys` has a field for each column of the handle key, as images have them.
 
     Raises:
+        SourceMoved: not `server` answers, but another one, which may lack rows.
         SnapshotOutdated: the table or its key is not as `schema` says.
         SourceUnavailable: no answer.
     """
     moment("look for missing rows")
     gone: list[pa.StructArray] = []
-    with session.connected(login) as connection:
+    with closing(session.connect_to(login, server)) as connection:
         prepare(connection, login, flavour)
         for at in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys.slice(at, _KEYS_AT_ONCE)

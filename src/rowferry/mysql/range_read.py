@@ -63,7 +63,7 @@ _UNLIMITED: Final = {
     Flavour.MARIADB: "max_statement_time = 0",
     Flavour.TIDB: "max_execution_time = 0",
 }
-_SIZED: Final = frozenset({Kind.TEXT, Kind.BINARY, Kind.DECIMAL, Kind.BIT, Kind.VECTOR})
+_SIZED: Final = frozenset({Kind.TEXT, Kind.BINARY, Kind.DECIMAL, Kind.BIT, Kind.YEAR, Kind.VECTOR})
 
 
 def read_chunk(
@@ -73,6 +73,7 @@ def read_chunk(
     commit_ts: int,
     first_seq: int,
     flavour: Flavour,
+    server: str = "",
 ) -> Iterator[Rows]:
     """Yield a key range's rows as inserts, in key order; with None all rows, in any order.
 
@@ -80,12 +81,14 @@ def read_chunk(
     are. The table may have more columns than `schema`.
 
     Raises:
+        SourceMoved: not `server` answers, but another one, which may lack what lies before the
+            place that the rows are given; not looked at when it is empty.
         SnapshotOutdated: the table, one of its columns or the key is not as `schema` says.
         SourceUnavailable: no answer, or the connection was lost; nothing is promised about the
             rows that came before, a new call begins anew.
     """
     moment("read chunk")
-    with closing(session.connect(login)) as connection:
+    with closing(session.connect_to(login, server)) as connection:
         prepare(connection, login, flavour)
         _open_view(connection, login, schema, lambda: None, flavour=flavour)
         moment("select rows")
@@ -127,6 +130,7 @@ def read_exact(
     first_seq: int,
     flavour: Flavour,
     lock: bool,
+    server: str = "",
 ) -> tuple[Place, Iterator[Rows]]:
     """Return the exact place of a view of a whole table, and all its rows as inserts.
 
@@ -137,11 +141,11 @@ def read_exact(
 
     Raises:
         SourceUnsupported: a lock is needed and not allowed.
-        SnapshotOutdated, SourceUnavailable: as `read_chunk`.
+        SourceMoved, SnapshotOutdated, SourceUnavailable: as `read_chunk`.
     """
     moment("read whole table")
     with ExitStack() as opened:
-        connection = opened.enter_context(closing(session.connect(login)))
+        connection = opened.enter_context(closing(session.connect_to(login, server)))
         prepare(connection, login, flavour)
         place, locker = _exact_view(connection, login, schema, flavour, lock)
         if locker:
@@ -285,7 +289,8 @@ def _locked_view(
     """Open the view under a read lock: whoever wrote to the table has committed by then."""
     moment("lock table")
     with ExitStack() as opened:
-        locker = opened.enter_context(closing(session.connect(login)))
+        same = session.facts(connection, login).identity
+        locker = opened.enter_context(closing(session.connect_to(login, same)))
         prepare(locker, login, flavour)
         session.rows_of_table(locker, login, f"LOCK TABLES {chunks.table_name(schema)} READ")
         look = partial(positions.place_now, connection, login, flavour)

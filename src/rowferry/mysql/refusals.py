@@ -78,6 +78,8 @@ class RefusalKind(Enum):
 
 
 _NUMBERS: Final = {
+    # What a server says before it ends a session: somebody did (MariaDB), or it was silent (MySQL).
+    RefusalKind.NO_ANSWER: {1927, 4031},
     RefusalKind.MALFORMED: {MALFORMED},
     RefusalKind.MODE: {MODE_REFUSED},
     RefusalKind.TLS: {NO_TLS, 3159},
@@ -85,10 +87,11 @@ _NUMBERS: Final = {
     # The last one is what XA RECOVER says to who may not use it.
     RefusalKind.RIGHTS: {1142, 1143, 1227, 1370, 1401},
     RefusalKind.READ_ONLY: {1290, 1792, 1836, 1881},
-    # A deadlock, a lock that is not had in time, a write that met another (TiDB).
-    RefusalKind.CONFLICT: {1205, 1213, 8002, 8022, 8028, 9007},
+    # A deadlock, a lock that is not had in time, a write that met another (TiDB, a group).
+    RefusalKind.CONFLICT: {1205, 1213, 3101, 8002, 8022, 8028, 9007},
     RefusalKind.PASSING: {
         *(1040, 1053, 1077, 1078, 1129, 1152, 1158, 1159, 1160, 1161, 1203, 1226, 1317, 3024),
+        *(1047, 1969),  # a node of Galera that is not ready, a statement's time (MariaDB)
         *(8024, 9001, 9002, 9003, 9004, 9005),
     },
 }

@@ -18,6 +18,7 @@ from rowferry.errors import (
     SnapshotOutdated,
     SourceError,
     SourceMismatch,
+    SourceMoved,
     SourceUnavailable,
     SourceUnsupported,
 )
@@ -53,7 +54,8 @@ class ServerFacts:
     """What a server says of itself.
 
     Attributes:
-        identity: tells servers apart, e.g. after a failover: the uuid; on MariaDB its server id.
+        identity: tells servers apart, e.g. after a failover: the uuid; on MariaDB its server id,
+            which all nodes of a Galera cluster may share, with its host and port.
     """
 
     flavour: Flavour
@@ -73,11 +75,33 @@ def connect(login: Login) -> Connection[Any]:
     return wrapped(lambda: open_connection(login, _READING), login)
 
 
+def connect_to(login: Login, server: str) -> Connection[Any]:
+    """Open a connection, as `connect`, to the server of this identity; empty: whichever answers.
+
+    An address may lead to several servers, one after the other or in turn. Places of a log, and
+    what was read at them, are one server's.
+
+    Raises:
+        SourceMoved: another one answers.
+    """
+    connection = connect(login)
+    try:
+        if server and (identity := facts(connection, login).identity) != server:
+            raise SourceMoved(f"{login} is now {identity}, and {server} was read before")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def facts(connection: Connection[Any], login: Login) -> ServerFacts:
     """Ask a server who it is."""
-    text, server_id = one_row(connection, login, "SELECT VERSION(), @@server_id")
+    text, server_id, host, port = one_row(
+        connection, login, "SELECT VERSION(), @@server_id, @@hostname, @@port"
+    )
     flavour = flavour_of(text, _is_tidb(connection, login))
-    identity = f"server-id {server_id}" if flavour is Flavour.MARIADB else "TiDB"
+    is_maria = flavour is Flavour.MARIADB
+    identity = f"server-id {server_id} on {host}:{port}" if is_maria else "TiDB"
     if flavour is Flavour.MYSQL:
         identity = one_row(connection, login, "SELECT @@server_uuid")[0]
     return ServerFacts(flavour, version_numbers(text), text, int(server_id), identity)

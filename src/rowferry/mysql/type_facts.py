@@ -88,3 +88,30 @@ def _quoted(element: str) -> str:
 def keeps_case(collation: str) -> bool:
     """Return whether texts that differ in case are different ones to a collation."""
     return not {"bin", "cs"}.isdisjoint(collation.split("_"))
+
+
+_UNICODE: Final = frozenset({"utf8", "utf8mb3", "utf8mb4"})
+_TO_THE_LAST: Final = frozenset({"binary", "nopad_bin", "0900_bin"})  # also spaces at the end
+_NO_PAD: Final = frozenset({"binary", "nopad"})
+_LEVELS: Final = frozenset({"ai", "as", "ci", "cs", "nopad"})
+
+
+def tells_apart(collation: str, other: str) -> bool:
+    """Return whether texts that differ to an `other` collation surely differ to this one."""
+    charset, _, rest = collation.partition("_")
+    if collation == other or (rest or charset) in _TO_THE_LAST:
+        return True
+    others_charset, _, others = other.partition("_")
+    words, others_words = _words(rest), _words(others)
+    # Texts that differ in nothing but spaces at their end are one where these are not counted.
+    counted = _NO_PAD.isdisjoint({others_charset, *others_words}) or not _NO_PAD.isdisjoint(words)
+    if rest == "bin" or not counted:
+        return counted
+    alike = charset == others_charset or {charset, others_charset} <= _UNICODE
+    coarser = ("ai" in words and "as" in others_words) or ("ci" in words and "cs" in others_words)
+    return alike and words - _LEVELS == others_words - _LEVELS and not coarser
+
+
+def _words(rest: str) -> set[str]:
+    # MariaDB takes MySQL's names for its own.
+    return set(rest.replace("0900", "uca1400_nopad").split("_"))

@@ -11,7 +11,7 @@ from feed_kit import Feed, Scene, scene_of
 from rowferry.errors import TableContradicted
 from rowferry.mysql.session import connected
 from rowferry.mysql.snapshot_position import high_position
-from rowferry.testing.servers import Server
+from rowferry.testing.servers import MySql, Server
 
 PLAIN_TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(300))"
 UNLOGGED = "SET SESSION sql_log_bin = 0"
@@ -122,3 +122,79 @@ def test_an_unlogged_change_and_a_logged_one(scene: Scene) -> None:
         {"id": 3, "v": "three", "n": 3, "m": 33},
     ]
     assert any("own description" in words for words in feed.warnings)
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+OTHER_KEYS = {
+    "another one": (
+        "id int PRIMARY KEY, v varchar(30), n int NOT NULL",
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (id, n)",
+    ),
+    "a unique one": (
+        "id int PRIMARY KEY, v varchar(30), n int NOT NULL, UNIQUE KEY u (n, id)",
+        "DROP PRIMARY KEY",
+    ),
+    "one that was unique": (
+        "id int NOT NULL, v varchar(30), n int NOT NULL, UNIQUE KEY u (id)",
+        "DROP KEY u, ADD UNIQUE KEY w (id, n)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_KEYS)
+def test_another_key_under_a_feed(scene: Scene, name: str) -> None:
+    """Rows that differ in no column of the old key are no longer one row."""
+    columns, alteration = OTHER_KEYS[name]
+    scene.sql(f"CREATE TABLE t ({columns})", "INSERT INTO t VALUES (1, 'one', 1)")
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql(UNLOGGED, f"ALTER TABLE t {alteration}", LOGGED, "INSERT INTO t VALUES (1, 'two', 2)")
+    feed.catch_up()
+    assert feed.stale() == []
+    assert feed.differences() == ""
+    assert any(f"the key of {scene.database}.t changed" in words for words in feed.warnings)
+
+
+def test_another_key_of_rows_in_the_past(scene: Scene) -> None:
+    """The log tells how it changed: until then its own description is followed."""
+    scene.sql("CREATE TABLE t (id int, n int, PRIMARY KEY (id, n))")
+    with connected(scene.server.login) as connection:
+        place = high_position(connection, scene.server.login, scene.server.flavour)
+    scene.sql(
+        "INSERT INTO t VALUES (1, 1), (1, 2)",
+        "DELETE FROM t WHERE n = 1",
+        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id)",
+        "INSERT INTO t VALUES (2, 2)",
+    )
+    feed = scene.feed(source=f"start-position={place['file']}:{place['offset']}")
+    feed.catch_up()
+    keys = [f.document.columns[1].get("ColumnIsPk") for f in feed.schema_files("t") if f.schema]
+    assert (keys[0], keys[-1]) == ("true", None)
+    assert len(feed.changes("t")) == 4
+    assert any("own description" in words for words in feed.warnings)
+
+
+def test_keys_that_the_log_may_not_tell(scene: Scene) -> None:
+    """Of virtual columns, and of prefixes: none of them is a contradiction."""
+    scene.sql(
+        "CREATE TABLE a (id int NOT NULL, v text NOT NULL, UNIQUE (v(20)))",
+        "CREATE TABLE b (id int NOT NULL, v tinyblob NOT NULL, UNIQUE (v(255)))",
+        "CREATE TABLE c (id int NOT NULL, v int AS (id + 1) VIRTUAL NOT NULL, UNIQUE (v))"
+        if isinstance(scene.server, MySql)
+        else "CREATE TABLE c (id int NOT NULL, v int AS (id + 1) VIRTUAL, UNIQUE (v))",
+        "CREATE TABLE d (id int NOT NULL, n int NOT NULL, UNIQUE (n), UNIQUE (id), UNIQUE (n, id))",
+        "CREATE TABLE e (v varchar(30) NOT NULL, PRIMARY KEY (v(10)))",
+    )
+    feed = scene.feed(config="force-replicate = true")
+    feed.catch_up()
+    scene.sql(
+        "INSERT INTO a VALUES (1, 'x')",
+        "INSERT INTO b VALUES (1, 'x')",
+        "INSERT INTO c (id) VALUES (1)",
+        "INSERT INTO d VALUES (1, 1)",
+        "INSERT INTO e VALUES ('x')",
+    )
+    feed.catch_up()
+    assert feed.stale() == []
+    assert feed.warnings == []

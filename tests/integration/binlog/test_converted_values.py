@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rowferry.downstream.rebuild import evolve as product
+from rowferry.downstream.rebuild import convert as product
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.testing import evolve as kit
 from rowferry.testing.servers import Server

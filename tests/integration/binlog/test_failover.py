@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from rowferry.errors import (
     SourceUnavailable,
 )
 from rowferry.flow.capture.binlog.snapshot import snapshots as snapshot
-from rowferry.testing.servers import MariaDb, MySql, Server
+from rowferry.moment import watched
+from rowferry.testing.servers import MariaDb, MySql, Relay, Server
 from rowferry.testing.servers.replication import promote, replicate, wait_for
 
 PLAIN_TABLE = "CREATE TABLE t (id int PRIMARY KEY, v varchar(300))"
@@ -165,6 +167,134 @@ def test_in_the_middle_of_a_snapshot(pair: Pair, monkeypatch: pytest.MonkeyPatch
     pair.fail_over()
     pair.write("DELETE FROM t WHERE id % 5 = 0", "INSERT INTO t VALUES (1000, 'after')")
     feed.run(server=pair.replica)
+    feed.catch_up()
+    assert feed.differences() == ""
+
+
+def test_parts_of_transactions_that_were_lost(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source died with what the replica never got, and parts of the snapshot have shown it."""
+    monkeypatch.setattr(snapshot, "MOST_SEGMENTS", 1)
+    monkeypatch.setattr(snapshot, "_LEAST_ROWS", 100)
+    monkeypatch.setattr(snapshot, "_MOST_ROWS", 100)
+    pair.scene.sql(many(0, 300))
+    feed = pair.scene.feed()
+    feed.step_until(lambda step: step.rows > 0)
+    wait_for(pair.replica, pair.scene.server)
+    pair.replica.execute("STOP REPLICA")
+    pair.scene.sql("UPDATE t SET v = 'lost'", "INSERT INTO t VALUES (101000, 'lost')")
+    feed.step_until(lambda step: step.rows > 0)
+    assert any((change.after or {})["v"] == "lost" for change in feed.changes("t"))
+    pair.scene.server.kill()
+    pair.replica.script("RESET REPLICA ALL", "SET GLOBAL read_only = OFF")
+    pair.write("INSERT INTO t VALUES (1000, 'after')")
+    feed.run(server=pair.replica)
+    feed.catch_up()
+    assert feed.differences() == ""
+
+
+def test_a_replica_that_is_behind_a_snapshot(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are older than the place that the snapshot has: it is not read on there."""
+    monkeypatch.setattr(snapshot, "MOST_SEGMENTS", 1)
+    monkeypatch.setattr(snapshot, "_LEAST_ROWS", 100)
+    monkeypatch.setattr(snapshot, "_MOST_ROWS", 100)
+    pair.scene.sql(many(0, 300))
+    wait_for(pair.replica, pair.scene.server)
+    pair.replica.execute("STOP REPLICA")
+    pair.scene.sql("UPDATE t SET v = 'changed'")
+    feed = pair.scene.feed()
+    feed.step_until(lambda step: step.rows > 0)
+    feed.run(server=pair.replica)
+    with pytest.raises(SourceMismatch, match="a replica that is behind"):
+        feed.catch_up()
+    pair.replica.execute("START REPLICA")
+    pair.fail_over()
+    feed.run()
+    feed.catch_up()
+    assert feed.differences() == ""
+
+
+@dataclass
+class OneAddress:
+    """An address that leads new connections to the source, or to the replica."""
+
+    pair: Pair
+    relay: Relay
+    server: Server
+
+    def lead_to(self, server: Server) -> None:
+        """Let new connections go to a server; the others stay where they are."""
+        self.relay.server_port = server.port
+
+    def feed(self, config: str = "") -> Feed:
+        """Make a feed that knows this address."""
+        scene = self.pair.scene
+        real, scene.server = scene.server, self.server
+        try:
+            return scene.feed(config=config)
+        finally:
+            scene.server = real
+
+
+@pytest.fixture
+def address(pair: Pair) -> Iterator[OneAddress]:
+    """Both servers know the same login there."""
+    source, replica = pair.scene.server, pair.replica
+    admin = replica.connect()
+    with admin, admin.cursor() as cursor:
+        if isinstance(replica, MySql):
+            cursor.execute("SET GLOBAL super_read_only = OFF")
+        cursor.execute("SET SESSION sql_log_bin = 0")
+        password = source.login.password
+        cursor.execute(f"ALTER USER '{replica.login.user}'@'%' IDENTIFIED BY '{password}'")
+    replica._password = password
+    with Relay(source.port) as relay:
+        server = copy.copy(source)
+        server.port = relay.port
+        yield OneAddress(pair, relay, server)
+
+
+def test_the_log_of_another_server(address: OneAddress) -> None:
+    """A connection leads to the source, and the next one to a replica, whose files are others."""
+    source, replica = address.pair.scene.server, address.pair.replica
+    address.pair.scene.sql(many(0, 10))
+    feed = address.feed()
+    feed.catch_up()
+    address.pair.scene.sql(many(10, 10), "FLUSH BINARY LOGS", many(20, 10))
+    feed.catch_up()
+    feed.stop()
+    address.pair.scene.sql(many(30, 10))
+    wait_for(replica, source)
+
+    def lead_away(name: str) -> None:
+        if name == "open log":
+            address.lead_to(replica)
+
+    feed.run()
+    with watched(lead_away):
+        while not feed.faults:
+            feed.step()
+    assert isinstance(feed.faults[0], SourceMoved)
+    feed.catch_up()
+    assert any("going on by GTID" in words for words in feed.warnings)
+    assert feed.differences() == ""
+    assert ids(feed) == list(range(40))
+
+
+@pytest.mark.parametrize("table", [PLAIN_TABLE, "CREATE TABLE t (id int, v varchar(300))"])
+def test_rows_of_another_server(address: OneAddress, table: str) -> None:
+    """The place in the log is the source's, and rows come from a replica that is behind it."""
+    source, replica = address.pair.scene.server, address.pair.replica
+    address.pair.scene.sql("DROP TABLE t", table, many(0, 10))
+    wait_for(replica, source)
+    replica.execute("STOP REPLICA")
+    address.pair.scene.sql("UPDATE t SET v = 'changed'")
+    feed = address.feed("force-replicate = true")
+    feed.runner.before = lambda plan: address.lead_to(replica)
+    while not (feed.runner.plans or feed.faults):
+        feed.step()
+    assert isinstance(feed.faults[0], SourceMoved)
+    feed.runner.before = lambda plan: None
+    address.lead_to(source)
     feed.catch_up()
     assert feed.differences() == ""
 

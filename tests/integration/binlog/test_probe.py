@@ -17,6 +17,7 @@ from rowferry.flow.capture.binlog.client.privileges import check_select
 from rowferry.flow.capture.binlog.client.probe import (
     Preflight,
     cascade_notices,
+    check_logged,
     check_server_id,
     preflight,
 )
@@ -152,8 +153,29 @@ def test_a_server_without_a_log(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_databases_that_are_not_logged(kind: str, tmp_path: Path) -> None:
     options = ["--binlog-do-db=shop", "--binlog-ignore-db=scrap"]
+    names = {name: TableId(name, "t") for name in ("shop", "scrap", "other")}
+
+    def refused(login: Login) -> list[str]:
+        """Return the databases of which no table can be captured."""
+        found = []
+        with connected(login) as connection:
+            for name, table in names.items():
+                try:
+                    check_logged(connection, login, facts(connection, login), [table])
+                except SourceUnsupported as err:
+                    assert f"changes of {table} are not in the log" in str(err)
+                    found.append(name)
+        return found
+
     with KINDS[kind].start(tmp_path, 8, options) as server:
         some, others = ask(server.login).notices
+        assert refused(server.login) == ["scrap", "other"]
+        server.options = tuple(options[1:])
+        server.restart()
+        assert refused(server.login) == ["scrap"]
+        server.options = ()
+        server.restart()
+        assert refused(server.login) == []
     assert "binlog_do_db is shop" in some
     assert "binlog_ignore_db is scrap" in others
 

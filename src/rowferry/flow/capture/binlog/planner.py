@@ -43,6 +43,7 @@ from rowferry.flow.capture.binlog.snapshot.snapshots import (
     cut_snapshots,
     find_hold,
     restart_altered,
+    restart_moved,
     restart_shown,
     take_back,
 )
@@ -222,9 +223,28 @@ class BinlogPlanner:
         else:
             for table_id in self._shown & state.tables.keys():
                 state.tables[table_id].tell()
+            changes = self._follow_server()
             self._beginning.follow_filter(state, server, decision)
-            changes = restart_altered(state, server, decision, self._shown)
+            changes += restart_altered(state, server, decision, self._shown)
         return Stretch((), tuple(changes), {}) if changes else None
+
+    def _follow_server(self) -> list[SchemaChange]:
+        """Go on by GTID where another server answers than before; returns what readers are told.
+
+        Raises:
+            SourceMismatch: it lacks what was seen of the other one.
+        """
+        log, server = self._state.log, self._server
+        if log.server == server.facts.identity:
+            return []
+        # Also before a snapshot is read on: a replica that is behind has no such rows yet.
+        check_reachable(server.connection, server.login, server.facts, "", 4, log.gtids)
+        self._warnings.append(
+            f"{server.login} is now {server.facts.identity}, before it was {log.server}: "
+            "going on by GTID"
+        )
+        log.server, log.file, log.offset = server.facts.identity, "", 4
+        return restart_moved(self._state, server, self._decision)
 
     def _check_end(self, until_ts: int) -> None:
         """Refuse an end at which the snapshot cannot be consistent."""
@@ -306,12 +326,6 @@ class BinlogPlanner:
     def _open_log(self, appetite: Appetite) -> ReadAhead:
         state, server = self._state, self._server
         log = state.log
-        if log.server != server.facts.identity:
-            self._warnings.append(
-                f"{server.login} is now {server.facts.identity}, before it was {log.server}: "
-                "going on by GTID"
-            )
-            log.server, log.file, log.offset = server.facts.identity, "", 4
         check_reachable(
             server.connection, server.login, server.facts, log.file, log.offset, log.gtids
         )
@@ -347,7 +361,8 @@ class BinlogPlanner:
             shared = SHARED_LOGS.join(self._key, server.flavour, start, self._replica_number)
             if shared is not None:
                 return shared
-        return LogStream(server.login, server.flavour, start, self._replica_number())
+        number, identity = self._replica_number(), server.facts.identity
+        return LogStream(server.login, server.flavour, start, number, server=identity)
 
     def _replica_number(self) -> int:
         # A number that was given was checked when the feed was created: the server may still list

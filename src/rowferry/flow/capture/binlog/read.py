@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rowferry.change.chunk import Cut, Rows
+from rowferry.change.chunk import Cut, Op, Rows
 from rowferry.change.plan import Segment, TableSlice
 from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, SourceUnavailable, TableVersionUnknown
@@ -39,6 +39,7 @@ _LARGEST_BLOCK: Final = 128 << 20
 _ROOM_BEHIND: Final = 1 << 20
 _TAKEN_AT_ONCE: Final = 256 << 10  # what has come; over TLS each read gives a small part of it
 _ROOM: Final = 1 << 16
+_HALVES: Final = {0: None, k.LEFT: Op.DELETE, k.CAME: Op.INSERT}
 
 
 def read_log(
@@ -124,6 +125,7 @@ class _Reader(EventJudge):
         self._places: dict[tuple[str, str], dict[int, int]] = {}
         for database, table, partition, place in read["names"]:
             self._places.setdefault((database, table), {})[partition] = place
+        self._halves = bool(read.get("halves"))  # plans of older versions have none
         self._maps, self._pairs, self._collected = Maps(), SegmentPairs(), FoundEvents(_ROOM)
         self._decoders: list[tuple[RowsDecoder, int | None]] = []  # by the pairs' places
         self._forms: list[int] = []  # by the same; below 0: the table stands alone
@@ -254,29 +256,34 @@ class _Reader(EventJudge):
         if not count:
             return
         self._state.collected = 0
-        places = self._collected.place[:count]
+        marked = self._collected.place[:count]
+        places = marked & k.PLACE
         forms = np.array(self._forms, np.int64)[places]
         by_table = np.lexsort((places, forms))  # inside a table the log's order stays
-        places, forms = places[by_table], forms[by_table]
+        if not self._halves:
+            by_table = by_table[marked[by_table] & k.LEFT == 0]
+            marked = places
+        places, forms, marked = places[by_table], forms[by_table], marked[by_table]
         start, end, code, seq = self._collected.spans[by_table].T.copy()
         commit_ts = self._collected.commit_ts[by_table].astype(np.uint64)
         if self._read["fixed_ts"]:
             commit_ts[:] = self._read["fixed_ts"]
         events = RowEvents(data, start, end, code.astype(np.uint8), commit_ts, seq)
         for first, last in _runs(forms):
-            part, tables = events.part(first, last), places[first:last]
+            part, tables = events.part(first, last), marked[first:last]
             single = forms[first] < 0 or tables[0] == tables[-1]
-            if single or bool((part.code >= COMPRESSED).any()):
+            if single or bool((part.code >= COMPRESSED).any() or (tables > k.PLACE).any()):
                 yield from self._decode_tables(part, tables)
             else:
                 yield from self._decode_alike(part, tables)
 
     def _decode_tables(self, events: RowEvents, places: npt.NDArray[np.int32]) -> Iterator[Rows]:
-        """Decode events of tables one after the other."""
+        """Decode events of tables one after the other; places may be marked by LEFT and CAME."""
         for first, last in _runs(places):
-            decoder, physical = self._decoders[int(places[first])]
+            decoder, physical = self._decoders[int(places[first]) & k.PLACE]
+            half = _HALVES[int(places[first]) & ~k.PLACE]
             for chunk in decoder.decode(events.part(first, last)):
-                yield Rows(chunk.table, chunk.batch, physical)
+                yield Rows(chunk.table, chunk.batch, physical, half=half)
 
     def _decode_alike(self, events: RowEvents, places: npt.NDArray[np.int32]) -> Iterator[Rows]:
         """Decode tables of the same layout together: each call costs as much as many rows."""
@@ -316,10 +323,13 @@ class _Reader(EventJudge):
         wanted = self._places.get((mapped.table.database, mapped.table.table), {})
         mark = self._drop_marked and mapped.table.table.lower() == MARK_TABLE
         slot = self._maps.put(body, bool(wanted), mark)
+        met: dict[int, int] = {}  # partitions of one slice share its decoder: so they stay in order
         for partition, place in wanted.items():
             one = self._slices[place]
+            self._pairs.put(slot, partition, met.setdefault(place, len(self._decoders)))
+            if met[place] < len(self._decoders):
+                continue
             decoder = _DECODERS.of(body, self._tables[one], self._flavour, self._partial)
-            self._pairs.put(slot, partition, len(self._decoders))
             self._decoders.append((decoder, one.physical_id))
             form = _DECODERS.form(body, self._tables[one], self._flavour)
             self._note_form(place, self._own_forms.setdefault(form, len(self._own_forms)))

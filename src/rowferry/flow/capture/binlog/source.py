@@ -16,7 +16,7 @@ from rowferry.change.position import RangeProgress
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadInput, TableNotActiveActive
 from rowferry.flow.capture.binlog.client.privileges import check_select
-from rowferry.flow.capture.binlog.client.probe import cascade_notices, preflight
+from rowferry.flow.capture.binlog.client.probe import cascade_notices, check_logged, preflight
 from rowferry.flow.capture.binlog.client.retention import log_kept
 from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.frame.transaction_lookup import transaction_places
@@ -130,6 +130,7 @@ class BinlogSource:
             tables = server.tables(decision.keeps_table, lambda: 0)
             names = {t.id for t in tables if decision.captures(t)}
             self.unnumbered = tuple(n for n in server.unnumbered_tables() if n in names)
+            check_logged(server.connection, self._login, outcome.facts, names)
             check_select(server.connection, self._login, names)
             self.notices += tuple(
                 cascade_notices(server.connection, self._login, outcome.facts, names)
@@ -237,11 +238,14 @@ class BinlogSource:
         first = segment.ordinal << 40
         if kind == "exact":
             lock = self._options.snapshot_lock == "table"
-            place, chunks = read_exact(self._login, schema, commit_ts, first, self._whose(), lock)
+            place, chunks = read_exact(
+                self._login, schema, commit_ts, first, self._whose(), lock, _server_of(segment)
+            )
             self._exact[segment.slices[0].table_id] = place
             return chunks
         chunk = Chunk.from_json(segment.read["chunk"])
-        parts = read_chunk(self._login, schema, chunk, commit_ts, first, self._whose())
+        server = _server_of(segment)
+        parts = read_chunk(self._login, schema, chunk, commit_ts, first, self._whose(), server)
         physical = segment.slices[0].physical_id
         return (replace(one, physical_id=physical) for one in parts)
 
@@ -250,9 +254,9 @@ class BinlogSource:
         part: dict[str, Any] = segment.read["chunk"]
         return part
 
-    def missing(self, table: TableSchema, keys: pa.StructArray) -> pa.StructArray:
+    def missing(self, segment: Segment, table: TableSchema, keys: pa.StructArray) -> pa.StructArray:
         """Return the keys of which the table has no row now."""
-        return missing_keys(self._login, table, keys, self._whose())
+        return missing_keys(self._login, table, keys, self._whose(), _server_of(segment))
 
     def facts_read(self, segment: Segment) -> dict[str, Any] | None:
         """Return the exact place of a snapshot that only its task could find."""
@@ -286,3 +290,8 @@ class BinlogSource:
             with connected(self._login) as connection:
                 self._flavour = facts(connection, self._login).flavour
         return self._flavour
+
+
+def _server_of(segment: Segment) -> str:
+    """Return whose rows a snapshot's segment has; plans of older versions do not tell."""
+    return str(segment.read.get("server", ""))

@@ -16,7 +16,7 @@ from rowferry.flow.capture.binlog.client.gtid import GtidSet
 from rowferry.flow.capture.binlog.ddl.statements import Effects
 from rowferry.flow.capture.binlog.decode.table_map import MappedTable, infer_schema, parse_table_map
 from rowferry.flow.capture.binlog.frame import events as ev
-from rowferry.flow.capture.binlog.frame.scan import NONE_JOINED
+from rowferry.flow.capture.binlog.frame.scan import NONE_JOINED, Maps
 from rowferry.flow.capture.binlog.frame.scanner import Scanner
 from rowferry.flow.capture.binlog.position import LogPosition
 from rowferry.flow.capture.binlog.read import read_log
@@ -254,3 +254,38 @@ def test_a_watermark_inside_a_transaction_of_which_a_part_has_come() -> None:
     assert [s.read["last_ts"] >= watermark for s in segments] == [True]
     assert rows_of(segments) == {1: behind.last_ts}
     assert segments[0].first_commit_ts == behind.last_ts > watermark
+
+
+# --- tables that are not captured ----------------------------------------------------------------
+
+
+class OneTable(CapturedTables):
+    """Captures d.t alone, and notes of which tables it was asked."""
+
+    def captured(self, mapped: MappedTable, commit_ts: int) -> TableSchema | None:
+        self.asked.append(mapped.table.table)
+        return TABLE if mapped.table.table == "t" else None
+
+
+def test_a_number_that_another_table_gets() -> None:
+    """A table that is not captured is known by its name, whatever its columns are."""
+    log, book = Log(), OneTable()
+    insert = rows_body(WRITE_ROWS, 1, [[(5).to_bytes(4, "little")]])
+    for columns in (1, 2):
+        other = table_map([(3, b"")] * columns, database="d", table="u")
+        log.transaction((TABLE_MAP, other), (WRITE_ROWS, insert))
+    log.transaction(*row(7))
+    position = LogPosition(Flavour.MYSQL, "", "binlog.000001")
+    scanner = Scanner(log, position, book, WHOLE)  # type: ignore[arg-type]
+    scanner.advance()
+    assert book.asked == ["u", "t"]
+    assert list(rows_of(scanner.take()[0])) == [7]
+
+
+def test_of_tables_that_are_not_captured_little_is_kept() -> None:
+    wide = table_map([(3, b"")] * 500, database="d", table="u")
+    maps = Maps()
+    for number in range(1000):
+        maps.put(number.to_bytes(6, "little") + wide[6:], captured=False, by_name=True)
+    assert len(maps) == 1000
+    assert maps.bytes.nbytes < 1000 * 40 < 1000 * len(wide)

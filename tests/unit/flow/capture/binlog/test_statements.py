@@ -165,9 +165,11 @@ ALTERS = {
     "ADD COLUMN x WONDER": "MULTI_SCHEMA_CHANGE d.t ?",
     "ADD COLUMN a int": "MULTI_SCHEMA_CHANGE d.t ?",
     "DROP COLUMN nope": "MULTI_SCHEMA_CHANGE d.t ?",
-    "DISCARD TABLESPACE": "MULTI_SCHEMA_CHANGE d.t ?",
-    "IMPORT TABLESPACE": "MULTI_SCHEMA_CHANGE d.t ?",
-    "IMPORT PARTITION p TABLESPACE": "MULTI_SCHEMA_CHANGE d.t ?",
+    # Rows go and come that the log does not have.
+    "DISCARD TABLESPACE": "DROP_TABLE d.t",
+    "DISCARD PARTITION p, q TABLESPACE": "DROP_TABLE d.t",
+    "IMPORT TABLESPACE": "DROP_TABLE d.t ?; CREATE_TABLE d.t ?",
+    "IMPORT PARTITION p TABLESPACE": "DROP_TABLE d.t ?; CREATE_TABLE d.t ?",
     "WONDER, RENAME TO t9": "RENAME_TABLE d.t>d.t9 ?; MULTI_SCHEMA_CHANGE d.t9 ?",
     "WONDER, RENAME TO _away": "RENAME_TABLE d.t>d._away",
     "ADD COLUMN x int DEFAULT (": "MULTI_SCHEMA_CHANGE d.t ?",
@@ -240,6 +242,9 @@ OTHERS = {
     "RENAME TABLE t TO t_old, _t_new TO t": "RENAME_TABLE d.t>d.t_old; CREATE_TABLE d.t ?",
     "ALTER TABLE _in RENAME TO n": "CREATE_TABLE d.n ?",
     "ALTER TABLE n ADD COLUMN a int": "MULTI_SCHEMA_CHANGE d.n ?",
+    "ALTER TABLE n DISCARD TABLESPACE": "",
+    "ALTER TABLE n IMPORT TABLESPACE": "CREATE_TABLE d.n ?",
+    "ALTER TABLE _n IMPORT TABLESPACE": "",
     # Around the statement.
     "  \n/* a */ -- b\n# c\nDROP /* d */ TABLE t -- e": "DROP_TABLE d.t",
     "/*!50100 DROP TABLE t */": "DROP_TABLE d.t",
@@ -298,6 +303,43 @@ def test_a_table_that_is_not_told_uses_up_no_id() -> None:
     found = only("RENAME TABLE t TO e.t, _x TO t", settings=ServerSettings())
     assert words(found) == "RENAME_TABLE d.t>e.t; CREATE_TABLE d.t ?"
     assert [c.schema is None for c in found.changes] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("rest", "filled"),
+    [
+        ("AS SELECT * FROM t", True),
+        ("(a int) SELECT 1 AS a", True),
+        ("(SELECT 1 AS a)", True),
+        ("(a int) PARTITION BY LIST (a) (PARTITION p VALUES IN (1)) SELECT 1 AS a", True),
+        ("AS WITH x AS (SELECT 1 AS a) SELECT * FROM x", True),
+        ("TABLE u", True),
+        ("(TABLE u)", True),
+        ("AS VALUES ROW(1)", True),
+        ("(a int, `select` int) COMMENT 'SELECT' /* SELECT */", False),
+        ("(a int) PARTITION BY LIST (a) (PARTITION p VALUES IN (1))", False),
+        ("(`a` int NOT NULL\n) START TRANSACTION", False),
+        ("LIKE t", False),
+    ],
+)
+def test_tables_that_a_query_fills(rest: str, filled: bool) -> None:
+    found = only(f"CREATE TABLE n {rest}")
+    assert found.filled == ((TableId("d", "n"),) if filled else ())
+
+
+@pytest.mark.parametrize(
+    ("sql", "thinned"),
+    [
+        ("ALTER IGNORE TABLE t ADD UNIQUE (a)", True),
+        ("ALTER ONLINE IGNORE TABLE t ADD COLUMN x int PRIMARY KEY", True),
+        ("ALTER IGNORE TABLE t PARTITION BY LIST (id) (PARTITION p VALUES IN (1))", True),
+        ("ALTER IGNORE TABLE t ADD COLUMN `unique` int COMMENT 'UNIQUE'", False),
+        ("ALTER TABLE t ADD UNIQUE (a)", False),
+    ],
+)
+def test_tables_that_lose_rows(sql: str, thinned: bool) -> None:
+    found = only(sql, facts=MARIADB)
+    assert found.thinned == ((TableId("d", "t"),) if thinned else ())
 
 
 def test_texts_to_hand_on() -> None:
@@ -521,6 +563,7 @@ def test_columns_that_stay_are_not_judged_again() -> None:
         (1, "RENAME TABLE T TO N", "RENAME_TABLE d.t>d.n"),
         (1, "ALTER TABLE T RENAME TO N", "RENAME_TABLE d.t>d.n"),
         (1, "DROP DATABASE E", "DROP_TABLE e.w; DROP_DATABASE e."),
+        (2, "DROP DATABASE E", "DROP_TABLE e.w; DROP_DATABASE e."),
         (1, "WONDER `T`", "NONE d.t ?"),
     ],
 )

@@ -14,6 +14,7 @@ from rowferry.flow.capture.binlog.decode.table_map import (
     column_types,
     infer_schema,
     mismatch,
+    other_key,
     parse_table_map,
 )
 from rowferry.mysql.session import Flavour
@@ -261,3 +262,58 @@ def test_a_promoted_unique_key_stays_unique() -> None:
     index = Index(4, "u", ("id",), unique=True)
     found = infer_schema(parsed(), TableSchema(TableId("db", "t"), 1, 1, columns, (index,)))
     assert found.indexes == (index,)
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def keyed(*indexes: Index, key: bytes = b"\0") -> tuple[MappedTable, TableSchema]:
+    """Return (a int NOT NULL, b int NOT NULL, c int) whose key in the log has these places."""
+    metadata = {1: b"\0", 4: names("a", "b", "c")}
+    body = table_map([(INT, b"")] * 3, {**metadata, 8: key} if key else metadata, nullable=0b100)
+    columns = tuple(Column(i, n, SqlType("int"), n == "c") for i, n in enumerate("abc", 1))
+    return parse_table_map(body, Flavour.MYSQL), TableSchema(
+        TableId("db", "t"), 1, 1, columns, indexes
+    )
+
+
+PRIMARY = Index(1, "PRIMARY", ("a",), unique=True, primary=True)
+UNIQUE = Index(2, "u", ("b",), unique=True)
+LOOSE = Index(3, "v", ("c",), unique=True)
+
+
+@pytest.mark.parametrize(
+    ("indexes", "key", "words"),
+    [
+        ((PRIMARY, UNIQUE), b"\0", ""),
+        ((PRIMARY,), b"\0\1", "its key is (a, b) in the log, not (a)"),
+        ((PRIMARY, UNIQUE), b"\1", "its key is (b) in the log, not (a)"),
+        ((PRIMARY,), b"", "its key is () in the log, not (a)"),
+        ((UNIQUE,), b"\1", ""),
+        ((UNIQUE, LOOSE), b"\0", "its key is (a) in the log, not (b)"),
+        ((UNIQUE,), b"", "its key is () in the log, not (b)"),
+        ((LOOSE,), b"", ""),
+        ((), b"", ""),
+        ((), b"\0", "its key is (a) in the log, not ()"),
+        ((replace(PRIMARY, columns=("b", "A")),), b"\0\1", ""),
+    ],
+)
+def test_another_key_is_named(indexes: tuple[Index, ...], key: bytes, words: str) -> None:
+    mapped, schema = keyed(*indexes, key=key)
+    assert other_key(mapped, schema) == words
+    assert mismatch(mapped, schema) == ""
+
+
+@pytest.mark.parametrize("key", [b"\0", b"\1", b"\0\1"])
+@pytest.mark.parametrize("indexes", [(), (PRIMARY,), (UNIQUE,), (PRIMARY, UNIQUE, LOOSE)])
+def test_an_inferred_version_has_the_key_of_the_log(indexes: tuple[Index, ...], key: bytes) -> None:
+    mapped, schema = keyed(*indexes, key=key)
+    found = infer_schema(mapped, schema)
+    assert other_key(mapped, found) == ""
+    assert set(found.handle_key) == {"abc"[place] for place in key}
+    assert (LOOSE in found.indexes) == (LOOSE in indexes)
+
+
+def test_a_primary_key_that_the_log_does_not_name_is_gone() -> None:
+    mapped, schema = keyed(PRIMARY, UNIQUE, key=b"")
+    assert infer_schema(mapped, schema).indexes == (UNIQUE,)

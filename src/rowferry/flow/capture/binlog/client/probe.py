@@ -180,16 +180,41 @@ def _must_be(server: _Server, variable: str, wanted: str, remark: str) -> Iterat
 
 
 def _left_out_findings(server: _Server) -> Iterator[Finding]:
+    logged, ignored = _logged_databases(server)
+    if logged:
+        yield f"binlog_do_db is {logged}: changes of other databases are not in the log"
+    if ignored:
+        yield f"binlog_ignore_db is {ignored}: changes of these databases are not in the log"
+
+
+def _logged_databases(server: _Server) -> tuple[str, str]:
+    """Return which databases alone are logged, and which are not; both empty: all are."""
     sql = server.newer_words((8, 2, 0), "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
     try:
         status = server.ask(sql)
     except LoginRefused:
-        return  # told with the other privileges
-    for row in status:
-        if row[2]:
-            yield f"binlog_do_db is {row[2]}: changes of other databases are not in the log"
-        if row[3]:
-            yield f"binlog_ignore_db is {row[3]}: changes of these databases are not in the log"
+        status = []  # told with the other privileges
+    return (status[0][2] or "", status[0][3] or "") if status else ("", "")
+
+
+def check_logged(
+    connection: Connection[Any], login: Login, known: ServerFacts, tables: Collection[TableId]
+) -> None:
+    """Make sure that changes of these tables are in the log.
+
+    Raises:
+        SourceUnsupported: the server keeps a database out of it.
+    """
+    logged, ignored = _logged_databases(_Server(connection, login, known, {}))
+    setting = f"binlog_do_db is {logged}" if logged else f"binlog_ignore_db is {ignored}"
+    for name in sorted(tables):
+        listed = name.database.lower() in (logged or ignored).lower().split(",")
+        if listed != bool(logged) and (logged or ignored):
+            raise SourceUnsupported(
+                f"{login}: {setting}, so that changes of {name} are not in the log; take the "
+                "setting out of the server's file and restart it, or leave the table out with "
+                "filter.rules"
+            )
 
 
 _CASCADES_LOGGED: Final = (9, 6, 0)  # MySQL from here on runs them where the log sees them

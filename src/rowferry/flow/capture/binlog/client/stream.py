@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rowferry.errors import CorruptLog, SourceMoved, SourceUnavailable
+from rowferry.errors import CorruptLog, SourceUnavailable
 from rowferry.flow.capture.binlog.client.gtid import GtidSet
 from rowferry.flow.capture.binlog.client.packets import FIRST_ROOM, PacketBuffer
 from rowferry.moment import moment
@@ -58,16 +58,13 @@ class LogStream(PacketBuffer):
         """Connect and ask for the log; `room` bytes of it are taken at once without moving them.
 
         Raises:
-            LoginRefused, SourceUnavailable: as `session.connect`; a refused start comes with the
-                first packet.
+            LoginRefused, SourceUnavailable, SourceMoved: as `session.connect_to`; a refused start
+                comes with the first packet.
         """
         moment("open log")
         super().__init__(login, max(room, FIRST_ROOM))
-        self._connection = session.connect(login)
+        self._connection = session.connect_to(login, server)
         try:
-            identity = session.facts(self._connection, login).identity if server else ""
-            if identity != server:
-                raise SourceMoved(f"{login} is now {identity}, and {server} was read before")
             self._ask(flavour, start, server_id)
         except BaseException:
             self._connection.close()

@@ -25,6 +25,8 @@ _OF_PARTITIONS: Final = {
     "COALESCE": DdlKind.REORGANIZE_PARTITION,
 }
 _CARE_OF_PARTITIONS: Final = frozenset({"REBUILD", "OPTIMIZE", "ANALYZE", "CHECK", "REPAIR"})
+# With IGNORE, MariaDB deletes the rows that do not fit these, and the log does not tell which.
+_TAKES_ROWS: Final = frozenset({"UNIQUE", "PRIMARY", "PARTITION"})
 # Keys may be over the beginning of these kinds' values.
 _WITH_PREFIXES: Final = frozenset({Kind.TEXT, Kind.BINARY})
 _LONG: Final = 1 << 32
@@ -40,15 +42,20 @@ def alter(reader: StatementReader) -> None:
         name = reader.database if unnamed else cursor.name()
         reader.of_database(DdlKind.DATABASE_CHARSET, name)
         return
-    while cursor.accept_any("ONLINE", "OFFLINE", "IGNORE"):
-        pass
+    ignoring = False
+    while word := cursor.accept_any("ONLINE", "OFFLINE", "IGNORE"):
+        ignoring = ignoring or word == "IGNORE"
     cursor.expect("TABLE")
     cursor.accept("IF", "EXISTS")
-    _alter_table(reader, reader.table_name())
+    table = reader.table_name()
+    if ignoring and table in reader.scope.known:
+        words = {token.word for token in cursor.tokens}
+        reader.thinned += [table] if words & _TAKES_ROWS else []
+    _alter_table(reader, table)
 
 
 def _alter_table(reader: StatementReader, name: TableId) -> None:
-    if _of_partitions(reader, name):
+    if _of_tablespace(reader, name) or _of_partitions(reader, name):
         return
     new, rest = _new_name(reader, name)
     if rest and name in reader.scope.known:
@@ -68,6 +75,19 @@ def _alter_table(reader: StatementReader, name: TableId) -> None:
             reader.change_to_read(DdlKind.MULTI_SCHEMA_CHANGE, name)
         else:
             reader.arrived(new)
+
+
+def _of_tablespace(reader: StatementReader, name: TableId) -> bool:
+    """Read what takes files with a table's rows away, or brings others; return whether it does.
+
+    Nothing of that is in the log: the table is gone, and another one comes in its place.
+    """
+    verb = reader.cursor.accept_any("DISCARD", "IMPORT")
+    if verb:
+        reader.dropped(name)
+    if verb == "IMPORT" and reader.scope.keeps(name):
+        reader.arrived(name)
+    return bool(verb)
 
 
 def _rename(reader: StatementReader, name: TableId, new: TableId, rest: str) -> None:

@@ -22,6 +22,7 @@ from rowferry.flow.capture.binlog.decode.table_map import (
     infer_schema,
     is_sequence,
     mismatch,
+    other_key,
     with_known_ids,
 )
 from rowferry.flow.capture.binlog.frame.events import Query
@@ -109,12 +110,13 @@ class CapturedTables:
         if table.progress.stage is Stage.REGISTERED:
             return None
         self._require_metadata(mapped, table.schema)
-        words = mismatch(mapped, table.schema)
+        words = mismatch(mapped, table.schema) or self._other_key(mapped, table.schema)
         if not words:
             return table.schema
         version = self._now_or_inferred(mapped, name, table.schema).at(commit_ts)
+        what = "columns" if mismatch(mapped, table.schema) else "key"
         self._warn(
-            f"the columns of {name} changed without a statement that says so: {words}"
+            f"the {what} of {name} changed without a statement that says so: {words}"
             + ("; the log's own description is followed" if version.inferred else "")
         )
         if not self._decision.captures(version):
@@ -139,15 +141,23 @@ class CapturedTables:
         )
         if effect is None or not self._concerns(effect):
             return None
+        if effect.filled:
+            effect = replace(effect, filled=tuple(filter(self._may_be_captured, effect.filled)))
         return effect
 
+    def _may_be_captured(self, name: TableId) -> bool:
+        """Return whether a table that was made a while ago is captured; one that is gone, maybe."""
+        now = self._server.table(name, 0)
+        return now is None or self._decision.captures(now)
+
     def _unsettled_by(self, effect: Effects) -> list[BinlogTable]:
-        """Return the tables whose snapshot cannot be trusted any more behind a statement.
+        """Return the tables whose rows cannot be trusted any more behind a statement.
 
         Parts of a snapshot are read at their own moments, by the names of the table, its partitions
         and columns. The log has not passed these moments yet: nobody knows which parts were read
         before rows or columns got another name, and which after that. A table that was read at one
-        exact place, which the log has not passed, has seen the statement already.
+        exact place, which the log has not passed, has seen the statement already. Nor can what was
+        delivered of a table from which the statement took rows away.
         """
         moved: dict[int, BinlogTable] = {}
         both = []
@@ -163,6 +173,9 @@ class CapturedTables:
             if unread is not None and self._state.is_unsettled(unread):
                 if not any(c.table == name for c in effect.changes):
                     moved[unread.schema.table_id] = unread
+        for name in effect.thinned if self._snapshots else ():
+            if (thinned := self._state.by_name().get(name)) is not None:
+                moved[thinned.schema.table_id] = thinned
         if any(c.kind is DdlKind.EXCHANGE_PARTITION for c in effect.changes):
             waits = any(
                 t.progress.stage is Stage.REGISTERED or self._state.is_joining(t.schema.table_id)
@@ -257,6 +270,8 @@ class CapturedTables:
     ) -> TableSchema:
         now = self._server.table(name, before.table_id)
         words = mismatch(mapped, now) if now is not None else ""
+        if now is not None and _has_primary(before):
+            words = words or other_key(mapped, now)
         if now is not None and not words:
             return with_known_ids(now, before)
         if words and not before.inferred:
@@ -267,6 +282,20 @@ class CapturedTables:
                     "the table out with filter.rules"
                 )
         return replace(infer_schema(mapped, before), id=name, table_id=before.table_id)
+
+    def _other_key(self, mapped: MappedTable, known: TableSchema) -> str:
+        """Return words where a table has another key than its version says; "": it has not.
+
+        Of a table without a primary key the log may tell another one than counts here: then that
+        of the server is what counts, unless the log has still to tell how it came by it.
+        """
+        words = other_key(mapped, known)
+        if not words or _has_primary(known):
+            return words
+        now = self._server.table(known.id, known.table_id)
+        if now is None or now.handle_key == known.handle_key:
+            return ""
+        return "" if altered_since(self._server, self._state.log, known.id) else words
 
     def _require_metadata(self, mapped: MappedTable, known: TableSchema | None = None) -> None:
         """Refuse rows whose columns the log does not describe.
@@ -347,6 +376,8 @@ class CapturedTables:
         """
         if change.table not in statement.effects.unread or change.schema is not None:
             return change
+        if change.kind is DdlKind.DROP_TABLE:
+            return change  # the one that has its name now is another
         name = change.table
         old = self._state.by_name().get(change.previous or name)
         table_id = old.schema.table_id if old else self._state.take_id()
@@ -484,6 +515,10 @@ class CapturedTables:
         query = statement.query.sql.strip()
         change = SchemaChange(0, kind, query, name, now)
         return changes + self._apply_one(change, commit_ts + len(changes))
+
+
+def _has_primary(schema: TableSchema) -> bool:
+    return any(i.primary for i in schema.indexes)
 
 
 def _after_statement(change: SchemaChange, old: TableSchema, now: TableSchema) -> TableSchema:

@@ -78,7 +78,7 @@ class StatementReader:
     Attributes:
         query: the text to hand on: without the mark of a table that is filled by the same
             transaction, and with no name that only the session's database tells.
-        changes: see `Effects`, as `unread` and `swapped`.
+        changes: see `Effects`, as all that follow.
     """
 
     def __init__(self, sql: str, plain: str, database: str, scope: Scope, sql_mode: int) -> None:
@@ -89,6 +89,8 @@ class StatementReader:
         self.changes: list[SchemaChange] = []
         self.unread: list[TableId] = []
         self.swapped: list[tuple[TableId, TableId]] = []
+        self.filled: list[TableId] = []
+        self.thinned: list[TableId] = []
         self._other_types = bool(sql_mode & _OTHER_TYPES) or (
             bool(sql_mode & _NO_BACKSLASH_ESCAPES) and "\\" in plain
         )
@@ -112,6 +114,9 @@ class StatementReader:
 
     def database_name(self, written: str) -> str:
         """Return a database's name as the server keeps it."""
+        if self.scope.settings.lower_case:
+            known = {name.database.lower(): name.database for name in self.scope.known}
+            written = known.get(written.lower(), written)
         return self.scope.settings.kept(TableId(written, "")).database
 
     def partitions_start(self) -> int:

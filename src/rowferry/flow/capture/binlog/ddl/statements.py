@@ -56,11 +56,15 @@ class Effects:
         swapped: (captured table, the copy that took its name): the old table went where the filter
             does not look, and the copy came from there, as online schema changes end. Such a table
             is in `unread`, and has no change.
+        filled: tables that are made of a query which stands in the log in the place of its rows.
+        thinned: captured tables of which it may delete rows that the log does not have.
     """
 
     changes: tuple[SchemaChange, ...] = ()
     unread: tuple[TableId, ...] = ()
     swapped: tuple[tuple[TableId, TableId], ...] = ()
+    filled: tuple[TableId, ...] = ()
+    thinned: tuple[TableId, ...] = ()
 
 
 def effects(
@@ -134,7 +138,13 @@ def _by_words(reader: StatementReader) -> Effects:
     if verb not in VERBS:
         raise NotUnderstood
     VERBS[verb](reader)
-    return Effects(tuple(reader.changes), tuple(reader.unread), tuple(reader.swapped))
+    return Effects(
+        tuple(reader.changes),
+        tuple(reader.unread),
+        tuple(reader.swapped),
+        tuple(reader.filled),
+        tuple(reader.thinned),
+    )
 
 
 def _by_mention(sql: str, plain: str, database: str, scope: Scope) -> Effects:

@@ -56,10 +56,22 @@ def _create_table(reader: StatementReader, replacing: bool) -> None:
             table = replace(copied(like, name, scope.next_id), version=0)
             reader.change(DdlKind.CREATE_TABLE, name, table)
         return
+    if _is_filled(reader):
+        reader.filled.append(name)
     try:
         reader.change(DdlKind.CREATE_TABLE, name, _definition(reader, name))
     except (BadStatement, Untold):
         reader.change_to_read(DdlKind.CREATE_TABLE, name)
+
+
+def _is_filled(reader: StatementReader) -> bool:
+    """Return whether the table is made of a query: a log of rows has these, and not the query."""
+    cursor, depth = reader.cursor, 0
+    for token in cursor.tokens[cursor.place :]:
+        depth += {"(": 1, ")": -1}.get(token.word, 0)
+        if token.word == "SELECT" or (not depth and token.word in ("TABLE", "VALUES")):
+            return True
+    return cursor.at("(", "TABLE") or cursor.at("(", "VALUES")
 
 
 def _definition(reader: StatementReader, name: TableId) -> TableSchema:

@@ -209,7 +209,8 @@ def _reading(mapped: MappedColumn, kind: SqlType, unsigned: bool) -> tuple[int, 
     if code == codes.BIT:
         return (meta + 7) // 8, k.BIG_ENDIAN, (meta + 7) // 8, 0
     if code == codes.YEAR:
-        return 1, k.YEAR, 0, 0
+        # Of two digits, 00 is what MariaDB takes for 2000, however it is stored.
+        return 1, k.YEAR, 2000 if kind.length == 2 else 0, 0
     if code == codes.NEWDECIMAL:
         digits, scale = meta >> 8, meta & 255
         size = sum(n // 9 * 4 + (n % 9 + 1) // 2 for n in (digits - scale, scale))

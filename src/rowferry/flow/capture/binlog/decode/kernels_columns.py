@@ -44,7 +44,7 @@ from rowferry.flow.capture.binlog.decode.kernels_text import (
 SIGNED: Final = 0  # little-endian, `first` bytes
 UNSIGNED: Final = 1  # little-endian, `first` bytes
 BIG_ENDIAN: Final = 2  # `first` bytes
-YEAR: Final = 3
+YEAR: Final = 3  # `first` is what zero means
 FIXED_ACTIONS: Final = 4  # those below give words
 STRING: Final = 4  # `first` bytes of length, then as many bytes
 PADDED: Final = 5  # the same, filled up with zeros to `second` bytes
@@ -106,11 +106,11 @@ def _big_endian(base: int, at: Longs, j: int, lo: int, hi: int, size: int, out: 
 
 
 @compiled
-def _years(base: int, at: Longs, j: int, lo: int, hi: int, out: Longs) -> None:
+def _years(base: int, at: Longs, j: int, lo: int, hi: int, zero: int, out: Longs) -> None:
     for row in range(lo, hi):
         p = at[row, j]
         short = load_u8(base + p) if p >= 0 else i64(0)
-        out[row] = short + 1900 if short else 0
+        out[row] = short + 1900 if short else zero
 
 
 @compiled
@@ -250,7 +250,7 @@ def fill(
             elif what == BIG_ENDIAN:
                 _big_endian(base, at, j, lo, hi, a, words[k])
             elif what == YEAR:
-                _years(base, at, j, lo, hi, words[k])
+                _years(base, at, j, lo, hi, a, words[k])
             else:
                 room = out[begin[k] : begin[k + 1]]
                 if what == STRING:

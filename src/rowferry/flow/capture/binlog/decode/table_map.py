@@ -6,6 +6,7 @@ has (which unique key is PRIMARY, defaults, comments, generated columns) come fr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -50,6 +51,7 @@ __all__ = [
     "infer_schema",
     "is_sequence",
     "mismatch",
+    "other_key",
     "parse_table_map",
     "with_known_ids",
 ]
@@ -137,6 +139,36 @@ def mismatch(mapped: MappedTable, schema: TableSchema) -> str:
                 f"column {column.name!r} is {_type(logged).sql} in the log, not {column.type.sql}"
             )
     return ""
+
+
+def other_key(mapped: MappedTable, schema: TableSchema) -> str:
+    """Return words where the log names another key than a version has; "": it does not.
+
+    It names the primary key; without one, a unique key of columns that are not NULL. Which of these
+    a server leaves out, as some of virtual or long columns, a version does not tell.
+    """
+    names = [mapped.columns[place].name for place in mapped.primary_key]
+    known = schema.handle_index
+    if not mapped.has_metadata or _named(names) in map(_named, _keys(schema)):
+        return ""
+    if known is None and not names:
+        return ""
+    logged, own = (f"({', '.join(c)})" for c in (names, known.columns if known else ()))
+    return f"its key is {logged} in the log, not {own}"
+
+
+def _keys(schema: TableSchema) -> list[tuple[str, ...]]:
+    """Return the keys of which the server may name one."""
+    primary = [i.columns for i in schema.indexes if i.primary]
+    return primary or [
+        i.columns
+        for i in schema.indexes
+        if i.unique and not any(schema.column(c).nullable for c in i.columns)
+    ]
+
+
+def _named(columns: Iterable[str]) -> frozenset[str]:
+    return frozenset(c.lower() for c in columns)
 
 
 def _fits(logged: MappedColumn, known: SqlType, has_metadata: bool) -> bool:
@@ -259,17 +291,15 @@ def _indexes(
     mapped: MappedTable, previous: TableSchema | None, names: set[str]
 ) -> tuple[Index, ...]:
     """Return the indexes that survive, and the key that the log names if none of them is it."""
-    kept = [
-        i
-        for i in (previous.indexes if previous else ())
-        if all(c.lower() in names for c in i.columns)
-    ]
     key = tuple(mapped.columns[place].name for place in mapped.primary_key)
     lower = tuple(c.lower() for c in key)
-    for index in kept:
-        if index.unique and tuple(c.lower() for c in index.columns) == lower:
-            return tuple(kept)
-    kept = [i for i in kept if not i.primary]
+    kept = []
+    for index in previous.indexes if previous else ():
+        columns = tuple(c.lower() for c in index.columns)
+        if names.issuperset(columns) and (columns == lower or not index.primary):
+            kept.append(index)
+            if index.unique and columns == lower:
+                key = ()  # it is there
     if not key:
         return tuple(kept)
     number = max((i.id for i in kept), default=0) + 1

@@ -181,3 +181,17 @@ def partition_of(data: Any, p: Any, end: Any, code: Any) -> Any:
     if at + 3 <= stop and data[at] == 1:
         return number_at(data, at + 1, 2) + 1
     return 0
+
+
+@njit(cache=True, nogil=True)
+def left_partition_of(data: Any, p: Any, code: Any) -> Any:
+    """Return the partition + 1 that the rows of an update were in before; 0: it does not tell.
+
+    Only for events of which `partition_of` has told a partition.
+    """
+    if code != 31 and code != 39:
+        return 0
+    at = p + 10
+    if at + 5 > p + 8 + number_at(data, p + 8, 2):
+        return 0
+    return number_at(data, at + 3, 2) + 1

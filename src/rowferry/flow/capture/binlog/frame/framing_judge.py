@@ -18,7 +18,7 @@ from rowferry.flow.capture.binlog.frame.segment_cutter import SegmentCutter
 from rowferry.flow.capture.binlog.frame.special_events import ROW_STATEMENTS, EventJudge
 from rowferry.flow.capture.binlog.frame.walk_point import WalkPoint
 from rowferry.flow.capture.binlog.frame.walk_state import NEVER, WalkState
-from rowferry.flow.capture.binlog.frame.xa import PreparedRows
+from rowferry.flow.capture.binlog.frame.xa import PreparedRows, without_tables
 from rowferry.flow.capture.contract import Appetite
 from rowferry.mysql.session import Flavour
 
@@ -101,7 +101,7 @@ class FramingJudge(EventJudge):
         if schema is not None and draft is not None and not inside:
             if draft.version_of(schema.table_id) not in (None, schema.version):
                 self._cutter.cut()
-        held = schema is not None and schema.table_id in self._gtids.held
+        held = schema is not None and schema.table_id in self._gtids.held and not self._xa.inside
         self._tables.put(body, mapped.table, schema, held, self._book.is_mark(mapped.table))
 
     def statement(self, query: ev.Query, verb: str) -> Effects | None:
@@ -126,6 +126,11 @@ class FramingJudge(EventJudge):
             self.met_delivered = True
             return None  # also a second time, where not all of its transaction had come
         effects = self._book.effects(query)
+        if effects is not None and effects.filled:
+            raise EventUnknown(
+                f"QUERY_EVENT at {self._point} makes {effects.filled[0]} and its rows as a "
+                f"statement; {_ROWS_PLEASE}"
+            )
         if effects is not None:
             self._cutter.close(self._point.border)
             self._point.state.open = 0
@@ -219,7 +224,10 @@ class FramingJudge(EventJudge):
     # --- XA --------------------------------------------------------------------------------------
 
     def begin_xa(self, state: WalkState) -> None:
-        """Begin to keep rows back."""
+        """Begin to keep rows back.
+
+        Also those of tables that are left out: which snapshots have them is decided by the commit.
+        """
         if self._cutter.draft is not None and not self._cutter.draft.xa:
             self._cutter.close(self._point.border)
         else:
@@ -227,9 +235,13 @@ class FramingJudge(EventJudge):
         for one in (state, self._point.state, self._point.border):
             one.open = 0
         self._xa.begin()
+        if self._gtids.held:
+            self._tables.hold(())
 
     def maria_xa(self, body: bytes) -> None:
         """Begin a transaction that is prepared, or end one."""
+        if self._gtids.has_lows:  # the walk does not ask again
+            self._gtids.look_at_lows(self._gtids.is_in, self.hold_tables)
         if body[12] & 0x40:
             self.begin_xa(self._point.state)
         if not self._gtids.fits_run(int.from_bytes(body[8:12], "little")):
@@ -244,7 +256,9 @@ class FramingJudge(EventJudge):
         state = self._point.state
         if self._cutter.draft is not None:
             self._cutter.close(state, inside=True)
-        self._cutter.add(self._xa.prepare(body))
+        self._cutter.add(without_tables(self._xa.prepare(body), self._gtids.held))
+        if self._gtids.held:
+            self._tables.hold(self._gtids.held)
         state.in_txn = 0
 
     def end_xa(self, sql: str, commit: bool) -> None:
@@ -252,4 +266,4 @@ class FramingJudge(EventJudge):
         committed = self._xa.end(sql, commit, self._point.state.txn_ts, str(self._point))
         if commit:
             self._cutter.close(self._point.border)
-        self._cutter.add(committed)
+        self._cutter.add(without_tables(committed, self._gtids.held))

@@ -22,21 +22,22 @@ class KnownTables:
         """Ask about every table again: definitions or the filter's answer may have changed."""
         self.maps = Maps()
         self._schemas: list[TableSchema | None] = []
-        self._names: list[TableId] = []
+        self._names: list[TableId | None] = []
 
     def put(
         self, body: bytes, name: TableId, schema: TableSchema | None, held: bool, mark: bool
     ) -> None:
         """Remember a TABLE_MAP. Rows without a schema, or `held` back, are not captured."""
-        self.maps.put(body, schema is not None and not held, mark)
+        is_known = schema is not None
+        self.maps.put(body, is_known and not held, mark, by_name=not (is_known or mark))
         self._schemas.append(schema)
-        self._names.append(name)
+        self._names.append(name if is_known else None)
 
     def of(self, slot: int) -> tuple[TableId, TableSchema]:
         """Return the log's name and the version of a captured table."""
-        schema = self._schemas[slot]
-        assert schema is not None
-        return self._names[slot], schema
+        name, schema = self._names[slot], self._schemas[slot]
+        assert name is not None and schema is not None
+        return name, schema
 
     def hold(self, table_ids: Collection[int]) -> None:
         """Leave out the rows of these tables, and of no others."""

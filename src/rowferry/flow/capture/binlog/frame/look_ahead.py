@@ -31,7 +31,7 @@ def altered_since(server: BinlogServer, position: LogPosition, table: TableId) -
     start = StartAt(position.file, position.offset)
     if not position.file or position.offset >= FAR:
         start = StartAt(gtids=position.gtids)
-    stream = LogStream(server.login, server.flavour, start)
+    stream = LogStream(server.login, server.flavour, start, server=server.facts.identity)
     try:
         statements = _statements(stream, server, position)
         return statements is None or any(_alters(query, server, table) for query in statements)

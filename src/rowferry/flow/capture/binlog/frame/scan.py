@@ -15,6 +15,7 @@ from rowferry.flow.capture.binlog.frame.walk_state import WalkState
 
 MOST_MAPS: Final = 256 << 20  # bytes of the TABLE_MAPs of one transaction, with what they cost
 _MAP_COST: Final = 512  # beside its bytes: names, a schema's place, objects
+_NAMES_AT: Final = 8
 _UNSEEN = np.iinfo(np.int64).max
 NONE_JOINED = np.zeros((0, 2), np.int64)
 
@@ -29,29 +30,33 @@ class Maps:
         self.size = np.zeros(16, np.int64)
         self.captured = np.zeros(16, np.int8)
         self.bytes = np.zeros(4096, np.uint8)
-        self._filled = 0
-        self.bodies: list[bytes] = []
+        self._filled = self._count = 0
 
-    def put(self, body: bytes, captured: bool, mark: bool = False) -> int:
+    def put(self, body: bytes, captured: bool, mark: bool = False, by_name: bool = False) -> int:
         """Remember a TABLE_MAP (for its number, instead of an earlier one); returns its slot.
 
-        A `mark` keeps all rows behind it in its transaction from being captured.
+        A `mark` keeps all rows behind it in its transaction from being captured. `by_name`: of a
+        table that is not captured, only its name matters, and no more of it is kept. A server with
+        many changefeeds knows all tables of its sources once for each of them.
 
         Raises:
             CorruptLog: there are more than any transaction has.
         """
         number = int.from_bytes(body[:6], "little")
-        slot = len(self.bodies)
+        slot = self._count
+        if by_name:
+            body = body[: _behind_names(body)]
         if self._filled + len(body) + _MAP_COST * slot > MOST_MAPS:
             raise CorruptLog(
                 f"one transaction has {slot + 1:,} TABLE_MAPs, which take more than {MOST_MAPS:,} "
                 "bytes; no table is changed as often, so that the log cannot be believed"
             )
-        self.bodies.append(body)
+        self._count += 1
         self.start, self.size = _grown(self.start, slot + 1), _grown(self.size, slot + 1)
         self.captured = _grown(self.captured, slot + 1)
         self.bytes = _grown(self.bytes, self._filled + len(body))
-        self.start[slot], self.size[slot] = self._filled, len(body)
+        self.start[slot] = self._filled
+        self.size[slot] = -len(body) if by_name else len(body)
         self.captured[slot] = k.MARK if mark else k.CAPTURED if captured else 0
         self.bytes[self._filled : self._filled + len(body)] = np.frombuffer(body, np.uint8)
         self._filled += len(body)
@@ -64,7 +69,7 @@ class Maps:
     @property
     def all_captured(self) -> bool:
         """Whether no table was met whose rows are not captured."""
-        return bool(self.captured[: len(self.bodies)].all())
+        return bool(self.captured[: self._count].all())
 
     def needed(self, data: npt.NDArray[np.uint8], begin: int, behind: int, tail: int) -> memoryview:
         """Return the packets of data[begin:behind] that a reader of captured rows needs."""
@@ -85,13 +90,14 @@ class Maps:
             if not key:
                 continue
             if self.captured[slot]:
-                bodies.append(self.bodies[slot].hex())
+                start = self.start[slot]
+                bodies.append(self.bytes[start : start + self.size[slot]].tobytes().hex())
             else:
                 others.append(key - 1)
         return bodies, sorted(others)
 
     def __len__(self) -> int:
-        return len(self.bodies)
+        return self._count
 
     def _rehash(self) -> None:
         keys, slots = self.keys, self.slots
@@ -100,6 +106,14 @@ class Maps:
         for key, slot in zip(keys[keys != 0], slots[keys != 0], strict=True):
             place = k.find_map(self.keys, key - 1)
             self.keys[place], self.slots[place] = key, slot
+
+
+def _behind_names(body: bytes) -> int:
+    """Return where the names in a TABLE_MAP end; each has its length before it, a zero behind."""
+    at = _NAMES_AT
+    for _ in range(2):
+        at += 2 + body[at]
+    return at
 
 
 class SegmentPairs:

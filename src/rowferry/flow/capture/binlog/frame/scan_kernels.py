@@ -25,6 +25,7 @@ from rowferry.flow.capture.binlog.frame.event_kernels import (
     is_inside,
     is_quiet,
     is_rows,
+    left_partition_of,
     number_at,
     partition_of,
     query_word,
@@ -71,6 +72,11 @@ ROWS_AT: Final = WalkState.rows_at.place
 # --- what a TABLE_MAP's rows are -----------------------------------------------------------------
 CAPTURED: Final = 1
 MARK: Final = 2  # all rows behind it in its transaction are not captured
+
+# --- a mark beside an event's place: it moves rows between partitions, and stands there twice -----
+LEFT: Final = 1 << 28  # for the partition that they leave
+CAME: Final = 1 << 29  # for the one that they come to
+PLACE: Final = LEFT - 1
 
 # --- why a walk stopped --------------------------------------------------------------------------
 MORE: Final = 0  # no whole packet is left
@@ -146,7 +152,8 @@ def walk(
         pairs: (keys, place, first_seen, seen_bytes) of `SegmentPairs`. The last one counts the
             captured rows events of each place, those that are walked over again as often as that.
         events: (spans, commit_ts, place) of `FoundEvents`: with `collect`, spans get (start, end,
-            code, seq place) of captured rows events, whose checksums are checked.
+            code, seq place) of captured rows events, whose checksums are checked. One that moves
+            rows between partitions with places of their own is there twice, by LEFT and CAME.
         collect: false for the planner, true for a task.
     """
     # Taken apart once, and one function for all kinds of events: cut into functions, also inlined
@@ -287,10 +294,14 @@ def walk(
             if map_keys[place] == 0:
                 return SPECIAL
             slot = map_slots[place]
-            same = slot_size[slot] == stop - body
+            size = slot_size[slot]
+            same = size == stop - body
+            if size < 0:  # of a table that is not captured only the name is known
+                size = -size
+                same = size <= stop - body
             if same:
                 start = slot_start[slot]
-                for i in range(stop - body):
+                for i in range(size):
                     if map_bytes[start + i] != data[body + i]:
                         same = False
                         break
@@ -333,29 +344,45 @@ def walk(
                     state[PAIR_SLOT] = slot
                     state[PAIR_PARTITION] = part
                     return NEW_PAIR
+                left = left_partition_of(data, body, code) if part > 0 else 0
+                old_pair = pair
+                if left > 0 and left != part:
+                    old_pair = find_pair(pair_keys, np.int64(slot) * 65537 + left)
+                    if pair_keys[old_pair] == -1 and collect:
+                        old_pair = pair  # a plan of an older version
+                    elif pair_keys[old_pair] == -1:
+                        state[PAIR_SLOT] = slot
+                        state[PAIR_PARTITION] = left
+                        return NEW_PAIR
                 if not collect:
                     if offset >= state[CUT_AT] and state[WHOLE] == 0:
                         return CUT
-                elif state[COLLECTED] >= len(out_ts):
+                elif state[COLLECTED] + 1 >= len(out_ts):
                     return FULL
                 state[COUNT] += 1
                 index = pair_place[pair]
-                if state[COUNT] < first_seen[index]:
-                    first_seen[index] = state[COUNT]
+                old_index = pair_place[old_pair]
+                for seen in (index, old_index):
+                    if state[COUNT] < first_seen[seen]:
+                        first_seen[seen] = state[COUNT]
                 seen_bytes[index] += length
                 state[IN_TXN] = 1
                 if collect:
                     if tail == 4:
                         if crc32(data, h, stop, tables) != np.uint32(number_at(data, stop, 4)):
                             return BAD_CRC
-                    k = state[COLLECTED]
-                    out[k, 0] = body
-                    out[k, 1] = stop
-                    out[k, 2] = code
-                    out[k, 3] = state[ROWS_AT]
-                    out_ts[k] = state[TXN_TS]
-                    out_slot[k] = index
-                    state[COLLECTED] = k + 1
+                    halves = 1 if index == old_index else 2
+                    for half in range(halves):
+                        k = state[COLLECTED]
+                        out[k, 0] = body
+                        out[k, 1] = stop
+                        out[k, 2] = code
+                        out[k, 3] = state[ROWS_AT]
+                        out_ts[k] = state[TXN_TS]
+                        out_slot[k] = index
+                        if halves == 2:
+                            out_slot[k] = (old_index | LEFT) if half == 0 else (index | CAME)
+                        state[COLLECTED] = k + 1
                     room = np.int64(length)
                     if 166 <= code <= 171:
                         room = room * 1100 + 64  # zlib never packs more than 1032 into one

@@ -105,6 +105,7 @@ class SegmentCutter:
             first_ts=txn_ts,
             carried_from=max(0, buffered),
             xa=self._xa.inside,
+            by_partition=self._appetite.by_partition,
         )
         whole = buffered >= self._stream.start
         if not whole or self._appetite.hides_rows:

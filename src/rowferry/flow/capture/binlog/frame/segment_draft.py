@@ -25,6 +25,7 @@ class SegmentDraft:
         clamp_ms: with which the clock ticks in it.
         carried_from: index in the stream's buffer of the first byte that was not carried yet.
         xa: its rows belong to an XA transaction that is being prepared.
+        by_partition: each partition of a table is a slice.
         maps: TABLE_MAPs in force where it begins, of tables that are captured.
         others: the log's numbers of the other tables that are mapped there.
         names: (database, table, partition) as the log writes them, to the place of their slice.
@@ -41,6 +42,7 @@ class SegmentDraft:
     first_ts: int
     carried_from: int
     xa: bool
+    by_partition: bool
     maps: list[str] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
     names: dict[tuple[str, str, int], int] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class SegmentDraft:
 
     def add(self, slot: int, name: TableId, schema: TableSchema, partition: int) -> bool:
         """Add what the log's table map `slot` names (`partition` + 1; 0: none); was it new?"""
-        physical = partition - 1 if partition else None
+        physical = partition - 1 if partition and self.by_partition else None
         one = TableSlice(schema.id, schema.table_id, schema.version, physical)
         new = one not in self.slices
         place = self.slices.setdefault(one, len(self.slices))
@@ -123,6 +125,7 @@ class SegmentDraft:
             "maps": self.maps,
             "others": self.others,
             "names": [[*n, places[p]] for n, p in self.names.items() if p in places],
+            "halves": True,  # rows that move between slices leave the one and come to the other
         }
         return Segment(
             ordinal=0,

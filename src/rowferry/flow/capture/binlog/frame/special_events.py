@@ -24,6 +24,7 @@ from rowferry.flow.capture.binlog.frame.walk_point import WalkPoint
 from rowferry.flow.capture.binlog.frame.walk_state import WalkState
 
 ROW_STATEMENTS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
+_CARE_OF_TABLES: Final = frozenset({"TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"})
 _QUIET_STATEMENTS: Final = frozenset({"BEGIN", "SAVEPOINT", "RELEASE"})
 _INSIDE: Final = frozenset({("XA", "START"), ("XA", "END")})
 
@@ -179,6 +180,8 @@ class SpecialEvents:
         """Carry out a statement: it may be a transaction, begin one, or end one."""
         point, state = self._point, self._point.state
         first, second = first_words(query.sql)
+        if first == "ANALYZE" and second not in _CARE_OF_TABLES:
+            first = "UPDATE"  # MariaDB carries out what it analyses
         if state.half:
             self._end_statement(goes_on=False)
         elif first == "XA":
@@ -193,7 +196,8 @@ class SpecialEvents:
         else:
             effects, commit_ts = self._judge.statement(query, first), state.txn_ts
             ends = query.sql.rstrip().upper().endswith("START TRANSACTION")
-            self._end_statement(goes_on=ends and first not in ROW_STATEMENTS)
+            # The body of a procedure may end like that, too.
+            self._end_statement(goes_on=ends and (first, second) == ("CREATE", "TABLE"))
             if effects is not None:
                 self._judge.carried_out(query, effects, commit_ts)
 

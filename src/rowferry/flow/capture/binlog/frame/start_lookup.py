@@ -107,7 +107,7 @@ def _frame(server: BinlogServer, file: str, stop: int, until_ts: int | None) -> 
     """Frame a file from its beginning up to an offset or a commit-ts; nothing is captured."""
     moment("frame log to start")
     begin = _first(server, file)
-    stream = LogStream(server.login, server.flavour, StartAt(file, 4))
+    stream = _opened(server, file)
     appetite = Appetite(lambda table: 1 << 20, 1 << 40, lambda ts: "", until_ts)
     scanner = Scanner(stream, begin, _NoTables(server), appetite)
     try:
@@ -116,10 +116,15 @@ def _frame(server: BinlogServer, file: str, stop: int, until_ts: int | None) -> 
         stream.close()
 
 
+def _opened(server: BinlogServer, file: str) -> LogStream:
+    start, identity = StartAt(file, 4), server.facts.identity
+    return LogStream(server.login, server.flavour, start, server=identity)
+
+
 def _gtids_before(server: BinlogServer, file: str) -> GtidSet | GtidPosition:
     """Return the transactions before a file, as its own head lists them."""
     moment("read gtids of head")
-    stream = LogStream(server.login, server.flavour, StartAt(file, 4))
+    stream = _opened(server, file)
     maria = server.flavour is Flavour.MARIADB
     none: GtidSet | GtidPosition = GtidPosition() if maria else GtidSet()
     tail = stream.tail

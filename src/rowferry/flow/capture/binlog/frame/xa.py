@@ -6,7 +6,7 @@ Their names are equal for the PREPARE event and the statements that end it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -115,3 +115,18 @@ def _committed(part: Segment, commit_ts: int) -> Segment:
         first_commit_ts=commit_ts,
         last_commit_ts=commit_ts,
     )
+
+
+def without_tables(parts: list[Segment], table_ids: Collection[int]) -> list[Segment]:
+    """Return segments without the rows of these tables; those that have no others are left out."""
+    return [kept for part in parts if (kept := _without(part, table_ids)).slices]
+
+
+def _without(part: Segment, table_ids: Collection[int]) -> Segment:
+    left = [place for place, one in enumerate(part.slices) if one.table_id not in table_ids]
+    if len(left) == len(part.slices):
+        return part
+    now = {old: new for new, old in enumerate(left)}
+    names = [[*name, now[place]] for *name, place in part.read["names"] if place in now]
+    slices = tuple(part.slices[place] for place in left)
+    return replace(part, read={**part.read, "names": names}, slices=slices)

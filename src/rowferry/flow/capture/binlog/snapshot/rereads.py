@@ -275,6 +275,7 @@ class Rereads:
                     ordinal,
                     {
                         "kind": "snapshot",
+                        "server": server.facts.identity,
                         "chunk": chunk.to_json(),
                         "commit_ts": low,
                         "resnapshot": one.id,

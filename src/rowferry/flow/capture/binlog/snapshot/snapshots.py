@@ -19,6 +19,7 @@ from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SnapshotOutdated
 from rowferry.flow.capture.announcements import dropped, truncated
+from rowferry.flow.capture.binlog.client.gtid import parse_gtids
 from rowferry.flow.capture.binlog.client.server import BinlogServer
 from rowferry.flow.capture.binlog.snapshot.same_table import can_be_read_as
 from rowferry.flow.capture.binlog.state import ANNOUNCED, BinlogState, BinlogTable
@@ -32,7 +33,8 @@ from rowferry.mysql.key_ranges import (
     next_chunks,
     row_bytes,
 )
-from rowferry.mysql.snapshot_position import high_position
+from rowferry.mysql.session import Flavour
+from rowferry.mysql.snapshot_position import high_position, low_position
 
 MOST_SEGMENTS: Final = 64
 _AT_ONCE: Final = 8  # segments of a table that are cut together: every core gets some
@@ -53,7 +55,8 @@ def cut_snapshots(state: BinlogState, server: BinlogServer, appetite: Appetite) 
             break
         if keyless:
             whole = estimate_rows(server.connection, server.login, table.schema)
-            segments.append(_segment(0, table, {"kind": "exact"}, Again.NEVER, 1, whole))
+            read = {"kind": "exact", "server": server.facts.identity}
+            segments.append(_segment(0, table, read, Again.NEVER, 1, whole))
             table.progress = table.progress.with_(stage=Stage.LOG, last_snapshot_key="")
             break
         while left > 0 and len(segments) < MOST_SEGMENTS:
@@ -94,7 +97,11 @@ def _cut_table(
     else:
         chunks = next_chunks(server.connection, server.login, schema, after, wish, count, name)
     for chunk in chunks:
-        read = {"kind": "snapshot", "chunk": chunk.to_json()}
+        read = {
+            "kind": "snapshot",
+            "server": server.facts.identity,
+            "chunk": chunk.to_json(),
+        }
         rows = max(1, chunk.rows)
         estimated = rows * each
         one = _segment(len(segments), table, read, Again.EQUIVALENT, estimated, rows)
@@ -186,6 +193,32 @@ def restart_altered(
     if begun and not state.in_stage(Stage.SNAPSHOT):
         state.hold = {}  # others were read to their end, and nobody has looked where that is
     return changes
+
+
+def restart_moved(
+    state: BinlogState, server: BinlogServer, decision: Decision
+) -> list[SchemaChange]:
+    """Take tables back of which another server's rows were read; returns what readers are told.
+
+    Parts were read at moments that the log has not passed: they may show transactions that were
+    lost with that server. Where the place behind all of them is known, a server that has all before
+    it has lost none.
+    """
+    if state.hold and _has(server, state.hold["gtid"], state.log.flavour):
+        return []
+    changes: list[SchemaChange] = []
+    for table in list(state.tables.values()):
+        if state.is_unsettled(table) and table.is_announced:
+            state.log.last_ts += 1
+            changes += take_back(state, table, decision, state.log.last_ts)
+    if state.unsettled_from and not state.in_stage(Stage.SNAPSHOT):
+        state.hold = {}
+    return changes
+
+
+def _has(server: BinlogServer, gtids: str, flavour: Flavour) -> bool:
+    low = low_position(server.connection, server.login, flavour)
+    return parse_gtids(low["gtid"], flavour).contains(parse_gtids(gtids, flavour))
 
 
 def take_back(
