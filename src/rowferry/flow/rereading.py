@@ -87,7 +87,7 @@ def _removals(
         doubtful = _not_among(table, held, known)
         if not len(doubtful):
             continue
-        gone = source.missing(table, doubtful)
+        gone = source.missing(segment, table, doubtful)
         if len(gone):
             yield _deletes(table, gone, segment, seq)
             seq += len(gone)

@@ -55,6 +55,8 @@ class Appetite:
         whole_transactions: no segment may end inside a transaction.
         fewer_slices: each table in a segment costs an output of its own: of many tables, segments
             and stretches should be longer.
+        by_partition: each partition of a table goes to an output of its own. Else the rows of all
+            partitions must come in the order of the log, as rows may move between them.
         hides_rows: values are masked on their way: no row may be part of a plan.
         hides_key: says of which tables no key of a row may be part of a plan or a position.
         resnapshots: what is to be read again beside the log, by a source that can.
@@ -67,6 +69,7 @@ class Appetite:
     until_ts: int | None = None
     whole_transactions: bool = False
     fewer_slices: bool = False
+    by_partition: bool = False
     until_place: Mapping[str, Any] | None = None
     snapshot_bytes: int | None = field(default=None, compare=False)  # changes all the time
     hides_rows: bool = False
@@ -168,8 +171,11 @@ class FindsMissing(Protocol):
     def part_of(self, segment: Segment) -> dict[str, Any]:
         """Return the key range that a segment reads again, as `HoldsRows` of a sink takes it."""
 
-    def missing(self, table: TableSchema, keys: pa.StructArray) -> pa.StructArray:
-        """Return the keys, as images of the handle key's columns, of which there is no row now."""
+    def missing(self, segment: Segment, table: TableSchema, keys: pa.StructArray) -> pa.StructArray:
+        """Return the keys of which there is no row now, where the segment was read.
+
+        They are images of the handle key's columns.
+        """
 
 
 @dataclass(frozen=True, slots=True)

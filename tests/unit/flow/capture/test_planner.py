@@ -71,9 +71,12 @@ class Feed:
             **self.kinds,  # type: ignore[arg-type]
         )
 
-    def step(self, between: object = None) -> Stretch:
-        stretch = self.planner.plan(self.appetite)
-        self.versions.update({(v.table_id, v.version): v for v in self.planner.table_versions()})
+    def step(self, between: object = None, publishes: bool = True) -> Stretch:
+        """Do one step; what registers ranges alone is passed over."""
+        stretch = self._plan()
+        if not (stretch.segments or stretch.schema_changes) and self.planner.snapshot_shares():
+            self._publish(stretch)
+            stretch = self._plan()
         if callable(between):
             between()
         chunks = [
@@ -92,6 +95,14 @@ class Feed:
             elif change.kind is DdlKind.RENAME_TABLE:
                 assert change.previous
                 self.tables[change.table] = self.tables.pop(change.previous, {})
+        return self._publish(stretch) if publishes else stretch
+
+    def _plan(self) -> Stretch:
+        stretch = self.planner.plan(self.appetite)
+        self.versions.update({(v.table_id, v.version): v for v in self.planner.table_versions()})
+        return stretch
+
+    def _publish(self, stretch: Stretch) -> Stretch:
         # What is stored must survive the trip through JSON.
         stretch = Stretch.from_json(stretch.to_json())
         self.position = stretch.position
@@ -324,6 +335,49 @@ def test_a_new_table_goes_by_a_ddl_that_is_not_told(store: FakeRanges) -> None:
     feed.catch_up()
     assert sorted(s[0::2] for s in feed.seen if s[0] != "t") == [("t1", 1), ("t2", 1)]
     assert {r.table for r in feed.ranges.values()} == {"t"}  # type: ignore[attr-defined]
+
+
+def test_rows_that_a_discarded_snapshot_has_shown_are_deleted(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.step(publishes=False)
+    assert 2 in feed.tables[TableId("db", "t")]
+    store.write(10, [{"id": 3, "v": "new"}], delete=[2, 20])
+    store.move_leader(2)
+    feed.planner = feed.open()
+    feed.catch_up()
+    feed.check(10)
+
+
+def test_a_table_that_a_discarded_snapshot_has_shown_is_dropped(store: FakeRanges) -> None:
+    feed = Feed(store)
+    feed.step(publishes=False)
+    store.drop(10)
+    feed.planner = feed.open()
+    feed.catch_up()
+    assert feed.tables == {}
+
+
+def test_a_table_that_is_given_a_key_is_new_to_readers(
+    store: FakeRanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def captures(self: AllTables, table: TableSchema) -> bool:
+        return self.keeps_table(table.id) and (table.table_id == 10 or len(table.columns) > 2)
+
+    def keeps(self: AllTables, change: SchemaChange) -> bool:
+        return change.schema is None or self.captures(change.schema)
+
+    monkeypatch.setattr(AllTables, "captures", captures)
+    monkeypatch.setattr(AllTables, "keeps_schema_change", keeps)
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "t1"))
+    store.write(11, [{"id": 1, "v": "before"}])
+    feed = Feed(store)
+    feed.catch_up()
+    store.ddl(DdlKind.ADD_INDEX, simple_table(11, "t1", extra=("w",)))
+    store.write(11, [{"id": 2, "v": "after"}])
+    feed.catch_up()
+    (told,) = [c for s in feed.stretches for c in s.schema_changes]
+    assert told.kind is DdlKind.CREATE_TABLE and told.query.startswith("CREATE TABLE")
+    feed.check(10, 11)
 
 
 def test_compacted_log_stops_or_starts_again(store: FakeRanges) -> None:

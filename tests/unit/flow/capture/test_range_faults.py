@@ -106,6 +106,15 @@ def test_a_log_that_lost_what_was_read_stops_the_feed(store: Faulty) -> None:
         feed.step()
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_catalog_that_was_put_back_stops_the_feed(store: Faulty) -> None:
+    feed = in_the_log(store)
+    feed.catch_up()
+    store.ranges[1].last_index -= 1
+    with pytest.raises(SourceMismatch, match="range 1: its log ends at index"):
+        feed.step()
+
+
 def test_commit_ts_that_decrease_are_no_log(store: Faulty) -> None:
     store.page_rows = 100
     feed = in_the_log(store)
@@ -141,18 +150,45 @@ def test_keys_in_no_range_are_waited_for(store: Faulty, of_log: bool) -> None:
 def test_no_watermark_passes_ranges_that_the_master_does_not_tell_of(store: Faulty) -> None:
     feed = in_the_log(store)
     store.hidden.add(store.split(3, store.key(10, 20)))
-    with pytest.raises(SourceUnavailable, match="the other half of range 3 has no route yet"):
+    with pytest.raises(SourceUnavailable, match="table db.t has no range yet that holds key"):
         feed.step()
     store.hidden.clear()
     feed.catch_up()
     store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "t1"))
     store.write(11, [{"id": 1, "v": "x"}])
     store.hidden.add(max(store.ranges))
-    with pytest.raises(SourceUnavailable, match="table db.t1 has no ranges yet"):
+    with pytest.raises(SourceUnavailable, match="table db.t1 has no range yet that holds key"):
         feed.catch_up()
     store.hidden.clear()
     feed.catch_up()
     feed.check(10, 11)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("which", [2, 3, 4])
+def test_no_table_joins_without_all_its_ranges(store: Faulty, which: int) -> None:
+    assert store.split(3, store.key(10, 20)) == 4
+    feed = Feed(store)
+    store.hidden.add(which)
+    with pytest.raises(SourceUnavailable, match="table db.t has no range yet that holds key"):
+        feed.catch_up()
+    store.hidden.clear()
+    feed.catch_up()
+    feed.check(10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_range_that_was_split_twice_is_not_taken_for_its_half(store: Faulty) -> None:
+    feed = in_the_log(store)
+    feed.catch_up()
+    store.write(10, [{"id": 28, "v": "of the last one"}])
+    store.split(3, store.key(10, 20))
+    store.hidden.add(store.split(4, store.key(10, 25)))
+    with pytest.raises(SourceUnavailable, match="table db.t has no range yet that holds key"):
+        feed.step()
+    store.hidden.clear()
+    feed.catch_up()
+    feed.check(10)
 
 
 def test_a_log_compacted_between_plan_and_read_is_the_planners_affair(store: Faulty) -> None:
@@ -179,8 +215,42 @@ def test_a_table_starts_again_although_it_was_altered_in_the_lost_log(store: Fau
     feed.stretches.clear()
     feed.catch_up()
     told = [c.kind for s in feed.stretches for c in s.schema_changes]
-    assert told == [DdlKind.TRUNCATE_TABLE]
+    assert told == [DdlKind.DROP_TABLE, DdlKind.CREATE_TABLE]
     feed.check(10)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_table_starts_again_under_the_name_that_it_got_in_the_lost_log(store: Faulty) -> None:
+    feed = in_the_log(store, resnapshot=True)
+    feed.catch_up()
+    store.write(10, [{"id": 1, "v": "lost"}], delete=[2])
+    store.ddl(DdlKind.RENAME_TABLE, simple_table(name="t9"), previous=TableId("db", "t"))
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11))
+    store.write(11, [{"id": 1, "v": "of another table"}])
+    store.compact(2)
+    feed.stretches.clear()
+    feed.catch_up()
+    told = [(c.kind, c.table.table) for s in feed.stretches for c in s.schema_changes]
+    assert told == [
+        (DdlKind.DROP_TABLE, "t"),
+        (DdlKind.CREATE_TABLE, "t9"),
+        (DdlKind.CREATE_TABLE, "t"),
+    ]
+    assert sorted(name.table for name in feed.tables) == ["t", "t9"]
+    feed.check(10, 11)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_table_does_not_start_again_under_the_name_of_another(store: Faulty) -> None:
+    store.ddl(DdlKind.CREATE_TABLE, simple_table(11, "t9"))
+    feed = in_the_log(store, resnapshot=True)
+    feed.catch_up()
+    store.write(10, [{"id": 1, "v": "lost"}])
+    store.ddl(DdlKind.RENAME_TABLE, simple_table(11, "t8"), previous=TableId("db", "t9"))
+    store.ddl(DdlKind.RENAME_TABLE, simple_table(name="t9"), previous=TableId("db", "t"))
+    store.compact(2)
+    with pytest.raises(LogLost):
+        feed.catch_up()
 
 
 @pytest.mark.usefixtures("impatient")

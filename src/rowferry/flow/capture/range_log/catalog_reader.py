@@ -10,6 +10,7 @@ from rowferry.errors import SnapshotGone
 from rowferry.flow.capture.range_log import catalog
 from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
 from rowferry.flow.capture.range_log.page import DELETE
+from rowferry.flow.capture.range_log.reroute import require_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class CatalogReader:
         """Return the DDLs after an index whose commit-ts is above `after_ts`."""
         route = self._route()
         head = self._client.heads([(route, after_index)])[0]
+        require_whole(route.range_id, head, after_index)
         changes: list[SchemaChange] = []
         index = after_index
         while index < head.last_index:

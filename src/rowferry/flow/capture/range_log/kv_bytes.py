@@ -69,6 +69,12 @@ WORDS: Final[dict[int, str]] = {
 }
 
 
+def record_span(physical_id: int) -> tuple[bytes, bytes]:
+    """Return the first key that a row of a table or partition can have, and the one behind all."""
+    table = b"t" + (physical_id + (1 << 63)).to_bytes(8, "big")
+    return table + b"_r", table + b"_s"
+
+
 @compiled
 def fault(row: int, why: int) -> int:
     """Return row and reason as one number; never 0."""

@@ -6,7 +6,10 @@ meanwhile they would keep for ever, if the table came back with its snapshot alo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.table import TableSchema
 from rowferry.flow.capture.announcements import Left, created, dropped, truncated
 from rowferry.flow.capture.range_log.client import Rerouted
 from rowferry.flow.capture.range_log.state import RangeState
@@ -39,6 +42,33 @@ def announced_again(state: RangeState, decision: Decision) -> tuple[SchemaChange
             changes += [dropped(name, old_id, before.version), created(now)]
         table.schema = now
     return tuple(c for c in changes if decision.keeps_schema_change(c))
+
+
+def begun_again(state: RangeState, known: Mapping[int, TableSchema]) -> list[SchemaChange]:
+    """Return how readers lose what they have of tables whose log is lost, before it comes anew.
+
+    `known` is how readers know them, by table id. One that was altered or renamed in the lost log
+    is made anew: its statements will not follow.
+
+    Raises:
+        Rerouted: a snapshot begins right behind what was delivered; the next one does not.
+    """
+    gone: list[SchemaChange] = []
+    come: list[SchemaChange] = []
+    for table_id, before in known.items():
+        table = state.tables.get(table_id)
+        if table is None:
+            continue
+        table.schema = now = table.schema.at(table.low)
+        if (before.id, Left.of(before).looks) == (now.id, Left.of(now).looks):
+            come.append(truncated(now, 0))
+            continue
+        if table.low - 1 <= state.resolved_ts:
+            raise Rerouted(f"the snapshot of {now.id} begins where the last stretch ended")
+        names = [before.id] + [now.id] * (state.left.pop(now.id, None) is not None)
+        gone += [dropped(name, 0, table.low - 1) for name in names]
+        come.append(created(now))
+    return [*gone, *come]
 
 
 def cleared(state: RangeState, change: SchemaChange) -> list[SchemaChange]:

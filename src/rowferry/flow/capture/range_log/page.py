@@ -7,8 +7,9 @@ other fields of the answer are copied out and parsed as usual.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 
 DELETE = 1  # CdcChangeData.ChangeType
+_CUT_BYTES: Final = 4 << 20  # of keys and values in a page that `recut` makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,27 @@ class Page:
         """Return the changes at these places (or under this mask), in this order."""
         return Page(self.raw, *(getattr(self, n)[wanted] for n in _COLUMNS))
 
+    def sizes(self) -> Places:
+        """Return how many bytes each change has: its key and its values."""
+        key, value, old = (np.maximum(getattr(self, name), 0) for name in _LENGTHS)
+        sizes: Places = key + value + old
+        return sizes
+
+    def compact(self) -> Page:
+        """Return the same changes without the bytes of others, where those are most."""
+        sizes = np.concatenate([np.maximum(getattr(self, name), 0) for name in _LENGTHS])
+        ends = np.cumsum(sizes)
+        if not len(ends) or 2 * int(ends[-1]) >= len(self.raw):
+            return self
+        at = ends - sizes
+        before = np.concatenate([getattr(self, name) for name in _PLACES])
+        raw = self.raw[np.repeat(before - at, sizes) + np.arange(int(ends[-1]))]
+        return replace(self, raw=raw, **dict(zip(_PLACES, np.split(at, 3), strict=True)))
+
 
 _COLUMNS = tuple(n for n in Page.__slots__ if n != "raw")
 _PLACES = ("key_at", "value_at", "old_at")
+_LENGTHS = ("key_len", "value_len", "old_len")
 
 
 def join_pages(pages: list[Page]) -> Page:
@@ -74,6 +94,29 @@ def join_pages(pages: list[Page]) -> Page:
             parts = [part + by for part, by in zip(parts, shift, strict=True)]
         columns[name] = np.concatenate(parts)
     return Page(np.concatenate([p.raw for p in pages]), **columns)
+
+
+def recut(pages: Iterable[Page]) -> Iterator[Page]:
+    """Yield the same changes in pages whose ends depend on nothing but them.
+
+    As they come, pages end where ranges were split and where a leader had no more. Sinks that count
+    messages, or know requests by their content, must get the same ones each time.
+    """
+    held: list[Page] = []
+    size = 0
+    for page in pages:
+        while len(page):
+            ends = np.cumsum(page.sizes()) + size
+            cut = int(np.searchsorted(ends, _CUT_BYTES)) + 1
+            if cut > len(page):
+                held.append(page.compact())
+                size = int(ends[-1])
+                break
+            head, page = page.slice(0, cut), page.slice(cut, len(page))
+            yield join_pages([*held, head.compact()]) if held else head
+            held, size = [], 0
+    if held:
+        yield join_pages(held)
 
 
 def read_page(answer: bytes, field: int, where: str) -> tuple[Page, bytes]:

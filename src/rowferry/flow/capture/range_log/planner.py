@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Final
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Stretch
 from rowferry.change.position import RangeProgress, Stage, physical_ms
 from rowferry.change.table import TableSchema
-from rowferry.errors import BadOption, LogLost, SnapshotGone, SourceMismatch
+from rowferry.errors import BadOption, LogLost, SnapshotGone
 from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.flow.capture.range_log.begin import new_range, state_at
 from rowferry.flow.capture.range_log.catalog_reader import CatalogLog, CatalogReader
-from rowferry.flow.capture.range_log.client import Head, KnownRange, RangeClient, Rerouted
-from rowferry.flow.capture.range_log.left_tables import announced_again, cleared
+from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
+from rowferry.flow.capture.range_log.left_tables import announced_again, begun_again, cleared
 from rowferry.flow.capture.range_log.log_stretch import cut_logs, reach
-from rowferry.flow.capture.range_log.reroute import FIRST_WAIT_S, PATIENCE_S, patiently
+from rowferry.flow.capture.range_log.reroute import (
+    FIRST_WAIT_S,
+    PATIENCE_S,
+    patiently,
+    require_cover,
+    require_whole,
+)
 from rowferry.flow.capture.range_log.snapshot import cut_snapshots, shares
 from rowferry.flow.capture.range_log.state import RangeState, RangeTable
 from rowferry.flow.decide.contract import Decision
 from rowferry.mysql.ddl.statement import create_sql
+
+_BEARING: Final = (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE)  # their table is a new one
 
 
 class RangePlanner:
@@ -113,15 +122,19 @@ class RangePlanner:
             self._follow_filter(state)
         self._follow_splits(state, routes)
         again: tuple[SchemaChange, ...] = ()
-        if state.waiting():
+        joins = bool(state.waiting())
+        if joins:
             self._join(state, routes)
+            joins = not state.waiting()
             again = announced_again(state, self._decision)
         if appetite.until_ts is not None and appetite.until_ts < state.hold_until:
             raise BadOption(
                 f"the end asked for, commit-ts {appetite.until_ts}, lies before the snapshot: the "
                 f"first commit-ts at which everything is delivered is {state.hold_until}"
             )
-        if again:
+        if joins or again:
+            # Stored before a row is shown: if that plan is given up, what was deleted of it since
+            # is in the log behind this snapshot, and not behind another one.
             stretch = Stretch((), again, {})
         elif state.in_snapshot():
             stretch = self._plan_snapshot(state, routes, appetite)
@@ -186,8 +199,9 @@ class RangePlanner:
             if not self._decision.captures(table.schema):
                 state.let_go(table_id)
         ahead = [c for c in self._read_ddls(state).changes if c.schema is not None]
-        born = (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE)
-        coming = {c.schema.table_id for c in ahead if c.schema and (c.kind in born or c.previous)}
+        coming = {
+            c.schema.table_id for c in ahead if c.schema and (c.kind in _BEARING or c.previous)
+        }
         present = self._catalog.snapshot()
         for table_id, schema in present.tables.items():
             if table_id in state.tables or table_id in coming:
@@ -211,11 +225,11 @@ class RangePlanner:
         )
 
     def _as_seen(self, state: RangeState, change: SchemaChange) -> SchemaChange:
-        """Return a DDL as the feed sees it: a table renamed into it is a new table."""
+        """Return a DDL as the feed sees it: a table renamed into it, or given a key, is new."""
         schema = change.schema
         if change.kind is DdlKind.DROP_TABLE and change.dropped_table_id in state.tables:
             return replace(change, last_schema=state.tables[change.dropped_table_id].schema)
-        if change.previous is None or schema is None or schema.table_id in state.tables:
+        if schema is None or schema.table_id in state.tables or change.kind in _BEARING:
             return change
         if not self._decision.captures(schema):
             return change
@@ -237,7 +251,7 @@ class RangePlanner:
                 state.let_go(schema.table_id)
             return
         if before is None:
-            born = change.kind in (DdlKind.CREATE_TABLE, DdlKind.TRUNCATE_TABLE)
+            born = change.kind in _BEARING
             state.tables[schema.table_id] = RangeTable(schema, joined=born)
             if born:
                 state.fresh.update(schema.physical_ids)
@@ -263,10 +277,7 @@ class RangePlanner:
             if table.joined
             for physical in table.schema.physical_ids
         }
-        # A master that has not heard of all ranges yet must not hide rows behind a watermark.
-        if missing := owners.keys() - {r.physical_id for r in routes.values()}:
-            raise Rerouted(f"table {owners[min(missing)].schema.id} has no ranges yet")
-        starts = {r.start_key for r in routes.values()}
+        require_cover(routes.values(), owners)
         for range_id in sorted(routes):  # parents have smaller ids than their children
             route = routes[range_id]
             table = owners.get(route.physical_id)
@@ -275,8 +286,6 @@ class RangePlanner:
             span = {"start_key": route.start_key.hex(), "end_key": route.end_key.hex()}
             own = state.ranges.get(range_id)
             if own is not None:
-                if own.end_key != span["end_key"] and route.end_key not in starts:
-                    raise Rerouted(f"the other half of range {range_id} has no route yet")
                 state.ranges[range_id] = own.with_(**span)
                 continue
             parent = state.ranges.get(route.parent_range_id)
@@ -311,8 +320,7 @@ class RangePlanner:
         touched += [(c.dropped_table_id, c.commit_ts) for c in ddls]
         if any(i in waiting and seen[i] < ts <= newest for i, ts in touched):
             return
-        if missing := set(physical) - {r.physical_id for r in mine}:
-            raise Rerouted(f"table {physical[min(missing)].schema.id} has no ranges yet")
+        require_cover(mine, physical)
         for route in mine:
             table, version = physical[route.physical_id], made[route.range_id]
             state.ranges[route.range_id] = new_range(route, table.schema, Stage.SNAPSHOT).with_(
@@ -370,17 +378,21 @@ class RangePlanner:
     def _start_again(
         self, state: RangeState, routes: dict[int, KnownRange], lost: LogLost
     ) -> Stretch:
-        """Restart the tables whose log was compacted: TRUNCATE, then a new snapshot."""
+        """Restart the tables whose log was compacted: emptied or made anew, then a snapshot."""
         present = self._catalog.snapshot()
-        changes: list[SchemaChange] = []
         tables = self._tables_without_log(state, routes)
         if not tables:
             raise lost
-        for table_id in tables:
-            now = present.tables.get(table_id)
+        known = {table_id: state.tables[table_id].schema for table_id in sorted(tables)}
+        for table_id in known:
             state.forget(table_id)
+        others = {table.schema.id for table in state.tables.values()}
+        for table_id in known:
+            now = present.tables.get(table_id)
             if now is None or not self._decision.captures(now):
                 continue  # dropped or renamed since; that DDL follows in the catalog's log
+            if now.id in others:
+                raise lost  # readers know another table by that name until a DDL that follows
             state.tables[table_id] = RangeTable(now)
             state.ddl_seen[table_id] = present.snapshot_ts
         # Until all of their DDLs have followed, no watermark speaks for these tables.
@@ -390,14 +402,7 @@ class RangePlanner:
         self._join(state, routes)
         for table in state.waiting():
             raise Rerouted(f"table {table.schema.id} is being altered")
-        for progress in state.in_snapshot():
-            table = state.tables[progress.table_id]
-            if table.schema.version != table.low:
-                table.schema = table.schema.at(table.low)
-                name = table.schema.id
-                query = f"TRUNCATE TABLE `{name.database}`.`{name.table}`"
-                kind = DdlKind.TRUNCATE_TABLE
-                changes.append(SchemaChange(table.low, kind, query, name, table.schema))
+        changes = [*begun_again(state, known), *announced_again(state, self._decision)]
         return Stretch((), tuple(changes), {})
 
     def _tables_without_log(self, state: RangeState, routes: dict[int, KnownRange]) -> set[int]:
@@ -417,7 +422,7 @@ class RangePlanner:
         logs = [(p, _route_of(p, routes)) for p in state.ranges.values()]
         heads = self._client.heads([(r, p.last_log_index) for p, r in logs])
         for (progress, _), head in zip(logs, heads, strict=True):
-            _require_whole(progress, head)
+            require_whole(progress.range_id, head, progress.last_log_index)
         # The catalog after the heads: a row's DDL is in the catalog before the row is in a log.
         log = self._read_ddls(state)
         ddls = [c for c in log.changes if self._concerns(state, c)]
@@ -480,17 +485,6 @@ class RangePlanner:
 
 def _is_of(progress: RangeProgress, table: RangeTable) -> bool:
     return progress.table_id == table.schema.table_id
-
-
-def _require_whole(progress: RangeProgress, head: Head) -> None:
-    """Raise if a log ends before what was read of it: what follows there now has read indexes."""
-    if head.last_index < progress.last_log_index:
-        words = (
-            f"range {progress.range_id}: its log ends at index {head.last_index}, but was read up "
-            f"to {progress.last_log_index}"
-        )
-        cure = "it was put back to an older copy: create a new changefeed"
-        raise Rerouted(words, SourceMismatch(f"{words}; {cure}"))
 
 
 def _route_of(progress: RangeProgress, routes: dict[int, KnownRange]) -> KnownRange:

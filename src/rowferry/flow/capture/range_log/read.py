@@ -24,7 +24,7 @@ from rowferry.change.table import TableSchema
 from rowferry.errors import CorruptLog, LogLost, SnapshotGone
 from rowferry.flow.capture.range_log.client import KnownRange, RangeClient, Rerouted
 from rowferry.flow.capture.range_log.kv import RowDecoder
-from rowferry.flow.capture.range_log.page import DELETE, Page, join_pages
+from rowferry.flow.capture.range_log.page import DELETE, Page, join_pages, recut
 from rowferry.flow.capture.range_log.reroute import patiently
 
 SEQ_SHIFT = 40  # a segment's rows count from ordinal << 40
@@ -72,12 +72,12 @@ def read_segment(client: RangeClient, segment: Segment, table: TableSchema) -> I
     client.cluster_id = how.get("cluster_id", client.cluster_id)
     make = _ChunkMaker(segment, table, how.get("without_old_value", False))
     if how["kind"] == "snapshot":
-        for part in how["parts"]:
-            for page in _pull_snapshot(client, part):
-                yield make.snapshot(page, how["commit_ts"])
+        pages = (page for part in how["parts"] for page in _pull_snapshot(client, part))
+        for page in recut(pages):
+            yield make.snapshot(page, how["commit_ts"])
         return
     try:
-        for page in _changes(client, how):
+        for page in recut(_changes(client, how)):
             yield make.changes(page)
     except LogLost as lost:
         # Only the planner knows what to do about it: the plan may be older than its settings.
