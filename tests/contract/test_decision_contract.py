@@ -144,8 +144,8 @@ def test_an_empty_chunk_is_nothing(decision: Decision) -> None:
 
 def test_the_partition_of_a_chunk_stays(decision: Decision) -> None:
     rows = chunk(table())
-    parts = list(decision.rows(Rows(rows.table, rows.batch, physical_id=77)))
-    assert {part.physical_id for part in parts} == {77}
+    parts = list(decision.rows(Rows(rows.table, rows.batch, physical_id=77, half=Op.DELETE)))
+    assert {(part.physical_id, part.half) for part in parts} == {(77, Op.DELETE)}
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))

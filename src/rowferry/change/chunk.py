@@ -42,7 +42,9 @@ class Rows:
     An insert's `before` and a delete's `after` are null. A struct holds the columns that the image
     has, named as in the table; a column that is missing from the struct is *absent* (partial row
     image), which is not the same as NULL. All rows of a chunk have the same columns present.
-    `seq` orders all rows of one micro-batch and is the same on every replay. `key_only` is set by
+    `seq` orders all rows of one micro-batch and is the same on every replay. `half` is set where
+    all rows are updates that move a row from one table partition to another: DELETE, this chunk is
+    for the partition that they leave; INSERT, for the one that they come to. `key_only` is set by
     readers of messages that hold the handle key alone because the whole row was too large. `cut`
     is set while `batch` is a part of a longer one; who changes the batch leaves it out.
     """
@@ -52,6 +54,7 @@ class Rows:
     physical_id: int | None = None  # table partition; None for a table without partitions
     key_only: bool = False
     cut: Cut | None = None
+    half: Op | None = None
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
@@ -81,7 +84,8 @@ class Rows:
     def take(self, wanted: pa.Array | npt.NDArray[Any]) -> Rows:
         """Return the rows at these places, in this order."""
         where = wanted if isinstance(wanted, pa.Array) else pa.array(wanted)
-        return Rows(self.table, self.batch.take(where), self.physical_id, self.key_only)
+        batch = self.batch.take(where)
+        return Rows(self.table, batch, self.physical_id, self.key_only, half=self.half)
 
 
 def make_rows(
@@ -92,12 +96,13 @@ def make_rows(
     before: pa.StructArray,
     after: pa.StructArray,
     physical_id: int | None = None,
+    half: Op | None = None,
 ) -> Rows:
     """Put columns together as a chunk; lengths must agree."""
     batch = pa.RecordBatch.from_arrays(
         [op, commit_ts, seq, before, after], names=["op", "commit_ts", "seq", "before", "after"]
     )
-    return Rows(table, batch, physical_id)
+    return Rows(table, batch, physical_id, half=half)
 
 
 class DdlKind(IntEnum):

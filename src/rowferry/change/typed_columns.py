@@ -21,6 +21,7 @@ from rowferry.errors import CorruptLog
 OP, COMMIT_TS, SEQ = "_op", "_commit_ts", "_seq"
 OP_NAMES: Final = pa.array(["insert", "update", "delete"])  # by the number of an `Op`
 
+_DELETE: Final = pa.scalar(2, pa.int8())
 _NUMBER: Final = pa.decimal128(20, 0)  # holds every unsigned 64-bit number
 _MOST_DIGITS: Final = 38
 SRID_BYTES: Final = 4  # a geometry's value begins with the number of its reference system
@@ -103,6 +104,16 @@ def _set_names(values: pa.Array, elements: tuple[str, ...]) -> pa.Array:
         parts.append(pc.if_else(chosen, name, absent))
     joined = pc.binary_join_element_wise(*parts, ",", null_handling="skip")
     return pc.if_else(values.is_valid(), pc.utf8_slice_codeunits(joined, 1), absent)
+
+
+def place_in_batch(op: pa.Array, seq: pa.Array) -> pa.Array:
+    """Return what `_seq` tells: by it, rows of one commit-ts in a micro-batch have an order.
+
+    An update that changes a unique key is a delete and an insert with one `seq`, often of the same
+    primary key: whoever takes the last change of a key must take the insert.
+    """
+    behind = pc.not_equal(op, _DELETE).cast(pa.int64())
+    return pc.add(pc.multiply(seq, pa.scalar(2, pa.int64())), behind)
 
 
 # --- times ---------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def as_seen(rows: Rows, table: TableSchema) -> Rows:
     if table is rows.table:
         return rows
     if len(table.columns) == len(rows.table.columns):
-        return Rows(table, rows.batch, rows.physical_id)
+        return Rows(table, rows.batch, rows.physical_id, half=rows.half)
     kept = {c.name for c in table.columns}
     return make_rows(
         table,
@@ -127,6 +127,7 @@ def as_seen(rows: Rows, table: TableSchema) -> Rows:
         _with_columns(rows.before, kept),
         _with_columns(rows.after, kept),
         rows.physical_id,
+        rows.half,
     )
 
 

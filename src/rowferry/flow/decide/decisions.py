@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -29,7 +30,7 @@ from rowferry.flow.decide.event_filter import EventFilters
 from rowferry.flow.decide.expression import Expression
 from rowferry.flow.decide.expression_values import ImageColumns
 from rowferry.flow.decide.key_split import split_in_halves
-from rowferry.flow.decide.row_policy import Stamps, by_policy
+from rowferry.flow.decide.row_policy import Stamps, by_policy, without_old_rows
 from rowferry.flow.decide.table_filter import TableFilter
 from rowferry.flow.decide.table_flags import COMMIT_TS, TableFlags
 from rowferry.flow.decide.table_route import TableRoutes
@@ -252,15 +253,8 @@ class Decisions:
         if not len(rows) or not self.captures(rows.table):
             return
         seen = self._look(rows.table)
-        try:
+        with self._unshown(rows.table, "an expression of filter.event-filters"):
             kept = self._events.kept(rows)
-        except BadEventFilter as err:
-            if seen.made is None:
-                raise
-            raise type(err)(  # kernels tell the value that they refuse
-                f"an expression of filter.event-filters cannot be computed for a row of table "
-                f"{rows.table.id}, whose values are not shown because some are masked"
-            ) from None
         if len(kept):
             flagged = as_seen(kept, seen.flagged)
             stamps = Stamps.NEVER_WIN if snapshot else self._stamps
@@ -291,7 +285,22 @@ class Decisions:
         self, table: TableSchema, images: pa.StructArray, where: str
     ) -> npt.NDArray[np.bool_]:
         """Return for which images of a table an expression is true; see `matching`."""
-        return Expression(where, "where").fit(table)(ImageColumns(images))
+        true_rows = Expression(where, "where").fit(table)
+        with self._unshown(table, f"where = {where!r}"):
+            return true_rows(ImageColumns(images))
+
+    @contextmanager
+    def _unshown(self, table: TableSchema, what: str) -> Iterator[None]:
+        """Let no value of a table with masks stand in an error: kernels tell what they refuse."""
+        try:
+            yield
+        except BadEventFilter as err:
+            if self._look(table).made is None:
+                raise
+            raise type(err)(
+                f"{what} cannot be computed for a row of table {table.id}, whose values are not "
+                "shown because some are masked"
+            ) from None
 
     def check_where(self, table: TableSchema, where: str) -> None:
         """Make sure that `matching` can use an expression for rows of this table.
@@ -312,6 +321,18 @@ class Decisions:
         marked = flagged.is_active_active_table or flagged.is_soft_delete_table
         marked = marked or self._active_active
         return not marked and not self._events.may_ignore(table, Op.DELETE)
+
+    def require_old_rows(self, tables: Iterable[TableSchema]) -> None:
+        """Refuse tables of which only old rows show a delete, for a source that gives none.
+
+        Raises:
+            TableNotActiveActive: one of the captured ones is such a table.
+        """
+        for table in tables:
+            flagged = self._look(table).flagged
+            marked = flagged.is_active_active_table or flagged.is_soft_delete_table
+            if marked and not self._active_active:
+                raise without_old_rows(table)
 
     def seen_as(self, table: TableSchema) -> TableSchema:
         """Return a table as readers of the sink see it: its columns, its name, its flags.

@@ -47,6 +47,7 @@ def split_in_halves(rows: Rows) -> tuple[Rows, npt.NDArray[np.bool_] | None]:
         rows.before.take(pa.array(origin, mask=second)),
         rows.after.take(pa.array(origin, mask=first)),
         rows.physical_id,
+        rows.half,
     )
     return split, halves
 

@@ -18,6 +18,7 @@ from rowferry.errors import BadEventFilter, BadTransform
 from rowferry.flow.decide.expression import Expression, column_value
 from rowferry.flow.decide.expression_values import ImageColumns, Unfit, as_text
 from rowferry.flow.decide.hmac_kernels import DIGITS, HexHmac
+from rowferry.flow.decide.pattern_kernels import compiled_replacement
 from rowferry.flow.decide.star_kernels import keep_last
 from rowferry.flow.decide.table_filter import bad_pattern
 from rowferry.flow.decide.typed_result import (
@@ -192,19 +193,22 @@ def _by_pattern(rule: MaskRule, kind: SqlType) -> _Kernel:
         raise Unfit(f"the pattern {rule.pattern!r} cannot be used: {why}")
     refuse_characters(kind, rule.replacement)
 
-    def replaced(texts: pa.Array) -> pa.Array:
-        replaced = pc.replace_substring_regex(
-            texts, pattern=rule.pattern, replacement=rule.replacement
-        )
-        return cut_text(kind, replaced)
+    def by_re2(texts: pa.Array) -> pa.Array:
+        return pc.replace_substring_regex(texts, pattern=rule.pattern, replacement=rule.replacement)
 
     try:
-        replaced(pa.array(["", "x"], pa.large_utf8()))
+        by_re2(pa.array(["", "x"], pa.large_utf8()))
     except pa.ArrowInvalid:
         raise Unfit(
             f"the replacement {rule.replacement!r} cannot be used; groups of the pattern are "
             r"written \1 to \9, a backslash \\"
         ) from None
+    compiled = compiled_replacement(rule.pattern, rule.replacement)
+
+    def replaced(texts: pa.Array) -> pa.Array:
+        quick = None if compiled is None else compiled.of(texts)
+        return cut_text(kind, by_re2(texts) if quick is None else quick)
+
     return replaced
 
 

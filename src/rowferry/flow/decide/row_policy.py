@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.event_counts import DELETED_ROW, FOREIGN, HARD_DELETE, EventCounts
 from rowferry.change.position import PHYSICAL_SHIFT
+from rowferry.change.table import TableSchema
 from rowferry.errors import TableNotActiveActive
 from rowferry.flow.decide.key_split import differs
 from rowferry.flow.decide.table_flags import (
@@ -85,6 +86,8 @@ def as_plain_rows(rows: Rows, counts: EventCounts) -> Rows:
     """
     op = rows.op
     deletes, updates = op == Op.DELETE, op == Op.UPDATE
+    if not (updates.any() or deletes.all()):
+        _require_marks(rows)
     if not (deletes.any() or updates.any()):
         return rows
     before, after = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
@@ -105,12 +108,26 @@ def as_plain_rows(rows: Rows, counts: EventCounts) -> Rows:
     return rows if keep.all() else rows.take(np.flatnonzero(keep))
 
 
+def _require_marks(rows: Rows) -> None:
+    """Refuse rows of a source that gives no more of an old row than its key.
+
+    Every write is an insert there: what marks a row as deleted cannot be told from a new row.
+    """
+    if rows.before.type.get_field_index(rows.table.column(SOFT_DELETE_TIME).name) < 0:
+        raise without_old_rows(rows.table)
+
+
 def _require_old_rows(rows: Rows, updates: Flags) -> None:
     if rows.before.null_count and (updates & _numpy(rows.before.is_null())).any():
-        raise TableNotActiveActive(
-            f"table {rows.table.id} has soft delete, and the source does not give old rows, by "
-            "which a delete would be seen; leave the table out by filter.rules"
-        )
+        raise without_old_rows(rows.table)
+
+
+def without_old_rows(table: TableSchema) -> TableNotActiveActive:
+    """Return why a table with soft delete cannot be captured from a source without old rows."""
+    return TableNotActiveActive(
+        f"table {table.id} has soft delete, and the source does not give old rows, by which a "
+        "delete would be seen; leave the table out by filter.rules"
+    )
 
 
 # --- the mode is on ------------------------------------------------------------------------------
@@ -254,7 +271,7 @@ def _replaced(images: pa.StructArray, columns: dict[str, pa.Array]) -> pa.Struct
 
 def _made(rows: Rows, op: pa.Array, before: pa.StructArray, after: pa.StructArray) -> Rows:
     columns = (rows.batch.column("commit_ts"), rows.batch.column("seq"))
-    return make_rows(rows.table, op, *columns, before, after, rows.physical_id)
+    return make_rows(rows.table, op, *columns, before, after, rows.physical_id, rows.half)
 
 
 def _numpy(flags: Any) -> Flags:

@@ -13,7 +13,7 @@ _STAR: Final = np.uint8(ord("*"))
 
 
 @compiled
-def _has_wide(data: Any, begin: int, end: int) -> Any:
+def has_wide(data: Any, begin: int, end: int) -> Any:
     """Return whether any character has more than one byte."""
     seen = np.uint8(0)
     for byte in data[begin:end]:
@@ -25,7 +25,7 @@ def _has_wide(data: Any, begin: int, end: int) -> Any:
 def _measure(places: Any, data: Any, keep: int, stars: Any, tails: Any) -> None:
     """Write how many stars and how many bytes behind them each text becomes."""
     count = len(stars)
-    if not _has_wide(data, places[0], places[count]):
+    if not has_wide(data, places[0], places[count]):
         for row in range(count):
             size = places[row + 1] - places[row]
             tails[row] = keep if size > keep else 0

@@ -23,6 +23,7 @@ from rowferry.flow.decide.hmac_kernels import HexHmac
 from rowferry.flow.decide.masked_columns import MadeColumn, computed, masked
 from rowferry.flow.decide.table_filter import NameFilter, TableFilter, named_by
 from rowferry.flow.decide.table_flags import COMMIT_TS, ORIGIN_TS, SOFT_DELETE_TIME
+from rowferry.flow.decide.typed_result import keeps_text
 from rowferry.mysql.ddl.cursor import QUOTED, WORD, tokenize
 from rowferry.spec.rules.transform import HASH, ComputedRule, MaskRule, TransformOptions
 
@@ -255,13 +256,19 @@ class Transforms:
             MaskLost: a masked column goes on under a name, or in a table, that no rule fits; or it
                 is gone and another came, which may be the same one; or any is gone and another
                 came by a statement that could not be read.
+            BadTransform: rows that readers have would be other ones now, and no statement makes
+                them so.
         """
         before = self.look(old)
-        if before is None or not before.masked:
+        if before is None:
             return
         after = self.look(new)
-        still = after.masked if after else frozenset()
         same = old.table_id == new.table_id  # else ids of columns mean nothing to each other
+        if after is not None and same:
+            _refuse_outdated(old, before, new, after)
+        if not before.masked:
+            return
+        still = after.masked if after else frozenset()
         names = {_mark(c, same): c.name for c in old.columns}
         lost = {_mark(c, same) for c in old.columns if c.id in before.masked}
         shown = [c for c in new.columns if c.id not in still]
@@ -301,6 +308,7 @@ class Transforms:
             self.images(rows.before, table, seen),
             self.images(rows.after, table, seen),
             rows.physical_id,
+            rows.half,
         )
 
     def images(
@@ -352,6 +360,29 @@ class _ValidColumns(ImageColumns):
 
 def _mark(column: Column, by_id: bool) -> int | str:
     return column.id if by_id else column.name.lower()
+
+
+def _refuse_outdated(
+    old: TableSchema, before: TransformedTable, new: TableSchema, after: TransformedTable
+) -> None:
+    """Refuse types by which what was made of older rows is not what is made of them now.
+
+    The source converts its own column; readers have a hash, or what was computed, which stays. So
+    the next change of the row, or its delete, would miss a row that is named by it.
+    """
+    were = {c.id: c for c in old.columns}
+    known = {one.column.id for one in before.made.values()}
+    for one in after.made.values():
+        for name in sorted(one.needs) if one.column.id in known else ():
+            now = new.column(name)
+            was = were.get(now.id)
+            converted = now.id == one.column.id and one.column.type == now.type
+            if was is not None and not converted and not keeps_text(was.type, now.type):
+                raise BadTransform(
+                    f"{one.path}: the type of {new.id}.{name} changed from {was.type.sql} to "
+                    f"{now.type.sql}, and readers have {one.column.name} as it was made of values "
+                    "of the old type; make a new changefeed, which begins with all rows"
+                )
 
 
 def _read_mask(rule: MaskRule, case_sensitive: bool) -> _Mask:

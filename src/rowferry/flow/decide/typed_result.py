@@ -118,6 +118,28 @@ def _cut_bytes(data: Datum, most: int) -> Datum:
     return data if longest is None or longest <= most else pc.binary_slice(data, 0, most)
 
 
+def keeps_text(old: SqlType, new: SqlType) -> bool:
+    """Return whether every value of a column has the same text, or bytes, in another type."""
+    match new.kind:
+        case Kind.INTEGER:
+            return old.kind in (Kind.INTEGER, Kind.YEAR, Kind.BIT)
+        case Kind.DECIMAL:
+            whole = old.kind in (Kind.INTEGER, Kind.DECIMAL)
+            return whole and old.fraction_digits == new.fraction_digits
+        case Kind.TEXT if new.name not in ("char", *_ADDRESSES):  # CHAR has no spaces at its end
+            return old.kind is Kind.TEXT and old.name not in _ADDRESSES
+        case Kind.BINARY if new.name not in ("binary", "geometry"):
+            return old.kind is Kind.BINARY and old.name != "geometry"
+        case Kind.BINARY:  # BINARY is filled up with zeros
+            return (old.name, old.size) == (new.name, new.size)
+        case Kind.ENUM | Kind.SET:
+            begin = new.elements[: len(old.elements)]
+            return old.kind is new.kind and begin == old.elements
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            return (old.name, old.fraction_digits) == (new.name, new.fraction_digits)
+    return old.name == new.name
+
+
 def refuse_characters(kind: SqlType, text: str) -> None:
     """Refuse characters that a column's character set may lack.
 

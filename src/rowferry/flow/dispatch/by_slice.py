@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from rowferry.change.chunk import Rows
+import numpy as np
+import pyarrow as pa
+
+from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.plan import Output, Segment, TableSlice
 from rowferry.errors import TableVersionUnknown
 from rowferry.flow.dispatch.contract import Routed
@@ -14,11 +17,33 @@ _Key: TypeAlias = tuple[int, int, int | None]  # table id, version, partition
 
 
 class BySlice:
-    """Sends a chunk to the output of its table version and partition."""
+    """Sends a chunk to the output of its table version and partition.
+
+    Of an update that moves a row to another partition, which comes once for each of the two, only
+    the half goes on that is the partition's own: outputs of different partitions have no order, so
+    no output may tell of a key that lives in another.
+    """
 
     def route(self, segment: Segment, outputs: Sequence[Output], rows: Rows) -> Iterator[Routed]:
         """Yield the place of the rows' slice in the segment, with the rows."""
-        yield Routed(place_of(segment, rows), rows)
+        own = rows if rows.half is None else _own_half(rows, rows.half)
+        if own is rows or len(own):
+            yield Routed(place_of(segment, rows), own)
+
+
+def _own_half(rows: Rows, half: Op) -> Rows:
+    """Return the deletes (or inserts) among rows; updates that were not split count as both."""
+    own = rows.take(np.flatnonzero((rows.op == half) | (rows.op == Op.UPDATE)))
+    goes = half is Op.DELETE
+    return make_rows(
+        own.table,
+        pa.array(np.full(len(own), half, np.int8)),
+        own.batch.column("commit_ts"),
+        own.batch.column("seq"),
+        own.before if goes else pa.nulls(len(own), own.before.type),
+        pa.nulls(len(own), own.after.type) if goes else own.after,
+        own.physical_id,
+    )
 
 
 class _Places:

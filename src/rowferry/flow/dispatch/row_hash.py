@@ -8,7 +8,7 @@ the source, in their own case; the value is that of the new row, for a delete of
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.columnar.fields import ImagePresence, fields, float_text
 from rowferry.columnar.float_text import PLAIN
 from rowferry.columnar.memory import frozen
-from rowferry.errors import EncodeError
+from rowferry.errors import BadDispatchRule, EncodeError
 from rowferry.flow.dispatch import hash_kernels
 
 _FLOATS = (Kind.FLOAT, Kind.DOUBLE)
@@ -40,6 +40,8 @@ def row_hashes(rows: Rows, columns: Sequence[Column]) -> npt.NDArray[np.uint32]:
     the old one.
 
     Raises:
+        BadDispatchRule: a row has a column in no image: it would go elsewhere than the row's other
+            changes.
         EncodeError: a row lacks the image that its kind needs, or values lie outside their buffers.
     """
     op = ImagePresence.of(rows).op
@@ -47,6 +49,8 @@ def row_hashes(rows: Rows, columns: Sequence[Column]) -> npt.NDArray[np.uint32]:
     after = _values(rows.table, rows.after, columns)
     lacking = any(c.name not in after for c in columns)
     before = _values(rows.table, rows.before, columns) if lacking or deletes.any() else {}
+    if lacking or deletes.any():
+        _refuse_unknown(rows.table, columns, op, before.keys(), after.keys())
     slots = np.zeros((2, len(columns), hash_kernels.ENTRY), np.int64)
     for place, column in enumerate(columns):
         old = before.get(column.name)
@@ -65,6 +69,24 @@ def row_hashes(rows: Rows, columns: Sequence[Column]) -> npt.NDArray[np.uint32]:
     if bad != hash_kernels.DONE:
         raise EncodeError(f"{rows.table.id}: row {bad} of a chunk has text outside its buffer")
     return out
+
+
+def _refuse_unknown(
+    table: TableSchema,
+    columns: Sequence[Column],
+    op: npt.NDArray[np.int8],
+    before: Set[str],
+    after: Set[str],
+) -> None:
+    images = {Op.INSERT: after, Op.UPDATE: after | before, Op.DELETE: before}
+    known = [names for kind, names in images.items() if (op == kind).any()]
+    # No image ever has a virtual column: all changes of a row go without it.
+    stored = [c.name for c in columns if c.generated != "virtual"]
+    if lost := [name for name in stored if any(name not in names for names in known)]:
+        raise BadDispatchRule(
+            f"table {table.id}: the partition is found by {', '.join(lost)}, which changes of it "
+            "lack: the source does not tell whole rows; dispatch by the key, by table or by ts"
+        )
 
 
 @dataclass(frozen=True, slots=True)

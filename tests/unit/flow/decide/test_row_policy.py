@@ -129,6 +129,19 @@ def test_what_cannot_be_judged_is_refused() -> None:
     table = flagged(False, True)
     with pytest.raises(TableNotActiveActive, match=r"shop\.t.*does not give old rows"):
         by_policy(chunk(table, (Op.UPDATE, None, row(1, None))), False)
+    keys = pa.struct([pa.field("id", table.image.field("id").type)])
+    for op, before, after in ((0, None, row(1, TIME)), (2, {"id": 1}, None)):
+        rows = make_rows(
+            table,
+            pa.array([op, 0], pa.int8()),
+            pa.array([1, 1], pa.uint64()),
+            pa.array([0, 1], pa.int64()),
+            pa.array([before, None], keys),
+            pa.array([after, row(2, None)], table.image),
+        )
+        with pytest.raises(TableNotActiveActive, match=r"shop\.t.*does not give old rows"):
+            by_policy(rows, False)
+        assert len(by_policy(rows, True)) == 1 + (op == 0)
     bare = flagged(True, False, made("CREATE TABLE b (id INT PRIMARY KEY)"))
     with pytest.raises(TableNotActiveActive, match=r"shop\.b has no column _tidb_softdelete_time"):
         by_policy(chunk(bare, (Op.INSERT, None, {"id": 1})), True)

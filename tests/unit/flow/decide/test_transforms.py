@@ -278,6 +278,10 @@ def test_an_error_does_not_tell_the_value() -> None:
     with pytest.raises(BadEventFilter, match="not shown because some are masked") as told_:
         one(filtered, big)
     assert "4111222233334444" not in str(told_.value)
+    with pytest.raises(BadEventFilter, match="not shown because some are masked"):
+        filtered.matching(inserts(TABLE, [big]), "card * 99999999 > 1")
+    with pytest.raises(BadEventFilter, match="there is no column 'nothing'"):
+        filtered.matching(inserts(TABLE, [big]), "nothing > 1")
 
 
 def test_filters_see_values_as_the_source_has_them() -> None:
@@ -350,6 +354,52 @@ def test_a_mask_is_never_lost() -> None:
     again = replace(new, table_id=10)  # its snapshot began anew: ids are others
     with pytest.raises(MaskLost, match="lost email, which is masked, and got mail"):
         wide.follow(OLD, again)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("INT", "BIGINT UNSIGNED", True),
+        ("INT", "DECIMAL(12,0)", True),
+        ("DECIMAL(9,2)", "DECIMAL(19,2)", True),
+        ("VARCHAR(40)", "TEXT", True),
+        ("CHAR(4)", "VARCHAR(9)", True),
+        ("VARBINARY(4)", "BLOB", True),
+        ("ENUM('a','b')", "ENUM('a','b','c')", True),
+        ("DECIMAL(9,1)", "DECIMAL(9,2)", False),
+        ("DATETIME", "DATETIME(3)", False),
+        ("DATETIME", "TIMESTAMP", False),
+        ("DATE", "DATETIME", False),
+        ("BINARY(4)", "BINARY(8)", False),
+        ("VARCHAR(9)", "CHAR(9)", False),
+        ("ENUM('a','b')", "ENUM('b','a')", False),
+    ],
+)
+def test_rows_keep_the_hashes_that_readers_have(old: str, new: str, kept: bool) -> None:
+    hashed = masking(mask("k", "hash", "*.*"))
+    versions = [
+        version(f"k {kind} NOT NULL PRIMARY KEY, v INT", number)
+        for number, kind in enumerate((old, new), 1)
+    ]
+    if kept:
+        hashed.follow(*versions)
+        return
+    with pytest.raises(BadTransform, match=r"the type of shop.t.k changed from .* as it was made"):
+        hashed.follow(*versions)
+    # Another table of that name: its rows are others, too.
+    hashed.follow(versions[0], replace(versions[1], table_id=10))
+
+
+def test_what_a_statement_converts_is_not_outdated() -> None:
+    old = version("id INT PRIMARY KEY, v VARCHAR(9), w DECIMAL(9,1)", 1)
+    new = version("id INT PRIMARY KEY, v CHAR(9), w DECIMAL(9,2)")
+    masking(mask("v", "truncate", "*.*", length=3)).follow(old, new)
+    masking(mask(["v", "w"], "null", "*.*")).follow(old, new)
+    rule = {"matcher": ["shop.*"], "column": "x", "type": "tinyint", "expression": "w > 1"}
+    with pytest.raises(BadTransform, match="readers have x as it was made"):
+        masking(computed=[rule]).follow(old, new)
+    with pytest.raises(BadTransform, match="readers have w as it was made"):
+        masking(mask("w", "keep-last", "*.*", length=2)).follow(old, new)
 
 
 def seen(found: Decisions, kind: DdlKind, query: str, new: TableSchema) -> SchemaChange:

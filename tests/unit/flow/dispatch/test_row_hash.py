@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.sqltype import KINDS, SqlType
 from rowferry.change.table import Column, TableId, TableSchema
-from rowferry.errors import EncodeError
+from rowferry.errors import BadDispatchRule, EncodeError
 from rowferry.flow.dispatch import hash_kernels
 from rowferry.flow.dispatch.row_hash import row_hashes, table_hash
 
@@ -155,10 +156,31 @@ def test_what_did_not_change_may_be_missing_from_the_new_image() -> None:
     assert row_hashes(rows, wanted).tolist() == plain_hashes(full, wanted)
 
 
-def test_a_column_that_no_image_has_is_as_null() -> None:
+def test_a_column_that_no_image_has_is_no_way_to_a_partition() -> None:
+    """The other changes of the row, which have it, would be in another one."""
     image = pa.struct([TABLE.image.field("S")])
-    rows = chunk(TABLE, (Op.INSERT, None, {"S": "x"}), before=image, after=image)
-    assert row_hashes(rows, [TABLE.column("n")]).tolist() == [table_hash(TABLE.id)]
+    wanted = [TABLE.column("S"), TABLE.column("n")]
+    for one in (
+        (Op.INSERT, None, {"S": "x"}),
+        (Op.UPDATE, {"S": "w"}, {"S": "x"}),
+        (Op.DELETE, {"S": "x"}, None),
+    ):
+        rows = chunk(TABLE, one, before=image, after=image)
+        with pytest.raises(BadDispatchRule, match=r"d\.t: the partition is found by n, which"):
+            row_hashes(rows, wanted)
+        assert len(row_hashes(rows, wanted[:1])) == 1
+    whole = {"n": 5, "S": "x", "u": 1, "f": 1.5, "b": b"", "g": 0.5}
+    insert, delete = (Op.INSERT, None, whole), (Op.DELETE, {"S": "x"}, None)
+    with pytest.raises(BadDispatchRule):
+        row_hashes(chunk(TABLE, insert, delete, before=image), wanted)
+
+
+def test_a_virtual_column_is_in_no_image_and_makes_no_difference() -> None:
+    virtual = replace(TABLE.column("n"), generated="virtual")
+    table = replace(TABLE, columns=(virtual, *TABLE.columns[1:]))
+    image = pa.struct([TABLE.image.field("S")])
+    rows = chunk(table, (Op.INSERT, None, {"S": "x"}), before=image, after=image)
+    assert row_hashes(rows, [virtual]).tolist() == [table_hash(TABLE.id)]
 
 
 # --- damaged chunks ------------------------------------------------------------------------------

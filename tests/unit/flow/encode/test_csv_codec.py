@@ -298,6 +298,12 @@ def test_a_text_that_readers_take_for_null_is_told(options: dict[str, Any], writ
     assert images(read(codec, bytes(line)))[0][2] == {"a": 1, "b": None}
 
 
+@pytest.mark.parametrize("null", ["0", "-1", "1.5e3", "a,b", '"', "a\nb"])
+def test_a_null_that_values_look_like_is_refused(null: str) -> None:
+    with pytest.raises(BadOption, match="sink.csv.null = .* could not tell it from values"):
+        codec_for(Csv, spec(csv={"null": null}))
+
+
 @pytest.mark.parametrize("null", ["\\N", "\\", "NULL"])
 def test_nothing_is_told_where_no_text_looks_like_null(null: str) -> None:
     codec = codec_for(Csv, spec(csv={"quote": '"' if null == "NULL" else "", "null": null}))

@@ -83,6 +83,19 @@ def test_a_table_without_a_key_has_no_tombstones() -> None:
     assert len(one.batch(encoded, TOPIC).values) == 1
 
 
+def test_a_key_that_is_not_written_as_a_whole_is_none() -> None:
+    """What is left of it would name several rows, and a tombstone would take all of them away."""
+    table = parse_create(
+        "create table d.t (id int not null, v int generated always as (id + 1) virtual not null, "
+        "unique key (id, v))"
+    )
+    assert table.handle_key == ("id", "v")
+    one = codec()
+    encoded = one.encode_rows(rows(table, (Op.DELETE, {"id": 1, "v": 2}, None)), 5, TOPIC)
+    assert encoded.keys is None
+    assert len(one.batch(encoded, TOPIC).values) == 1
+
+
 def test_http_gets_no_tombstones() -> None:
     one = codec(scheme="http")
     encoded = one.encode_rows(rows(TABLE, ALL[2]), 5, TOPIC)

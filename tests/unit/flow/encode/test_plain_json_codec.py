@@ -74,6 +74,17 @@ def written(one: PlainJson, chunk: Rows = ALL) -> list[bytes]:
     return found
 
 
+def test_a_key_that_is_not_written_as_a_whole_is_null() -> None:
+    """What is left of it would name several rows."""
+    table = parse_create(
+        "CREATE TABLE shop.t (id int NOT NULL, v int AS (id + 1) VIRTUAL NOT NULL, UNIQUE (id, v))",
+        "shop",
+    )
+    (message,) = written(codec(), rows([(Op.INSERT, None, {"id": 1, "v": 2})], table))
+    assert json.loads(message)["key"] is None
+    assert json.loads(message)["after"] == {"id": 1}
+
+
 def test_messages_are_json_with_typed_values() -> None:
     common = {"database": "shop", "table": "orders", "commitTs": AT, "key": {"id": 7}}
     assert [json.loads(v) for v in written(codec())] == [

@@ -134,9 +134,11 @@ def test_a_definition_tells_all_of_a_table() -> None:
         "unsigned": True,
         "zerofill": True,
     }
-    # As TiCDC tells them: digits of a TIMESTAMP, not of a DATETIME, whose length has them.
+    # TiCDC's decoder rounds times to the digits that it is told.
     numbers = {n: (c["dataType"]["decimal"], c["dataType"]["length"]) for n, c in columns.items()}
-    assert (numbers["de"], numbers["ts"], numbers["dt"]) == ((2, 10), (6, 26), (None, 23))
+    assert (numbers["de"], numbers["ts"]) == ((2, 10), (6, 26))
+    assert (numbers["dt"], numbers["tm"]) == ((3, 23), (2, 13))
+    assert numbers["f"][0] is None and numbers["id"][0] is None
     assert columns["e"]["dataType"]["elements"] == ["a", "b"]
     defaults = {n: c["default"] for n, c in columns.items() if c["default"] is not None}
     assert defaults == {"bu": "3", "b": "\0\5"}
@@ -163,6 +165,24 @@ def test_what_was_written_comes_back_by_the_definition() -> None:
         "de": 2,
     }
     assert chunks[0].table.handle_key == ("id",)
+
+
+def test_digits_of_times_that_only_the_length_tells() -> None:
+    """So TiCDC writes them, except of a TIMESTAMP."""
+    one, reader = codec(), codec()
+    encoded = one.encode_rows(rows((Op.INSERT, None, FULL)), 5, TOPIC)
+    assert encoded.lead is not None
+    found: Any = fastavro.schemaless_reader(io.BytesIO(encoded.lead), PARSED)
+    for column in found["payload"]["tableSchema"]["columns"]:
+        if column["dataType"]["mysqlType"] in ("datetime", "time"):
+            column["dataType"]["decimal"] = None
+    bare = io.BytesIO()
+    named = ("com.pingcap.simple.avro.Message", found)
+    fastavro.schemaless_writer(bare, PARSED, named)
+    sent = [bare.getvalue(), *encoded.values.to_pylist()]
+    (row,) = (c for v in sent for c in reader.decode_message(None, v) if isinstance(c, Rows))
+    types = {c.name: c.type for c in row.table.columns}
+    assert {n: types[n].scale for n in ("dt", "ts", "tm")} == {"dt": 3, "ts": 6, "tm": 2}
 
 
 def test_schema_changes_and_watermarks() -> None:

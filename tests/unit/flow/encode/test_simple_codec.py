@@ -78,6 +78,26 @@ def test_a_definition_is_sent_again_when_a_plan_is_carried_out_again() -> None:
     assert sent(one, rows(), 6) == [ROW]
 
 
+@pytest.mark.parametrize("lineage", ["1.0.run", ""])
+def test_where_repeats_are_known_whoever_carries_a_plan_out_sends_the_same(lineage: str) -> None:
+    """A queue that counts leaves out as many messages of a repeat as it has; over HTTP, those with
+    the same content: what a process has sent before may make no difference."""
+    topic = replace(TOPIC, lineage=lineage)
+    section = {"send-bootstrap-in-msg-count": 3}
+    fresh, busy = (codec(section, "kafka" if lineage else "http") for _ in range(2))
+    other = replace(TABLE, id=TableId("d", "u"), table_id=8)
+    for planned_at_ms in (1, 2):  # an earlier micro-batch, and one that was given up
+        sent(busy, rows(2), planned_at_ms, topic)
+    segments = [
+        [rows(2), rows(2, first=2), rows(3, other, first=4), rows(first=7)],
+        [rows(2, first=1 << 40), rows(first=(1 << 40) + 2)],
+    ]
+    for one in (fresh, busy, busy):
+        first, second = ([sent(one, c, 2, topic) for c in chunks] for chunks in segments)
+        assert first == [[*EVERYWHERE, *[ROW] * 2], [ROW] * 2, [*EVERYWHERE, *[ROW] * 3], [ROW]]
+        assert second == [[*EVERYWHERE, *[ROW] * 2], [ROW]]
+
+
 def test_a_definition_is_sent_again_behind_a_row_that_may_not_go() -> None:
     one = codec()
     assert sent(one, rows(), 5) == [*EVERYWHERE, ROW]

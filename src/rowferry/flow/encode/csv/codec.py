@@ -61,6 +61,7 @@ def _delimiter() -> OptionShape[str]:
 
 
 _ESCAPED: Final = {ord("\\"): b"\\", ord("\r"): b"r", ord("\n"): b"n"}  # behind a backslash
+_NUMBER: Final = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _IN_WORDS: Final = re.compile(rb"[A-Za-z0-9_-]")
 # Its words are checked after the delimiter and quote together, whose fault is the worse one.
 _PACKINGS: Final = ("base64", "hex")
@@ -78,10 +79,14 @@ class CsvOptions(Section, section="sink.csv"):
         "\\N",
         "What stands for NULL, without quotes. Where `quote` is empty, a "
         "text that is written like it is NULL for readers; none is written like the default.",
+        alterable=False,
     )
     include_commit_ts = option(flag(), False, "Write each row's commit-ts.")
     binary_encoding_method = option(
-        replace(text(), words=" | ".join(_PACKINGS)), "base64", "How binary values become text."
+        replace(text(), words=" | ".join(_PACKINGS)),
+        "base64",
+        "How binary values become text.",
+        alterable=False,
     )
     output_old_value = option(
         flag(),
@@ -133,6 +138,13 @@ class Csv(MessageCodec):
             )
         if not self._quote and set(self._delimiter) & set(b"\\rn"):
             raise BadOption(f"{path} may not hold a backslash, r or n when quote is empty")
+        marks = (self._delimiter, self._quote, b"\r", b"\n")
+        if any(m and m in self._null for m in marks) or _NUMBER.fullmatch(self._null):
+            raise BadOption(
+                f"{_path(CsvOptions.null)} = {options.null!r}: readers could not tell it from "
+                "values; choose a text that is no number and holds no quote, delimiter or line "
+                "break"
+            )
         if shared[DELETE_ONLY_HANDLE_KEY]:
             raise OptionsConflict(
                 f"{SINK.path(DELETE_ONLY_HANDLE_KEY.key)}: CSV protocol always output all columns "

@@ -271,9 +271,14 @@ _STAMPS: Final = [plain("int64", f"ts_{unit}", optional=True) for unit in ("ms",
 
 
 def key_columns(table: TableSchema) -> list[Column]:
-    """Return the columns of a message's key, in the index's order."""
+    """Return the columns of a message's key, in the index's order.
+
+    None where one of them is virtual, and so not written: the others would name several rows, and a
+    tombstone would take all of them away.
+    """
     index = table.handle_index
-    return [table.column(name) for name in index.columns] if index else []
+    columns = [table.column(name) for name in index.columns] if index else []
+    return columns if all(c.generated != "virtual" for c in columns) else []
 
 
 def key_schema(table: TableSchema, name: str, modes: ValueModes) -> Schema:

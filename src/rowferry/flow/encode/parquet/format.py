@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -12,7 +14,15 @@ import pyarrow.parquet as pq
 from rowferry.change.chunk import Change, Op, Rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
-from rowferry.change.typed_columns import COMMIT_TS, OP, OP_NAMES, SEQ, column_type, typed
+from rowferry.change.typed_columns import (
+    COMMIT_TS,
+    OP,
+    OP_NAMES,
+    SEQ,
+    column_type,
+    place_in_batch,
+    typed,
+)
 from rowferry.errors import BadInput, EncodeError
 from rowferry.flow.encode.contract import CodecTraits, CommitTime, RowFile
 from rowferry.flow.encode.parquet.reader import AFTER, BEFORE, read_file
@@ -21,6 +31,7 @@ from rowferry.spec.option import OptionTable, Section, one_of, option
 from rowferry.spec.sink_traits import SinkTraits
 
 _GROUP_ROWS: Final = 65536
+_GROUP_BYTES: Final = 128 << 20  # a group waits in memory until it is whole
 
 
 class ParquetOptions(Section, section="sink.parquet"):
@@ -118,7 +129,7 @@ class Parquet:
     def _columns(self, rows: Rows) -> list[pa.Array]:
         op, deletes = rows.batch.column("op"), rows.op == Op.DELETE
         own = [OP_NAMES.take(op), rows.batch.column("commit_ts").cast(pa.int64())]
-        own.append(rows.batch.column("seq"))
+        own.append(place_in_batch(op, rows.batch.column("seq")))
         if not self._flat:
             return own + [self._struct(rows, rows.before), self._struct(rows, rows.after)]
         if deletes.all():
@@ -165,7 +176,7 @@ class Parquet:
 
 
 class _File:
-    """One data file on its way: row groups of a fixed number of rows.
+    """One data file on its way: row groups of a fixed number of rows, or of so many bytes of text.
 
     Its bytes depend on the rows only, not on the chunks in which they came: a replay may cut them
     in another way.
@@ -189,28 +200,47 @@ class _File:
             use_dictionary=True,
         )
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._bytes = 0  # of what waits
 
     def add(self, rows: Rows) -> None:
         """Add rows at the end."""
         batch = pa.RecordBatch.from_arrays(self._columns(rows), schema=self._schema)
-        self._waiting.append(batch)
-        self._rows += len(rows)
-        while self._rows >= _GROUP_ROWS:
-            self._write(_GROUP_ROWS)
+        sizes = np.cumsum(_text_bytes(batch))  # of all rows up to each
+        begin, before = 0, 0
+        while begin < len(sizes):
+            full = int(np.searchsorted(sizes, before + _GROUP_BYTES - self._bytes)) + 1
+            end = min(full, begin + _GROUP_ROWS - self._rows, len(sizes))
+            self._waiting.append(batch.slice(begin, end - begin))
+            self._rows += end - begin
+            self._bytes += int(sizes[end - 1]) - before
+            begin, before = end, int(sizes[end - 1])
+            if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+                self._write()
 
     def finish(self) -> None:
         """End the file; one without rows has its columns, too."""
         if self._rows:
-            self._write(self._rows)
+            self._write()
         self._writer.close()
 
-    def _write(self, count: int) -> None:
+    def _write(self) -> None:
         whole = pa.Table.from_batches(self._waiting, self._schema)
         # One chunk for each column, as pages would end where a chunk does.
-        self._writer.write_table(whole.slice(0, count).combine_chunks(), row_group_size=count)
-        self._waiting = whole.slice(count).to_batches()
-        self._rows -= count
+        self._writer.write_table(whole.combine_chunks(), row_group_size=self._rows)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+
+def _text_bytes(columns: pa.RecordBatch | pa.StructArray) -> npt.NDArray[np.int64]:
+    """Return how many bytes of texts and binary values each row has."""
+    total = np.zeros(len(columns), np.int64)
+    is_batch = isinstance(columns, pa.RecordBatch)
+    for column in columns.columns if is_batch else columns.flatten():
+        if pa.types.is_struct(column.type):
+            total += _text_bytes(column)
+        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            lengths = pc.binary_length(column).fill_null(0)
+            total += lengths.to_numpy(zero_copy_only=False)
+    return total
 
 
 class _Target:

@@ -36,8 +36,9 @@ def read_file(data: bytes, table: TableSchema) -> Iterator[Change]:
         ]
         # A text that stands in a file once may be that of all rows: it is counted before it grows.
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=named)
-        for batch in file.iter_batches(_ROWS):
-            yield _rows(batch, table, texts)
+        for group in range(file.num_row_groups):  # Arrow cannot join structs of two
+            for batch in file.iter_batches(_ROWS, row_groups=[group]):
+                yield _rows(batch, table, texts)
     except (pa.ArrowException, OSError, KeyError, ValueError) as err:
         words = str(err).splitlines()[0] if str(err) else type(err).__name__
         raise DecodeError(f"table {table.id}: not a parquet file of its changes: {words}") from None
@@ -73,7 +74,8 @@ def _rows(batch: pa.RecordBatch, table: TableSchema, texts: _Texts) -> Change:
         before = pa.StructArray.from_arrays(images, fields=fields, mask=pc.invert(deletes))
         after = pa.StructArray.from_arrays(images, fields=fields, mask=deletes)
     stamps = batch.column(COMMIT_TS).cast(pa.uint64())
-    return make_rows(table, op, stamps, batch.column(SEQ), before, after)
+    seq = pc.shift_right(batch.column(SEQ), pa.scalar(1, pa.int64()))  # see `place_in_batch`
+    return make_rows(table, op, stamps, seq, before, after)
 
 
 def _is_flat(batch: pa.RecordBatch, table: TableSchema) -> bool:

@@ -170,10 +170,10 @@ def _object(shown: _Slots) -> list[Part]:
 
 
 def _key(table: TableSchema, shown: _Slots) -> list[Part]:
-    """Return the handle key's columns as far as the image has them; null without any."""
+    """Return the handle key's columns; null without any, or where not all of them are written."""
     wanted = set(table.handle_key)
     keyed = [(f, s) for f, s in shown if f.column.name in wanted]
-    return _object(keyed) if keyed else [b"null"]
+    return _object(keyed) if keyed and len(keyed) == len(wanted) else [b"null"]
 
 
 def _note(text: bytes) -> Encoded:

@@ -20,7 +20,7 @@ from rowferry.errors import DecodeError
 from rowferry.flow.encode.avro import kernels
 from rowferry.flow.encode.avro.datum import AvroSchema, long_bytes, text_bytes
 from rowferry.flow.encode.avro.writer import AvroCell, Part, single_floats
-from rowferry.flow.encode.simple.schema import column_length, of_table
+from rowferry.flow.encode.simple.schema import FRACTIONS, column_length, of_table
 
 _SPACE: Final = "com.pingcap.simple.avro"
 _VERSION: Final = 1
@@ -221,10 +221,14 @@ _NUMBERS: Final = frozenset(
 
 
 def _data_type(kind: SqlType, form: dict[str, Any]) -> dict[str, Any]:
-    """Return a type as TiCDC's Avro tells it: some facts of all numbers, others of few types."""
+    """Return a type as TiCDC's Avro tells it: some facts of all numbers, others of few types.
+
+    The digits of a DATETIME and a TIME are told besides, which TiCDC itself leaves out: without
+    them its decoder rounds such values to whole seconds.
+    """
     facts = {key: form[key] for key in ("mysqlType", "charset", "collate")}
     facts["length"] = column_length(kind) or -1
-    if kind.kind in (Kind.DECIMAL, Kind.TIMESTAMP):
+    if kind.kind in FRACTIONS:
         facts["decimal"] = kind.fraction_digits
     if kind.kind in _NUMBERS:
         facts |= {"unsigned": kind.unsigned, "zerofill": kind.zerofill}

@@ -83,6 +83,7 @@ _OVERHEAD: Final = 36  # what a queue counts beside key and value
 _QUOTE: Final = ord('"')
 _NUMBERS: Final = frozenset({Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET})
 _ZONE: Final = "UTC"  # of TIMESTAMP values
+_SEGMENT_BITS: Final = 40  # below a segment's ordinal in `seq`
 
 _Slots = list[tuple[Field, int]]
 
@@ -122,6 +123,9 @@ class Simple(MessageCodec):
         self._everywhere = section[EVERYWHERE]
         self._large = LargeMessages(spec, sink, NAME, self.TRAITS.large_rows, extension=True)
         self._sent: Remembered[tuple[str, TableId], _Sent] = Remembered()
+        self._same_again = not sink.has_topics  # bodies over HTTP are known by their content
+        self._segment = (-1, -1)  # the last one: when it was planned, its ordinal
+        self._begun: dict[tuple[str, TableId, int, int], int] = {}  # where its tables begin
         large = self._large
         self._reader = SimpleReader(
             lambda place: large.decompress(large.fetch(place)[1]),
@@ -165,8 +169,16 @@ class Simple(MessageCodec):
         """Return the message with the table's definition, where it is due."""
         if self._interval_ms <= 0 or self._most <= 0:
             return None
+        is_due = self._begins_here if topic.lineage or self._same_again else self._is_time
+        if not is_due(rows, planned_at_ms, topic):
+            return None
+        return self._note("BOOTSTRAP", 0, planned_at_ms, tableSchema=rows.table)
+
+    def _is_time(self, rows: Rows, planned_at_ms: int, topic: Topic) -> bool:
+        """Return whether this process has not sent a definition for long, or for many rows."""
         key, table = (topic.name, rows.table.id), rows.table
         seq = rows.batch.column("seq")
+        last = (planned_at_ms, seq[-1].as_py())
         sent = self._sent.get(key)
         if (
             sent is not None
@@ -177,11 +189,23 @@ class Simple(MessageCodec):
             and (planned_at_ms, seq[0].as_py()) > sent.last
         ):
             sent.rows += len(rows)
-            sent.last = (planned_at_ms, seq[-1].as_py())
-            return None
-        last = (planned_at_ms, seq[-1].as_py())
+            sent.last = last
+            return False
         self._sent[key] = _Sent(table, planned_at_ms, len(rows), last)
-        return self._note("BOOTSTRAP", 0, planned_at_ms, tableSchema=table)
+        return True
+
+    def _begins_here(self, rows: Rows, planned_at_ms: int, topic: Topic) -> bool:
+        """Return whether these are a table's first rows of a segment.
+
+        Where repeats are known by their number or their content, whoever carries a plan out must
+        send the same messages: what this process has sent before may not count.
+        """
+        table, first = rows.table, int(rows.batch.column("seq")[0].as_py())
+        segment = (planned_at_ms, first >> _SEGMENT_BITS)
+        if segment != self._segment:
+            self._segment, self._begun = segment, {}
+        one = (topic.name, table.id, table.table_id, table.version)
+        return self._begun.setdefault(one, first) == first  # once more, if it is carried out again
 
     def _encode(
         self,

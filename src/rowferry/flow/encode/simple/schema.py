@@ -15,7 +15,8 @@ _COLLATIONS: Final = {"utf8mb4": "utf8mb4_bin", "utf8": "utf8_bin", "latin1": "l
 _SECONDS: Final = {Kind.DATETIME: 19, Kind.TIMESTAMP: 19, Kind.TIME: 10}
 _LENGTHS: Final = {Kind.DATE: 10, Kind.JSON: 4294967295}
 _SIZED: Final = frozenset({"char", "varchar", "binary", "varbinary", "decimal", "bit"})
-_DECIMALS: Final = frozenset({Kind.DECIMAL, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+# Types with digits behind a point; readers round values to as many as the definition tells.
+FRACTIONS: Final = frozenset({Kind.DECIMAL, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 
 
 def of_table(table: TableSchema) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def _data_type(kind: SqlType) -> dict[str, Any]:
     }
     if length := column_length(kind):
         form["length"] = length
-    if kind.kind in _DECIMALS and kind.scale:
+    if kind.kind in FRACTIONS and kind.scale:
         form["decimal"] = kind.scale
     if kind.elements:
         form["elements"] = list(kind.elements)
@@ -99,7 +100,7 @@ def to_table(definition: dict[str, Any]) -> TableSchema:
 
 
 def _scale(kind: SqlType, form: dict[str, Any]) -> int:
-    """Return the digits after the point; of times, Avro tells them by the length alone."""
+    """Return the digits after the point; TiCDC's Avro tells some times' by the length alone."""
     given = form.get("decimal")
     if given is None and kind.kind in _SECONDS:
         return max(int(form.get("length") or 0) - _SECONDS[kind.kind] - 1, 0)
@@ -119,7 +120,7 @@ def _read_column(place: int, definition: dict[str, Any]) -> Column:
     )
     if name in _SIZED and kind_form.get("length"):
         kind = replace(kind, length=int(kind_form["length"]))
-    if kind.kind in _DECIMALS:
+    if kind.kind in FRACTIONS:
         kind = replace(kind, scale=_scale(kind, kind_form))
     nullable, default = bool(definition["nullable"]), definition.get("default")
     return Column(place, str(definition["name"]), kind, nullable=nullable, default=default)

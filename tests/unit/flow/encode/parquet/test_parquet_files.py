@@ -21,6 +21,7 @@ from rowferry.change.sqltype import Kind
 from rowferry.change.table import TableSchema
 from rowferry.errors import BadInput, DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
+from rowferry.flow.decide.key_split import split_in_halves
 from rowferry.flow.encode.parquet.format import Parquet
 from rowferry.mysql.ddl.statement import parse_create
 from rowferry.spec.build import build_spec
@@ -156,6 +157,23 @@ def test_the_same_rows_in_other_chunks_give_the_same_bytes() -> None:
     assert pq.ParquetFile(pa.BufferReader(whole)).num_row_groups == 2
 
 
+@pytest.mark.parametrize("layout", ["flat", "images"])
+def test_long_texts_do_not_wait_for_many_rows(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is in memory until it is written; where it ends, the rows decide."""
+    monkeypatch.setattr("rowferry.flow.encode.parquet.format._GROUP_BYTES", 5_000)
+    many = chunk(*((Op.INSERT, None, FULL | {"id": n, "v": "x" * 5 * n}) for n in range(200)))
+    form = parquet(layout=layout)
+    whole = written(form, many)
+    for size in (1, 7, 64):
+        pieces = [Rows(ALL, many.batch.slice(n, size)) for n in range(0, 200, size)]
+        assert written(form, *pieces) == whole
+    about = pq.ParquetFile(pa.BufferReader(whole)).metadata
+    groups = [about.row_group(n).num_rows for n in range(about.num_row_groups)]
+    assert sum(groups) == 200 and max(groups[:-1]) > 3 * groups[-2] > 0
+    read = [part for part in form.decode(whole, ALL) if isinstance(part, Rows)]
+    assert [row for part in read for row in part.after.to_pylist()] == many.after.to_pylist()
+
+
 def test_a_file_without_rows_has_its_columns() -> None:
     empty = pq.read_table(pa.BufferReader(written(parquet())))
     assert (empty.num_rows, empty.schema.names[3:]) == (0, list(FULL))
@@ -283,3 +301,18 @@ def test_every_kind_is_on_the_page() -> None:
     named = [parse_create(f"CREATE TABLE d.t (c {name})").columns[0] for name, _, _ in TYPES]
     # No type of MySQL has as many digits as there are: that kind is for other sources.
     assert {column.type.kind for column in named} == set(Kind) - {Kind.NUMERIC}
+
+
+def test_the_last_change_of_a_key_is_found_by_seq(tmp_path: Path) -> None:
+    """A changed unique value gives a delete and an insert of one primary key."""
+    table = parse_create("CREATE TABLE d.t (id int primary key, u int unique)")
+    update = chunk((Op.UPDATE, {"id": 1, "u": 5}, {"id": 1, "u": 6}), table=table)
+    halves, _ = split_in_halves(update)
+    (tmp_path / "one.parquet").write_bytes(written(parquet(), halves, table=table))
+    last = duckdb.sql(
+        f"SELECT _op, u FROM '{tmp_path}/*.parquet' QUALIFY "
+        "row_number() OVER (PARTITION BY id ORDER BY _commit_ts DESC, _seq DESC) = 1"
+    ).fetchall()
+    assert last == [("insert", 6)]
+    found = pq.read_table(tmp_path / "one.parquet").column("_seq").to_pylist()
+    assert found == sorted(set(found)) and len(found) == 2
