@@ -337,6 +337,21 @@ def test_a_row_with_the_zero_date_counts_as_there(clusters: Clusters) -> None:
         server.script(f"DELETE FROM {clusters.database}.acc WHERE id = 2")
 
 
+def test_a_key_does_not_change_its_case(clusters: Clusters) -> None:
+    """The row under its old key would be marked as deleted, which is the same row there."""
+    key = "id VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY"
+    clusters.both(f"CREATE TABLE acc ({key}, v INT, {HIDDEN}) {MARKED}")
+    clusters.prepare("acc")
+    for server in clusters.servers:
+        server.script(
+            f"USE {clusters.database}",
+            "INSERT INTO acc (id) VALUES ('a')",
+            "UPDATE acc SET id = 'a', v = 1",
+        )
+        with pytest.raises(Exception, match="instead of changing its key"):
+            server.script(f"UPDATE {clusters.database}.acc SET id = 'A'")
+
+
 def test_soft_delete_in_a_plain_copy(scene: Scene) -> None:
     time = "_tidb_softdelete_time"
     scene.both(f"CREATE TABLE t (id INT PRIMARY KEY, v TEXT, {time} TIMESTAMP(6) NULL)")

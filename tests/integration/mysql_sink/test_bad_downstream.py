@@ -51,7 +51,7 @@ SHAPE = (
         (SHAPE + ", UNIQUE KEY extra (d)", r"the unique key 'extra' \(d\), which the source lacks"),
         (
             SHAPE.replace("utf8mb4_bin", "utf8mb4_general_ci"),
-            r"key column 'a' without case \(utf8mb4_general_ci\).*change its collation there",
+            r"key column 'a' by utf8mb4_general_ci.*change its collation there",
         ),
         (SHAPE + ", e int NOT NULL", "needs a value for column 'e'.*give it a default"),
     ],
@@ -64,6 +64,61 @@ def test_a_table_that_rows_do_not_fit_into_is_refused(scene: Scene, shape: str, 
         scene.feed().prepare()
     assert f"{scene.copy}.t" in str(said.value)
     assert scene.target.execute(f"SHOW DATABASES LIKE '{scene.meta}'") == []
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "words"),
+    [
+        ("varchar(9)", "char(9)", r"'v' as char\(9\)"),  # spaces at the end
+        ("varbinary(4)", "binary(4)", r"'v' as binary\(4\)"),  # zeros at the end
+        ("binary(4)", "binary(6)", r"'v' as binary\(6\)"),
+        ("double", "double(10,2)", r"'v' as double\(10,2\)"),
+        ("float", "double(10,2)", r"'v' as double\(10,2\)"),
+        (
+            "timestamp NULL",
+            "timestamp NOT NULL DEFAULT CURRENT_TIMESTAMP",
+            "'v' as NOT NULL, .*let it be NULL",
+        ),
+        ("int AS (id + 1) STORED", "int", "'v' as an ordinary one, .*make it a generated column"),
+        # `a` and `a ` are two rows here, and `ß` and `s`.
+        ("varchar(9) UNIQUE", "varchar(9) UNIQUE", "'v' by utf8mb4_general_ci.*0900_ai_ci"),
+        (
+            "varchar(9) COLLATE utf8mb4_bin UNIQUE",
+            "varchar(9) COLLATE utf8mb4_bin, UNIQUE KEY begins (v(3))",
+            r"unique key 'begins' \(v\(3\)\), which the source lacks",
+        ),
+        (
+            "varchar(9) COLLATE utf8mb4_0900_bin UNIQUE",
+            "varchar(9) COLLATE utf8mb4_bin UNIQUE",
+            "'v' by utf8mb4_bin",
+        ),
+    ],
+)
+def test_a_column_that_would_not_keep_values_is_refused(
+    scene: Scene, here: str, there: str, words: str
+) -> None:
+    scene.sql(f"CREATE TABLE t (id int PRIMARY KEY, v {here})")
+    scene.at_target(f"CREATE TABLE t (id int PRIMARY KEY, v {there})")
+    with pytest.raises(TargetUnfit, match=words):
+        scene.feed().prepare()
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("char(9)", "char(10)"),
+        ("binary(4)", "varbinary(4)"),
+        ("double(10,2)", "double(11,3)"),
+        ("enum('a','b') UNIQUE", "enum('a','b') UNIQUE"),
+        ("varchar(9) COLLATE utf8mb4_general_ci UNIQUE", "varchar(9) COLLATE utf8mb4_bin UNIQUE"),
+        ("varchar(9) UNIQUE", "varchar(9) COLLATE utf8mb4_nopad_bin UNIQUE"),
+        ("int AS (id + 1) STORED", "int AS (id + 1) VIRTUAL"),
+    ],
+)
+def test_a_column_that_keeps_values_is_taken(scene: Scene, here: str, there: str) -> None:
+    scene.sql(f"CREATE TABLE t (id int PRIMARY KEY, v {here})")
+    scene.at_target(f"CREATE TABLE t (id int PRIMARY KEY, v {there})")
+    scene.feed().prepare()
 
 
 def test_wider_tables_are_taken(scene: Scene) -> None:

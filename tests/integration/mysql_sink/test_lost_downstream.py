@@ -222,7 +222,7 @@ def test_notes_that_are_gone_or_old(scene: Scene) -> None:
     with pytest.raises(TargetLost, match=f"row of changefeed .* in {fence} is gone"):
         feed.catch_up()
     scene.target.execute(f"DROP DATABASE {scene.meta}")
-    with pytest.raises(TargetLost, match=r"rowferry_fence.*it was there before: restore"):
+    with pytest.raises(TargetLost, match="rowferry_delivered, in which changefeed .* is gone"):
         feed.catch_up()
     reset(feed)
     feed.catch_up()

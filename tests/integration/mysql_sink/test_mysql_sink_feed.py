@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from mysql_sink_kit import Runner, Scene
+from mysql_sink_kit import Runner, Scene, scene_of
 
 from rowferry.change.plan import Plan
 from rowferry.errors import (
@@ -22,9 +23,11 @@ from rowferry.flow.sink import packing
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.mysql import apply, lanes
 from rowferry.moment import watched
+from rowferry.testing.servers import MariaDb
 
 TAKEN = (
-    "CREATE TABLE taken (id int PRIMARY KEY, a int, b varchar(9), note int, UNIQUE (a), UNIQUE (b))"
+    "CREATE TABLE taken (id int PRIMARY KEY, a int, b varchar(9) COLLATE utf8mb4_general_ci, "
+    "note int, UNIQUE (a), UNIQUE (b))"
 )
 
 
@@ -378,6 +381,106 @@ def test_keys_that_keep_case_arrive_as_two_rows(scene: Scene) -> None:
     )
     feed.catch_up()
     assert (scene.assert_same("kept"), scene.assert_same("accents")) == (2, 4)
+
+
+def test_keys_of_tables_that_the_log_makes_stay_apart(scene: Scene) -> None:
+    """A statement without a collation leaves it to the server, which has another one."""
+    scene.both("CREATE TABLE t (id int PRIMARY KEY)")
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql(
+        "CREATE TABLE names (name varchar(9), n int DEFAULT 7, KEY (n), PRIMARY KEY (name))",
+        "INSERT INTO names (name) VALUES ('a'), ('a '), ('s'), ('ß')",
+    )
+    feed.catch_up()
+    assert scene.assert_same("names") == 4
+    feed.run()
+    scene.sql("DELETE FROM names WHERE name = 'a '", "UPDATE names SET n = 8 WHERE name = 's'")
+    feed.catch_up()
+    assert scene.assert_same("names") == 3
+
+
+def test_rows_are_not_numbered_in_another_order(same_kind: Scene) -> None:
+    """Who gives a table a key by numbers gets them from each server as its rows lie there."""
+    same_kind.both(
+        "CREATE TABLE bare (v int)",
+        "CREATE TABLE keyed (k int PRIMARY KEY, v int)",
+        "CREATE TABLE fresh (v int)",
+    )
+    same_kind.sql("INSERT INTO bare VALUES (1), (2)", "INSERT INTO keyed VALUES (3, 1), (1, 2)")
+    feed = same_kind.feed("", "force-replicate = true")
+    feed.catch_up()
+    same_kind.sql(
+        "UPDATE bare SET v = 5 WHERE v = 1",
+        "ALTER TABLE keyed ADD COLUMN id int AUTO_INCREMENT UNIQUE",
+        "ALTER TABLE fresh ADD COLUMN id int AUTO_INCREMENT PRIMARY KEY",
+        "INSERT INTO fresh (v) VALUES (1)",
+        "ALTER TABLE bare ADD COLUMN id int AUTO_INCREMENT PRIMARY KEY",
+    )
+    with pytest.raises(SchemaChangeRefused, match=r"other values here .*ADD COLUMN id"):
+        feed.catch_up()
+    assert same_kind.assert_same("keyed", "fresh") == 3
+    same_kind.at_target("TRUNCATE TABLE bare")
+    feed.run()
+    feed.catch_up()
+    assert same_kind.target.execute(f"SELECT * FROM {same_kind.copy}.bare") == []
+
+
+def test_rows_are_not_filled_by_chance(mariadb_server: MariaDb, tmp_path: Path) -> None:
+    """MySQL refuses such a statement itself."""
+    with scene_of(mariadb_server, mariadb_server, tmp_path, "filled_by_chance") as scene:
+        scene.both("CREATE TABLE t (id int PRIMARY KEY)")
+        scene.sql("INSERT INTO t VALUES (1)")
+        feed = scene.feed()
+        feed.catch_up()
+        scene.sql("ALTER TABLE t ADD COLUMN a int DEFAULT (1 + 1)")
+        feed.catch_up()
+        assert scene.assert_same("t") == 1
+        scene.sql("ALTER TABLE t ADD COLUMN u varchar(36) DEFAULT UUID()")
+        with pytest.raises(SchemaChangeRefused, match=r"other values here .*ADD COLUMN u"):
+            feed.catch_up()
+
+
+def test_letters_of_statements_that_the_notes_table_lacks(same_kind: Scene) -> None:
+    same_kind.target.execute(f"CREATE DATABASE {same_kind.meta} CHARACTER SET latin1")
+    same_kind.both("CREATE TABLE t (id int PRIMARY KEY)")
+    feed = same_kind.feed()
+    feed.catch_up()
+    notes = f"{same_kind.meta}.rowferry_schema_changes"
+    for name in ("名", "前"):
+        same_kind.sql(f"ALTER TABLE t ADD COLUMN n{len(name)}{ord(name)} int COMMENT '{name}'")
+        feed.catch_up()
+        said = same_kind.target.execute(f"SELECT statement FROM {notes} ORDER BY commit_ts DESC")
+        # A table that an earlier version has made is as it is.
+        same_kind.target.execute(f"ALTER TABLE {notes} CONVERT TO CHARACTER SET latin1")
+    assert "?" in str(said[0][0]) and "名" not in str(said[0][0])
+    same_kind.assert_same("t")
+
+
+def test_a_statement_may_take_longer_than_sessions_may_be_silent(same_kind: Scene) -> None:
+    same_kind.both("CREATE TABLE t (id int PRIMARY KEY)")
+    feed = same_kind.feed()
+    feed.catch_up()
+    same_kind.sql("ALTER TABLE t ADD COLUMN n int")
+    ((kept,),) = same_kind.target.execute("SELECT @@GLOBAL.wait_timeout")
+    sink: Any = feed.flow.sink
+    run = sink._changes._execute
+
+    def allow(seconds: object) -> None:
+        same_kind.target.execute(f"SET GLOBAL wait_timeout = {seconds}")
+
+    def slow(change: Any, statement: str) -> None:
+        allow(kept)
+        run(change, statement)
+        same_kind.target.execute("DO SLEEP(3)")
+
+    sink._changes._execute = slow
+    try:
+        with watched(lambda name: allow(1) if name == "connect for ddl" else None):
+            feed.catch_up()
+    finally:
+        allow(kept)
+    assert feed.faults == []
 
 
 def test_a_filter_keeps_case_where_the_column_does(same_kind: Scene) -> None:

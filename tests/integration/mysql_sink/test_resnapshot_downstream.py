@@ -19,7 +19,7 @@ from rowferry.testing.servers import MariaDb, MySql, Server
 ROWS = 1_200
 TABLES = (
     "CREATE TABLE t (id int PRIMARY KEY, v varchar(40), n int)",
-    "CREATE TABLE s (k varchar(20) PRIMARY KEY, v int) CHARACTER SET utf8mb4",
+    "CREATE TABLE s (k varchar(20) PRIMARY KEY, v int) COLLATE utf8mb4_general_ci",
     "CREATE TABLE p (a int, b varbinary(9), v int, u int UNIQUE, PRIMARY KEY (a, b))",
 )
 

@@ -139,6 +139,30 @@ def test_what_only_the_downstream_has_noted_is_not_written_twice(
     assert scene.pg("SELECT n FROM $.bare ORDER BY n") == [(0,), (1,), (1,), (2,), (2,)]
 
 
+def test_a_plan_is_given_up_behind_its_statement(scene: Scene) -> None:
+    """All of it is planned anew: rows that were truncated do not come back."""
+    scene.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    feed = scene.feed()
+    feed.catch_up()
+    scene.sql("INSERT INTO t VALUES (2)", "TRUNCATE TABLE t")
+    done: list[str] = []
+
+    def fail(name: str) -> None:
+        if name == "ddl done downstream (PostgreSQL)":
+            done.append(name)
+        elif name == "publish progress downstream" and done:
+            raise SinkUnavailable("it does not answer")
+
+    with watched(fail):
+        while not feed.faults:
+            feed.step()
+    feed.update(feed.query)
+    feed.catch_up()
+    scene.sql("INSERT INTO t VALUES (3)")
+    feed.catch_up()
+    assert scene.pg("SELECT id FROM $.t") == [(3,)]
+
+
 def test_what_was_delivered_must_be_there(scene: Scene) -> None:
     scene.sql("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     feed = scene.feed()

@@ -195,6 +195,17 @@ class Remembering(Protocol):
 
 
 @runtime_checkable
+class KeepsChanges(Protocol):
+    """A sink whose schema changes stay made where their plan was given up before its end."""
+
+    def has_changes_of(self, plan: Plan) -> bool:
+        """Return whether a plan that was given up in this one's place has made its first change.
+
+        Then its rows were written, too, and must not be once more: see `Remembering`.
+        """
+
+
+@runtime_checkable
 class Leaving(Protocol):
     """A sink in which others wait for a changefeed, and must know when it is removed."""
 

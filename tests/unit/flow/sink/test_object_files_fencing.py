@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
+import obstore
 import pytest
 from object_kit import Bucket, bucket_of, checkpoint_in, process, rows_in
 from obstore.store import MemoryStore
@@ -12,7 +14,7 @@ from storage_kit import EMPLOYEE, NOON, Feed, name, numbers, segment, slice_of, 
 
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan
-from rowferry.errors import Fenced, PlanDiscarded, SinkUnavailable
+from rowferry.errors import Fenced, PlanDiscarded, SinkUnavailable, SinkUnwritable
 from rowferry.flow.sink.storage.reader import StoredSchema, read_storage
 
 SLICE = slice_of(EMPLOYEE)
@@ -29,6 +31,31 @@ def once(feed: Feed, operation: str, ending: str, do: Callable[[], object]) -> N
             do()
 
     files.before = before
+
+
+@pytest.mark.parametrize(("passed", "header"), [(str, "If-None-Match"), (dict, "If-Match")])
+def test_a_store_that_does_not_compare_is_refused(
+    passed: type, header: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some take the header of a conditional put and put all the same."""
+    put = obstore.put
+
+    def blindly(*args: Any, mode: Any = "overwrite", **more: Any) -> Any:
+        return put(*args, mode="overwrite" if isinstance(mode, passed) else mode, **more)
+
+    monkeypatch.setattr(obstore, "put", blindly)
+    store = MemoryStore()
+    with pytest.raises(SinkUnwritable, match=f"without regard to {header}"):
+        process(store, 1)
+    assert list(Bucket(store).paths(9)) == []
+
+
+def test_a_store_that_compares_is_asked_once() -> None:
+    store = MemoryStore()
+    process(store, 1)
+    assert sorted(Bucket(store).paths(9)) == ["rowferry.owner"]
+    heir = process(store, 2)
+    assert bucket_of(heir).counts.take().get("call.delete", 0) == 0
 
 
 def test_a_replaced_owner_cannot_move_metadata() -> None:

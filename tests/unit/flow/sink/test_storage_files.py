@@ -166,6 +166,29 @@ def test_many_files_reach_the_disk_together(
     assert singly == []
 
 
+def test_names_that_did_not_reach_the_disk_are_brought_there_again(
+    files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the next try, and by the next process that finds the file."""
+    seen: list[str] = []
+    fails = [True]
+
+    def sync(place: str) -> None:
+        if fails and Path(place).is_dir():
+            raise OSError(errno.EIO, fails.pop() and "no luck")
+        seen.append(place)
+
+    monkeypatch.setattr(local_files, "sync", sync)
+    home = str(files.root / "a")
+    with pytest.raises(SinkUnavailable, match="no luck"):
+        files.create("a/f", b"x")
+    files.settle()
+    assert {str(files.root), home} <= set(seen)
+    seen.clear()
+    assert not LocalFiles(files.root).create("a/f", b"x")
+    assert home in seen
+
+
 def test_a_whole_file_system_is_synced(files: LocalFiles) -> None:
     local_handles.sync_file_system(files.root)
     with pytest.raises(FileNotFoundError):

@@ -158,18 +158,13 @@ def test_the_state_stays_small(tmp_path: Path) -> None:
 # --- the index rule where no plan is pending ------------------------------------------------------
 
 
-def test_a_recorded_number_is_used_if_unoccupied_else_the_next(tmp_path: Path) -> None:
+def test_a_number_that_the_index_names_is_not_used_again(tmp_path: Path) -> None:
+    """Also not where its file was taken away, nor where the state has forgotten the directory."""
     feed = opened(tmp_path)
     feed.run(segment(0, SLICE), segment(1, SLICE))
     assert numbers(opened(tmp_path).plan(segment(0, SLICE))) == [3]
     (tmp_path / DAY / name(2)).unlink()
-    assert numbers(opened(tmp_path).plan(segment(0, SLICE))) == [2]
-
-
-def test_a_published_number_is_not_used_again_when_its_file_was_taken_away(tmp_path: Path) -> None:
-    feed = opened(tmp_path)
-    feed.run(segment(0, SLICE), segment(1, SLICE))
-    (tmp_path / DAY / name(2)).unlink()
+    assert numbers(opened(tmp_path).plan(segment(0, SLICE))) == [3]
     again = storage(tmp_path)
     again.open(OWNER, feed.state)
     assert numbers(Feed(again).plan(segment(0, SLICE))) == [3]

@@ -18,6 +18,7 @@ from rowferry.change.typed_columns import (
     SEQ,
     SRID_BYTES,
     column_type,
+    place_in_batch,
     typed,
 )
 from rowferry.errors import BadInput, EncodeError
@@ -82,7 +83,7 @@ class LakeColumns:
         table = rows.table
         own = [OP_NAMES.take(rows.batch.column("op")), rows.batch.column("commit_ts")]
         own[1] = own[1].cast(pa.int64())
-        own.append(rows.batch.column("seq"))
+        own.append(place_in_batch(rows.batch.column("op"), rows.batch.column("seq")))
         fields = [pa.field(c.name, self.type_of(c.type)) for c in table.visible]
         if rows.before.null_count == len(rows):
             old: pa.Array = pa.nulls(len(rows), pa.struct(fields))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from zlib import crc32
 
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import TableId
@@ -25,6 +26,7 @@ _NOW: Final = (
     f"(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000) << {PHYSICAL_SHIFT}"
 )
 _EVENTS: Final = ("INSERT", "UPDATE", "DELETE")
+_MOST_CHARACTERS: Final = 64  # of a name
 
 
 def triggers(table: TableId, key: Sequence[str], cluster_index: int) -> list[str]:
@@ -54,7 +56,9 @@ def _bodies(key: Sequence[str], cluster_index: int) -> tuple[str, str, str]:
     last = "IFNULL(IFNULL(OLD._tidb_origin_ts, OLD._tidb_commit_ts), 0)"
     above = f"GREATEST({_NOW}, ({last} | {_LOW_BITS}) + 1) | {cluster_index}"
     # A row that is gone without a trace would come back with the next late write from elsewhere.
-    moved = " OR ".join(f"NOT NEW.{quoted(c)} <=> OLD.{quoted(c)}" for c in key)
+    # So would one whose key changes in case only: to changefeeds it is another one.
+    old, new = ([f"CAST({row}.{quoted(c)} AS BINARY)" for c in key] for row in ("OLD", "NEW"))
+    moved = " OR ".join(f"NOT {a} <=> {b}" for a, b in zip(old, new, strict=True))
     kept = _refused(
         moved, "mark the row as deleted and insert another, instead of changing its key"
     )
@@ -78,8 +82,11 @@ def _refused(condition: str, words: str) -> str:
 
 
 def _name(table: TableId, event: str) -> str:
-    # A name has at most 64 characters.
-    return f"rowferry_{event.lower()}_{table.table}"[:64]
+    name = f"rowferry_{event.lower()}_{table.table}"
+    if len(name) <= _MOST_CHARACTERS:
+        return name
+    # Long names that begin alike are those of different tables.
+    return f"{name[: _MOST_CHARACTERS - 9]}_{crc32(table.table.encode()):08x}"
 
 
 def check_triggers(session: Session, tables: Sequence[TableId], cluster_index: int) -> None:

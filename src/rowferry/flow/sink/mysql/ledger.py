@@ -22,7 +22,8 @@ _TABLES: Final = {
     "PRIMARY KEY (changefeed, lane)",
     SCHEMA_CHANGES: f"changefeed {_NAME}, micro_batch BIGINT UNSIGNED NOT NULL, "
     "ordinal INT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL, digest CHAR(64) NOT NULL, "
-    "state VARCHAR(16) NOT NULL, before_digest CHAR(64) NOT NULL, statement LONGTEXT NOT NULL, "
+    "state VARCHAR(16) NOT NULL, before_digest CHAR(64) NOT NULL, "
+    "statement LONGTEXT CHARACTER SET utf8mb4 NOT NULL, "
     "PRIMARY KEY (changefeed, micro_batch, ordinal)",
 }
 
@@ -81,8 +82,10 @@ class Ledger(SqlLedger[Session]):
 
     # --- the fence --------------------------------------------------------------------------------
 
-    def begin(self, session: Session, epoch: int, slot: int = 0) -> None:
+    def begin(self, session: Session, epoch: int, slot: int = 0) -> list[tuple[Any, ...]]:
         """Begin a transaction that ends before anybody else can claim the changefeed.
+
+        Returns what the fence says, as `raise_fence` does.
 
         Raises:
             Fenced: somebody has claimed it.
@@ -90,10 +93,12 @@ class Ledger(SqlLedger[Session]):
         """
         moment("begin downstream")
         facts = session.facts
-        rows = session.begin(f"{self._fence(slot % facts.fence_slots)} {facts.lock}".encode())
+        fence = self._fence(slot % facts.fence_slots, "epoch, commit_ts, micro_batch")
+        rows = session.begin(f"{fence} {facts.lock}".encode())
         self.judge_fence(session, rows, epoch)
         if self._marks:
             session.run(*self._mark())
+        return rows
 
     def within(
         self, session: Session, epoch: int, slot: int, texts: Sequence[bytes], joined: bool
@@ -157,30 +162,27 @@ class Ledger(SqlLedger[Session]):
         """Return the statement that removes what lanes noted, of some micro-batches or of all."""
         return self._forget_delivered(below, above).encode()
 
+    def forget_changes(self, above: int) -> bytes:
+        """Return the statement that removes the notes of schema changes behind a micro-batch."""
+        return self._forget_changes(above).encode()
+
     # --- schema changes ---------------------------------------------------------------------------
 
-    def has_begun(self, session: Session, micro_batch: int, commit_ts: int, digest: str) -> bool:
-        """Return whether the first schema change of a micro-batch was begun, and is this one."""
-        moment("look for begun ddl")
-        return bool(
-            session.ask(
-                f"SELECT 1 FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = %s AND "
-                "micro_batch = %s AND ordinal = 0 AND commit_ts = %s AND digest = %s",
-                (self._changefeed, micro_batch, commit_ts, digest),
-            )
-        )
-
     def schema_change(
-        self, session: Session, micro_batch: int, ordinal: int
-    ) -> tuple[str, str, str] | None:
-        """Return digest, state and the digest of what was there before it; None: not begun."""
+        self, session: Session, place: tuple[int, int], commit_ts: int, digest: str
+    ) -> tuple[str, str] | None:
+        """Return state and the digest of what was there before; None: it was not begun.
+
+        `place` is its micro-batch and its ordinal there. What has another commit-ts or digest was
+        another one: of a plan that was given up, or of a changefeed that had this name before.
+        """
         moment("read note of ddl")
         rows = session.ask(
-            f"SELECT digest, state, before_digest FROM {self.name(SCHEMA_CHANGES)} "
-            "WHERE changefeed = %s AND micro_batch = %s AND ordinal = %s",
-            (self._changefeed, micro_batch, ordinal),
+            f"SELECT state, before_digest FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = %s "
+            "AND micro_batch = %s AND ordinal = %s AND commit_ts = %s AND digest = %s",
+            (self._changefeed, *place, commit_ts, digest),
         )
-        return (str(rows[0][0]), str(rows[0][1]), str(rows[0][2])) if rows else None
+        return (str(rows[0][0]), str(rows[0][1])) if rows else None
 
     def note_schema_change(
         self,

@@ -112,9 +112,11 @@ class ProgressTable:
         if self._made:
             return
         session.run(f"CREATE DATABASE IF NOT EXISTS {DATABASE}".encode())
+        # Names may have letters that the database's own character set lacks.
+        own = "" if session.facts.flavour is Flavour.TIDB else _NARROW
         for layout in self._layouts(session):
             try:
-                session.run(layout.create())
+                session.run(layout.create(own))
             except StatementRefused as err:
                 if err.number != _KEY_TOO_LONG:
                     raise

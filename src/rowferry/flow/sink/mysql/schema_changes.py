@@ -10,14 +10,19 @@ from typing import Final
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.plan import Plan
 from rowferry.change.position import physical_ms
-from rowferry.change.table import TableId
+from rowferry.change.table import Column, TableId
 from rowferry.errors import SchemaChangeRefused, Verdict
 from rowferry.flow.encode.sql_rows.frame import quoted, quoted_table
 from rowferry.flow.sink.mysql.ledger import Ledger
 from rowferry.flow.sink.mysql.options import MysqlOptions, MySqlSettings
 from rowferry.flow.sink.mysql.other_dialects import statement_of
 from rowferry.flow.sink.mysql.session import Session, StatementRefused, connect
-from rowferry.flow.sink.mysql.target_tables import gone_tables, known_collations
+from rowferry.flow.sink.mysql.target_tables import (
+    gone_tables,
+    known_collations,
+    read_tables,
+    recollate,
+)
 from rowferry.flow.sink.mysql.tidb_tables import as_active_active
 from rowferry.moment import moment
 from rowferry.mysql.feed_mark import MARK_SQL_MODE
@@ -38,6 +43,18 @@ _DATABASES: Final = frozenset(
 _COUNTER: Final = re.compile(r" AUTO_INCREMENT=\d+")  # rows move it, too
 _NO_ANSWER: Final = "error "
 _SHOWN: Final = 300  # characters of a statement in an error
+_YEAR_S: Final = 31536000  # servers take no longer time
+# Functions of defaults that give each row another value, or each session.
+_BY_CHANCE: Final = re.compile(
+    r"\b(uuid\w*|sys_guid|rand|random_bytes|nextval|next\s+value|sysdate|connection_id|"
+    r"last_insert_id|(current_|session_|system_)?(user|role))\b",
+    re.IGNORECASE,
+)
+_FILLED_ALONE: Final = (
+    "it numbers rows, or fills them by chance, and they would get other values here than at the "
+    "source; empty the table here first, and have it read again (resnapshot) once the changefeed "
+    "has gone on"
+)
 
 
 class SchemaChanges:
@@ -81,6 +98,11 @@ class SchemaChanges:
         try:
             notes = connect(self._settings.login)
             try:
+                # Both are silent for as long as a statement takes.
+                quiet_s = min(round(self._settings.options.ddl_timeout.total_seconds()), _YEAR_S)
+                guard.run(f"SET wait_timeout = {quiet_s}".encode())
+                # The table of notes may be in another character set than statements are.
+                notes.set_mode("", f"wait_timeout = {quiet_s}")
                 for ordinal, change in enumerate(changes):
                     try:
                         place = plan.micro_batch, ordinal
@@ -101,9 +123,22 @@ class SchemaChanges:
         changes = plan.stretch.schema_changes
         if not changes:
             return False
-        first = changes[0]
+        return self._note_of_first(session, plan.micro_batch, changes[0]) is not None
+
+    def is_made(self, session: Session, micro_batch: int, first: SchemaChange) -> bool:
+        """Return whether the first schema change of a micro-batch was run.
+
+        Raises:
+            Refused, SinkUnavailable: as `Session.run`.
+        """
+        known = self._note_of_first(session, micro_batch, first)
+        return known is not None and known[0] == DONE
+
+    def _note_of_first(
+        self, session: Session, micro_batch: int, first: SchemaChange
+    ) -> tuple[str, str] | None:
         digest = _digest(self._statement(session, first))
-        return self._ledger.has_begun(session, plan.micro_batch, first.commit_ts, digest)
+        return self._ledger.schema_change(session, (micro_batch, 0), first.commit_ts, digest)
 
     def _statement(self, session: Session, change: SchemaChange) -> str:
         replaced = self._settings.replaced_ddl.get(change.commit_ts)
@@ -122,9 +157,9 @@ class SchemaChanges:
     ) -> None:
         moment("begin ddl downstream")
         self._ledger.begin(guard, epoch)
-        known = self._ledger.schema_change(notes, *place)
         statement = self._statement(notes, change)
         digest = _digest(statement)
+        known = self._ledger.schema_change(notes, place, change.commit_ts, digest)
 
         def note(state: str, before: str) -> None:
             self._ledger.note_schema_change(
@@ -136,16 +171,19 @@ class SchemaChanges:
                 statement,
             )
 
-        if known is None or known[1] != DONE:
+        if known is None or known[0] != DONE:
             before = _digest(_definition(notes, change))
             # What was refused has done nothing: if the definition is another one, a cure did that.
-            begun = known is not None and known[0] == digest and known[1] == BEGUN
-            took_effect = begun and known is not None and known[2] != before
+            begun = known is not None and known[0] == BEGUN
+            took_effect = begun and known is not None and known[1] != before
             if begun and statement and change.kind is DdlKind.EXCHANGE_PARTITION:
                 raise self._refused(
                     change, statement, "it was interrupted, and whether it took effect is unknown"
                 )
             if not took_effect:
+                if statement and statement == change.query and _fills_rows_alone(notes, change):
+                    note(REFUSED, before)
+                    raise self._refused(change, statement, _FILLED_ALONE)
                 note(BEGUN, before)
                 if statement:
                     try:
@@ -178,7 +216,12 @@ class SchemaChanges:
                     statement = as_active_active(statement)
             try:
                 self._prepare(session, change)
+                made = change.schema if change.kind is DdlKind.CREATE_TABLE else None
+                fresh = made is not None and _is_gone(session, change.written_as)
                 session.run(statement.encode())
+                if made is not None and fresh:
+                    for more in recollate(session, made):
+                        session.run(more.encode())
                 moment("ddl done downstream")
             except StatementRefused as err:
                 error = err.as_error("a schema change")
@@ -239,6 +282,30 @@ def _is_taken(session: Session, change: SchemaChange, number: int) -> bool:
     """Return whether another table has the name that a table should get."""
     old = _former(change)
     return number == _THERE and old != change.written_as and not _is_gone(session, old)
+
+
+def _fills_rows_alone(session: Session, change: SchemaChange) -> bool:
+    """Return whether a change gives rows that are there values which only its server knows.
+
+    Numbers go by the order of the primary key, which is the same everywhere unless it holds texts
+    and collations differ; without one, by the order in which rows lie there.
+    """
+    filled = [c for c in (change.schema.columns if change.schema else ()) if _is_filled_alone(c)]
+    name = _former(change)
+    there = read_tables(session, [name]).get(name) if filled else None
+    if there is None:
+        return False
+    key = [there.columns.get(column) for column in there.keys.get("PRIMARY", ())]
+    in_order = bool(key) and all(part is not None and not part.collation for part in key)
+    fresh = [c for c in filled if c.name.lower() not in there.columns]
+    if all(c.auto_increment and in_order for c in fresh):
+        return False
+    return bool(session.ask(f"SELECT 1 FROM {quoted_table(name)} LIMIT 1"))
+
+
+def _is_filled_alone(column: Column) -> bool:
+    by_chance = bool(_BY_CHANCE.search(column.expression)) and not column.generated
+    return column.auto_increment or by_chance
 
 
 def _is_gone(session: Session, name: TableId) -> bool:

@@ -206,10 +206,9 @@ class MySqlSink(SqlSink[Session]):
             TargetLost: a table is missing that was there.
             TargetUnfit: a table is missing downstream, or rows do not fit into it.
         """
+        self._forget_notes()
         self._look()
-        if self._settings.options.exactly_once:
-            self._forget_notes()
-        self._judge(tables.values())
+        self._judge(stretch, tables.values())
         topics: list[tuple[int, int, Topic]] = []
         together: dict[str, dict[int, Segment]] = {}  # by lane
         for segment in stretch.segments:
@@ -339,8 +338,9 @@ class MySqlSink(SqlSink[Session]):
         require_there(session, known)
 
     def forget_above(self, session: Session, micro_batch: int) -> None:
-        """Forget lanes above a micro-batch and commit."""
-        session.run(self._ledger.forget_delivered(above=micro_batch), b"COMMIT")
+        """Forget lanes above a micro-batch, and schema changes behind the next one; commit."""
+        lanes = self._ledger.forget_delivered(above=micro_batch)
+        session.run(lanes, self._ledger.forget_changes(micro_batch + 1), b"COMMIT")
 
     def note_reached(self, session: Session, plan: Plan) -> None:
         """Note what is reached, forget how far lanes were before this micro-batch, and commit.
@@ -348,7 +348,8 @@ class MySqlSink(SqlSink[Session]):
         What they noted of this one stays: it comes again if the process ends before the meta
         database has it.
         """
-        done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark, self._epoch)]
+        epoch = self._owner.epoch
+        done = [self._ledger.reached(plan.micro_batch, plan.stretch.watermark, epoch)]
         if self._settings.options.exactly_once and plan.stretch.segments:
             done.append(self._ledger.forget_delivered(below=plan.micro_batch))
         session.run(*done, b"COMMIT")
@@ -356,7 +357,7 @@ class MySqlSink(SqlSink[Session]):
     def _after_reached(self, session: Session, plan: Plan) -> None:
         if self._progress is not None:
             self._progress.publish(session, plan)
-        self._sync_points.publish(session, plan.stretch.watermark, self._epoch)
+        self._sync_points.publish(session, plan.stretch.watermark, self._owner.epoch)
 
     def _fit(
         self, session: Session, fresh: Sequence[TableSchema], known: Collection[TableId]

@@ -25,7 +25,7 @@ from rowferry.flow.sink.sql.target_tables import (
 from rowferry.moment import moment
 from rowferry.mysql.ddl.type import has_charset
 from rowferry.mysql.flavour import Flavour
-from rowferry.mysql.type_facts import ddl_type, keeps_case
+from rowferry.mysql.type_facts import ddl_type, tells_apart
 
 # What may hold a value of another kind without bending it.
 _TAKES: Final = frozenset(
@@ -46,6 +46,8 @@ _SHAPES: Final = frozenset(
     "geometrycollection".split()
 )
 _SCALED: Final = frozenset({Kind.DECIMAL, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+_ELEMENTS: Final = frozenset({"enum", "set"})  # compared by their numbers
+_LONG_TEXTS: Final = frozenset({"varchar", "tinytext", "text", "mediumtext", "longtext"})
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class TargetColumn:
     scale: int
     needed: bool
     collation: str = ""
+    nullable: bool = True
+    generated: bool = False
 
 
 def read_tables(
@@ -85,14 +89,16 @@ def read_tables(
                 table = tables.setdefault(name, TargetTable())
                 table.columns[str(row[2]).lower()] = _column(row[3:])
         for row in session.ask(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME "
+            "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART "
             f"FROM information_schema.STATISTICS {where} AND NON_UNIQUE = 0",
             values,
         ):
             name = wanted.get((str(row[0]).lower(), str(row[1]).lower()))
             if name in tables:
                 key = tables[name].keys.setdefault(str(row[2]), set())
-                key.add(str(row[3] or "").lower())
+                # Texts that only begin alike are one to a key of their beginnings.
+                length = f"({row[4]})" if row[4] is not None else ""
+                key.add(str(row[3] or "").lower() + length)
     return tables
 
 
@@ -100,9 +106,14 @@ def _column(row: Sequence[object]) -> TargetColumn:
     name, text, scale, digits, nullable, default, extra, collation = row
     words = str(extra or "").lower()
     filled = default is not None or "auto_increment" in words or "generated" in words
-    needed = str(nullable) == "NO" and not filled
     return TargetColumn(
-        str(name).lower(), str(text), int(str(scale or digits or 0)), needed, str(collation or "")
+        str(name).lower(),
+        str(text),
+        int(str(scale or digits or 0)),
+        needed=str(nullable) == "NO" and not filled,
+        collation=str(collation or ""),
+        nullable=str(nullable) != "NO",
+        generated="generated" in words.replace("default_generated", ""),
     )
 
 
@@ -119,22 +130,56 @@ def misfit(table: TableSchema, target: TargetTable[TargetColumn], tidb: bool = F
         str.lower,
         lambda name: hidden.get(name.lower(), "") or "add it there",
     )
+    words = words or _misfit_of_fillings(table, target)
     if words or not table.handle_key:
         return words
     ours = [{c.lower() for c in i.columns} for i in table.indexes if i.primary or i.unique]
     if words := misfit_of_keys(table, ours, target, str.lower):
         return words
-    where = place_of(table)
-    for name in sorted(set().union(*ours)):
+    for column in _merging_keys(table, target)[:1]:
+        theirs = target.columns[column.name.lower()].collation
+        words = (
+            f"{place_of(table)} compares the key column {column.name!r} by {theirs}, which may "
+            "take texts for one that are different to the source "
+            f"({column.type.collation or table.dialect}): rows would overwrite each other; change "
+            "its collation there to the source's, or to one that counts every character "
+            "(utf8mb4_0900_bin, or utf8mb4_nopad_bin of MariaDB)"
+        )
+    return words
+
+
+def _merging_keys(table: TableSchema, target: TargetTable[TargetColumn]) -> list[Column]:
+    """Return columns of keys to whose collation downstream texts may be one that are not here."""
+    merging = []
+    keys = (i for i in table.indexes if i.primary or i.unique)
+    for name in sorted({c.lower() for i in keys for c in i.columns}):
         column, there = table.column(name), target.columns.get(name)
-        theirs = there.collation if there else ""
-        # A collation of another dialect says by its name nothing about case.
-        cased = table.dialect != MYSQL or keeps_case(column.type.collation)
-        if theirs and cased and not keeps_case(theirs):
+        if there is None or not there.collation or there.type_name in _ELEMENTS:
+            continue
+        # To another dialect all texts are different ones.
+        own = column.type.collation if table.dialect == MYSQL else "binary"
+        if own and not tells_apart(there.collation, own):
+            merging.append(column)
+    return merging
+
+
+def _misfit_of_fillings(table: TableSchema, target: TargetTable[TargetColumn]) -> str:
+    """Return which column would hold what the source does not have, and the cure; "": none."""
+    where = place_of(table)
+    for column in table.columns:
+        there = target.columns.get(column.name.lower())
+        if there is None:
+            continue
+        if column.generated and not there.generated:
             return (
-                f"{where} compares the key column {column.name!r} without case ({theirs}), the "
-                f"source with it ({column.type.collation or table.dialect}): rows would overwrite "
-                "each other; change its collation there"
+                f"{where} has column {column.name!r} as an ordinary one, and the source computes "
+                "it, so that no row brings it; make it a generated column there, or drop it"
+            )
+        # Some servers take NULL for the time of day there.
+        if column.nullable and not there.nullable and there.type_name == "timestamp":
+            return (
+                f"{where} has column {column.name!r} as NOT NULL, and the source's may be NULL; "
+                "let it be NULL there"
             )
     return ""
 
@@ -144,8 +189,14 @@ def _fits(ours: SqlType, there: TargetColumn) -> bool:
     kind = KINDS.get(name)
     if kind is None:
         return True  # a type that we know nothing of: the downstream itself will say
+    if kind in (Kind.FLOAT, Kind.DOUBLE) and "," in there.type_text:  # it rounds to its digits
+        return ours.kind is kind and ours.scale is not None and there.scale >= ours.scale
     if kind is not ours.kind:
         return (ours.kind, kind) in _TAKES
+    if name == "binary":  # it is filled up with zeros
+        return ours.name == name and there.type_text.lower() == f"binary({ours.size})"
+    if name == "char":  # it loses spaces at the end
+        return ours.name not in _LONG_TEXTS
     return ours.kind not in _SCALED or there.scale >= ours.fraction_digits
 
 
@@ -279,6 +330,24 @@ def create_statements(
     ]
 
 
+def recollate(session: Session, table: TableSchema) -> list[str]:
+    """Return what makes a table that was made just now compare texts of its keys as the source.
+
+    A statement that names no collation leaves it to the server, or the database, that runs it.
+
+    Raises:
+        BadInput: the downstream has no collation for a column.
+        Refused, SinkUnavailable: as `Session.run`.
+    """
+    target = read_tables(session, [table.written_as]).get(table.written_as)
+    merging = _merging_keys(table, target) if target else []
+    if not merging:
+        return []
+    collations = known_collations(session)
+    parts = [f"MODIFY {_definition(table, c, True, collations)}" for c in merging]
+    return [f"ALTER TABLE {quoted_table(table.written_as)} {', '.join(parts)}"]
+
+
 def _definition(
     table: TableSchema, column: Column, in_key: bool, collations: Container[str]
 ) -> str:
@@ -290,7 +359,14 @@ def _definition(
         if collation in collations:
             words += f" COLLATE {collation}"
         elif in_key and (collation or foreign):
-            words += f" COLLATE {_strictest(charset, collations)}"
+            strict = _strictest(charset, collations)
+            if not tells_apart(strict, "binary" if foreign else collation):
+                raise BadInput(
+                    f"key column {column.name!r} of table {table.written_as}: the downstream has "
+                    f"no collation of {charset} that counts spaces at the end, as the source does; "
+                    "create the table there by hand"
+                )
+            words += f" COLLATE {strict}"
     if column.generated:
         if not column.expression or foreign:
             raise BadInput(f"column {column.name!r} is generated by an unknown expression")

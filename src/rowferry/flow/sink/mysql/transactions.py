@@ -130,6 +130,8 @@ class Transactions:
                 again = attempt(session, statement)
                 if again is None:
                     continue
+                if again.is_conflict:  # the transaction may be over, and what follows would stay
+                    break
                 place = again.row
                 if place is None and not again.is_about_table:
                     place = _culprit(session, statement)
@@ -170,8 +172,9 @@ def _culprits(
 
 
 def _culprit(session: Session, statement: SqlStatement) -> int | None:
-    """Return the row of a statement that is refused alone."""
+    """Return the row of a statement that is refused alone; None: none, or it met others."""
     for place in range(len(statement)):
-        if attempt(session, statement.single(place)) is not None:
-            return place
+        refusal = attempt(session, statement.single(place))
+        if refusal is not None:
+            return None if refusal.is_conflict else place
     return None

@@ -66,8 +66,10 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
 
     # --- the fence --------------------------------------------------------------------------------
 
-    def begin(self, session: PostgresqlSession, epoch: int) -> None:
+    def begin(self, session: PostgresqlSession, epoch: int) -> list[tuple[Any, ...]]:
         """Begin a transaction that ends before anybody else can claim the changefeed.
+
+        Returns what the fence says, as `raise_fence` does.
 
         Raises:
             Fenced: somebody has claimed it.
@@ -75,9 +77,11 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
         """
         moment("begin downstream (PostgreSQL)")
         rows = session.begin(
-            f"SELECT epoch FROM {self.name(FENCE)} WHERE changefeed = {self._feed} FOR SHARE"
+            f"SELECT epoch, commit_ts, micro_batch FROM {self.name(FENCE)} "
+            f"WHERE changefeed = {self._feed} FOR SHARE"
         )
         self.judge_fence(session, rows, epoch)
+        return rows
 
     def reached(self, micro_batch: int, commit_ts: int | None) -> str:
         """Return the statement that notes what is published."""
@@ -98,6 +102,10 @@ class CopyLedger(SqlLedger[PostgresqlSession]):
     def forget_delivered(self, below: int | None = None, above: int | None = None) -> str:
         """Return the statement that removes what lanes noted, of some micro-batches or of all."""
         return self._forget_delivered(below, above)
+
+    def forget_changes(self, above: int) -> str:
+        """Return the statement that removes the notes of schema changes behind a micro-batch."""
+        return self._forget_changes(above)
 
     # --- definitions ------------------------------------------------------------------------------
 

@@ -81,7 +81,15 @@ class TranslatedChanges:
         changes = plan.stretch.schema_changes
         if not changes:
             return False
-        return self._ledger.is_made(session, plan.micro_batch, 0, changes[0].commit_ts)
+        return self.is_made(session, plan.micro_batch, changes[0])
+
+    def is_made(self, session: PostgresqlSession, micro_batch: int, first: SchemaChange) -> bool:
+        """Return whether the first schema change of a micro-batch was made.
+
+        Raises:
+            PostgresqlRefusal, SinkUnavailable: as `PostgresqlSession.run`.
+        """
+        return self._ledger.is_made(session, micro_batch, 0, first.commit_ts)
 
     def _run_one(
         self,

@@ -140,9 +140,9 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
             TargetLost: a table is missing that was there.
             TargetUnfit: a table is missing downstream, or rows do not fit into it.
         """
-        self._look()
         self._forget_notes()
-        self._judge(tables.values())
+        self._look()
+        self._judge(stretch, tables.values())
         outputs = tuple(
             Output(
                 segment.ordinal,
@@ -184,8 +184,9 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
         require_there(session, known)
 
     def forget_above(self, session: PostgresqlSession, micro_batch: int) -> None:
-        """Forget lanes above a micro-batch and commit."""
-        session.run(self._ledger.forget_delivered(above=micro_batch), "COMMIT")
+        """Forget lanes above a micro-batch, and schema changes behind the next one; commit."""
+        lanes = self._ledger.forget_delivered(above=micro_batch)
+        session.run(lanes, self._ledger.forget_changes(micro_batch + 1), "COMMIT")
 
     def note_reached(self, session: PostgresqlSession, plan: Plan) -> None:
         """Note what is reached, forget how far lanes were before this micro-batch, and commit.
@@ -218,7 +219,7 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
             moment("create downstream table (PostgreSQL)")
             made = create_statements(table, self._making) if table in missing else []
             try:
-                self._ledger.begin(session, self._epoch)
+                self._ledger.begin(session, self._owner.epoch)
                 session.run(*made, self._ledger.note_definition(table), "COMMIT")
             except PostgresqlRefusal as err:
                 session.rollback()

@@ -270,10 +270,8 @@ class TopicSink(ABC):
         self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
     ) -> None:
         """Send the schema changes in order, then the watermark; on return they are durable."""
-        if plan.sink_state and plan.sink_state["topics"].keys() - self._topics.keys():
-            # Another process allocated this plan, and met topics that were not there before.
-            topics = plan.sink_state["topics"]
-            self._recall(plan.sink_state, self._partition_counts(topics))
+        if plan.sink_state:
+            self._take_over(plan.sink_state)
         changed = {self._rules.topic_of_change(c) for c in plan.stretch.schema_changes}
         with self._sending(self._delivered.known.keys() | changed):
             self._announce(plan)
@@ -286,6 +284,21 @@ class TopicSink(ABC):
         return True
 
     # --- pieces ----------------------------------------------------------------------------------
+
+    def _take_over(self, state: dict[str, Any]) -> None:
+        """Know the topics of a plan that another process has allocated.
+
+        It may have met topics that were not there before, or that have been given more partitions
+        since: keys stay in those that the plan's rows are in.
+        """
+        planned = state["topics"]
+        self._topics = {
+            name: topic
+            for name, topic in self._topics.items()
+            if planned.get(name, topic.partitions) == topic.partitions
+        }
+        if planned.keys() - self._topics.keys():
+            self._recall(state, self._partition_counts(planned))
 
     def _announce(self, plan: Plan) -> None:
         """Send what follows the rows of a plan."""

@@ -50,8 +50,10 @@ class SqlLedger(ABC, Generic[SessionT]):
         """
 
     @abstractmethod
-    def begin(self, session: SessionT, epoch: int) -> None:
+    def begin(self, session: SessionT, epoch: int) -> list[tuple[Any, ...]]:
         """Begin a transaction that ends before anybody else can claim the changefeed.
+
+        Returns what the fence says, as `raise_fence` does.
 
         Raises:
             Fenced: somebody has claimed it.
@@ -77,7 +79,7 @@ class SqlLedger(ABC, Generic[SessionT]):
         except SqlRefusal as err:
             raise err.as_error(f"the sink's own tables in {self._space}") from err
         self.check(rows, owner.epoch)
-        self._check_reached(session, owner, int(rows[0][1]), int(rows[0][2]))
+        self.check_reached(session, owner, rows)
 
     def judge_fence(self, session: SessionT, rows: list[tuple[Any, ...]], epoch: int) -> None:
         """Judge the fence's row as `check` does; a transaction ends where it is not ours."""
@@ -102,8 +104,13 @@ class SqlLedger(ABC, Generic[SessionT]):
                 "if no other process runs it"
             )
 
-    def _check_reached(self, session: SessionT, owner: Owner, reached: int, number: int) -> None:
-        """Refuse a downstream that has noted less than it has confirmed, or more than is known."""
+    def check_reached(self, session: SessionT, owner: Owner, rows: list[tuple[Any, ...]]) -> None:
+        """Refuse a downstream that has noted less than it has confirmed, or more than is known.
+
+        Raises:
+            TargetLost, TargetWentBack, BadInput: as `claim`; `rows` is what the fence says.
+        """
+        reached, number = int(rows[0][1]), int(rows[0][2])
         if owner.newest is not None and number > owner.newest:
             raise BadInput(
                 f"{session.place} has the changes of changefeed {self._changefeed!r} up to "
@@ -163,6 +170,13 @@ class SqlLedger(ABC, Generic[SessionT]):
         return f"DELETE FROM {self.name(DELIVERED)} WHERE changefeed = {self._feed}{lower}{higher}"
 
     # --- schema changes ---------------------------------------------------------------------------
+
+    def _forget_changes(self, above: int) -> str:
+        """Return the statement that removes the notes of schema changes behind a micro-batch."""
+        return (
+            f"DELETE FROM {self.name(SCHEMA_CHANGES)} WHERE changefeed = {self._feed} "
+            f"AND micro_batch > {above}"
+        )
 
     def has_changes_after(self, session: SessionT, micro_batch: int) -> bool:
         """Return whether schema changes were begun of a micro-batch that comes after this one."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from rowferry.change.chunk import SchemaChange
 from rowferry.change.event_counts import EventCounts
-from rowferry.change.plan import Plan, Receipt, TableSlice, Topic
+from rowferry.change.plan import Plan, Receipt, Stretch, TableSlice, Topic
 from rowferry.change.table import TableId, TableSchema
 from rowferry.flow.dispatch.by_neighbours import ByNeighbours
 from rowferry.flow.sink.contract import Owner
@@ -33,6 +35,9 @@ class RunsChanges(Protocol[_AskedT]):
     def are_begun(self, session: _AskedT, plan: Plan) -> bool:
         """Return whether the first one of a plan was begun. Raises as `SqlSession.ask`."""
 
+    def is_made(self, session: _AskedT, micro_batch: int, first: SchemaChange) -> bool:
+        """Return whether the first one of a micro-batch was made. Raises as `SqlSession.ask`."""
+
     def run(self, plan: Plan, epoch: int, there: Collection[TableId] = ()) -> None:
         """Make those of a plan, in order; some tables must be there."""
 
@@ -51,8 +56,7 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         """Know nothing of the downstream yet; some DDLs, by commit-ts, are not run as they are."""
         self.counts = EventCounts()
         self._delivered = DeliveredTables(replaced_ddl)
-        self._epoch = 0
-        self._published = 0
+        self._owner = Owner("", 0)  # and what the downstream has confirmed since
         self._looked = False  # whether all that was delivered to was seen in this run
         self._forgot = False  # whether notes of another life of the changefeed were removed
         self._judged: set[tuple[TableId, int, int]] = set()
@@ -85,7 +89,11 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
 
     @abstractmethod
     def forget_above(self, session: SessionT, micro_batch: int) -> None:
-        """Forget lanes above a micro-batch and commit, in a transaction that was begun."""
+        """Forget lanes above a micro-batch and commit, in a transaction that was begun.
+
+        Of schema changes, forget those behind the next one: that may have been given up when some
+        of its own were made.
+        """
 
     @abstractmethod
     def note_reached(self, session: SessionT, plan: Plan) -> None:
@@ -115,17 +123,19 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
             TargetWentBack: it was restored, or is another server, and lacks what was delivered.
         """
         moment("open downstream")
-        session = self.session_of_its_own()
-        try:
-            self._ledger.claim(session, owner)
-        finally:
-            session.close()
-        self._epoch, self._published = owner.epoch, owner.micro_batch
+        self._owner = owner
+        self._claim()
         self._delivered.resume(owner, state)
         self._looked, self._forgot, self._judged = False, False, set()
 
     def has_rows_of(self, plan: Plan) -> bool:
-        """Return whether the plan's schema changes were begun, before which all rows are there."""
+        """Return whether the plan's schema changes were begun, before which all rows are there.
+
+        Something has failed before. A transaction of that time may still be under way, and would
+        set rows back if it ended after those that are written now; or the downstream is another one
+        since. Claiming it again waits for the one and finds the other.
+        """
+        self._claim()
         if not plan.stretch.schema_changes:
             return False
         with self._sessions.one() as session:
@@ -134,16 +144,21 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
             except SqlRefusal as err:
                 raise err.as_error("looking for schema changes that were begun") from err
 
+    def has_changes_of(self, plan: Plan) -> bool:
+        """Return whether a plan that was given up in this one's place has made its first change."""
+        return self._is_made(plan.micro_batch, plan.stretch.schema_changes)
+
     def publish(
         self, plan: Plan, receipts: Sequence[Receipt], tables: Mapping[TableSlice, TableSchema]
     ) -> None:
         """Make the schema changes in order, then note what is reached."""
         there = {*self._delivered.known, *(table.written_as for table in tables.values())}
-        self._changes.run(plan, self._epoch, there)
+        self._changes.run(plan, self._owner.epoch, there)
         with self._sessions.one() as session:
             try:
                 moment("publish progress downstream")
-                self._ledger.begin(session, self._epoch)
+                fence = self._ledger.begin(session, self._owner.epoch)
+                self._ledger.check_reached(session, self._owner, fence)
                 self.note_reached(session, plan)
                 moment("progress published downstream")
                 self._after_reached(session, plan)
@@ -151,11 +166,34 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
                 session.rollback()
                 raise err.as_error("noting what is reached") from err
         self._delivered.publish(plan.sink_state)
-        self._published = plan.micro_batch
+        self._owner = replace(
+            self._owner,
+            delivered=max(self._owner.delivered, plan.stretch.watermark or 0),
+            micro_batch=plan.micro_batch,
+            continues=True,
+        )
 
     def close(self) -> None:
         """Let connections go."""
         self._sessions.close()
+
+    def _claim(self) -> None:
+        """Wait until no transaction of an earlier claim is under way, and let none begin."""
+        moment("connect to claim downstream")
+        session = self.session_of_its_own()
+        try:
+            self._ledger.claim(session, self._owner)
+        finally:
+            session.close()
+
+    def _is_made(self, micro_batch: int, changes: Sequence[SchemaChange]) -> bool:
+        if not changes:
+            return False
+        with self._sessions.one() as session:
+            try:
+                return self._changes.is_made(session, micro_batch, changes[0])
+            except SqlRefusal as err:
+                raise err.as_error("looking for schema changes that were made") from err
 
     def _look(self) -> None:
         """Look once in a run whether all tables are there to which something was delivered."""
@@ -164,14 +202,14 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         with self._sessions.one() as session:
             try:
                 # A plan that was given up may have dropped some; its changes come again.
-                if not self._ledger.has_changes_after(session, self._published):
+                if not self._ledger.has_changes_after(session, self._owner.micro_batch):
                     self._require_there(session, self._delivered.known)
                     self._looked = True
             except SqlRefusal as err:
                 raise err.as_error("the downstream's tables") from err
 
     def _forget_notes(self) -> None:
-        """Forget once in a run what lanes noted of micro-batches that are not planned yet.
+        """Forget once in a run what was noted of micro-batches that are not planned yet.
 
         A changefeed that was removed and made again counts them from 1 again.
         """
@@ -180,15 +218,17 @@ class SqlSink(LaneDefaults, ABC, Generic[SessionT]):
         moment("forget lanes of another life")
         with self._sessions.one() as session:
             try:
-                self._ledger.begin(session, self._epoch)
-                self.forget_above(session, self._published)
+                self._ledger.begin(session, self._owner.epoch)
+                self.forget_above(session, self._owner.micro_batch)
             except SqlRefusal as err:
                 session.rollback()
                 raise err.as_error("forgetting how far lanes have come") from err
         self._forgot = True
 
-    def _judge(self, tables: Iterable[TableSchema]) -> None:
-        """Judge table versions that are met first."""
+    def _judge(self, stretch: Stretch, tables: Collection[TableSchema]) -> None:
+        """Judge table versions that are met first; rows that are not written need none."""
+        if self._is_made(self._owner.micro_batch + 1, stretch.schema_changes):
+            return
         # A table's partitions come as slices of their own.
         fresh = list({_version(t): t for t in tables if _version(t) not in self._judged}.values())
         if not fresh:

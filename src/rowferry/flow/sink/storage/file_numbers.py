@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from rowferry.flow.sink.storage.files import Files, each
-from rowferry.flow.sink.storage.index_file import Naming
 from rowferry.flow.sink.storage.measures import moved_on
 from rowferry.flow.sink.storage.paths import META, index_path, parse_data_name
 from rowferry.flow.sink.storage.published_marks import PublishedMarks
@@ -21,8 +20,8 @@ _LISTED_FOR_EACH: Final = 8
 class FileNumbers:
     """Numbers that data files have used, by directory."""
 
-    def __init__(self, files: Files, naming: Naming, marks: PublishedMarks) -> None:
-        self._files, self._naming, self._marks = files, naming, marks
+    def __init__(self, files: Files, marks: PublishedMarks) -> None:
+        self._files, self._marks = files, marks
         self._state: dict[str, int] = {}  # as of the last published plan
         self._last: dict[str, int] = {}  # the same, once CDC.index was asked; newest at the end
 
@@ -78,7 +77,11 @@ class FileNumbers:
             self._last.update((d, self._state.get(d, 0)) for d in new)
 
     def _last_number(self, directory: str) -> int:
-        """Return the last number in use: published, or recorded by CDC.index and occupied."""
+        """Return the last number in use: published, or named by CDC.index.
+
+        That one is used up also where its file is gone: a reader may have moved it away, and would
+        not look for another one of that number.
+        """
         moment("look for last number")
         known = self._last.get(directory)
         if known is not None:
@@ -86,8 +89,6 @@ class FileNumbers:
         index = index_path(directory)
         recorded = self._marks.number_in(self._files.recall(index), index)
         self.require_index(directory, recorded)
-        if recorded and not self._files.exists(f"{directory}/{self._naming.data_name(recorded)}"):
-            recorded -= 1
         number = max(recorded, self._state.get(directory, 0))
         if not self._files.has_locks:
             number = max(number, self._last_taken(directory))

@@ -146,6 +146,12 @@ class Files(Protocol):
     def check_writable(self) -> None:
         """Raise SinkUnwritable unless the prefix can be written or made; writes nothing."""
 
+    def check_compares(self) -> None:
+        """Raise SinkUnwritable unless `create` and `swap` really look at what is there.
+
+        Leaves nothing behind.
+        """
+
     def prepare(self) -> None:
         """Make the prefix, and forget what was seen so far."""
 

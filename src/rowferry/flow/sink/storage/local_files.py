@@ -208,8 +208,9 @@ class LocalFiles:
 
     def settle(self) -> None:
         """Bring the directories of new names to disk."""
-        waiting, self._unsettled = self._unsettled, set()
+        waiting = frozenset(self._unsettled)
         self._sync(waiting)
+        self._unsettled -= waiting  # not before: whoever tries again must bring them there
 
     def named(self, place: str) -> None:
         """Note that a name was given in this directory."""
@@ -258,8 +259,12 @@ class LocalFiles:
                     "change its permissions or choose another sink URI"
                 )
 
+    def check_compares(self) -> None:
+        """Nothing: links and the lock file do."""
+
     def prepare(self) -> None:
         """Make the directory, and the one for staged files."""
+        self._unsettled.clear()
         with _Owned(self.shown("")):
             self._place(STAGING).mkdir(parents=True, exist_ok=True)
 
@@ -365,6 +370,8 @@ class LocalStaged:
             try:
                 self._name(os.link, target)
             except FileExistsError:
+                # Whoever gave the name may have died before it was on disk.
+                self._files.named(os.path.dirname(target))
                 if not same_bytes(self.place, target):
                     raise FileConflict(
                         f"{target} exists with other content; a file above CDC.index is seen by no "

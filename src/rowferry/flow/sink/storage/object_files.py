@@ -10,7 +10,7 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -104,7 +104,8 @@ class ObjectFiles:
 
     def _note(self, path: str, stored: Stored | None) -> Stored | None:
         if len(self._seen) >= _RECALLED:
-            self._seen.clear()
+            # What was written since the list was made is known by this alone.
+            self._seen, self._surveyed = {}, None
         if stored is None or len(stored.data) <= _RECALLED_BYTES:
             self._seen[path] = stored
         return stored
@@ -249,6 +250,36 @@ class ObjectFiles:
     def check_writable(self) -> None:
         """Raise unless the prefix can be listed; a right to write shows with the first write."""
         next(self._listed(""), None)
+
+    def check_compares(self) -> None:
+        """Put an object of its own twice, as a new one and in place of the first.
+
+        Some stores take `If-None-Match` and `If-Match`, and put without a look.
+        """
+        key = self.key(f"{STAGING}/{uuid.uuid4().hex}")
+
+        def put(data: bytes, mode: Any) -> Any:
+            self.counts.call("put", len(data))
+            return obstore.put(self._store, key, data, mode=mode, use_multipart=False)
+
+        with self._owned(""):
+            try:
+                first = json.loads(_tag(put(b"1", "create")))
+                put(b"3", first)
+                for mode, header in (("create", "If-None-Match"), (first, "If-Match")):
+                    with suppress(*_TAKEN):
+                        put(b"4", mode)
+                        raise SinkUnwritable(
+                            f"{self.shown('')}: the store puts objects without regard to {header}, "
+                            "so that two processes could write over each other; choose a store "
+                            "that compares, or file://"
+                        )
+            except _TAKEN:
+                return  # an answer was lost, and the request was sent again: it compares
+            finally:
+                self.counts.call("delete")
+                with suppress(FileNotFoundError):
+                    obstore.delete(self._store, key)
 
     def prepare(self) -> None:
         """Forget what was seen so far; a bucket has no directories to make."""

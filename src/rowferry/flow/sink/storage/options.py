@@ -165,16 +165,25 @@ class StorageOptions(Section, section="sink.cloud-storage-config"):
 
 
 class LayoutOptions(Section, section="sink"):
-    """Options that this sink reads in the section of all sinks."""
+    """Options that this sink reads in the section of all sinks.
+
+    Those that make directories stay as they are: readers take the directories of a table version in
+    the order of their names, and would meet older rows behind newer ones.
+    """
 
     date_separator = option(
         one_of("none", "year", "month", "day"),
         "day",
         "Which part of the commit date is a directory.",
         uri=True,
+        alterable=False,
     )
     enable_partition_separator = option(
-        flag(), True, "Each partition of a partitioned table has its own directory.", uri=True
+        flag(),
+        True,
+        "Each partition of a partitioned table has its own directory.",
+        uri=True,
+        alterable=False,
     )
     file_index_digit = option(
         whole(6, 20), 20, "Digits of the number in a data file's name.", uri=True, alterable=False
@@ -186,7 +195,11 @@ class LayoutOptions(Section, section="sink"):
         uri=True,
     )
     time_zone = option(
-        _time_zone(), ZoneInfo("UTC"), "The time zone of date directories.", uri=True
+        _time_zone(),
+        ZoneInfo("UTC"),
+        "The time zone of date directories.",
+        uri=True,
+        alterable=False,
     )
 
 

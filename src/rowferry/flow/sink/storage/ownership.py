@@ -60,6 +60,7 @@ class Ownership:
 
         Raises:
             SinkOwned: another changefeed's output is here.
+            SinkUnwritable: a new prefix is in a store that does not compare before it writes.
             Fenced: a higher epoch has claimed it.
             SinkUnavailable: others change the mark all the time.
         """
@@ -70,6 +71,7 @@ class Ownership:
                 mark = self._parse(stored.data) if stored else None
                 if mark is None:
                     self._refuse_foreign_content()
+                    self._files.check_compares()
                     mark = OwnerMark(owner)
                 self._refuse_other_changefeed(mark, owner)
                 self._refuse_newer(mark, owner)

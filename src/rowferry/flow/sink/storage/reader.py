@@ -56,6 +56,7 @@ class StoredData:
 
 
 _NODE_INDEX = re.compile(r"CDC_[0-9a-zA-Z-]+\.index")
+_NODE_FILE = re.compile(r"CDC_[0-9a-zA-Z-]+_(\d+\..+)")
 
 Step: TypeAlias = StoredSchema | StoredData | Watermark
 
@@ -81,7 +82,7 @@ def read_storage(root: Path | Files) -> Iterator[Step]:
     checkpoint = read_metadata(stored.data, files.shown(METADATA)) if stored else None
     schemas: list[tuple[str, SchemaFile]] = []
     indexes: list[tuple[str, Directory]] = []
-    for path, kind in walk(files, named=_without_node):
+    for path, kind in walk(files, named=without_node):
         if isinstance(kind, SchemaFile):
             schemas.append((path, kind))
         elif isinstance(kind, IndexFile):
@@ -91,10 +92,15 @@ def read_storage(root: Path | Files) -> Iterator[Step]:
         yield Watermark(checkpoint)
 
 
-def _without_node(path: str) -> str:
+def without_node(path: str) -> str:
     """Return the path that an index of one node would have if the table had but one."""
     home, _, name = path.rpartition("/")
     return f"{home}/{INDEX_NAME}" if _NODE_INDEX.fullmatch(name) else path
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a data file without the node that counted it."""
+    return _NODE_FILE.sub(r"CDC\1", name)
 
 
 def _steps(
@@ -136,9 +142,24 @@ def _read_schema(files: Files, path: str, file: SchemaFile) -> StoredSchema:
 def _read_data(
     files: Files, index: str, directory: Directory, schema: TableSchema
 ) -> Iterator[StoredData]:
+    paths = counted_files(files, index)
+    for number, path in enumerate(paths, 1):
+        content = files.get(path)
+        if content is None:
+            raise _missing(files, index, number, len(paths))
+        data = uncompressed(path.rpartition(".")[2], content.data, files.shown(path))
+        yield StoredData(path, directory, number, schema, data)
+
+
+def counted_files(files: Files, index: str) -> list[str]:
+    """Return the paths of the data files that an index counts, in order; none: it has expired.
+
+    Raises:
+        SinkDamaged: one is missing, or the index cannot be read.
+    """
     stored = files.get(index)
-    if stored is None:  # expired meanwhile
-        return
+    if stored is None:
+        return []
     home, _, name = index.rsplit("/", 2)
     node = name.removeprefix("CDC").removesuffix(".index")
     start = f"CDC{node}_" if node else "CDC"
@@ -151,15 +172,17 @@ def _read_data(
             named = parse_data_name(f"CDC{entry.name.removeprefix(start)}")
             if named is not None and named[1] == extension:
                 paths[named[0]] = f"{home}/{entry.name}"
-    for number in range(1, last + 1):
-        content = files.get(paths[number]) if number in paths else None
-        if content is None:
-            raise SinkDamaged(
-                f"{files.shown(home)} has no data file of number {number}, but "
-                f"{files.shown(index)} counts {last}; restore it from a copy"
-            )
-        data = uncompressed(extension, content.data, files.shown(paths[number]))
-        yield StoredData(paths[number], directory, number, schema, data)
+    missing = next((n for n in range(1, last + 1) if n not in paths), None)
+    if missing is not None:
+        raise _missing(files, index, missing, last)
+    return [paths[n] for n in range(1, last + 1)]
+
+
+def _missing(files: Files, index: str, number: int, last: int) -> SinkDamaged:
+    return SinkDamaged(
+        f"{files.shown(index.rsplit('/', 2)[0])} has no data file of number {number}, but "
+        f"{files.shown(index)} counts {last}; restore it from a copy"
+    )
 
 
 # --- one table -----------------------------------------------------------------------------------

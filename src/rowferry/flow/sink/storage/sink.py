@@ -97,7 +97,7 @@ class StorageSink:
         self._nothing = nothing(kind)
         self._now = now or self._wall_clock
         self._marks = PublishedMarks(self._files, self._naming, self.settings, self._now)
-        self._numbers = FileNumbers(self._files, self._naming, self._marks)
+        self._numbers = FileNumbers(self._files, self._marks)
         self._shown: set[tuple[TableId, int]] = set()  # versions whose schema file is there
         self._expansion: dict[TableId, float] = {}
         self._cleanup_at: datetime | None = None

@@ -122,6 +122,22 @@ def test_another_process_publishes_what_was_planned(broker: FakeBroker) -> None:
     ]
 
 
+def test_the_count_of_a_plan_stays_whoever_carries_it_out(broker: FakeBroker) -> None:
+    """The first plan was recorded, its process died, and the topic was given more partitions."""
+    broker.counts = {"fallback": 4}
+    first = kafka_of(EXTENDED)
+    first.open(ME, None)
+    plan = plan_of(first, table("t"), watermark=9)
+    broker.counts = {"fallback": 9}
+    second = kafka_of(EXTENDED)
+    second.open(Owner("feed", 2), None)
+    second.publish(plan, (), {})
+    assert [(t, p) for t, p, _ in broker.sent] == [("fallback", p) for p in range(4)]
+    following = plan_of(second, table("t"), watermark=10)
+    assert Topic.from_json(following.outputs[0].target).partitions == 4
+    assert following.sink_state is None
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

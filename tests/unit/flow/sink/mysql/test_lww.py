@@ -113,6 +113,16 @@ def test_progress_is_written_at_once_and_then_sparsely() -> None:
     assert seen.written() == {("shop", "a"): 7, ("shop", "b"): 7}
 
 
+def test_progress_of_tables_whose_names_the_database_has_no_letters_for() -> None:
+    """The database of the progress table has the server's own character set: latin1, maybe."""
+    table = ProgressTable("feed", "c", 30.0, lambda: 0.0)
+    seen = Recorder()
+    state = table.foresee(stretch((1, TableId("店", "単"))))
+    table.publish(session(seen), plan(state, 5))
+    (made,) = (sql for sql, _ in seen.said if sql.startswith("CREATE TABLE"))
+    assert "DEFAULT CHARSET=utf8mb3" in made
+
+
 @pytest.mark.parametrize("for_purge", [True, False])
 def test_tidb_gets_the_progress_where_its_purge_looks(for_purge: bool) -> None:
     table = ProgressTable("feed", "c", 30.0, lambda: 0.0, for_purge)
@@ -155,6 +165,16 @@ def test_tables_that_are_gone_leave_the_progress_table() -> None:
     ]
     assert seen.written() == {("old", "c"): 9, ("shop", "n"): 9}
     assert table.foresee(stretch()) == state
+
+
+def test_tables_whose_long_names_begin_alike_have_triggers_of_their_own() -> None:
+    tables = [TableId("shop", "n" * 60 + end) for end in ("a", "b", "c")]
+    names = [
+        {s.split(" BEFORE ")[0] for s in triggers(t, ["id"], 3) if s.startswith("CREATE")}
+        for t in tables
+    ]
+    assert len(set().union(*names)) == 9
+    assert all(len(name.split("`")[3]) <= 64 for one in names for name in one)
 
 
 def test_triggers_that_are_missing_or_of_the_same_cluster() -> None:

@@ -173,6 +173,10 @@ def test_ticdc_settings_are_taken_or_told_to_be_idle() -> None:
         (1290, SinkUnavailable, "read-only"),
         (1213, SinkUnavailable, "said so"),
         (1040, SinkUnavailable, "said so"),
+        (1047, SinkUnavailable, "said so"),  # Galera: a node that is not ready
+        (1927, SinkUnavailable, "said so"),  # MariaDB: somebody ended the session
+        (3101, SinkUnavailable, "said so"),  # a group of servers takes a transaction back
+        (4031, SinkUnavailable, "said so"),  # MySQL: the session was silent for too long
         (1146, TargetLost, "it was there before: restore it"),
         (1049, TargetLost, "reset --snapshot"),
         (1406, RowRejected, "then resume"),

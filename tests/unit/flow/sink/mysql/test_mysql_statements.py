@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +18,13 @@ from rowferry.change.chunk import Op, make_rows
 from rowferry.change.plan import Topic
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, Index, TableId, TableSchema
-from rowferry.errors import DecodeError, EncodeError
+from rowferry.errors import BadInput, DecodeError, EncodeError
 from rowferry.flow.encode.sql_rows.codec import SqlRows
 from rowferry.flow.encode.sql_rows.frame import RowFrame
 from rowferry.flow.encode.sql_rows.reader import read_frame
 from rowferry.flow.sink.mysql.apply import one_transaction
 from rowferry.flow.sink.mysql.lanes import _by_commits
+from rowferry.flow.sink.mysql.session import StatementRefused
 from rowferry.flow.sink.mysql.statements import (
     Limits,
     in_order,
@@ -33,7 +37,9 @@ from rowferry.flow.sink.mysql.target_tables import (
     create_statements,
     misfit,
 )
+from rowferry.flow.sink.mysql.transactions import Transactions
 from rowferry.flow.sink.sql.target_tables import TargetTable
+from rowferry.mysql.type_facts import tells_apart
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
 
@@ -243,11 +249,14 @@ def test_texts_of_keys_never_become_one() -> None:
         name: SqlType("varchar", length=9, collation=f"utf8mb4_{collation}")
         for name, collation in (("a", "bin"), ("b", "0900_ai_ci"), ("c", "0900_ai_ci"))
     }
-    made = create_statements(table(("a", "b"), **kinds), {"utf8mb4_bin", "utf8mb4_general_ci"})[1]
+    made = create_statements(table(("a",), **kinds), {"utf8mb4_bin", "utf8mb4_general_ci"})[1]
     start = "varchar(9) CHARACTER SET utf8mb4"
     assert f"`a` {start} COLLATE utf8mb4_bin" in made
-    assert f"`b` {start} COLLATE utf8mb4_bin" in made
     assert f"`c` {start} NOT NULL" in made  # in no key: as the downstream likes
+    with pytest.raises(BadInput, match="key column 'b' .*spaces at the end"):
+        create_statements(table(("a", "b"), **kinds), {"utf8mb4_bin", "utf8mb4_general_ci"})
+    kinds["d"] = SqlType("varchar", length=9, collation="utf8mb4_unicode_ci")
+    assert f"`d` {start} COLLATE utf8mb4_bin" in create_statements(table(("d",), **kinds), ())[1]
     for strict in ("utf8mb4_nopad_bin", "utf8mb4_0900_bin"):
         made = create_statements(table(("b",), **kinds), {"utf8mb4_bin", strict})[1]
         assert f"`b` {start} COLLATE {strict}" in made
@@ -263,4 +272,63 @@ def test_a_key_that_forgets_case_is_refused() -> None:
     target = TargetTable(columns, {"PRIMARY": {"a"}})
     assert misfit(schema, target) == ""
     columns["a"].collation = "utf8mb4_general_ci"
-    assert "key column 'a' without case (utf8mb4_general_ci)" in misfit(schema, target)
+    assert "key column 'a' by utf8mb4_general_ci" in misfit(schema, target)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "apart"),
+    [
+        ("utf8mb4_bin", "latin1_swedish_ci", True),
+        ("utf8mb4_bin", "utf8mb4_0900_ai_ci", False),  # spaces at the end
+        ("latin1_bin", "latin1_nopad_bin", False),
+        ("utf8mb4_nopad_bin", "utf8mb4_0900_ai_ci", True),
+        ("utf8mb4_0900_bin", "utf8mb4_0900_as_cs", True),
+        ("utf8mb4_0900_as_cs", "utf8mb4_0900_ai_ci", True),
+        ("utf8mb4_0900_ai_ci", "utf8mb4_0900_as_ci", False),
+        ("utf8mb4_0900_as_ci", "utf8mb4_0900_as_cs", False),
+        ("utf8mb4_general_ci", "utf8mb4_0900_ai_ci", False),
+        ("utf8mb4_0900_ai_ci", "utf8mb4_general_ci", False),
+        ("utf8mb4_general_ci", "utf8mb3_general_ci", True),
+        ("utf8mb4_general_ci", "latin1_general_ci", False),
+        ("utf8mb4_uca1400_nopad_ai_ci", "utf8mb4_0900_ai_ci", True),
+        ("utf8mb4_uca1400_ai_ci", "utf8mb4_0900_ai_ci", False),
+        ("utf8mb4_0900_ai_ci", "utf8mb4_uca1400_ai_ci", True),
+        ("utf8mb4_0900_as_cs", "binary", False),
+        ("binary", "utf8mb4_0900_ai_ci", True),
+    ],
+)
+def test_which_collations_tell_texts_apart(theirs: str, ours: str, apart: bool) -> None:
+    assert tells_apart(theirs, ours) is apart
+
+
+class _Deadlocked:
+    """A session whose first INSERT meets another transaction: its own is over then."""
+
+    def __init__(self) -> None:
+        self.ran: list[bytes] = []
+
+    def run(self, *texts: bytes) -> None:
+        self.ran += texts
+        if texts[0].startswith(b"INSERT"):
+            raise StatementRefused(1213, "Deadlock found when trying to get lock", "h")
+
+    def rollback(self) -> None:
+        self.ran.append(b"ROLLBACK")
+
+    @contextmanager
+    def one(self) -> Iterator[_Deadlocked]:
+        yield self
+
+
+def test_nothing_is_written_while_a_refused_row_is_looked_for() -> None:
+    """Behind a deadlock every statement would be a transaction of its own, without the fence."""
+    schema = table(("id",))
+    inserts: Changes = [(Op.INSERT, None, row(key, 1)) for key in (1, 2, 3)]
+    (statement,) = net_effect([frame(schema, inserts)], WIDE, upserting).upserts
+    session: Any = _Deadlocked()
+    settings: Any = SimpleNamespace(options=SimpleNamespace(multi_stmt_enable=True))
+    ledger: Any = None
+    refusal = StatementRefused(1406, "Data too long for column 'b'", "h")
+    error = Transactions(settings, ledger, session)._worded([statement], refusal)
+    assert "Data too long" in str(error)
+    assert session.ran == [b"BEGIN", statement.sql, b"ROLLBACK"]

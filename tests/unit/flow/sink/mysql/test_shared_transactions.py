@@ -58,7 +58,8 @@ def test_lanes_share_what_their_atomicity_needs(
     uri = f"mysql://{'root'}@db:3307/?transaction-atomicity={atomicity}"
     source = Uri.parse("range://127.0.0.1:1", "source")
     sink = assemble(ChangefeedSpec("feed", source, Uri.parse(uri, "sink"), {})).sink
-    monkeypatch.setattr(MySqlSink, "_judge", lambda self, tables: None)
+    monkeypatch.setattr(MySqlSink, "_judge", lambda self, stretch, tables: None)
+    monkeypatch.setattr(MySqlSink, "_forget_notes", lambda self: None)
     one, other = (parse_create(f"CREATE TABLE {t} (n int KEY)", "s").at(1) for t in "ab")
     parts = [TableSlice(t.id, t.table_id, 1, n) for t, n in ((one, 1), (other, 2), (other, 3))]
     bounds = ((1, 5), (6, 9), (1, 9), (1, 9))

@@ -8,6 +8,7 @@ import pytest
 from tidb_stand_in import Cluster, Table
 
 from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.plan import Stretch
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import SinkUnwritable, TargetUnfit
 from rowferry.flow.assemble import assemble
@@ -146,7 +147,7 @@ def test_tables_are_made(cluster: Cluster) -> None:
     flow = flow_of(MODE | MADE)
     table = seen(MODE | MADE)
     flow.sink.check_tables([table])
-    flow.sink._judge([table])
+    flow.sink._judge(Stretch((), (), {}), [table])
     made = cluster.tables["shop.t"]
     assert made.soft_delete and made.key == ("id",) and set(made.columns) == {"id", "v"}
 

@@ -62,6 +62,7 @@ class Connection:
             "time_zone": "SYSTEM",
             "foreign_key_checks": "1",
             "timestamp": "0",
+            "wait_timeout": "28800",
         }
         if cluster.has_soft_delete:
             self.variables["tidb_translate_softdelete_sql"] = "1"
@@ -127,8 +128,10 @@ class Connection:
         elif "information_schema.STATISTICS" in sql:
             for name, table in self.cluster.tables.items():
                 for column in table.key:
-                    yield (*name.split("."), "PRIMARY", column)
+                    yield (*name.split("."), "PRIMARY", column, None)
         elif found := re.match(r"SHOW CREATE TABLE (\S+)", sql):
+            if _plain(found[1]) not in self.cluster.tables:
+                raise refused(1146, f"Table {found[1]} doesn't exist")
             table = self.cluster.tables[_plain(found[1])]
             yield "t", "… /*T![active_active] ACTIVE_ACTIVE='ON' */" if table.soft_delete else "…"
         elif found := re.match(r"CREATE TABLE (?:IF NOT EXISTS )?(\S+) \((.*)\)(.*)", sql):
