@@ -16,6 +16,7 @@ from store_harness import Place, new_database
 from store_material import (
     ITEMS,
     NOW,
+    ORDERS,
     TTL_S,
     make_plan,
     make_range,
@@ -26,6 +27,7 @@ from store_material import (
     sqlite_url,
 )
 
+from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.control.lifecycle import Verb
 from rowferry.control.store.backup import EPOCH_STEP, back_up, restore
 from rowferry.control.store.checking import check
@@ -94,6 +96,38 @@ def test_a_backup_goes_from_any_kind_of_database_into_any_other(
             assert {look.findings for look in check(target)} == {()}
         pairs = zip(epochs, epochs[1:], strict=False)
         assert all(after >= max(before + EPOCH_STEP, int(LATER)) for before, after in pairs)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "mysql", "mariadb", "postgres"])
+def test_schema_changes_are_delivered_behind_a_restore(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Their rows are numbered by the database; it must not give a restored one's number again."""
+    with ExitStack() as stack:
+        first, file = sqlite_url(tmp_path / "first.db"), tmp_path / "b.gz"
+        url = sqlite_url(tmp_path / "restored.db")
+        if kind != "sqlite":
+            server = request.getfixturevalue(f"{kind}_server")
+            url = stack.enter_context(new_database(server, "meta_numbered"))
+        with closing(open_store(first, clock=lambda: NOW)) as store:
+            store.create_changefeed(make_spec())
+            claim = store.claim("feed-1", someone_else(), NOW, TTL_S)
+            run_plan(store, claim, make_plan(1, changes=_changes(20)), make_table())
+        back_up(first, file, NOW)
+        restore(url, file, LATER)
+        with closing(open_store(url, clock=lambda: LATER)) as store:
+            claim = store.claim("feed-1", someone_else(), LATER, TTL_S)
+            run_plan(store, claim, make_plan(2, changes=_changes(21)[20:]))
+            found = [change.commit_ts for change in store.schema_changes("feed-1")]
+        assert found == list(range(120, 99, -1))
+
+
+def _changes(count: int) -> tuple[SchemaChange, ...]:
+    """Return schema changes from commit-ts 100 on."""
+    return tuple(
+        SchemaChange(100 + i, DdlKind.ADD_COLUMN, "ALTER …", ORDERS, make_table(version=100 + i))
+        for i in range(count)
+    )
 
 
 def _owned_anew(store: MetaStore, url: str) -> int:

@@ -1343,6 +1343,7 @@ def test_parked_rows_follow_schema_changes_and_go_with_their_changefeed(
     store.move(feed, Verb.PAUSE)
     store.reset(feed, make_spec(feed), "test")
     assert store.parked(feed) == ()
+    assert 2 in [note.details.get("parked rows forgotten") for note in store.history(feed)]
     other = store.claim(feed, Holder.here(), NOW, TTL_S)
     last = _parking_plan(3)
     store.record(other, last, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -129,6 +130,36 @@ def _frozen(server: MariaDb | Postgres, store: SqlStore) -> Iterator[None]:
     with _at(store.database, "begin", "", lambda: os.kill(pid, signal.SIGSTOP)):
         yield
     os.kill(pid, signal.SIGCONT)
+
+
+def test_a_server_that_is_the_primary_no_more_is_left(own_server: MariaDb | Postgres) -> None:
+    """It answers on; only a new connection leads to where the name of the primary leads now."""
+    url, number = url_of(own_server, "meta"), "SELECT pg_backend_pid()"
+    if isinstance(own_server, MariaDb):
+        own_server.execute("CREATE USER plain IDENTIFIED BY 'plain'")  # read_only holds for it
+        own_server.execute("GRANT ALL ON meta.* TO plain")
+        url, number = re.sub("//[^@]*@", "//plain:plain@", url), "SELECT CONNECTION_ID()"
+    with closing(Database(url)) as database:
+        store = SqlStore(database, lambda: NOW)
+
+        def asked(statement: str) -> Any:
+            with database.engine.connect() as connection:
+                found = connection.exec_driver_sql(statement)
+                answer = found.scalar() if found.returns_rows else None
+                connection.commit()
+                return answer
+
+        before = asked(number)
+        if isinstance(own_server, MariaDb):
+            own_server.execute("SET GLOBAL read_only = ON")
+        else:
+            asked("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+        with pytest.raises(MetaUnavailable):
+            store.create_changefeed(make_spec("demoted"))
+        if isinstance(own_server, MariaDb):
+            own_server.execute("SET GLOBAL read_only = OFF")
+        store.create_changefeed(make_spec("demoted"))
+        assert asked(number) != before
 
 
 def test_who_is_not_let_in_hears_so_at_once_without_the_password(

@@ -47,3 +47,17 @@ def test_another_target(old: str, new: str) -> None:
     wanted = spec(new)
     with pytest.raises(SpecChanged, match="make a new changefeed"):
         check_alterable(spec(old), wanted, assemble(wanted))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    ["date-separator=month", "enable-partition-separator=false", "time-zone=Asia/Tokyo"],
+)
+def test_directories_of_a_storage_stay_as_they_are(changed: str) -> None:
+    """Readers go by their names: older rows would stand behind newer ones."""
+    storage = "file:///here?protocol=csv"
+    key = changed.partition("=")[0]
+    wanted = spec(f"{storage}&{changed}")
+    with pytest.raises(SpecChanged, match=f"sink.{key} of changefeed 'feed' .* cannot be changed"):
+        check_alterable(spec(storage), wanted, assemble(wanted))
+    check_alterable(wanted, wanted, assemble(wanted))

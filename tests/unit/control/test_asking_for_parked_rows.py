@@ -17,7 +17,7 @@ from rowferry.change.plan import Plan, Stretch
 from rowferry.change.position import RangeProgress, Stage
 from rowferry.change.quarantine import ParkedKey, PlanQuarantine, RefusedKey, by_table
 from rowferry.control.feed.lease import Claim, Holder
-from rowferry.control.lifecycle import Verb
+from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.operator.actor import Actor, Role, current_actor
 from rowferry.control.operator.operations import Operations, Wanted
 from rowferry.control.operator.quarantine import Choice, forms, values_form
@@ -27,7 +27,6 @@ from rowferry.control.store.rekeying import rekey
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import (
     BadQuarantine,
-    IllegalMove,
     NoSuchChangefeed,
     OptionsConflict,
     RoleTooLow,
@@ -154,9 +153,14 @@ def test_rows_of_another_shape_are_refused_at_once(desk: Operations) -> None:
     desk.store.publish(claim, plan)
     with pytest.raises(BadQuarantine, match=r"row 1-0: .*was altered since.*resnapshot"):
         desk.retry_quarantined(FEED, Choice(every=True))
+
+
+def test_rows_of_a_finished_changefeed_can_be_sent(desk: Operations) -> None:
+    """By its next run, which ends at the same place."""
     desk.store.move(FEED, Verb.REACH_TARGET)
-    with pytest.raises(IllegalMove, match="nothing is sent any more"):
-        desk.retry_quarantined(FEED, Choice(every=True))
+    assert desk.retry_quarantined(FEED, Choice(every=True)) == 3
+    assert {state for _, _, state in states(desk)} == {"sending"}
+    assert desk.resume(FEED).state is FeedState.NORMAL
 
 
 def test_values_are_for_operators(desk: Operations) -> None:

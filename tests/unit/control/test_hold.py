@@ -88,9 +88,9 @@ def test_a_member_lets_its_changefeed_stand_and_go_on(tmp_path: Path, store: Met
         fleet.until(lambda: stands() == "at", "it stands")
         before = store.state("one").micro_batch
         script.commit(2)
+    feed = store.feed("one")
+    assert feed is not None
     with fleet.member():  # whoever has it next sees the hold, too
-        feed = store.feed("one")
-        assert feed is not None
         fleet.until(lambda: bool((f := store.feed("one")) and f.epoch > feed.epoch), "a new owner")
         store.hold("one", Hold("b", time.time() + 600), instead_of="a")
         fleet.until(lambda: stands() == "at", "it stands again")

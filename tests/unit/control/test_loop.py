@@ -19,6 +19,7 @@ from rowferry.control.store.contract import MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, MetaUnavailable, SinkUnavailable, SnapshotGone
 from rowferry.flow.assemble import assemble
+from rowferry.spec.uri import Uri
 from rowferry.testing.storage import storage_changes
 
 WHEN = ("before", "after")
@@ -326,6 +327,40 @@ def test_a_recorded_plan_runs_with_its_own_settings(bench: Bench) -> None:
     run_out(loop)
     texts = [data_files(bench)[path] for path in sorted(data_files(bench))]
     assert [b"_tidb" in text for text in texts] == [True, False]
+
+
+def test_a_plan_that_would_be_written_elsewhere_is_made_anew(bench: Bench) -> None:
+    """Its tasks would write to the old place, and the new one would be told of their files."""
+    bench.script.commit(1)
+    bench.journal.fail("after", "record", RuntimeError("killed"))
+    with pytest.raises(RuntimeError):
+        bench.loop().step()
+    bench.root = bench.root.parent / "moved"
+    moved = Uri.parse(f"file://{bench.root}?protocol=canal-json&fsync=false", "sink")
+    bench.spec = replace(bench.spec, sink=moved)
+    bench.store.update_spec("feed", bench.spec)
+    bench.script.commit(2)
+    run_out(bench.loop())
+    assert delivered(bench) == [1, 2]
+
+
+def test_a_plan_with_a_password_of_before_is_made_anew(bench: Bench) -> None:
+    """It may have been why the plan never ended: the old one is not tried again for ever."""
+    old = {**bench.spec.config, "sink": {**bench.spec.section("sink"), "sasl-password": "old"}}
+    bench.spec = replace(bench.spec, config=old)
+    bench.store.update_spec("feed", bench.spec)
+    bench.script.commit(1)
+    bench.journal.fail("before", "run", SinkUnavailable("this password is not taken"))
+    with pytest.raises(SinkUnavailable):
+        bench.loop().step()
+    new = {**old, "sink": {**bench.spec.section("sink"), "sasl-password": "new"}}
+    bench.spec = replace(bench.spec, config=new)
+    bench.store.update_spec("feed", bench.spec)
+    loop = bench.loop()
+    assert not loop.step().published
+    assert bench.store.pending("feed") is None
+    run_out(loop)
+    assert delivered(bench) == [1]
 
 
 def test_closing_twice_is_harmless(bench: Bench) -> None:

@@ -353,6 +353,17 @@ def test_a_plan_for_another_sink_is_taken_back(desk: Desk) -> None:
     assert any("rows may come again" in str(n.details) for n in desk.store.history("feed"))
 
 
+def test_nobody_goes_on_writing_to_the_sink_of_before(desk: Desk) -> None:
+    """An owner that was told to stop, and is between two plans, may still make one."""
+    desk.create()
+    claim = desk.claim()
+    desk.stop()
+    with pytest.raises(LeaseHeld):
+        desk.operations.update("feed", ChangedSettings(sink_uri=desk.sink + "&flush-interval=9s"))
+    desk.store.release(claim)
+    desk.operations.update("feed", ChangedSettings(sink_uri=desk.sink + "&flush-interval=9s"))
+
+
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -469,6 +480,19 @@ def test_reset_takes_an_unfinished_plan_back(desk: Desk) -> None:
     desk.operations.reset("feed", snapshot=True)
     assert desk.store.pending("feed") is None
     assert not (desk.folder / "out" / pending.outputs[0].target["path"]).exists()
+
+
+def test_reset_waits_for_an_owner_that_may_still_make_a_plan(desk: Desk) -> None:
+    """It would be carried out at the sink, and the meta database would know nothing of it."""
+    desk.create()
+    claim = desk.claim()
+    desk.stop()
+    with pytest.raises(LeaseHeld):
+        desk.operations.reset("feed", snapshot=True)
+    desk.store.record(claim, plan(1, desk), [replace(desk.tables[0], table_id=1, version=5)])
+    desk.store.release(claim)
+    desk.operations.reset("feed", snapshot=True)
+    assert desk.store.pending("feed") is None
 
 
 def test_one_place_is_needed_to_begin_anew(desk: Desk) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,15 +24,19 @@ from rowferry.change.table import TableId
 from rowferry.control.feed.feed_news import FeedReporter
 from rowferry.control.feed.lease import Claim, Holder
 from rowferry.control.feed.loop import StepResult
+from rowferry.control.feed.running import Conditions, Running
 from rowferry.control.feed.supervise import Patience
 from rowferry.control.feed.table_volumes import TableVolume
 from rowferry.control.fleet import measures
+from rowferry.control.fleet import server as fleet_server
+from rowferry.control.fleet.server import FleetPace, Member
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store.contract import FeedNews, MetaStore, TableCount
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import RowRejected, SinkUnavailable
 from rowferry.flow.sink.storage.sink import StorageSink
 from rowferry.spark import cores
+from rowferry.spark.shared import DriverRunner
 from rowferry.testing.receiver import HttpReceiver
 
 
@@ -369,6 +375,87 @@ def test_an_error_that_nobody_foresaw_disturbs_no_one(
     with fleet.member():
         fleet.until_delivered("one")
         fleet.until_state("two", FeedState.WARNING)
+
+
+class OddStore:
+    """A meta store of which the calls named in `breaks` fail once, in a way that nobody foresaw."""
+
+    def __init__(self, inner: MetaStore) -> None:
+        self._inner = inner
+        self.breaks: set[str] = set()
+        self.renewals = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.breaks:
+            self.breaks.discard(name)
+            raise ZeroDivisionError(name)
+        self.renewals += name == "renew_all"
+        return getattr(self._inner, name)
+
+
+def test_an_error_that_nobody_foresaw_ends_no_thread_of_a_server(fleet: Fleet) -> None:
+    """Without the one, leases end again and again; without the other, nothing is claimed."""
+    fleet.create("one", 1)
+    odd = OddStore(fleet.store)
+    with fleet.member(store=odd):
+        fleet.until_delivered("one")
+        odd.breaks |= {"feeds", "renew_all", "announce"}
+        fleet.until(lambda: not odd.breaks, "that all of them fail")
+        seen = odd.renewals
+        fleet.until(lambda: odd.renewals > seen, "a renewal")
+        fleet.create("two", 2)
+        fleet.until_delivered("two")
+
+
+def test_a_changefeed_whose_thread_does_not_start_is_claimed_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.create("one", 1)
+    start, failed = Running.start, threading.Event()
+
+    def start_later(running: Running) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        start(running)
+
+    monkeypatch.setattr(Running, "start", start_later)
+    with fleet.member():
+        fleet.until_delivered("one")
+    assert failed.is_set()
+
+
+def test_what_is_wrong_with_one_changefeed_keeps_nobody_from_the_others(fleet: Fleet) -> None:
+    fleet.create("one", 1)
+    fleet.create("two", 1)
+    with closing(sqlite3.connect(fleet.folder / "meta.db")) as raw, raw:
+        raw.execute("DELETE FROM leases WHERE changefeed = 'one'")
+    with fleet.member():
+        fleet.until_delivered("two")
+
+
+def test_a_lease_lasts_from_its_claim_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many that are claimed after one look, the last would be free again at once."""
+    now = [1_700_000_000.0]
+    clock = SimpleNamespace(time=lambda: now[0], monotonic=time.monotonic)
+    monkeypatch.setattr(fleet_server, "time", clock)
+    store = fleet.store
+
+    def claim(*args: Any) -> Claim:
+        made = store.claim(*args)
+        now[0] += 100.0  # the meta database is slow
+        return made
+
+    slow: Any = SimpleNamespace(
+        feeds=store.feeds, servers=store.servers, claim=claim, write_samples=store.write_samples
+    )
+    fleet.create("one", 1)
+    fleet.create("two", 1)
+    member = Member(slow, "here:0", Conditions(lambda name: DriverRunner()), FleetPace())
+    monkeypatch.setattr(Running, "start", lambda running: None)
+    member.tick()
+    ends = [fleet.feed(name).lease for name in ("one", "two")]
+    assert [end and end.expires_at for end in ends] == [1_700_000_006.0, 1_700_000_106.0]
 
 
 def test_a_sink_that_never_answers_keeps_nobody_waiting(fleet: Fleet) -> None:

@@ -353,6 +353,15 @@ def test_a_commit_ts_that_was_passed_before_ends_the_run_with_the_first_step(
     assert watch.steps == [IDLE]
 
 
+def test_parked_rows_are_all_sent_before_a_run_ends_where_it_ended_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again = replace(BUSY, sent_again=True, watermark=200)
+    watch = Watch(ScriptedLoop(again, again, IDLE), monkeypatch)
+    watch.run(Until(commit_ts=200))
+    assert watch.steps == [again, again, IDLE]
+
+
 def test_caught_up_is_no_end_of_an_endless_run(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = ScriptedLoop(DONE, IDLE, BUSY)
     watch = Watch(loop, monkeypatch)

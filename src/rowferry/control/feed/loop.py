@@ -39,7 +39,7 @@ from rowferry.errors import (
     SnapshotGone,
     SnapshotOutdated,
 )
-from rowferry.flow.assemble import Flow, tables_of
+from rowferry.flow.assemble import Flow, secret_tables, tables_of
 from rowferry.flow.capture.contract import (
     Appetite,
     CanPauseAt,
@@ -52,10 +52,12 @@ from rowferry.flow.capture.contract import (
     SnapshotShare,
 )
 from rowferry.flow.parking import diverted, refused
-from rowferry.flow.sink.contract import Owner, Remembering
+from rowferry.flow.sink.contract import KeepsChanges, Owner, Remembering
 from rowferry.moment import moment
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.consistent import ConsistentOptions
+from rowferry.spec.secret_places import with_secrets
+from rowferry.spec.uri import Uri
 
 LOG = logging.getLogger(__name__)
 STRETCH_BYTES = 512 << 20
@@ -81,6 +83,7 @@ class StepResult:
     Attributes:
         published: a micro-batch was published (also one that only moved the watermark).
         replayed: it was recorded by an earlier run.
+        sent_again: parked rows were sent, and no part of the log; there may be more of them.
         caught_up: the source had nothing more when it was planned.
         follows: the source had hardly more; see `Stretch`.
         finished: nothing will follow.
@@ -98,6 +101,7 @@ class StepResult:
 
     published: bool
     replayed: bool = False
+    sent_again: bool = False
     caught_up: bool = False
     follows: bool = False
     finished: bool = False
@@ -174,6 +178,7 @@ class Loop:
             until_ts=until_ts,
             whole_transactions=flow.sink.whole_transactions,
             fewer_slices=flow.sink.TRAITS.takes_files,
+            by_partition=flow.sink.separates_partitions,
             hides_rows=flow.decide.hides_rows,
             hides_key=flow.decide.hides_key,
         )
@@ -228,7 +233,7 @@ class Loop:
                 self.replan("a part of it can be read only once")
                 return StepResult(published=False, watermark=self.watermark)
             if self._has_moved(pending):
-                self.replan("the source has another address or login now")
+                self.replan("the source or the sink has another address or login now")
                 return StepResult(published=False, watermark=self.watermark)
             done = self._carry_out(pending, replayed=True)
             self._close_planner()  # it must start from what was just published
@@ -374,11 +379,14 @@ class Loop:
         self._opened = True
 
     def _has_moved(self, pending: Plan) -> bool:
-        """Return whether a plan would be read with a source URI that was replaced since."""
+        """Return whether tasks of a plan would read or write by a way that was replaced since.
+
+        They run with the plan's own settings, and what they write is published with those of now.
+        """
         if pending.spec_version == self._spec_version or not pending.stretch.segments:
             return False
         versions = (pending.spec_version, self._spec_version)
-        then, now = (self._store.spec(self._id, version).source for version in versions)
+        then, now = (_ways_of(self._store.spec(self._id, version)) for version in versions)
         return then != now
 
     def _open_planner(self) -> Planner:
@@ -437,7 +445,7 @@ class Loop:
         after = self._planner.snapshot_shares() if self._planner else None
         self._under_way.begin(plan.micro_batch, plan.stretch.segments, after)
         receipts: Sequence[Receipt] = ()
-        if not (replayed and self._has_rows_of(plan)):
+        if not self._has_rows_of(plan, replayed):
             with self._stages.measured("job"):
                 plan, receipts = self._run(plan, tables)
         seen = self._seen(plan)
@@ -470,10 +478,17 @@ class Loop:
             self._pace.took(plan.stretch.segments, took)
         return self._step(plan, receipts, replayed, took)
 
-    def _has_rows_of(self, plan: Plan) -> bool:
-        """Return whether an earlier run came so far that rows must not be written again."""
+    def _has_rows_of(self, plan: Plan, replayed: bool) -> bool:
+        """Return whether an earlier run came so far that rows must not be written again.
+
+        It may have been given up since: then the same is planned anew, with the same number.
+        """
         sink = self._flow.sink
-        return isinstance(sink, Remembering) and sink.has_rows_of(self._seen(plan))
+        if replayed:
+            return isinstance(sink, Remembering) and sink.has_rows_of(self._seen(plan))
+        if not plan.stretch.schema_changes or not isinstance(sink, KeepsChanges):
+            return False
+        return sink.has_changes_of(self._seen(plan))
 
     def _seen(self, plan: Plan) -> Plan:
         """Return the plan with its schema changes as readers of the sink see them."""
@@ -553,6 +568,7 @@ class Loop:
         return StepResult(
             published=True,
             replayed=replayed,
+            sent_again=plan.quarantine is not None and plan.quarantine.is_of_retry,
             caught_up=plan.stretch.caught_up and not replayed,
             follows=plan.stretch.follows,
             finished=plan.stretch.finished,
@@ -581,6 +597,22 @@ class Loop:
         """Return what happened in tasks and on the driver since the last step."""
         counts, self._counts = summed([self._counts, self._flow.take_counts()]), {}
         return counts
+
+
+def _ways_of(spec: ChangefeedSpec) -> tuple[Uri, Uri, list[tuple[str, str]]]:
+    """Return where the tasks of a plan read and write, and all secrets by which they may.
+
+    Other options of the sink stay those of the plan: a repeat must be the same in all its bytes.
+    """
+    secrets: list[tuple[str, str]] = []
+
+    def note(secret: str, place: str) -> str:
+        if not place.startswith(f"{CONSISTENT}."):  # the redo log is that of now
+            secrets.append((place, secret))
+        return secret
+
+    with_secrets(spec, secret_tables(spec), note)
+    return spec.source, replace(spec.sink, parameters=()), sorted(secrets)
 
 
 def _point_reached(stretch: Stretch) -> int | None:

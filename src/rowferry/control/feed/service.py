@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from rowferry.control.operator.checks.prepare import (
 )
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.control.store.sql_store import open_store
-from rowferry.errors import Fenced, RowferryError
+from rowferry.errors import Fenced, MetaUnavailable, RowferryError
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.feed_options import FeedOptions
@@ -221,10 +222,11 @@ class _CancelWatch:
         self.asked = False
 
     def look(self) -> None:
-        """Ask the meta database, at most once in a while."""
+        """Ask the meta database, at most once in a while; one that is away is asked again later."""
         now = time.monotonic()
         if now - self._looked_at >= self.EVERY_S:
             self._looked_at = now
-            self.asked = self._store.cancel_requested(self._id)
+            with suppress(MetaUnavailable):  # whether the run ends by that, its lease decides
+                self.asked = self._store.cancel_requested(self._id)
             if self.asked:
                 self._stop.set()

@@ -77,7 +77,7 @@ class Until:
         if step.finished:
             return True
         if self.commit_ts is not None:
-            return step.watermark >= self.commit_ts
+            return step.watermark >= self.commit_ts and not step.sent_again
         return self.caught_up and step.caught_up and step.published
 
 

@@ -26,7 +26,7 @@ from rowferry.control.fleet import measures
 from rowferry.control.fleet.assignment import to_claim, to_hand_over
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore
-from rowferry.errors import IllegalMove, LeaseHeld, NoSuchChangefeed, RowferryError
+from rowferry.errors import IllegalMove, LeaseHeld, MetaDamaged, NoSuchChangefeed, RowferryError
 from rowferry.spark import cores
 from rowferry.spec.uri import without_passwords
 
@@ -165,6 +165,8 @@ class Member:
             if self._meta_up:
                 LOG.warning("the meta database does not answer: %s", err)
             self._meta_up = False
+        except Exception:  # ours to mend: without this thread leases end, or nothing is claimed
+            LOG.exception("unforeseen; it is tried again")
         else:
             if not self._meta_up:
                 LOG.info("the meta database answers again")
@@ -230,7 +232,7 @@ class Member:
         wait_s = self._pace.others_come_s
         for name in to_claim(waited, counts, me, wait_s):
             if clock - self._handed_over.get(name, -wait_s) >= wait_s:
-                self._claim(free[name], now)
+                self._claim(free[name])
         if not free:
             stays = [name for name, one in self._running.items() if not one.is_leaving]
             counts[me] = len(stays)
@@ -253,20 +255,23 @@ class Member:
             return False
         return self._holder_of(feed, now) in ("", self.holder.instance)
 
-    def _claim(self, feed: FeedRecord, now: float) -> None:
-        asked_at = time.monotonic()
+    def _claim(self, feed: FeedRecord) -> None:
+        asked_at, now = time.monotonic(), time.time()  # the look may be long ago: others came first
         try:
             claim = self._store.claim(feed.id, self.holder, now, self._pace.lease_s)
             if feed.state is FeedState.PENDING:
                 self._store.move(claim, Verb.START)
         except (LeaseHeld, NoSuchChangefeed, IllegalMove):
             return  # someone was faster
+        except MetaDamaged as err:  # what is wrong with one keeps nobody from the others
+            LOG.warning("changefeed %s is not claimed: %s", feed.id, err)
+            return
         lease = HeldLease(claim, asked_at)
         one = Running(feed, lease, self._store, self._conditions)
         if feed.cancel:
             one.leave(remove=True)
+        one.start()  # first: what is not started never ends, and its lease would be kept
         self._running[feed.id] = one
-        one.start()
 
     def _tell(self, now: float) -> None:
         """Store how far everything is, now and then."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from rowferry.control.feed.lease import Claim, Holder
+from rowferry.control.feed.lease import Holder
 from rowferry.control.feed.loop import discard
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.control.store.publishing import nothing_delivered
@@ -48,9 +48,11 @@ class Owners:
         Raises:
             LeaseHeld: a server has not come to the end of its micro-batch yet.
         """
-        if self._store.pending(feed.id) is None:
+        left = self.wait_until_left(feed.id)
+        # Who is still at work may record a plan at any moment, and carry it out.
+        if self._store.pending(feed.id) is None and not (left and self.at_work(left)):
             return
-        claim = self._claim(feed.id)
+        claim = self._store.claim(feed.id, Holder.here(), self._now(), LEASE_S)
         try:
             pending = self._store.pending(feed.id)
             if pending is not None:
@@ -61,8 +63,3 @@ class Owners:
                 discard(self._store, claim, flow, pending, f"{why}: rows may come again")
         finally:
             self._store.release(claim)
-
-    def _claim(self, changefeed: str) -> Claim:
-        """Take the changefeed from nobody: waits for an owner that is coming to its end."""
-        self.wait_until_left(changefeed)
-        return self._store.claim(changefeed, Holder.here(), self._now(), LEASE_S)

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 from rowferry.change.quarantine import EVERY_KEY, ParkedKey, ParkedRow, RowPlace
 from rowferry.control.feed.quarantining import outdated
-from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.actor import Role, current_actor
 from rowferry.control.store.contract import FeedRecord, MetaStore, Note
 from rowferry.control.store.quarantine import DROPPED
-from rowferry.errors import BadQuarantine, IllegalMove
+from rowferry.errors import BadQuarantine
 from rowferry.flow.assemble import decisions_of, sink_traits
 from rowferry.flow.parking import shown_images
 from rowferry.spec.secrets import HIDDEN
@@ -64,8 +63,6 @@ def show(store: MetaStore, changefeed: str, row: str) -> ParkedValues:
 
 def retry(store: MetaStore, feed: FeedRecord, choice: Choice) -> int:
     """Ask the owner to send rows again, with all that waits behind them; returns how many."""
-    if feed.state in (FeedState.FINISHED, FeedState.REMOVED):
-        raise IllegalMove(f"changefeed {feed.id} is {feed.state}: nothing is sent any more")
     rows = _chosen(store, feed.id, choice)
     keys = {row.parked_key for row in rows}
     by_age = sorted(store.state(feed.id).versions, key=lambda table: table.version)

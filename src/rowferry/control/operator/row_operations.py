@@ -165,11 +165,10 @@ class RowOperations:
     def retry_quarantined(self, changefeed: str, choice: parking.Choice) -> int:
         """Let parked rows be sent again, with all that waits behind them; returns how many.
 
-        A paused changefeed sends them when it is resumed. What is refused again stays.
+        A paused or finished changefeed sends them when it is resumed. What is refused again stays.
 
         Raises:
             BadQuarantine: there are none, or their table was altered so that they do not fit.
-            IllegalMove: it has finished.
         """
         return parking.retry(self.store, self._feed(changefeed), choice)
 

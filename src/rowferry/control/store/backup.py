@@ -209,7 +209,7 @@ def _as_restored(table: str, row: dict[str, Any], now: float) -> dict[str, Any]:
             return {**row, **free, "epoch": _raised(row["epoch"], now)}
         case "subscribe":
             return {**row, "owner": ""}
-        case "history":
+        case "history" | "schema_changes":  # numbered anew: PostgreSQL counts only what it numbers
             return {name: value for name, value in row.items() if name != "id"}
         case _:
             return row

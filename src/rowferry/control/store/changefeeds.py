@@ -201,6 +201,8 @@ class StoredFeeds:
             )
         self._take_spec(session, row, spec)
         details = {"why": why, "spec_version": row.spec_version, "watermark": row.watermark}
+        if parked := quarantine.counts(session, changefeed).get(changefeed, 0):
+            details["parked rows forgotten"] = parked  # nobody delivers them any more
         publishing.forget_progress(session, row, snapshot)
         row.epoch = fence.end_lease(session, changefeed)
         fence.note(session, changefeed, self._clock(), "reset", details)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from rowferry.control.store.faults import in_our_words, is_refusal, was_undone
+from rowferry.control.store.faults import in_our_words, is_refusal, leave_demoted, was_undone
 from rowferry.control.store.kind import SEATS, kind_of
 from rowferry.control.store.tables import REVISIONS, VERSION_TABLE
 from rowferry.errors import BadUri, MetaDamaged, MetaUnavailable, StateError
@@ -44,6 +44,7 @@ class Database:
         self.name = self._kind.name
         self.engine = self._kind.engine()
         event.listen(self.engine, "begin", self._begin)
+        event.listen(self.engine, "handle_error", leave_demoted)
         self._writing = self.engine.execution_options(**{WRITES: True})
         self._seats = threading.BoundedSemaphore(SEATS)
         try:

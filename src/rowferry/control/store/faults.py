@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+from sqlalchemy import ExceptionContext
 from sqlalchemy.exc import (
     DBAPIError,
     IntegrityError,
@@ -23,6 +24,8 @@ _YIELDED = (1020, 1213, 1614, "40001", "40P01")
 # PostgreSQL's classes of what may pass with time: connection, transaction state (read-only after a
 # failover), rollback, resources, locks, the operator, the system.
 _PASSING = ("08", "25", "40", "53", "55", "57", "58")
+# The server is read-only: it was the primary, and another one is now.
+_DEMOTED = (1290, 1836, "25006")
 # No such database, wrong user or password, no rights, no TLS, a sql_mode that is not taken (2951).
 _REFUSED = (
     1044,
@@ -79,6 +82,16 @@ def was_undone(err: BaseException | None) -> bool:
     return isinstance(err, IntegrityError) or (
         isinstance(err, DBAPIError) and _code(err) in _YIELDED
     )
+
+
+def leave_demoted(context: ExceptionContext) -> None:
+    """Let go of all connections to a server that is not the primary any more.
+
+    It may answer for as long as we like; only a new connection leads to where the name leads now.
+    """
+    err = context.sqlalchemy_exception
+    if isinstance(err, DBAPIError) and _code(err) in _DEMOTED:
+        context.is_disconnect = True
 
 
 def is_refusal(err: BaseException | None) -> bool:

@@ -148,6 +148,8 @@ def _examined(
         _check_old_rows(spec, flow)
         remarks += _checked_tables(spec, flow, tables)
     captured = tuple(t for t in tables if flow.decide.captures(t))
+    if before is None and not flow.capture.traits().carries_before_image:
+        flow.decide.require_old_rows(captured)
     flow.decide.claim_names(captured)
     seen = [flow.decide.seen_as(t) for t in captured]
     with _asking(SinkError, "sink", spec.sink):
@@ -298,6 +300,8 @@ def check_rules(
     with _asking(OddAnswer, "source", new.source):
         tables = flow.capture.probe(flow.decide)
     captured = tuple(t for t in tables if flow.decide.captures(t))
+    if not flow.capture.traits().carries_before_image:
+        flow.decide.require_old_rows(captured)
     flow.decide.claim_names(captured)
     flow.sink.check_tables([flow.decide.seen_as(t) for t in captured])
     _check_stamps(flow, captured)
