@@ -27,6 +27,17 @@ class LanedTask(SegmentTask):
         yield Receipt(ordinal, 0, 8, 1000, note={"pid": os.getpid()})
 
 
+class LongLaneTask(SegmentTask):
+    """Packs one packet for partition 0 and many for partition 1, which another task sends."""
+
+    def pack(self, ordinal: int) -> Iterator[Packet | Receipt]:
+        for number in range(1 if ordinal == 0 else 20):
+            value = b'{"lane":%d}' % ordinal
+            messages = Encoded(pa.array([value], pa.large_binary()))
+            yield Packet(ordinal, number, Topic("shop.orders", 2, 1000), ordinal, messages)
+        yield Receipt(ordinal, 0, 1, 1000)
+
+
 class ObedientTask(SegmentTask):
     """`read["do"]`: give so many receipts, raise an error by its code, break, or die."""
 

@@ -21,7 +21,7 @@ from rowferry.change.table import TableId
 from rowferry.control.lifecycle import FeedState
 from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.store.sql_store import SqlStore, open_store
-from rowferry.errors import OptionsConflict
+from rowferry.errors import OptionsConflict, TableNotActiveActive
 from rowferry.flow.assemble import assemble, option_tables, sink_traits
 from rowferry.flow.encode.contract import Codec
 from rowferry.flow.sink.storage.sink import StorageSink
@@ -485,6 +485,14 @@ def test_a_source_without_old_values(
         ferry.create(partitioned=False)
         with pytest.raises(OptionsConflict, match="csv writes all columns .* protocol=canal-json"):
             prepare(source, f"file://{folder}/csv?protocol=csv")
+        store.ddl("CREATE DATABASE soft")
+        store.ddl(
+            "CREATE TABLE soft.t (id int PRIMARY KEY, _tidb_softdelete_time timestamp(6) NULL) "
+            "COMMENT='rowferry:soft-delete'"
+        )
+        with pytest.raises(TableNotActiveActive, match="soft.t has soft delete, and the source"):
+            prepare(source, f"file://{folder}/soft?protocol=canal-json")
+        store.ddl("DROP DATABASE soft")
         ferry.catch_up()
         ferry.change(ferry.orders, [0, 500], [10])
         ferry.insert(ferry.orders, [3])

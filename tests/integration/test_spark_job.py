@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_kit import LanedTask, ObedientTask
+from spark_kit import LanedTask, LongLaneTask, ObedientTask
 
 from rowferry.change.plan import Plan, Segment, Stretch
-from rowferry.errors import BY_CODE, RowferryError, SourceUnavailable, TaskFailed, Verdict
+from rowferry.errors import (
+    BY_CODE,
+    RowferryError,
+    RowRejected,
+    SourceUnavailable,
+    TaskFailed,
+    Verdict,
+)
 from rowferry.spark import job, versions
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import close_session, open_session
 from rowferry.spark.versions import by_number
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.uri import Uri
-from rowferry.testing.receiver import HttpReceiver
+from rowferry.testing.receiver import HttpReceiver, ReceivedRequest, ReceiverFault, Refusal
 
 SPEC = ChangefeedSpec(
     "feed",
@@ -134,6 +143,38 @@ def test_lanes_keep_their_order_through_the_shuffle(
     assert sorted(r.segment for r in found if r.segment >= 0) == [0, 1, 2, 3, 4]
     assert {r.headers["Rowferry-Micro-Batch"] for r in receiver.taken} == {"7"}
     assert {r.headers["Rowferry-Epoch"] for r in receiver.taken} == {"3"}
+
+
+class UnevenReceiver(HttpReceiver):
+    """Refuses lane 0 for good while it takes its time with lane 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = threading.Event()
+
+    def note(self, request: ReceivedRequest) -> ReceiverFault | Refusal | None:
+        if json.loads(request.body) == [{"lane": 0}]:
+            self._begun.wait(30)
+            return Refusal(400)
+        fault = super().note(request)
+        self._begun.set()
+        time.sleep(0.3)
+        return fault
+
+
+def test_no_lane_of_a_failed_job_sends_on_behind_it(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would send behind the next try, and behind what comes after that."""
+    monkeypatch.setattr(job, "SegmentTask", LongLaneTask)
+    with UnevenReceiver() as receiver:
+        sink = Uri.parse(f"{receiver.uri}?timeout=60s", "sink")
+        spec = ChangefeedSpec("feed", SPEC.source, sink)
+        with pytest.raises(RowRejected):
+            SparkRunner(session).run(spec, plan(*["pack"] * 2), {})
+        taken = len(receiver.taken)
+        time.sleep(1.5)
+        assert 0 < taken == len(receiver.taken)
 
 
 @pytest.mark.parametrize("release", [(4, 0), versions.RELEASE])

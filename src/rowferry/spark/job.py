@@ -26,6 +26,7 @@ from rowferry.flow.assemble import Flow, assemble
 from rowferry.flow.parking import refusal_receipts
 from rowferry.flow.sink.contract import Packet
 from rowferry.registry import SINKS
+from rowferry.spark.ended_tasks import JobTasks
 from rowferry.spark.failure import as_error
 from rowferry.spark.finished_parts import PartListener, PartReporter
 from rowferry.spark.lanes import PACKET_DDL, DeliverTask, PackTask, packets_of
@@ -196,18 +197,25 @@ class SparkRunner:
         shuffle = count > 1 and SINKS.load(spec.sink.scheme).TRAITS.needs_shuffle
         if plan.redo is not None and plan.redo.keeps:  # nothing is sent yet
             shuffle = False
+        lanes: JobTasks | None = None
         try:
             parts, first = min(count, tasks or count), plan.stretch.segments[0].ordinal
             segments = self._session.range(first, first + count, 1, numPartitions=parts)
             if shuffle:
+                lanes = JobTasks(self._session.sparkContext)
                 frame = self._by_lane(task, segments, tasks or self.slots)
             else:
                 frame = segments.mapInArrow(task.__call__, RECEIPT_DDL)
             rows = frame.collect()
         except Exception as err:
+            clear(self._spool)  # without their packets, lanes that still send end sooner
+            if lanes is not None:
+                lanes.wait()
             raise as_error(err) from err
         finally:
             clear(self._spool)
+            if lanes is not None:
+                lanes.forget()
         return list(read_receipts([r.asDict() for r in rows]))
 
     def _part_reporter(self, count: int) -> PartReporter | None:

@@ -14,7 +14,15 @@ import pyarrow.compute as pc
 from rowferry.change.chunk import Op, Rows
 from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.change.table import Column, TableSchema
-from rowferry.change.typed_columns import COMMIT_TS, OP, OP_NAMES, SEQ, column_type, typed
+from rowferry.change.typed_columns import (
+    COMMIT_TS,
+    OP,
+    OP_NAMES,
+    SEQ,
+    column_type,
+    place_in_batch,
+    typed,
+)
 from rowferry.errors import SourceUnsupported, TableAltered
 
 COMMIT_TIME: Final = "_commit_time"
@@ -60,13 +68,15 @@ def as_batches(rows: Rows, wanted: pa.Schema, native_times: bool) -> Iterator[pa
     Columns are found by name. One that the chunk's table version did not have is NULL.
 
     Raises:
-        TableAltered: values of that version do not fit the type that the column has now.
+        TableAltered: values of that version do not fit the type that the column has now, or one of
+            its columns may have another name now.
     """
     if not len(rows):
         return
     inserts = rows.op == Op.INSERT
     deletes = rows.op == Op.DELETE
     fields = [f for f in wanted if f.name not in OWN]
+    _refuse_renamed(rows.table, fields, native_times)
     after = _images(rows.after, rows.table, fields, native_times)
     if inserts.all():
         before = pa.nulls(len(rows), wanted.field(BEFORE).type)
@@ -81,7 +91,7 @@ def as_batches(rows: Rows, wanted: pa.Schema, native_times: bool) -> Iterator[pa
         OP: OP_NAMES.take(rows.batch.column("op")),
         COMMIT_TS: commit_ts,
         COMMIT_TIME: _moments(commit_ts),
-        SEQ: rows.batch.column("seq"),
+        SEQ: place_in_batch(rows.batch.column("op"), rows.batch.column("seq")),
         BEFORE: before,
     }
     columns = {f.name: a for f, a in zip(fields, after, strict=True)} | ours
@@ -110,6 +120,20 @@ def _images(
         own = typed(values, column, table, native_times)
         columns.append(_fitted(own, field.type, column, table))
     return columns
+
+
+def _refuse_renamed(table: TableSchema, fields: list[pa.Field], native_times: bool) -> None:
+    """Refuse to call a column NULL that may only have got another name."""
+    now = {f.name.lower() for f in fields}
+    gone = [c for c in table.visible if c.name.lower() not in now]
+    lost = {column_type(c.type, native_times): c for c in gone}
+    for field in fields if lost else ():
+        if field.name.lower() not in table.by_name and field.type in lost:
+            raise TableAltered(
+                f"{table.id} had a column {lost[field.type].name!r} at commit-ts {table.version} "
+                f"and has {field.name!r} of the same type now, which may be the same one; start a "
+                "new query with a new checkpoint"
+            )
 
 
 def _fitted(values: pa.Array, wanted: pa.DataType, column: Column, table: TableSchema) -> pa.Array:

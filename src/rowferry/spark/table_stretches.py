@@ -147,7 +147,7 @@ class Stretches:
             return self._answer[1]
         if self._planner is None or self._at != here:
             self._open(begin)
-        planned = self._plan(everything)
+        planned = self._plan(everything, begins=begin.position is None)
         if planned is None:
             return start
         segments, stop = planned
@@ -198,7 +198,7 @@ class Stretches:
             request.decision(), begin.position or {}, begin.ranges, begin.versions
         )
 
-    def _plan(self, everything: bool) -> tuple[list[Segment], str] | None:
+    def _plan(self, everything: bool, begins: bool) -> tuple[list[Segment], str] | None:
         """Return the next segments and why to stop behind them; None: the end is reached."""
         if self._bounded and self._caught_up:
             return None
@@ -212,6 +212,9 @@ class Stretches:
                 segments += self._take(stretch)
                 stop = self._why_stop(stretch)
                 self._caught_up = self._is_caught_up(stretch)
+                if not stop and self._passes_over(stretch, begins):
+                    begins = False
+                    continue
                 enough = bool(segments) and not everything
                 if stop or enough or self._caught_up or not (self._bounded or everything):
                     break
@@ -240,6 +243,18 @@ class Stretches:
                 "startingPosition = now"
             )
         return wanted
+
+    def _passes_over(self, stretch: Stretch, begins: bool) -> bool:
+        """Return whether no offset is to lie behind a stretch: a snapshot is under way.
+
+        Either it was only begun, or nothing of it is wanted. Gone on from inside one that nobody
+        reads, a source whose snapshot is lost makes another, and leaves out the changes of the log
+        that this one holds.
+        """
+        assert self._planner is not None
+        skipped = self._request.starts_now and any(s.snapshot for s in stretch.segments)
+        begun = begins and not stretch.segments
+        return (skipped or begun) and bool(self._planner.snapshot_shares())
 
     def _is_caught_up(self, stretch: Stretch) -> bool:
         """Return whether all was planned that was in the source when the planner was opened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,24 @@ def test_generated_columns_are_not_set() -> None:
     for extra, names in (("STORED GENERATED", "`id`"), ("DEFAULT_GENERATED", "`id`, `v%%`")):
         said = applied(put(1, "a"), database=Database([("id", ""), ("v%", extra)]))
         assert said[0][0].startswith(f"REPLACE INTO `d`.`t` ({names}) ")
+
+
+@pytest.mark.parametrize(
+    ("table", "before", "after", "words"),
+    [
+        (replace(TABLE, indexes=()), None, {"id": 1, "v%": "b"}, "tells no key"),
+        (TABLE, {"id": 1, "v%": "a"}, {"id": 1}, "not hold all columns"),
+    ],
+)
+def test_an_update_that_would_become_something_else(
+    table: TableSchema, before: dict[str, Any] | None, after: dict[str, Any], words: str
+) -> None:
+    """A row more where the old one is not told, or a row without what the update does not hold."""
+    found, database = ConsumeFindings(), Database()
+    row = ArrivedRow(table, Op.UPDATE, 1, before, after, Where("CDC01.csv", 7))
+    Applier(database, found).take([row])
+    assert database.said == ["COMMIT"]
+    assert found.violations == 1 and words in found.samples[0]
 
 
 def test_a_row_that_is_only_a_key_is_a_violation() -> None:

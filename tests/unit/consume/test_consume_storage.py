@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+
+import pytest
 
 from codec_kit import codec_for
 from rowferry.change.chunk import DdlKind, SchemaChange
 from rowferry.change.table import TableId
+from rowferry.downstream.consume.consumer import ConsumeRequest, consume
 from rowferry.downstream.consume.storage import storage_changes
+from rowferry.errors import BadOption
 from rowferry.flow.sink.storage.schema_file import SchemaDocument
 from rowferry.registry import CODECS
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -34,3 +39,23 @@ def test_every_type_of_statement_is_handed_on(tmp_path: Path) -> None:
     kinds = [DdlKind.NONE, DdlKind.RENAME_TABLE, DdlKind.DROP_TABLE]
     assert [(c.kind, c.query) for c in found] == list(zip(kinds, texts.values(), strict=True))
     assert [c.previous for c in found] == [None, TableId("d", "s"), None]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [("csv", "rows do not tell when they were committed"), ("canal-json", "262143 is the end of")],
+)
+def test_borders_that_rows_do_not_tell_are_refused(
+    protocol: str, words: str, tmp_path: Path
+) -> None:
+    """Rows of the same millisecond would be left out, or rows above the border applied."""
+    uri = f"file://{tmp_path}?protocol={protocol}"
+    for option in ("after_ts", "until_ts"):
+        with pytest.raises(BadOption, match=f"5: .*{words}"):
+            consume(ConsumeRequest(uri, **{option: 5}), lambda _: [], threading.Event())
+
+
+def test_borders_that_rows_tell(tmp_path: Path) -> None:
+    for more, border in (("&enable-tidb-extension=true", 5), ("", (1 << 18) - 1)):
+        uri = f"file://{tmp_path}?protocol=canal-json{more}"
+        consume(ConsumeRequest(uri, None, border, until_ts=border), lambda _: [], threading.Event())

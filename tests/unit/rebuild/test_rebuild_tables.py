@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from rebuild_kit import Directory
 
-from rowferry.change.chunk import DdlKind
+from rowferry.change.chunk import DdlKind, make_rows
 from rowferry.change.table import TableId
 from rowferry.downstream.rebuild.images import Remaining, shares
 from rowferry.downstream.rebuild.stored_feed import open_storage
@@ -22,6 +22,8 @@ from rowferry.errors import (
     OptionsConflict,
     SinkDamaged,
 )
+from rowferry.flow.encode.parquet.format import Parquet
+from rowferry.flow.sink.storage.sink import StorageSink
 
 T = "CREATE TABLE d.t (id INT PRIMARY KEY, v VARCHAR(9))"
 T2 = "CREATE TABLE d.t (id INT PRIMARY KEY, w INT NOT NULL DEFAULT 7, name VARCHAR(9))"
@@ -60,6 +62,21 @@ def test_files_above_the_index_are_not_visible(place: Directory) -> None:
     index.write_text(f"CDC{3:020d}.csv\n")
     with pytest.raises(SinkDamaged, match="no data file of number 3"):
         place.tables()
+
+
+def test_files_that_nodes_of_ticdc_count_on_their_own(place: Directory) -> None:
+    t = place.version(T, 10)
+    place.rows(t, 'I 12 1,"b"')
+    place.rows(t, 'I 11 1,"a"', 'I 11 2,"a"')
+    (index,) = place.root.rglob("CDC.index")
+    for number, node in enumerate(("1f-2", "9a-0"), 1):
+        home = index.parent.parent
+        (home / f"CDC{number:020d}.csv").rename(home / f"CDC_{node}_000001.csv")
+        (index.parent / f"CDC_{node}.index").write_text(f"CDC_{node}_000001.csv\n")
+    index.unlink()
+    assert place.tables() == {"d.t": [{"id": 1, "v": "b"}, {"id": 2, "v": "a"}]}
+    with pytest.raises(OptionsConflict, match=r"d\.t: several nodes .*include-commit-ts"):
+        plan_tables(open_storage(f"file://{place.root}?protocol=csv"))
 
 
 def test_columns_are_added_renamed_and_dropped(place: Directory) -> None:
@@ -141,6 +158,12 @@ def test_another_key_needs_old_rows(tmp_path: Path) -> None:
             "n DATETIME DEFAULT CURRENT_TIMESTAMP",
             "no file tells",
         ),
+        (
+            DdlKind.ADD_COLUMN,
+            "ADD n TIMESTAMP DEFAULT '2020-01-01 00:00:00'",
+            "n TIMESTAMP DEFAULT '2020-01-01 00:00:00'",
+            "no file tells",
+        ),
         (DdlKind.DROP_PARTITION, "DROP PARTITION p1", "v VARCHAR(9)", "cannot be followed"),
         (DdlKind.MODIFY_COLUMN, "MODIFY v INT", "v INT", "cannot be followed to int"),
     ],
@@ -155,6 +178,139 @@ def test_what_no_file_tells_is_refused(
     place.rows(t, 'I 11 1,"a"')
     with pytest.raises(BadInput, match=words):
         place.tables()
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new", "wanted"),
+    [
+        ("DATE", '"2020-01-02"', "DATETIME(2)", "2020-01-02 00:00:00.00"),
+        ("DATETIME", '"2020-01-02 03:04:05.000000"', "DATE", "2020-01-02"),
+        ("DATETIME(3)", '"2020-01-02 03:04:05.400000"', "DATETIME", "2020-01-02 03:04:05"),
+        ("TIME(3)", '"-01:00:00.100"', "TIME", "-01:00:00"),
+        ("TIME", '"-01:00:00"', "TIME(1)", "-01:00:00.0"),
+        ("VARCHAR(30)", '"2020-01-02 03:04:05"', "DATETIME(1)", "2020-01-02 03:04:05.0"),
+        ("ENUM('a','b')", '"b"', "VARCHAR(3)", "b"),
+        ("SET('a','b')", '"a,b"', "SET('b','a')", 3),
+        ("INT", "127", "TINYINT", 127),
+        ("VARBINARY(9)", '"YQ=="', "VARCHAR(9)", "a"),
+        ("FLOAT", "0.1", "DOUBLE", 0.10000000149011612),
+    ],
+)
+def test_values_follow_their_column(
+    old: str, value: str, new: str, wanted: object, place: Directory
+) -> None:
+    before = place.version(f"CREATE TABLE d.t (id INT PRIMARY KEY, v {old})", 10)
+    place.rows(before, f"I 11 1,{value}")
+    after = f"CREATE TABLE d.t (id INT PRIMARY KEY, v {new})"
+    place.ddl(20, DdlKind.MODIFY_COLUMN, f"ALTER TABLE t MODIFY v {new}", "d.t", after)
+    assert place.tables() == {"d.t": [{"id": 1, "v": wanted}]}
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ("DATETIME(3)", '"2020-01-01 10:00:00.900000"', "DATETIME"),  # rounded, or cut
+        ("DATETIME(3)", '"2020-01-01 23:59:59.900000"', "DATE"),
+        ("TIME(3)", '"-01:00:00.500"', "TIME"),
+        ("TIMESTAMP", '"2020-01-01 10:00:00.000000"', "DATETIME"),  # by a session's time zone
+        ("DATETIME", '"2020-01-01 10:00:00.000000"', "TIMESTAMP"),
+        ("TIMESTAMP", '"2020-01-01 10:00:00.000000"', "VARCHAR(30)"),
+        ("VARCHAR(30)", '"20200101"', "DATE"),
+        ("VARCHAR(9)", '"2.6"', "INT"),
+        ("VARCHAR(9)", '" 7"', "INT"),
+        ("VARCHAR(9)", '"a "', "CHAR(9)"),
+        ("VARCHAR(9)", '"abc"', "VARCHAR(2)"),
+        ("VARCHAR(9)", '"[1, 2]"', "JSON"),
+        ("VARBINARY(9)", '"YQ=="', "BINARY(9)"),
+        ("VARBINARY(9)", '"/w=="', "VARCHAR(9)"),
+        ("ENUM('10','20')", '"20"', "INT"),
+        ("INT", "300", "TINYINT"),
+        ("INT", "-1", "INT UNSIGNED"),
+        ("INT", "70", "YEAR"),
+        ("DECIMAL(9,2)", '"1000.00"', "DECIMAL(4,2)"),
+        ("DOUBLE", "1e20", "VARCHAR(40)"),
+        ("DOUBLE", "1.25", "DOUBLE(9,1)"),
+    ],
+)
+def test_values_that_servers_make_different_things_of(
+    old: str, value: str, new: str, place: Directory
+) -> None:
+    before = place.version(f"CREATE TABLE d.t (id INT PRIMARY KEY, v {old})", 10)
+    place.rows(before, f"I 11 1,{value}")
+    after = f"CREATE TABLE d.t (id INT PRIMARY KEY, v {new})"
+    place.ddl(20, DdlKind.MODIFY_COLUMN, f"ALTER TABLE t MODIFY v {new}", "d.t", after)
+    with pytest.raises(BadInput, match="cannot be followed to"):
+        place.tables()
+
+
+@pytest.mark.parametrize(
+    ("query", "after", "wanted"),
+    [
+        ("CHANGE COLUMN IF EXISTS v `w` VARCHAR(9)", "w VARCHAR(9)", {"w": "a"}),
+        ("RENAME COLUMN IF EXISTS v TO w", "w VARCHAR(9)", {"w": "a"}),
+        ("RENAME COLUMN IF EXISTS u TO v", "v VARCHAR(9)", {"v": "a"}),
+        ("RENAME COLUMN v /* as told */ TO w", "w VARCHAR(9)", {"w": "a"}),
+        ("NOWAIT CHANGE v w VARCHAR(9)", "w VARCHAR(9)", {"w": "a"}),
+        (
+            "RENAME COLUMN v TO w, ADD v INT DEFAULT 5",
+            "w VARCHAR(9), v INT DEFAULT 5",
+            {"w": "a", "v": 5},
+        ),
+        ("DROP v, ADD COLUMN v INT DEFAULT 5", "v INT DEFAULT 5", {"v": 5}),
+        (
+            "ADD w INT DEFAULT 5 COMMENT ', CHANGE v w INT'",
+            "v VARCHAR(9), w INT DEFAULT 5",
+            {"v": "a", "w": 5},
+        ),
+        ("ADD w BINARY(3) DEFAULT 'b'", "v VARCHAR(9), w BINARY(3) DEFAULT 'b'", {"w": b"b\0\0"}),
+        ("ADD w BINARY(2) NOT NULL", "v VARCHAR(9), w BINARY(2) NOT NULL", {"w": b"\0\0"}),
+    ],
+)
+def test_whose_values_a_column_has(
+    query: str, after: str, wanted: dict[str, object], place: Directory
+) -> None:
+    place.rows(place.version(T, 10), 'I 11 1,"a"')
+    create = f"CREATE TABLE d.t (id INT PRIMARY KEY, {after})"
+    place.ddl(20, DdlKind.MULTI_SCHEMA_CHANGE, f"ALTER TABLE t {query}", "d.t", create)
+    ((row,),) = place.tables().values()
+    assert row == row | {"id": 1, **wanted}
+
+
+def test_a_copy_in_the_place_of_a_table(place: Directory) -> None:
+    """By its text nobody can tell a renamed column from one that was dropped and one added."""
+    place.rows(place.version(T, 10), 'I 11 1,"a"')
+    swap = "RENAME TABLE t TO _t_del, _t_gho TO t"
+    place.ddl(20, DdlKind.MULTI_SCHEMA_CHANGE, swap, "d.t", T.replace("v VAR", "w INT, v VAR"))
+    assert place.tables() == {"d.t": [{"id": 1, "w": None, "v": "a"}]}
+    place.ddl(30, DdlKind.MULTI_SCHEMA_CHANGE, swap, "d.t", T.replace("v VAR", "w INT, u VAR"))
+    with pytest.raises(BadInput, match=r"no file tells whether u has the values of v"):
+        place.tables()
+
+
+def test_rows_of_one_time_are_in_the_order_of_their_files(place: Directory) -> None:
+    """A place in a micro-batch, as parquet files tell it, says nothing of the next one."""
+    t = place.version(T, 10)
+    feed = open_storage(f"file://{place.root}", protocol="parquet")
+    home = place.root / "d/t/10"
+    (home / "meta").mkdir(parents=True)
+    for number, (seq, value) in enumerate([(3 << 40, "old"), (0, "new")], 1):
+        pieces: list[bytes] = []
+        file = Parquet(feed.spec, StorageSink.TRAITS).file(t, pieces.append)
+        file.add(
+            make_rows(
+                t,
+                op=pa.array([0], pa.int8()),
+                commit_ts=pa.array([11], pa.uint64()),
+                seq=pa.array([seq], pa.int64()),
+                before=pa.array([None], t.image),
+                after=pa.array([{"id": 1, "v": value}], t.image),
+            )
+        )
+        file.finish()
+        (home / f"CDC{number:020d}.parquet").write_bytes(b"".join(pieces))
+    (home / "meta/CDC.index").write_text(f"CDC{2:020d}.parquet\n")
+    (plan,) = plan_tables(feed)
+    assert rebuild_here(plan).to_pylist() == [{"id": 1, "v": "new"}]
 
 
 def test_both_tables_of_an_exchange_are_refused(place: Directory) -> None:

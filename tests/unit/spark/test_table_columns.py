@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 
 from rowferry.change.chunk import Op, Rows, make_rows
 from rowferry.change.sqltype import SqlType
-from rowferry.change.table import Column, TableId, TableSchema
+from rowferry.change.table import Column, Index, TableId, TableSchema
 from rowferry.errors import CorruptLog, SourceUnsupported, TableAltered
+from rowferry.flow.decide.key_split import split_in_halves
+from rowferry.flow.sink.lake.columns import LakeColumns
 from rowferry.spark.table_columns import as_batches, change_schema, same_columns
 
 
@@ -155,8 +158,20 @@ def test_changes_have_their_images() -> None:
         ("update", 1, None, before),
         ("delete", 1, None, gone),
     ]
-    assert [r["_seq"] for r in found] == [0, 1, 2]
+    assert [r["_seq"] for r in found] == [1, 3, 4]
     assert {r["_commit_ts"] for r in found} == {1 << 60}
+
+
+def test_halves_of_an_update_that_changes_a_unique_key_have_an_order() -> None:
+    """They may have one primary key: its last change is the insert, here and in a lake's log."""
+    unique = Index(2, "u", ("b",), unique=True)
+    of = replace(table(SqlType("int"), SqlType("int")), indexes=(unique,))
+    halves, _ = split_in_halves(chunk(of, (Op.UPDATE, (1, 5), (1, 6))))
+    deleted, inserted = converted(halves)
+    assert (deleted["_op"], inserted["_op"]) == ("delete", "insert")
+    assert deleted["_seq"] < inserted["_seq"]
+    first, second = LakeColumns("changelog", "null").changes(halves)[2].to_pylist()
+    assert first < second
 
 
 def test_a_large_chunk_comes_in_pieces() -> None:
@@ -164,7 +179,7 @@ def test_a_large_chunk_comes_in_pieces() -> None:
     rows = chunk(of, *((Op.INSERT, None, (bytes(300_000),)) for _ in range(10)))
     batches = list(as_batches(rows, change_schema(of, False), False))
     assert [b.num_rows for b in batches] == [3, 3, 3, 1]
-    assert [s for b in batches for s in b.column("_seq").to_pylist()] == list(range(10))
+    assert [s for b in batches for s in b.column("_seq").to_pylist()] == list(range(1, 20, 2))
 
 
 def test_no_rows_are_no_batch() -> None:
@@ -181,6 +196,16 @@ def test_rows_of_before_an_alteration_have_the_columns_of_now() -> None:
     image = {"a": 1, "b": "2", "n": None}
     assert found["_before"] == image
     assert {k: found[k] for k in image} == image
+
+
+def test_a_column_that_may_have_another_name_now_is_not_called_null() -> None:
+    old, now = (table(SqlType("int"), SqlType("varchar", length=9), names=n) for n in ("ab", "ac"))
+    rows = chunk(old, (Op.INSERT, None, (1, "x")))
+    with pytest.raises(TableAltered, match="had a column 'b' .* and has 'c' of the same type now"):
+        converted(rows, now=now)
+    gone = table(SqlType("int"), names="a")
+    assert converted(rows, now=gone)[0]["a"] == 1
+    assert converted(chunk(gone, (Op.INSERT, None, (1,))), now=now)[0]["c"] is None
 
 
 def test_a_value_that_does_not_fit_the_type_of_now_is_told() -> None:

@@ -17,7 +17,7 @@ from rowferry.change.position import PHYSICAL_SHIFT, RangeProgress, Stage
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import Column, TableId, TableSchema
 from rowferry.errors import NoSuchTable, PlanRefused, TableAltered, TableIneligible
-from rowferry.flow.capture.contract import Appetite
+from rowferry.flow.capture.contract import Appetite, SnapshotShare
 from rowferry.spark import table_stretches
 from rowferry.spark.table_request import TableRequest, read_request
 from rowferry.spark.table_stretches import Form, Offset, Stretches, plan_all
@@ -48,6 +48,7 @@ class Script:
     now: TableSchema | None = None
     starts_now: bool = False
     lag: int | None = None
+    shares: list[tuple[SnapshotShare, ...]] = field(default_factory=list)
     opened: list[Any] = field(default_factory=list)
     table: TableId = NAME
     stretch_bytes: int = 1 << 20
@@ -80,6 +81,9 @@ class Script:
 
     def table_versions(self) -> tuple[TableSchema, ...]:
         return tuple(self.versions)
+
+    def snapshot_shares(self) -> tuple[SnapshotShare, ...]:
+        return self.shares.pop(0) if self.shares else ()
 
     def warnings(self) -> tuple[str, ...]:
         return ()
@@ -298,6 +302,18 @@ def test_begun_now_a_query_leaves_the_present_rows_out() -> None:
     source = script({"segments": (snapshot,)}, ROWS, starts_now=True)
     running = query(source)
     one = running.follow(FIRST)
+    assert running.between(FIRST, one) == []
+    two = running.follow(one)
+    assert len(running.between(one, two)) == 1
+
+
+def test_begun_now_no_offset_lies_inside_a_snapshot_that_nobody_reads() -> None:
+    parts = [{"segments": (segment(version(1), snapshot=True),)} for _ in range(3)]
+    left = [(SnapshotShare(NAME, n, 3),) for n in (1, 2)]
+    source = script(*parts, ROWS, starts_now=True, shares=left)
+    running = query(source)
+    one = through_json(running.follow(FIRST))
+    assert Offset.from_json(one).position == {"n": 3}
     assert running.between(FIRST, one) == []
     two = running.follow(one)
     assert len(running.between(one, two)) == 1

@@ -128,8 +128,8 @@ class Applier:
     def _apply(self, rows: Sequence[ArrivedRow]) -> None:
         by_table: dict[TableId, list[ArrivedRow]] = {}
         for row in rows:
-            if row.key_only and row.op is not Op.DELETE:
-                self._findings.fault(f"{row}: cannot be applied, the message holds its key only")
+            if why := _hindrance(row):
+                self._findings.fault(f"{row}: cannot be applied, {why}")
                 continue
             by_table.setdefault(row.table.written_as, []).append(row)
         for changes in by_table.values():
@@ -193,6 +193,19 @@ class Applier:
             values: list[Any] = [v for image in some for v in key_of(table, image)]
             places = ", ".join([place] * len(some))
             self._target.execute(f"{start} IN ({places})", values)
+
+
+def _hindrance(row: ArrivedRow) -> str:
+    """Return why a row cannot be applied without making something else of it; empty: it can."""
+    if row.key_only and row.op is not Op.DELETE:
+        return "the message holds its key only"
+    if row.op is not Op.UPDATE or row.after is None:
+        return ""
+    if not row.table.handle_key and row.before is None:
+        return "its table tells no key, and the update not what the row was"
+    if len(row.after) < len(row.table.visible):
+        return "the update does not hold all columns"
+    return ""
 
 
 def _name(name: str) -> str:

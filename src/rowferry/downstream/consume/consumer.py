@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from rowferry.change.chunk import Change, Rows, SchemaChange, Watermark
+from rowferry.change.position import PHYSICAL_SHIFT
 from rowferry.downstream.consume.arrival import (
     Arrival,
     ArrivedRow,
@@ -30,8 +31,9 @@ from rowferry.downstream.consume.storage import (
 from rowferry.errors import BadOption, BadUri, DecodeError, MissingLibrary
 from rowferry.flow.assemble import format_of
 from rowferry.flow.dispatch.rules import DispatchRules
-from rowferry.flow.encode.contract import Codec, Format
+from rowferry.flow.encode.contract import Codec, Format, StoredFormat
 from rowferry.flow.sink.kafka.options import read_settings
+from rowferry.flow.sink.storage.options import StorageOptions
 from rowferry.registry import SINKS
 from rowferry.secrets.sources import NO_STORE, SecretSources
 from rowferry.spec.changefeed import ChangefeedSpec
@@ -39,6 +41,8 @@ from rowferry.spec.rules.dispatch import dispatch_rules
 
 if TYPE_CHECKING:
     from rowferry.downstream.consume.kafka_topics import TopicMessage, TopicReader
+
+_MILLISECOND: Final = (1 << PHYSICAL_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ def consume(
     if not queued and not is_storage(scheme):
         known = ", ".join([*_queues(), *storages()])
         raise BadUri(f"{scheme}:// cannot be read back; known: {known}")
+    _refuse_unclear_times(request, codec)
     outcome = ConsumeOutcome(ConsumeFindings(), notes=notices)
     run = _Run(request, outcome, list(takers(outcome.findings)))
     if queued:
@@ -121,6 +126,24 @@ def consume(
     else:
         run.read_storage(spec, codec, stop, tell)
     return outcome
+
+
+def _refuse_unclear_times(request: ConsumeRequest, codec: Format) -> None:
+    """Refuse a border that rows do not tell exactly: some would be on the wrong side of it."""
+    if not isinstance(codec, StoredFormat) or codec.commit_time.exactness == "exact":
+        return
+    commit_time = codec.commit_time
+    for option, border in (("--from", request.after_ts), ("--until", request.until_ts)):
+        if border and commit_time.exactness == "none":
+            raise BadOption(
+                f"{option} {border}: rows do not tell when they were committed, because "
+                f"{commit_time.why}"
+            )
+        if border and ~border & _MILLISECOND:
+            raise BadOption(
+                f"{option} {border}: {commit_time.why}; {border | _MILLISECOND} is the end of that "
+                "millisecond"
+            )
 
 
 class _Run:
@@ -144,6 +167,12 @@ class _Run:
         """Read a storage once, in the order in which its files are replayed."""
         if self._request.at_end:
             raise BadOption("--from end: a storage is read from its beginning")
+        why = codec.unseen_moves if isinstance(codec, StoredFormat) else ""
+        if why and spec.options(StorageOptions).output_raw_change_event:
+            self._outcome.notes.append(
+                f"output-raw-change-event with {why}: an update that changes a key does not tell "
+                "the old one, whose row stays where it is applied"
+            )
         for where, change in placed_changes(stored_files(spec), codec):
             if stop.is_set():
                 return

@@ -26,8 +26,9 @@ from rowferry.mysql.refusals import RefusalKind, ServerRefusal, accepted, judged
 from rowferry.spec.check import check_parameters
 from rowferry.spec.uri import Uri
 
+_ROW_MODE: Final = "NO_AUTO_VALUE_ON_ZERO"  # a key 0 is no wish for the next number
 _SETTINGS: Final = SessionSettings(
-    "time_zone = '+00:00', sql_mode = '', foreign_key_checks = 0",
+    f"time_zone = '+00:00', sql_mode = '{_ROW_MODE}', foreign_key_checks = 0",
     plain_backslashes=False,
     autocommit=False,
     patient=True,  # a DDL may take hours
@@ -114,8 +115,10 @@ class MySqlTarget:
                 self._connection.select_db(database)
             # In a transaction MariaDB's EXCHANGE PARTITION waits for locks of its own.
             self._connection.autocommit(True)
+            self._connection.set_mode("")
             with accepted(done):
                 cursor.execute(query)
+            self._connection.set_mode(_ROW_MODE)
             self._connection.autocommit(False)
 
     def _has_what_is_renamed(self, database: str, query: str) -> bool:

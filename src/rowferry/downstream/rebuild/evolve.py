@@ -5,8 +5,7 @@ The test kit has rules of its own, `rowferry.testing.evolve`: who judges must no
 
 from __future__ import annotations
 
-import re
-from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, localcontext
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,18 +13,19 @@ import pyarrow as pa
 from rowferry.change.chunk import DdlKind
 from rowferry.change.sqltype import Kind, SqlType
 from rowferry.change.table import Column, TableSchema
+from rowferry.downstream.rebuild.convert import rounded
 from rowferry.errors import BadInput
+from rowferry.mysql.ddl.cursor import TokenCursor
 
 # These move rows in a way that the statement's text and the table versions do not tell.
 UNMODELLED: Final = frozenset(
     {DdlKind.DROP_PARTITION, DdlKind.TRUNCATE_PARTITION, DdlKind.EXCHANGE_PARTITION}
 )
 
-_NAME = r"(?:`((?:[^`]|``)+)`|([^\s`,()]+))"
-_RENAME = re.compile(rf"\bRENAME\s+COLUMN\s+{_NAME}\s+TO\s+{_NAME}", re.IGNORECASE)
-_CHANGE = re.compile(rf"\bCHANGE\s+(?:COLUMN\s+)?{_NAME}\s+{_NAME}\s", re.IGNORECASE)
-
-_DIGITS: Final = 400  # of any number that a column can hold, a DOUBLE of 309 digits among them
+# What DROP can name beside a column.
+_NO_COLUMNS: Final = tuple(
+    "PRIMARY INDEX KEY FOREIGN CHECK CONSTRAINT PARTITION PERIOD SYSTEM".split()
+)
 
 _ZERO: Final[dict[Kind, Any]] = {
     Kind.INTEGER: 0,
@@ -49,29 +49,64 @@ def refuse_unmodelled(kind: DdlKind, query: str) -> None:
         raise BadInput(f"{kind.name} cannot be followed by its text alone: {query}")
 
 
-def renamed_columns(query: str) -> dict[str, str]:
-    """Return lower-case new name → old name for every RENAME COLUMN and CHANGE in a DDL text."""
-    old_names: dict[str, str] = {}
-    for pattern in (_RENAME, _CHANGE):
-        for match in pattern.finditer(query):
-            old, new = (
-                (match[i].replace("``", "`") if match[i] is not None else match[i + 1])
-                for i in (1, 3)
-            )
-            old_names[new.lower()] = old
-    return old_names
-
-
 def column_origins(
     old: TableSchema, new: TableSchema, query: str = ""
 ) -> list[tuple[Column, Column | None]]:
     """Return each column of `new` with the column of `old` that its values come from, if any.
 
-    Columns go by name, except where the DDL's text renames them; ids are not used, because files do
-    not always carry them.
+    Columns go by name, except where the DDL's text renames or drops them; ids are not used, because
+    files do not always carry them.
+
+    Raises:
+        BadInput: a statement that changes columns cannot be read.
     """
-    renamed = renamed_columns(query)
-    return [(c, old.by_name.get(renamed.get(c.name.lower(), c.name).lower())) for c in new.columns]
+    renamed, gone = _moved_columns(query)
+
+    def origin(name: str) -> Column | None:
+        came = old.by_name.get(renamed[name]) if name in renamed else None
+        # RENAME COLUMN IF EXISTS may have found nothing to rename.
+        return came or (None if name in gone else old.by_name.get(name))
+
+    return [(c, origin(c.name.lower())) for c in new.columns]
+
+
+@lru_cache(maxsize=1024)  # it is asked for every piece of every file
+def _moved_columns(query: str) -> tuple[dict[str, str], set[str]]:
+    """Return new name to old name of what an ALTER TABLE renames, and the names that it takes away.
+
+    All in lower case. One that is taken away may be that of another column after it.
+    """
+    renamed: dict[str, str] = {}
+    gone: set[str] = set()
+    cursor = TokenCursor(query)
+    if cursor.accept("SET", "STATEMENT"):  # MariaDB's settings for one statement
+        while not cursor.accept("FOR"):
+            cursor.take()
+    if not cursor.accept("ALTER"):
+        return renamed, gone
+    while not cursor.accept("TABLE"):
+        cursor.take()
+    cursor.accept("IF", "EXISTS")
+    cursor.qualified_name()
+    if cursor.accept_any("WAIT", "NOWAIT") == "WAIT":
+        cursor.take()
+    while not cursor.done():
+        change = cursor.accept("CHANGE")
+        if change or cursor.accept("RENAME", "COLUMN"):
+            cursor.accept("COLUMN")
+            cursor.accept("IF", "EXISTS")
+            old = cursor.name().lower()
+            if not change:
+                cursor.expect("TO")
+            renamed[cursor.name().lower()] = old
+            gone.add(old)
+        elif cursor.accept("DROP") and (cursor.accept("COLUMN") or not cursor.at_any(*_NO_COLUMNS)):
+            cursor.accept("IF", "EXISTS")
+            gone.add(cursor.name().lower())
+        cursor.skip_to_comma()
+        if not cursor.done():
+            cursor.take()
+    return renamed, gone
 
 
 def default_value(column: Column) -> Any:
@@ -85,44 +120,20 @@ def default_value(column: Column) -> Any:
     if kind is Kind.SET and isinstance(value, str):
         names = value.split(",") if value else []
         return sum(1 << column.type.elements.index(n) for n in names)
-    return _plain(value, column.type)
-
-
-def convert_value(value: Any, old: SqlType, new: SqlType) -> Any:
-    """Return a canonical value of type `old` as MODIFY COLUMN to `new` would leave it."""
-    if value is None or old == new:
-        return value
-    if old.kind is Kind.ENUM and new.kind is not Kind.ENUM:
-        value = old.elements[value - 1] if value else ""
-    elif old.kind is Kind.ENUM:
-        return new.elements.index(old.elements[value - 1]) + 1 if value else 0
-    elif old.kind is Kind.SET:
-        names = [n for i, n in enumerate(old.elements) if value >> i & 1]
-        if new.kind is Kind.SET:
-            return sum(1 << new.elements.index(n) for n in names)
-        value = ",".join(names)
-    elif new.kind is Kind.ENUM:
-        return new.elements.index(value) + 1
-    return _plain(value, new)
-
-
-def convert_array(values: pa.Array, old: SqlType, new: SqlType) -> pa.Array:
-    """Return `convert_value` of every value; each distinct value is converted once."""
-    if old == new:
-        return values
-    coded = values.dictionary_encode()
-    changed = [convert_value(v, old, new) for v in coded.dictionary.to_pylist()]
-    return pa.array(changed, new.arrow).take(coded.indices)
+    made = _plain(value, column.type)
+    if column.type.name == "binary":
+        return made.ljust(column.type.size or 1, b"\0")
+    return made.rstrip(" ") if column.type.name == "char" else made
 
 
 def _plain(value: Any, to: SqlType) -> Any:
     kind = to.kind
     if kind is Kind.DECIMAL:
-        return f"{_rounded(value, to.fraction_digits):f}"
+        return f"{rounded(value, to.fraction_digits):f}"
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return pa.scalar(float(value), to.arrow).as_py()
     if kind in (Kind.INTEGER, Kind.YEAR, Kind.BIT, Kind.ENUM, Kind.SET):
-        return int(_rounded(value, 0))
+        return int(rounded(value, 0))
     if kind is Kind.BINARY:
         return value if isinstance(value, bytes) else str(value).encode()
     text = value.decode() if isinstance(value, bytes) else str(value)
@@ -133,17 +144,11 @@ def _plain(value: Any, to: SqlType) -> Any:
     return text
 
 
-def _rounded(value: Any, digits: int) -> Decimal:
-    """Round as the servers do: half away from zero, but a floating number to an even whole one."""
-    number = Decimal(str(value).strip() or "0")
-    to_even = isinstance(value, float) and not digits
-    with localcontext(prec=_DIGITS, rounding=ROUND_HALF_EVEN if to_even else ROUND_HALF_UP):
-        return number.quantize(Decimal(1).scaleb(-digits))
-
-
 def _zero(of: SqlType) -> Any:
     digits = of.fraction_digits
     fraction = "." + "0" * digits if digits else ""
+    if of.name == "binary":
+        return bytes(of.size or 1)
     if of.kind is Kind.DECIMAL:
         return f"0{fraction}"
     if of.kind in (Kind.DATETIME, Kind.TIMESTAMP):

@@ -16,15 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rowferry.change.chunk import Op, Rows, make_rows
+from rowferry.change.chunk import DdlKind, Op, Rows, make_rows
 from rowferry.change.sqltype import Kind
 from rowferry.change.table import Column, TableSchema
-from rowferry.downstream.rebuild.evolve import (
-    column_origins,
-    convert_array,
-    default_value,
-    refuse_unmodelled,
-)
+from rowferry.downstream.rebuild.convert import convert_array
+from rowferry.downstream.rebuild.evolve import column_origins, default_value, refuse_unmodelled
 from rowferry.downstream.rebuild.lineage import VersionStep
 from rowferry.errors import BadInput
 from rowferry.flow.dispatch.row_hash import row_hashes
@@ -34,6 +30,7 @@ TS, PLACE, WEIGHT = "\0ts", "\0place", "\0weight"
 _PLACE_BITS = 40  # rows of one file
 _MEANING = [pa.field(TS, pa.uint64()), pa.field(PLACE, pa.int64()), pa.field(WEIGHT, pa.int64())]
 _TIMES = (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME)
+_SWAP = re.compile(r"\s*RENAME\b", re.IGNORECASE)  # by a tool, with a copy that it has altered
 # A column added so has values that no file tells for the rows that were there.
 _COMPUTED = re.compile(r"\bAS\s*\(|\bDEFAULT\s*\(|\bAUTO_INCREMENT\b", re.IGNORECASE)
 
@@ -57,8 +54,14 @@ class VersionFollower:
     key: tuple[str, ...]
     given: bool = False
 
-    def images(self, rows: Rows, ordinal: int) -> pa.Table:
+    def images(self, rows: Rows, ordinal: int, first: int) -> pa.Table:
         """Return a chunk's images, in order.
+
+        Args:
+            rows: of one file.
+            ordinal: the file's; files apply in this order.
+            first: how many rows of the file came before. What rows tell as `seq` may be their place
+                in a micro-batch, which says nothing of the next one.
 
         Raises:
             BadInput: an image lacks what is needed, or a schema change cannot be followed.
@@ -77,9 +80,8 @@ class VersionFollower:
         ]
         both = self._reshaped(pa.concat_tables(parts).take(pa.array(order)).combine_chunks())
         places = np.concatenate([old, new])[order]
-        seq = rows.batch.column("seq").to_numpy()[places]
         weight = np.repeat(np.array([-1, 1]), [len(old), len(new)])[order]
-        place = (ordinal << _PLACE_BITS) + seq * 2 + (weight > 0)
+        place = (ordinal << _PLACE_BITS) + (first + places) * 2 + (weight > 0)
         for name, values in (
             (TS, pa.array(rows.commit_ts[places])),
             (PLACE, pa.array(place)),
@@ -130,10 +132,12 @@ class VersionFollower:
 
 
 def _next_version(rows: pa.Table, old: TableSchema, step: VersionStep) -> pa.Table:
+    origins = column_origins(old, step.schema, step.query)
     if rows.num_rows:
         refuse_unmodelled(step.kind, step.query)
+        _refuse_copied(old, origins, step)
     columns = []
-    for column, origin in column_origins(old, step.schema, step.query):
+    for column, origin in origins:
         if column.generated == "virtual":
             continue
         if origin is not None and origin.name in rows.column_names:
@@ -146,18 +150,40 @@ def _next_version(rows: pa.Table, old: TableSchema, step: VersionStep) -> pa.Tab
     return pa.Table.from_arrays(columns, names=names)
 
 
+def _refuse_copied(
+    old: TableSchema, origins: Sequence[tuple[Column, Column | None]], step: VersionStep
+) -> None:
+    """Refuse a copy in the table's place whose new columns may be old ones under other names."""
+    came = [c.name for c, origin in origins if origin is None]
+    kept = {origin.name for _, origin in origins if origin is not None}
+    gone = [c.name for c in old.columns if c.name not in kept]
+    if came and gone and step.kind is DdlKind.MULTI_SCHEMA_CHANGE and _SWAP.match(step.query):
+        raise BadInput(
+            f"{step.schema.id}: a copy took its place, and no file tells whether "
+            f"{', '.join(came)} has the values of {', '.join(gone)}: {step.query}"
+        )
+
+
 def _filled(column: Column, step: VersionStep) -> object:
     """Return what rows from before have in an added column."""
     value = column.default
     computed = _COMPUTED.search(step.query) is not None
+    if _SWAP.match(step.query):  # which tells nothing of the column: it may be numbered
+        computed = computed or (value is None and not column.nullable)
     if isinstance(value, str) and column.type.kind in _TIMES:
         computed = computed or not value[:1].lstrip("-").isdigit()
-    if computed:
-        raise BadInput(
-            f"{step.schema.id}: no file tells what older rows have in the column {column.name!r} "
-            f"since {step.query}"
-        )
-    return default_value(column)
+        # A constant is a time of the session that added the column, in a zone that no file tells.
+        is_zoned = column.type.kind is Kind.TIMESTAMP and not value.startswith("0000-00-00")
+        computed = computed or is_zoned
+    try:
+        if not computed:
+            return default_value(column)
+    except (ValueError, ArithmeticError):
+        pass
+    raise BadInput(
+        f"{step.schema.id}: no file tells what older rows have in the column {column.name!r} "
+        f"since {step.query}"
+    )
 
 
 def _converted(values: pa.Array, old: Column, new: Column, step: VersionStep) -> pa.Array:

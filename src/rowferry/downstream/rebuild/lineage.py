@@ -15,14 +15,9 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.downstream.consume.storage import renamed_from
 from rowferry.errors import BadInput, NoSuchTable, SinkDamaged
 from rowferry.flow.sink.storage.files import Files, each
-from rowferry.flow.sink.storage.index_file import read_any_index, read_metadata
-from rowferry.flow.sink.storage.paths import (
-    METADATA,
-    Directory,
-    IndexFile,
-    SchemaFile,
-    parse_data_name,
-)
+from rowferry.flow.sink.storage.index_file import read_metadata
+from rowferry.flow.sink.storage.paths import METADATA, Directory, IndexFile, SchemaFile
+from rowferry.flow.sink.storage.reader import counted_files, without_node
 from rowferry.flow.sink.storage.schema_file import SchemaDocument, read_document
 from rowferry.flow.sink.storage.walk import walk
 
@@ -47,11 +42,17 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """All that makes one table."""
+    """All that makes one table.
+
+    Attributes:
+        shared: several nodes have written files of one directory. By their names nobody can tell
+            how rows of two nodes follow each other.
+    """
 
     table: TableId
     steps: tuple[VersionStep, ...]
     files: tuple[SourceFile, ...]
+    shared: bool = False
 
     @property
     def schema(self) -> TableSchema:
@@ -78,15 +79,15 @@ class StoredCatalog:
             known = ", ".join(str(t) for t in sorted(self.tables)) or "none"
             raise NoSuchTable(f"{table} is not in the storage; tables there: {known}")
         source_files: list[SourceFile] = []
+        shared = False
         for place, step in enumerate(steps):
-            name = (step.schema.id, step.schema.version)
+            indexes = self.indexes.get((step.schema.id, step.schema.version), [])
+            shared = shared or len({where for _, where in indexes}) < len(indexes)
             # By date, then partition: a key never leaves its partition.
-            for path, _ in sorted(
-                self.indexes.get(name, ()), key=lambda i: (i[1].date, i[1].physical_id or 0)
-            ):
-                for file in _visible(files, path):
+            for path, _ in sorted(indexes, key=lambda i: (i[1].date, i[1].physical_id or 0)):
+                for file in counted_files(files, path):
                     source_files.append(SourceFile(file, place, len(source_files)))
-        return Lineage(table, tuple(steps), tuple(source_files))
+        return Lineage(table, tuple(steps), tuple(source_files), shared)
 
 
 def read_checkpoint(files: Files) -> int | None:
@@ -115,7 +116,7 @@ def read_catalog(files: Files, as_of: int | None = None, date_separator: str = "
     """
     catalog = StoredCatalog()
     documents: list[tuple[SchemaFile, str]] = []
-    for path, kind in walk(files, date_separator):
+    for path, kind in walk(files, date_separator, without_node):
         if isinstance(kind, SchemaFile) and (as_of is None or kind.version <= as_of):
             documents.append((kind, path))
         elif isinstance(kind, IndexFile):
@@ -171,24 +172,3 @@ def _kind(document: SchemaDocument) -> DdlKind:
         return DdlKind(document.kind)
     except ValueError:
         raise BadInput(f"{document.path} has the unknown DDL type {document.kind}") from None
-
-
-def _visible(files: Files, index: str) -> list[str]:
-    """Return the paths of the data files that an index counts, in order."""
-    stored = files.get(index)
-    if stored is None:  # expired meanwhile
-        return []
-    last, extension = read_any_index(stored.data, files.shown(index))
-    home = index.rsplit("/", 2)[0]
-    paths: dict[int, str] = {}
-    for entry in files.entries(home):
-        named = parse_data_name(entry.name)
-        if named is not None and named[1] == extension:
-            paths[named[0]] = f"{home}/{entry.name}"
-    missing = next((n for n in range(1, last + 1) if n not in paths), None)
-    if missing is not None:
-        raise SinkDamaged(
-            f"{files.shown(home)} has no data file of number {missing}, but {files.shown(index)} "
-            f"counts {last}; restore it from a copy"
-        )
-    return [paths[n] for n in range(1, last + 1)]

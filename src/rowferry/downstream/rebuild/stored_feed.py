@@ -13,6 +13,7 @@ from rowferry.flow.assemble import format_of
 from rowferry.flow.encode.contract import StoredFormat
 from rowferry.flow.sink.storage.files import Files
 from rowferry.flow.sink.storage.paths import parse_data_name
+from rowferry.flow.sink.storage.reader import plain_name
 from rowferry.registry import CODECS, ROW_FORMATS, SINKS, load_format
 from rowferry.secrets.environment import sources_of_environment
 from rowferry.secrets.sources import NO_STORE, SecretSources
@@ -123,7 +124,7 @@ def _guessed(files: Files, known: dict[str, str]) -> str:
         BadUri: it is of no protocol that is known.
     """
     for path in files.paths(_DEEPEST):
-        named = parse_data_name(path.rpartition("/")[2])
+        named = parse_data_name(plain_name(path.rpartition("/")[2]))
         if named is not None:
             suffix = f".{named[1].split('.')[0]}"
             if suffix not in known:

@@ -59,10 +59,12 @@ class TablePlan:
         for file, data in zip(files, payloads, strict=True):
             steps = self.lineage.steps[file.step :]
             following = VersionFollower(steps, self.key, self.key_given)
+            first = 0
             try:
                 for change in codec.decode(data, steps[0].schema):
                     if isinstance(change, Rows) and (rows := self._early(change)) is not None:
-                        yield following.images(rows, file.ordinal)
+                        yield following.images(rows, file.ordinal, first)
+                        first += len(rows)
             except DecodeError as err:
                 raise DecodeError(f"{feed.files.shown(file.path)}: {err.words}") from None
 
@@ -118,6 +120,11 @@ def plan_tables(
 
     def plan_of(table: TableId) -> TablePlan:
         lineage = catalog.lineage(feed.files, table)
+        if lineage.shared and precision.exactness == "none":
+            raise OptionsConflict(
+                f"{table}: several nodes have written its files, whose rows do not tell when they "
+                f"were committed, because {precision.why}"
+            )
         named = tuple(lineage.schema.column(c).name for c in key) or lineage.schema.handle_key
         return TablePlan(feed.spec, lineage, named, bool(key), until)
 

@@ -212,7 +212,8 @@ def _parsed(lines: str, names: list[str]) -> Iterator[pa.RecordBatch]:
         yield from pcsv.open_csv(
             lines,
             read_options=pcsv.ReadOptions(column_names=names, block_size=_BLOCK_BYTES),
-            parse_options=pcsv.ParseOptions(newlines_in_values=True),
+            # Of a table with one column, a row that is NULL is an empty line.
+            parse_options=pcsv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
             convert_options=pcsv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.large_utf8()),
                 null_values=[""],
