@@ -221,7 +221,12 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("control.store*", "flow.sink.lake.iceberg.catalog"),
     "pyiceberg": ("flow.sink.lake.iceberg*", "testing.histories.lakes", "testing.nemesis_lake"),
     "alembic": ("control.store*",),
-    "psycopg": ("control.store*", "flow.sink.postgresql.session", "testing.servers*"),
+    "psycopg": (
+        "control.store*",
+        "flow.sink.postgresql.session",
+        "testing.nemesis_postgresql",
+        "testing.servers*",
+    ),
     "grpc": ("refstore*", "wire*", "flow.capture.range_log.client*", "face.rpc*"),
     "sqlglot": ("mysql.ddl*",),
     "re2": ("flow.decide.table_filter", "spec.linear"),

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rowferry.refstore.cluster import LocalCluster
+from rowferry.refstore.workload import Bank, Mixed
 from rowferry.testing.nemesis import Nemesis
-from rowferry.testing.nemesis_events import EVENTS, Report
+from rowferry.testing.nemesis_events import EVENTS, SCHEMA, WRITES, Report
+from rowferry.testing.nemesis_postgresql import PostgresqlOutput
+from rowferry.testing.servers import Postgres
 
 # Starting Spark again takes long; one kind of it is enough where the other run has both.
 FEWER = {k: w for k, w in EVENTS.items() if k not in ("pause", "kill-master")}
 
 WORST = {k: w for k, w in EVENTS.items() if k in ("split", "kill-server", "kill-driver")}
+# Whatever ends a run, and statements between the rows.
+ENDS = {k: EVENTS[k] for k in (*WRITES, *SCHEMA, *WORST, "pause")}
 
 
 @pytest.fixture
@@ -50,3 +56,18 @@ def test_by_range(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
 def test_lake_tables(cluster: LocalCluster, tmp_path: Path, seed: int, kind: str) -> None:
     """Each version of each table is what the source was at the watermark that it tells."""
     check(Nemesis(cluster, tmp_path / "run", seed, kind, FEWER, 20).run(), WORST)
+
+
+def test_postgresql_tables(
+    cluster: LocalCluster, postgres_server: Postgres, tmp_path: Path, seed: int
+) -> None:
+    """Each row beside a watermark is what the source had then or later; at the end all are."""
+    database = f"nemesis_{seed}"
+    postgres_server.execute(f"CREATE DATABASE {database}")
+    kept = (Bank().table, Mixed().table)
+    output = partial(PostgresqlOutput, postgres_server.url(database), kept)
+    try:
+        nemesis = Nemesis(cluster, tmp_path / "run", seed, "postgresql", ENDS, 10, output=output)
+        check(nemesis.run(), {**WORST, "pause": 1})
+    finally:
+        postgres_server.execute(f"DROP DATABASE {database} WITH (FORCE)")

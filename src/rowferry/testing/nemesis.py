@@ -63,7 +63,7 @@ _WRITERS_PATIENCE_S: Final = 1.5  # short, so that killed servers leave outcomes
 
 
 class Nemesis:
-    """One disturbed run of one changefeed from a reference store to files or lake tables.
+    """One disturbed run of one changefeed from a reference store to any output.
 
     The number `seed` decides every choice.
 
@@ -75,6 +75,7 @@ class Nemesis:
         seconds: how long the disturbance lasts; up to three times as long where a kind of event
             has not happened by then.
         feed_level: the source's `feed-level`.
+        output: makes another output, which `protocol` names then, of the meta database's URL.
     """
 
     def __init__(
@@ -86,9 +87,10 @@ class Nemesis:
         events: Mapping[str, int] = EVENTS,
         seconds: float = 60.0,
         feed_level: str = "transaction",
+        output: Callable[[str], NemesisOutput] | None = None,
     ) -> None:
         check_weights(events)
-        if protocol not in _OUTPUTS:
+        if output is None and protocol not in _OUTPUTS:
             raise BadInput(f"protocol {protocol!r}: known are {', '.join(_OUTPUTS)}")
         self._cluster, self._folder = cluster, folder
         self._weights = {k: w for k, w in events.items() if k not in WRITES}
@@ -96,8 +98,10 @@ class Nemesis:
         self._seconds = seconds
         self._dice = random.Random(seed)
         self._report = Report(seed, protocol)
-        self._output = _OUTPUTS[protocol](folder / "out", protocol)
         self._meta_url = f"sqlite:///{folder / 'meta.db'}"
+        self._output = (
+            output(self._meta_url) if output else _OUTPUTS[protocol](folder / "out", protocol)
+        )
         self._source = f"range://{cluster.master_address}?feed-level={feed_level}"
         self._config = folder / "feed.toml"
         self._bank, self._mixed, self._made = Bank("bank", _ACCOUNTS), Mixed("mixed"), MadeTables()

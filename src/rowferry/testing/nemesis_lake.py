@@ -9,13 +9,12 @@ of others.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -27,12 +26,10 @@ from rowferry.change.table import TableId, TableSchema
 from rowferry.change.typed_columns import typed
 from rowferry.refstore.client import Store
 from rowferry.spec.changefeed import ChangefeedSpec
-from rowferry.testing.model import HistoryReplay
-from rowferry.testing.nemesis_output import OutputWatch, Written
+from rowferry.testing.model import HistoryReplay, Row
+from rowferry.testing.nemesis_output import OutputWatch, ProgressWatch, Written, differences
 
-_PAUSE_S: Final = 0.1
 _MOST: Final = 12
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,48 +139,6 @@ class IcebergVersions:
         return rows
 
 
-class ProgressWatch:
-    """Reads up to where a lake says that it is complete, in a thread, until stopped."""
-
-    def __init__(self, place: Path) -> None:
-        self.failures: list[str] = []
-        self._place = place
-        self._seen: list[int] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-        self._thread.start()
-
-    @property
-    def checkpoint_ts(self) -> int:
-        """The last checkpoint seen; 0 before there is one."""
-        return self._seen[-1] if self._seen else 0
-
-    @property
-    def watermarks(self) -> list[int]:
-        """The checkpoints that were seen, ascending."""
-        return list(self._seen)
-
-    def stop(self) -> None:
-        """Look a last time and end."""
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        try:
-            while not self._stop.wait(_PAUSE_S):
-                self._look()
-            self._look()
-        except Exception as err:  # seen less than there was: the run must not pass
-            self.failures.append(f"the watch ended: {type(err).__name__}: {err}")
-
-    def _look(self) -> None:
-        now = _progress(self._place)
-        if now < self.checkpoint_ts:
-            self.failures.append(f"P3: the lake went back from {self.checkpoint_ts} to {now}")
-        if now > self.checkpoint_ts:
-            self._seen.append(now)
-
-
 def _progress(place: Path) -> int:
     return int(json.loads(place.read_bytes())["checkpoint-ts"]) if place.exists() else 0
 
@@ -208,7 +163,7 @@ class LakeOutput:
 
     def watch(self) -> OutputWatch:
         """Begin to look at the progress file."""
-        self._watch = ProgressWatch(self._place)
+        self._watch = ProgressWatch(partial(_progress, self._place))
         return self._watch
 
     def judge(self, spec: ChangefeedSpec, written: Written) -> list[str]:
@@ -224,7 +179,7 @@ class LakeOutput:
             there = self._reader.versions(name) if name in self._reader.names() else []
             have = self._reader.rows(name, there[-1].number) if there else []
             want = _in_lake_types(schema, source)
-            failures += _differences(f"{name}, last version", have, want, schema.handle_key)
+            failures += differences(f"{name}, last version", have, want, schema.handle_key)
         return failures
 
 
@@ -255,7 +210,7 @@ def judge_versions(reader: VersionReader, seen: Iterable[int], written: Written)
             rows = list(replay.states.rows.get(then, {}).values())
             want = _in_lake_types(schema, _image(schema, rows))
             what = f"P4: {name} ({then}) at {watermark}, version {there[-1:]}"
-            yield from _differences(what, have, want, schema.handle_key)
+            yield from differences(what, have, want, schema.handle_key)
 
 
 def _several_commits(
@@ -295,20 +250,3 @@ def _in_lake_types(schema: TableSchema, rows: pa.Table) -> list[Row]:
     ]
     typed_rows: list[Row] = pa.table(columns, [c.name for c in schema.visible]).to_pylist()
     return typed_rows
-
-
-def _differences(
-    what: str, have: list[Row], want: list[Row], key: tuple[str, ...]
-) -> Iterator[str]:
-    def keyed(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
-        return {tuple(r.get(c) for c in key): r for r in rows}
-
-    here, there = keyed(have), keyed(want)
-    missing = [k for k in there if k not in here]
-    extra = [k for k in here if k not in there]
-    other = [(here[k], there[k]) for k in there if k in here and here[k] != there[k]]
-    if missing or extra or other or len(here) != len(have):
-        yield (
-            f"{what}: {len(have)} rows for {len(want)}; missing {missing[:3]}, extra {extra[:3]}, "
-            f"other {other[:2]}"
-        )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from rowferry.change.table import TableId
 from rowferry.flow.assemble import assemble
 from rowferry.refstore.client import Store
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.testing.harness import checkpoint
-from rowferry.testing.model import History
+from rowferry.testing.model import History, Row
 from rowferry.testing.nemesis_judge import FACTS, compare_with_store, judge
 from rowferry.testing.nemesis_watch import Watch
 from rowferry.testing.validators import SnapshotWindow
 from rowferry.testing.validators.rebuilt import Invariant
+
+_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,66 @@ class OutputWatch(Protocol):
 
     def stop(self) -> None:
         """Look a last time and end."""
+
+
+class ProgressWatch:
+    """Reads up to where an output says that it is complete, in a thread, until stopped."""
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        self.failures: list[str] = []
+        self._read = read
+        self._seen: list[int] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def checkpoint_ts(self) -> int:
+        """The last checkpoint seen; 0 before there is one."""
+        return self._seen[-1] if self._seen else 0
+
+    @property
+    def watermarks(self) -> list[int]:
+        """The checkpoints that were seen, ascending."""
+        return list(self._seen)
+
+    def stop(self) -> None:
+        """Look a last time and end."""
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        try:
+            while not self._stop.wait(_PAUSE_S):
+                self.look()
+            self.look()
+        except Exception as err:  # seen less than there was: the run must not pass
+            self.failures.append(f"the watch ended: {type(err).__name__}: {err}")
+
+    def look(self) -> None:
+        """Look once."""
+        now = self._read()
+        if now < self.checkpoint_ts:
+            self.failures.append(f"P3: the output went back from {self.checkpoint_ts} to {now}")
+        if now > self.checkpoint_ts:
+            self._seen.append(now)
+
+
+def differences(what: str, have: list[Row], want: list[Row], key: tuple[str, ...]) -> Iterator[str]:
+    """Yield how the rows of a table are not those that it must have."""
+
+    def keyed(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
+        return {tuple(r.get(c) for c in key): r for r in rows}
+
+    here, there = keyed(have), keyed(want)
+    missing = [k for k in there if k not in here]
+    extra = [k for k in here if k not in there]
+    other = [(here[k], there[k]) for k in there if k in here and here[k] != there[k]]
+    if missing or extra or other or len(here) != len(have):
+        yield (
+            f"{what}: {len(have)} rows for {len(want)}; missing {missing[:3]}, extra {extra[:3]}, "
+            f"other {other[:2]}"
+        )
 
 
 class NemesisOutput(Protocol):

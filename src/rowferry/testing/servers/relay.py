@@ -18,11 +18,12 @@ class Relay:
 
     Attributes:
         port: where clients connect.
+        server_port: where new connections lead to; those that are open stay where they are.
         delay_s: how long each piece of a request waits before it goes on.
     """
 
     def __init__(self, server_port: int) -> None:
-        self._server_port = server_port
+        self.server_port = server_port
         self._listener = socket.create_server((HOST, 0))
         self.port = int(self._listener.getsockname()[1])
         self.delay_s = 0.0
@@ -76,7 +77,7 @@ class Relay:
                 client.close()
                 continue
             try:
-                server = socket.create_connection((HOST, self._server_port))
+                server = socket.create_connection((HOST, self.server_port))
             except OSError:
                 client.close()
                 continue
