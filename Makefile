@@ -6,7 +6,7 @@ UV_VERSION := 0.13.7
 STUBS := $(patsubst proto/%.proto,src/%_pb2.py,$(wildcard proto/rowferry/wire/*.proto))
 
 .DEFAULT_GOAL := help
-.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-queues bench-postgresql-sink bench-many-feeds soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
+.PHONY: help lock setup services demo test test-rest test-all test-unit test-tidb services-spark test-spark services-lake test-lake fmt moments bench bench-mysql bench-kafka bench-pulsar bench-mysql-sink bench-storage bench-lake bench-search bench-queues bench-postgresql-sink bench-many-feeds bench-tables bench-snapshots bench-memory bench-cluster soak mutants chaos fuzz fuzz-guided audit advisories wheel site docs clean tools
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -63,6 +63,7 @@ KERNELS := $(wildcard src/rowferry/warm.py src/rowferry/columnar/*.py \
 	src/rowferry/mysql/*kernels*.py src/rowferry/mysql/address_text.py \
 	$(foreach part,kernels* tokenizer,src/rowferry/flow/encode/*/$(part).py) \
 	src/rowferry/flow/encode/kernels/*.py src/rowferry/flow/dispatch/*kernels*.py \
+	src/rowferry/flow/decide/*kernels*.py src/rowferry/flow/decide/sha256_lanes.py \
 	src/rowferry/flow/capture/range_log/kv*.py src/rowferry/flow/capture/range_log/page.py \
 	src/rowferry/flow/capture/binlog/frame/*kernels*.py \
 	src/rowferry/flow/capture/binlog/frame/compressed.py \
@@ -171,6 +172,18 @@ bench-postgresql-sink: setup services ## measure the PostgreSQL sink beside a CO
 
 bench-many-feeds: setup services ## measure many changefeeds on one server; ARGS="--feeds 50"
 	@$(BIN)/python bench/many_feeds.py $(ARGS)
+
+bench-tables: setup services ## measure the same rows in 10 to 10,000 tables; ARGS="--tables 10,1000 --docs"
+	@$(BIN)/python bench/many_tables.py $(ARGS)
+
+bench-snapshots: setup services ## measure a snapshot of a large table beside mydumper and others; ARGS="--rows 1000000"
+	@$(BIN)/python bench/snapshots.py $(ARGS)
+
+bench-memory: setup services ## measure memory with huge transactions, huge rows, 10,000 tables; ARGS="--gib 2 --docs"
+	@$(BIN)/python bench/memory.py $(ARGS)
+
+bench-cluster: setup services ## measure a Spark cluster of one and two workers, and predict larger ones; ARGS="--docs"
+	@$(BIN)/python bench/cluster.py $(ARGS)
 
 mutants: setup services ## plant defects one by one and see who notices; ARGS="--only key-split-off"
 	@$(BIN)/python tests/mutants/run_mutants.py $(ARGS)

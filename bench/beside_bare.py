@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from mysql_feeds import Feeds
 from mysql_load import Log, make, make_numbers
@@ -29,12 +30,19 @@ class KeptMessage(Protocol):
     """A message as a broker gives it back."""
 
     @property
+    def partition(self) -> int:
+        """Where it was."""
+
+    @property
     def key(self) -> bytes | None:
         """Its key."""
 
     @property
     def value(self) -> bytes | None:
         """Its value."""
+
+
+M = TypeVar("M", bound=KeptMessage)
 
 
 @contextmanager
@@ -63,6 +71,20 @@ def feeds_of(server: MySql, folder: Path) -> Iterator[Feeds]:
         yield Feeds(server, folder, runner)
     finally:
         runner.close()
+
+
+def one_delivery(messages: Sequence[M], deliveries: int) -> list[M]:
+    """Return the first of several deliveries to a topic, all partitions side by side.
+
+    Args:
+        messages: all of the topic, in order inside each partition.
+        deliveries: how often the same rows were sent there.
+    """
+    parts: dict[int, list[M]] = {}
+    for message in messages:
+        parts.setdefault(message.partition, []).append(message)
+    first = [part[: len(part) // deliveries] for part in parts.values()]
+    return [m for turn in zip_longest(*first) for m in turn if m is not None]
 
 
 def set_beside(feed: Figure, bare: Figure, size: int, changes: int) -> None:

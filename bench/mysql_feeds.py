@@ -85,7 +85,7 @@ class Feeds:
     """Runs feeds of one server, all with one runner."""
 
     def __init__(self, server: Server, folder: Path, runner: SparkRunner) -> None:
-        self._server, self._folder, self._runner = server, folder, runner
+        self._server, self._folder, self.runner = server, folder, runner
 
     def figure(
         self, log: Log, target: Target, tries: int, before: Callable[[], None] = lambda: None
@@ -99,7 +99,7 @@ class Feeds:
         for _ in range(tries + 1):
             before()
             sent = self._bytes_sent()
-            found.append(self._ended(log, target, self._runner))
+            found.append(self.ended(log, target, self.runner))
             sent = self._bytes_sent() - sent
         best = min(found[1:], key=lambda e: e.seconds)
         more = {
@@ -148,21 +148,21 @@ class Feeds:
         """Say where the time goes: title, seconds in all, and seconds by stage."""
         watch = Stopwatch()
         with in_this_process(watch, driver=True):
-            ended = self._ended(log, target, InProcessRunner())
+            ended = self.ended(log, target, InProcessRunner())
         yield f"{log.name} to {target.name}, in one process on one core", ended.seconds, watch
         notes = self._folder / "profile"
         for _ in range(2):  # workers load what measures during the first
             watch = Stopwatch()
             shutil.rmtree(notes, ignore_errors=True)
             with of_spark(notes, watch):
-                ended = self._ended(log, target, self._runner)
+                ended = self.ended(log, target, self.runner)
         watch.spent |= tasks_in(notes)
         yield f"{log.name} to {target.name}, through Spark on two cores", ended.seconds, watch
 
     def lag(self, target: Target, rows_a_second: int, seconds: float) -> dict[str, Any]:
         """Run a feed under a steady load: how old is a change when it is published?"""
         pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        runner = EitherRunner(DriverRunner(), lambda: self._runner, Seats(alone=True))
+        runner = EitherRunner(DriverRunner(), lambda: self.runner, Seats(alone=True))
         with pool, self._feed(None, target, runner) as (loop, ready):
             published: list[tuple[float, int]] = []
 
@@ -220,7 +220,8 @@ class Feeds:
                 raise SystemExit(f"the feed did not keep up within {CATCH_UP_S:.0f} s")
             time.sleep(0.02)
 
-    def _ended(self, log: Log, target: Target, runner: SegmentRunner) -> Ended:
+    def ended(self, log: Log, target: Target, runner: SegmentRunner) -> Ended:
+        """Deliver the log once; all of its changes must come."""
         with self._feed(log, target, runner) as (loop, _):
             steps: list[StepResult] = []
             began = time.perf_counter()

@@ -97,12 +97,11 @@ def _end(login: Login) -> tuple[str, int, str]:
 
 def _sysbench(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
     rows = round(1_000_000 * scale)
-    run(_sysbench_table("t"))
+    run(sysbench_table("t"))
 
     def write() -> tuple[int, int]:
         run(
-            f"INSERT INTO t (k, c, pad) SELECT {_sysbench_row('i')} FROM numbers.n "
-            f"WHERE i <= {rows}"
+            f"INSERT INTO t (k, c, pad) SELECT {sysbench_row('i')} FROM numbers.n WHERE i <= {rows}"
         )
         run(f"UPDATE t SET k = k + 1 WHERE id <= {rows // 2}")
         run(f"DELETE FROM t WHERE id <= {rows // 10}")
@@ -114,11 +113,11 @@ def _sysbench(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
 def _single_rows(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
     """Half of the transactions insert one row, half update one."""
     rows = round(100_000 * scale)
-    run(_sysbench_table("t"))
+    run(sysbench_table("t"))
     run(
         "CREATE PROCEDURE write_single_rows(count INT) BEGIN DECLARE n INT DEFAULT 0; "
         "WHILE n < count DO SET n = n + 1; "
-        f"INSERT INTO t (k, c, pad) VALUES ({_sysbench_row('n')}); "
+        f"INSERT INTO t (k, c, pad) VALUES ({sysbench_row('n')}); "
         "END WHILE; WHILE n > 0 DO UPDATE t SET k = k + 1 WHERE id = n; SET n = n - 1; "
         "END WHILE; END"
     )
@@ -130,7 +129,7 @@ def _single_rows(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
     return write
 
 
-def _sysbench_table(name: str) -> str:
+def sysbench_table(name: str) -> str:
     return (
         f"CREATE TABLE `{name}` (id INT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, "
         "k INT UNSIGNED NOT NULL DEFAULT 0, c CHAR(120) NOT NULL DEFAULT '', "
@@ -138,7 +137,7 @@ def _sysbench_table(name: str) -> str:
     )
 
 
-def _sysbench_row(i: str) -> str:
+def sysbench_row(i: str) -> str:
     """Return expressions for k, c (98 characters) and pad (32)."""
 
     def digest(n: str) -> str:
@@ -182,10 +181,10 @@ def _wide(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
 def _many_tables(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
     tables = max(10, round(1000 * scale))
     for number in range(tables):
-        run(_sysbench_table(f"t{number}"))
+        run(sysbench_table(f"t{number}"))
 
     def write() -> tuple[int, int]:
-        row = _sysbench_row("i")
+        row = sysbench_row("i")
         for turn in range(ROUNDS):
             first, last = turn * ROWS_A_ROUND, (turn + 1) * ROWS_A_ROUND
             for number in range(tables):
@@ -220,7 +219,7 @@ def steady(
 ) -> list[float]:
     """Insert rows at a steady pace; returns when each transaction was sent (wall clock)."""
     sql = (
-        f"INSERT INTO {table} (k, c, pad) SELECT {_sysbench_row('i')} FROM numbers.n "
+        f"INSERT INTO {table} (k, c, pad) SELECT {sysbench_row('i')} FROM numbers.n "
         f"WHERE i <= {rows_a_transaction}"
     )
     period = rows_a_transaction / rows_a_second

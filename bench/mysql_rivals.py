@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mysql_load import Log
@@ -40,7 +40,7 @@ def raw_copy(server: Server, log: Log, folder: Path, tries: int) -> Figure:
     found = []
     for _ in range(tries):
         began = time.perf_counter()
-        _run(command, {"MYSQL_PWD": server.login.password})
+        run_tool(command, {"MYSQL_PWD": server.login.password})
         found.append(time.perf_counter() - began)
         copied = folder / log.file
         if copied.stat().st_size < log.size:
@@ -103,30 +103,47 @@ class Debezium:
     def figures(self, log: Log) -> Iterator[Figure]:
         """Count events as the engine's own records, then as JSON text."""
         for json in (False, True):
-            first, first_ms, rest, rest_ms, characters = self._count(log, json)
-            seconds = max(rest_ms, 1) / 1000
-            more = {"first event after s": round(first_ms / 1000, 1), **_seconds(seconds)}
-            if json:
-                more["MB of text"] = round(characters / 1e6)
-            name = "Debezium, as JSON" if json else "Debezium, records only"
-            rate = rest / seconds
-            yield Figure(name, rate, rate * log.size / log.changes / 1e6, other=more)
+            begin = {"count.file": log.file, "count.offset": log.start, "count.gtids": log.gtids}
+            figure = self._figure(log.database, log.changes, json, "recovery", begin)
+            figure.mb_per_s = figure.rows_per_s * log.size / log.changes / 1e6
+            yield figure
 
-    def _count(self, log: Log, json: bool) -> list[int]:
+    def snapshot(self, database: str, rows: int, json: bool) -> Figure:
+        """Count the events of a snapshot of all tables of a database."""
+        return self._figure(database, rows, json, "initial_only", {})
+
+    def _figure(
+        self, database: str, events: int, json: bool, mode: str, begin: Mapping[str, object]
+    ) -> Figure:
+        _, first_ms, rest, rest_ms, characters = self._count(database, events, json, mode, begin)
+        seconds = max(rest_ms, 1) / 1000
+        more = {"first event after s": round(first_ms / 1000, 1), **_seconds(seconds)}
+        if json:
+            more["MB of text"] = round(characters / 1e6)
+        name = "Debezium, as JSON" if json else "Debezium, records only"
+        return Figure(name, rest / seconds, other=more)
+
+    def _count(
+        self, database: str, events: int, json: bool, mode: str, begin: Mapping[str, object]
+    ) -> list[int]:
         settings = self._folder / "engine.properties"
         settings.touch(0o600)
         offsets = self._folder / "offsets"
-        settings.write_text("".join(f"{k}={v}\n" for k, v in self._settings(log, json, offsets)))
+        own = {"count.events": events, "count.json": str(json).lower(), **begin}
+        lines = [*self._settings(database, mode, offsets), *own.items()]
+        settings.write_text("".join(f"{k}={v}\n" for k, v in lines))
         classes = f"{self._built}/libs/*:{self._built}/debezium-count-1.jar"
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         try:
-            said = _run(["java", JAVA_MEMORY, quiet, "-cp", classes, "Count", str(settings)], {})
+            said = run_tool(
+                ["java", JAVA_MEMORY, quiet, "-cp", classes, "Count", str(settings)], {}
+            )
         finally:
             settings.unlink()
             offsets.unlink(missing_ok=True)
         return [int(n) for n in said.split()]
 
-    def _settings(self, log: Log, json: bool, offsets: Path) -> Iterator[tuple[str, object]]:
+    def _settings(self, database: str, mode: str, offsets: Path) -> Iterator[tuple[str, object]]:
         login = self._server.login
         is_mysql = self._server.flavour is Flavour.MYSQL
         name = "mysql.MySqlConnector" if is_mysql else "mariadb.MariaDbConnector"
@@ -138,8 +155,8 @@ class Debezium:
         yield "database.user", login.user
         yield "database.password", login.password
         yield "database.server.id", 2_000_000_002
-        yield "database.include.list", log.database
-        yield "snapshot.mode", "recovery"
+        yield "database.include.list", database
+        yield "snapshot.mode", mode
         yield "schema.history.internal", "io.debezium.relational.history.MemorySchemaHistory"
         yield "offset.storage", "org.apache.kafka.connect.storage.FileOffsetBackingStore"
         yield "offset.storage.file.filename", offsets
@@ -149,11 +166,6 @@ class Debezium:
         yield "converter.schemas.enable", "false"  # the smaller and quicker JSON
         yield "max.batch.size", 8192  # larger than the default: quicker here
         yield "max.queue.size", 32_768
-        yield "count.events", log.changes
-        yield "count.json", str(json).lower()
-        yield "count.file", log.file
-        yield "count.offset", log.start
-        yield "count.gtids", log.gtids
 
 
 def _build() -> Path:
@@ -164,7 +176,7 @@ def _build() -> Path:
     if not program.exists() or program.stat().st_mtime < newest:
         print("building the Debezium program with Maven", file=sys.stderr)
         where = ["-f", str(DEBEZIUM / "pom.xml"), f"-Dbuild.to={built}"]
-        _run(["mvn", "-q", "-B", *where, "package"], {})
+        run_tool(["mvn", "-q", "-B", *where, "package"], {})
         program.touch()
     return built
 
@@ -173,14 +185,15 @@ def _seconds(seconds: float) -> dict[str, object]:
     return {"s": round(seconds, 2)}
 
 
-def _run(command: list[str], more: dict[str, str]) -> str:
+def run_tool(command: list[str], more: dict[str, str], limit_s: float = LIMIT_S) -> str:
+    """Run a program with `more` in its environment, and return what it printed."""
     try:
         done = subprocess.run(
             command,
             env={**os.environ, **more},
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
     except FileNotFoundError:

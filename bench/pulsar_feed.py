@@ -23,6 +23,7 @@ from beside_bare import (
     keep_run,
     logged,
     measured,
+    one_delivery,
     scratch,
     shown,
     sysbench,
@@ -71,7 +72,7 @@ def _figures(feeds: Feeds, log: Log, broker: Pulsar, protocol: str, tries: int) 
     feed = feeds.figure(log, target, tries)
     messages = broker.read_all(topic)
     broker.delete_topic(topic)
-    once = messages[: len(messages) // (tries + 1)]
+    once = one_delivery(messages, tries + 1)
     bare, _ = measured(
         feed, log, once, lambda: _bare(broker, topic, once), protocol, "bare client", tries
     )
@@ -93,20 +94,24 @@ def _bare(broker: Pulsar, topic: str, messages: list[StoredMessage]) -> float:
         )
         for number in range(PARTITIONS)
     ]
+    failed: list[pulsar.Result] = []
+
+    def note(result: pulsar.Result, message_id: object) -> None:
+        if result != pulsar.Result.Ok:
+            failed.append(result)
+
     began = time.perf_counter()
     for m in messages:
         key = None if m.key is None else base64.b64encode(m.key).decode()
-        producers[m.partition].send_async(m.value, _nothing, partition_key=key)
+        producers[m.partition].send_async(m.value, note, partition_key=key)
     for producer in producers:
         producer.flush()
     seconds = time.perf_counter() - began
     client.close()
     broker.delete_topic(name)
+    if failed:
+        raise SystemExit(f"the bare client failed {len(failed)} times: {failed[0]}")
     return seconds
-
-
-def _nothing(result: object, message_id: object) -> None:
-    """Take a report."""
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ COLOURS = ("#1f6feb", "#d1495b", "#2e8b57", "#b8860b", "#7b4fb5", "#5f6b7a")
 
 @dataclass(frozen=True)
 class Line:
-    """A name and its points, (minutes, value); a None breaks the line."""
+    """A name and its points, (minutes or what else lies along, value); a None breaks the line."""
 
     name: str
     points: Sequence[tuple[float, float | None]]
@@ -30,7 +30,13 @@ class Mark:
 
 
 def chart(
-    path: Path, title: str, unit: str, lines: Sequence[Line], marks: Sequence[Mark], log: bool
+    path: Path,
+    title: str,
+    unit: str,
+    lines: Sequence[Line],
+    marks: Sequence[Mark],
+    log: bool,
+    along: str = "minutes",
 ) -> None:
     """Write one chart; `log` is for the vertical axis, where 0 is drawn at its lower end."""
     values = [v for line in lines for _, v in line.points if v is not None]
@@ -69,7 +75,9 @@ def chart(
             f'<text x="{x(n * step):.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">'
             f"{_short(n * step)}</text>"
         )
-    parts.append(f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end">minutes</text>')
+    parts.append(
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end">{escape(along)}</text>'
+    )
     for number, mark in enumerate(marks, 1):
         at = x(mark.minute)
         parts.append(
@@ -77,7 +85,7 @@ def chart(
             f"<title>{escape(mark.name)}</title></path>"
             f'<text x="{at:.1f}" y="{TOP - 2}" text-anchor="middle" fill="#5f6b7a">{number}</text>'
         )
-    along = LEFT
+    place = LEFT
     for line, colour in zip(lines, COLOURS, strict=False):
         drawn, pen = [], "M"
         for minute, value in line.points:
@@ -88,10 +96,10 @@ def chart(
             pen = "L"
         parts.append(
             f'<path d="{"".join(drawn)}" fill="none" stroke="{colour}" stroke-width="1.4"/>'
-            f'<path d="M{along} 30h14" stroke="{colour}" stroke-width="3"/>'
-            f'<text x="{along + 18}" y="34">{escape(line.name)}</text>'
+            f'<path d="M{place} 30h14" stroke="{colour}" stroke-width="3"/>'
+            f'<text x="{place + 18}" y="34">{escape(line.name)}</text>'
         )
-        along += 34 + round(6.2 * len(line.name))
+        place += 34 + round(6.2 * len(line.name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([*parts, "</svg>"]) + "\n")
 

@@ -29,8 +29,8 @@ import obstore
 from mysql_feeds import Feeds, Target
 from mysql_load import Log, Run, make, make_numbers
 from obstore.store import LocalStore, S3Store
+from process_memory import watched
 from report import RESULTS, Figure, load_average, machine, put_into_page
-from whole import watched
 
 from rowferry.spark.job import SparkRunner
 from rowferry.spark.session import open_session
@@ -62,11 +62,11 @@ def _tables(count: int) -> Callable[[Run, float], Callable[[], tuple[int, int]]]
 
     def shape(run: Run, scale: float) -> Callable[[], tuple[int, int]]:
         for number in range(count):
-            run(mysql_load._sysbench_table(f"t{number}"))
+            run(mysql_load.sysbench_table(f"t{number}"))
 
         def write() -> tuple[int, int]:
             turns = round(TABLE_ROWS * scale) // A_TRANSACTION
-            row = mysql_load._sysbench_row("i")
+            row = mysql_load.sysbench_row("i")
             for turn in range(turns):
                 run(
                     f"INSERT INTO t{turn % count} (k, c, pad) SELECT {row} FROM numbers.n "
@@ -122,7 +122,7 @@ def main() -> None:
             MySql.start(folder / "server", options=("--max-binlog-size=1G",)) as server,
             Minio.start(folder / "minio") as minio,
         ):
-            places = _places(folder, minio)
+            backends = places(folder, minio)
             make_numbers(server, asked.scale)
             runner = SparkRunner(open_session("bench", folder / "logs", "local[2]"))
             try:
@@ -131,7 +131,7 @@ def main() -> None:
                 for scenario in asked.scenarios.split(","):
                     log = make(server, scenario, asked.scale)
                     changes[scenario] = log.changes
-                    found = _scenario(feeds, log, places, asked)
+                    found = _scenario(feeds, log, backends, asked)
                     figures += [(scenario, figure) for figure in found]
             finally:
                 runner.close()
@@ -147,7 +147,8 @@ def main() -> None:
         put_into_page("storage", text)
 
 
-def _places(folder: Path, minio: Minio) -> list[Place]:
+def places(folder: Path, minio: Minio) -> list[Place]:
+    """Return the backends, once for a folder."""
     root = folder / "files"
     root.mkdir()
     login = minio.parameters()
@@ -177,13 +178,13 @@ def _places(folder: Path, minio: Minio) -> list[Place]:
 
 
 def _scenario(
-    feeds: Feeds, log: Log, places: list[Place], asked: argparse.Namespace
+    feeds: Feeds, log: Log, backends: list[Place], asked: argparse.Namespace
 ) -> Iterator[Figure]:
-    for place in places:
+    for place in backends:
         for protocol in ("csv", "parquet", "canal-json"):
             variants = VARIANTS if log.name == "common" and protocol == "csv" else VARIANTS[:1]
             for variant in variants:
-                figure = _measured(feeds, log, place, f"protocol={protocol}{variant}", asked.tries)
+                figure = measured(feeds, log, place, f"protocol={protocol}{variant}", asked.tries)
                 print(f"{log.name} {figure.name}: {figure.rows_per_s:,.0f}/s", file=sys.stderr)
                 yield figure
 
@@ -199,7 +200,8 @@ class _Sink(Target):
         return self.place
 
 
-def _measured(feeds: Feeds, log: Log, place: Place, parameters: str, tries: int) -> Figure:
+def measured(feeds: Feeds, log: Log, place: Place, parameters: str, tries: int) -> Figure:
+    """Deliver a log several times, and set the best beside bare puts of the same objects."""
     number = next(_numbers)
     warm_up = (place.name, parameters) not in _warm  # more files may be more tasks, and workers
     _warm.add((place.name, parameters))
@@ -209,7 +211,7 @@ def _measured(feeds: Feeds, log: Log, place: Place, parameters: str, tries: int)
         for turn in range(tries + warm_up):
             prefix = f"{log.name}-{number}-{turn}"
             target = _Sink(parameters, parameters, place.uri(prefix, parameters))
-            found.append(feeds._ended(log, target, feeds._runner))
+            found.append(feeds.ended(log, target, feeds.runner))
             if turn + 1 < tries + warm_up:
                 _clear(place, prefix)
     best = min(found[warm_up:], key=lambda e: e.seconds)

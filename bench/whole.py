@@ -11,17 +11,13 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
+from process_memory import watched
 from report import Figure, keep, machine, put_into_page
 from stages import image
 
@@ -41,51 +37,6 @@ SQL = (
     "CREATE TABLE bench.t (id int unsigned PRIMARY KEY, k int unsigned NOT NULL, "
     "c char(120) NOT NULL, pad char(60) NOT NULL)"
 )
-
-
-@dataclass
-class Memory:
-    """The largest resident sizes seen, in MB."""
-
-    driver: float = 0.0
-    java: float = 0.0
-    worker: float = 0.0
-    together: float = 0.0
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    def watch(self) -> None:
-        me = psutil.Process()
-        while not self.stop.wait(0.2):
-            sizes = {"driver": me.memory_info().rss / 1e6, "java": 0.0}
-            workers = []
-            for child in me.children(recursive=True):
-                try:
-                    name, line = child.name(), " ".join(child.cmdline())
-                    size = child.memory_info().rss / 1e6
-                except psutil.Error:
-                    continue
-                if "rowferry.face.cli.refstore" in line:
-                    continue  # the store is not ours to count
-                if "java" in name:
-                    sizes["java"] += size
-                elif "pyspark" in line:
-                    workers.append(size)
-            self.driver = max(self.driver, sizes["driver"])
-            self.java = max(self.java, sizes["java"])
-            self.worker = max([self.worker, *workers])
-            self.together = max(self.together, sum(sizes.values()) + sum(workers))
-
-
-@contextmanager
-def watched() -> Iterator[Memory]:
-    memory = Memory()
-    thread = threading.Thread(target=memory.watch)
-    thread.start()
-    try:
-        yield memory
-    finally:
-        memory.stop.set()
-        thread.join()
 
 
 def load(store: Store, first: int, count: int) -> None:
@@ -219,13 +170,9 @@ def memory_of_snapshot(cluster: LocalCluster, folder: Path) -> Figure:
         seconds, rows, size = until_caught_up(loop)
     loop.close()
     runner.close()
-    other = {
-        "driver MB": round(memory.driver),
-        "java MB": round(memory.java),
-        "worker MB": round(memory.worker),
-        "all MB": round(memory.together),
-    }
-    return Figure(f"snapshot of {rows:,} rows", rows / seconds, size / seconds / 1e6, other=other)
+    return Figure(
+        f"snapshot of {rows:,} rows", rows / seconds, size / seconds / 1e6, other=memory.figures
+    )
 
 
 if __name__ == "__main__":

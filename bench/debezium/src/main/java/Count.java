@@ -20,7 +20,7 @@ import org.apache.kafka.connect.source.SourceRecord;
  *
  * <p>Arguments: a properties file with the engine's settings and some of our own: `count.events`
  * (how many to wait for), `count.json` (true: as JSON text), `count.file`, `count.offset` and
- * `count.gtids` (where to begin). Prints one line: events of the first hand-over, milliseconds until then, events
+ * `count.gtids` (where to begin; without a file the engine begins as its settings say). Prints one line: events of the first hand-over, milliseconds until then, events
  * after it, milliseconds for those, characters of all values.
  */
 public final class Count {
@@ -40,7 +40,9 @@ public final class Count {
         try (InputStream in = new FileInputStream(arguments[0])) {
             settings.load(in);
         }
-        writeOffset(settings);
+        if (settings.getProperty("count.file") != null) {
+            writeOffset(settings);
+        }
         Count count = new Count(Long.parseLong(settings.getProperty("count.events")));
         boolean json = Boolean.parseBoolean(settings.getProperty("count.json"));
         try (DebeziumEngine<?> engine = json ? count.asJson(settings) : count.plain(settings)) {
