@@ -38,8 +38,8 @@ def test_wrong_missing_and_extra_rows_are_found(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with scene_of(source_server, tmp_path, "va") as scene:
-        make_tables(source_server, "va", turned=False)
+    with scene_of(source_server, tmp_path, "vl") as scene:
+        make_tables(source_server, "vl", turned=False)
         scene.sql(
             "DROP TABLE bare, words",
             "CREATE TABLE shapes (id varchar(9) PRIMARY KEY, g geometry)",
@@ -49,14 +49,14 @@ def test_wrong_missing_and_extra_rows_are_found(
         feed.catch_up()
         scene.sql("UPDATE many SET v = concat('-', v) WHERE id < 70")
         feed.catch_up()
-        command = ["verify", source_server.uri, feed._sink_uri(), "--tables", "va.*"]
+        command = ["verify", source_server.uri, feed._sink_uri(), "--tables", "vl.*"]
         command += ["--chunk-rows", str(CHUNK_ROWS), "--output", "json"]
 
         result = call(tmp_path, capfd, monkeypatch, command)
         tables = {t["table"]: t for t in json.loads(result.out)["tables"]}
         assert result.code == 0, [t for t in tables.values() if not t["equal"]]
         assert {n: t["rows"]["b"] for n, t in tables.items()} == {
-            "va.many": 1000, "va.nothing": 0, "va.shapes": 2, "va.wide": 3
+            "vl.many": 1000, "vl.nothing": 0, "vl.shapes": 2, "vl.wide": 3
         }  # fmt: skip
 
         # Nobody tells the feed of what is not in the log.
@@ -71,14 +71,14 @@ def test_wrong_missing_and_extra_rows_are_found(
         )
         result = call(tmp_path, capfd, monkeypatch, command)
         tables = {t["table"]: t for t in json.loads(result.out)["tables"]}
-        assert result.code == 1 and tables["va.nothing"]["equal"]
-        wide = tables["va.wide"]
+        assert result.code == 1 and tables["vl.nothing"]["equal"]
+        wide = tables["vl.wide"]
         # Days that no calendar has are NULL in a lake: these rows differ in nothing there.
         dates = {f"c{p}" for p, k in enumerate(COLUMNS) if k == "date"}
         assert wide["changed"] == 1
         assert set(wide["columns"]) == {f"c{p}" for p in range(len(COLUMNS))} - dates
-        assert tables["va.shapes"]["columns"] == {"g": 1}
-        many = {s["key"]["id"]: (s["kind"], s.get("b")) for s in tables["va.many"]["samples"]}
+        assert tables["vl.shapes"]["columns"] == {"g": 1}
+        many = {s["key"]["id"]: (s["kind"], s.get("b")) for s in tables["vl.many"]["samples"]}
         assert many == {
             21: ("changed", {"v": "-n3"}), -1: ("only_in_a", None), 35: ("only_in_b", None)
         }  # fmt: skip
