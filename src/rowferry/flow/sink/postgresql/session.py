@@ -89,9 +89,16 @@ class PostgresqlSession:
                     into.write(part)
 
     def begin(self, sql: str) -> list[tuple[Any, ...]]:
-        """Begin a transaction with a query; return its rows. Raises as `run`."""
+        """Begin a transaction with a query; return its rows.
+
+        Raises as `run`: no transaction is open then, so that the session serves the next one.
+        """
         self.run("BEGIN")
-        return self.ask(sql)
+        try:
+            return self.ask(sql)
+        except PostgresqlRefusal:
+            self.rollback()
+            raise
 
     def rollback(self) -> None:
         """End the transaction: nothing of it stays. Raises as `run`."""
