@@ -1,21 +1,25 @@
 """What other tables notice while one is read again: their lag with and without it.
 
-    python bench/resnapshot_lag.py [--seconds 20] [--rows 300000]
+    python bench/resnapshot_lag.py [--seconds 20] [--rows 300000] [--tries 3] [--docs]
 
 A writer commits to a small table all the time while a changefeed copies it into files; a row's lag
-is the time from its commit until its micro-batch was published. Prints the 50th and 99th percentile
-without a resnapshot and beside one of a large table, their ratio, and the machine's load.
+is the time from its commit until its micro-batch was published. The same is measured in turns
+without a resnapshot and beside one of a large table, which begins anew whenever it has ended.
+Prints the 50th and 99th percentile of both, their ratio, and the machine's load. The source is
+MySQL, whose log tells moments of commits to the microsecond.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+from report import Figure, keep, machine, put_into_page
 
 from rowferry.change.position import physical_ms
 from rowferry.change.resnapshot import Resnapshot
@@ -25,10 +29,11 @@ from rowferry.control.feed.loop import Loop
 from rowferry.control.operator.checks.prepare import prepare
 from rowferry.control.store.sql_store import open_store
 from rowferry.spark.job import InProcessRunner
-from rowferry.testing.servers import MariaDb, Server
+from rowferry.testing.servers import MySql, Server
 
 FEED, DATABASE = "bench", "again"
 PAUSE_S = 0.01
+MOST_RATIO = 1.2  # of the p99 beside a resnapshot to the one without: the aim
 
 
 def main() -> None:
@@ -36,19 +41,52 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rows", type=int, default=300_000)
+    parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--docs", action="store_true", help="write the table of the docs")
     given = parser.parse_args()
-    with TemporaryDirectory() as folder, MariaDb.start(Path(folder) / "server", 7) as server:
+    about = machine()
+    lags: dict[str, list[float]] = {"alone": [], "beside": []}
+    with TemporaryDirectory() as folder, MySql.start(Path(folder) / "server", 7) as server:
         make_tables(server, given.rows)
         bench = Bench(server, Path(folder))
         bench.run(lambda: bench.caught_up)
-        alone = bench.measure(given.seconds, resnapshot=False)
-        beside = bench.measure(given.seconds, resnapshot=True)
+        bench.measure(min(given.seconds, 5.0), resnapshot=True)  # what is done once, is done
+        bench.read_again = 0
+        for _ in range(given.tries):
+            for name, seen in lags.items():
+                seen += bench.measure(given.seconds, resnapshot=name == "beside")
         bench.close()
-    for name, lags in (("alone", alone), ("beside", beside)):
-        print(f"{name:8} p50 {share(lags, 0.5):8.1f} ms   p99 {share(lags, 0.99):8.1f} ms")
-    ratio = share(beside, 0.99) / max(1.0, share(alone, 0.99))
-    load = os.getloadavg()[0]
-    print(f"p99 ratio {ratio:.2f}; {bench.read_again:,} rows read again; load {load:.1f}")
+    ratios = {p: share(lags["beside"], p) / share(lags["alone"], p) for p in (0.5, 0.99)}
+    rate = bench.read_again / (given.tries * given.seconds)
+    figures = [
+        Figure(
+            f"lag {name} of a resnapshot" if name == "beside" else "lag alone",
+            other={"p50_ms": share(seen, 0.5), "p99_ms": share(seen, 0.99)},
+        )
+        for name, seen in lags.items()
+    ]
+    figures.append(Figure("read again", rows_per_s=rate, ratio=ratios[0.99]))
+    keep("resnapshot_lag", figures)
+    if given.docs:
+        put_into_page("resnapshot lag", text(lags, ratios, rate, about))
+
+
+def text(
+    lags: dict[str, list[float]], ratios: dict[float, float], rate: float, about: dict[str, Any]
+) -> str:
+    """Return the table of the docs."""
+    lines = ["| rows of another table | lag p50, ms | lag p99, ms |", "|---|---:|---:|"]
+    for name, seen in lags.items():
+        shown = "beside a resnapshot" if name == "beside" else name
+        lines.append(f"| {shown} | {share(seen, 0.5):.0f} | {share(seen, 0.99):.0f} |")
+    lines.append(f"| ratio | {ratios[0.5]:.2f} | {ratios[0.99]:.2f} |")
+    reached = "reached" if ratios[0.99] <= MOST_RATIO else "**missed**"
+    return "\n".join(lines) + (
+        f"\n\n{rate:,.0f} rows/s were read again. The aim is a p99 of {MOST_RATIO:.2f} times the "
+        f"other: {reached}. On "
+        f"{about['cores']} cores of {about['cpu']}, load average {about['load_average'][0]}, "
+        f"{about['at'][:10]}.\n"
+    )
 
 
 def make_tables(server: Server, rows: int) -> None:
@@ -57,7 +95,9 @@ def make_tables(server: Server, rows: int) -> None:
         f"CREATE DATABASE {DATABASE}",
         f"USE {DATABASE}",
         f"CREATE TABLE {DATABASE}.large (id int PRIMARY KEY, v varchar(100))",
-        f"INSERT INTO {DATABASE}.large SELECT seq, REPEAT('x', 80) FROM seq_1_to_{rows}",
+        "SET SESSION cte_max_recursion_depth = 1000000000",
+        f"INSERT INTO {DATABASE}.large WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 "
+        f"FROM n WHERE i < {rows}) SELECT i, REPEAT('x', 80) FROM n",
         f"CREATE TABLE {DATABASE}.small (id bigint AUTO_INCREMENT PRIMARY KEY, v int)",
     )
 
