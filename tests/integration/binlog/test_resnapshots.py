@@ -16,6 +16,7 @@ from rowferry.change.resnapshot import Resnapshot, ResnapshotOutcome
 from rowferry.change.table import TableId
 from rowferry.control.feed import under_way
 from rowferry.errors import SourceUnavailable
+from rowferry.flow.capture.binlog import planner
 from rowferry.flow.capture.binlog.snapshot import rereads
 from rowferry.testing.model import Row
 from rowferry.testing.mysql_history import (
@@ -149,6 +150,34 @@ def test_the_watermark_stands_until_the_log_has_passed_a_part(scene: Scene) -> N
     newer = {c.commit_ts for c in feed.changes("t") if c.op is Op.UPDATE}
     assert len(newer) == 1
     assert not any(low <= mark < max(newer) for mark in marks)
+
+
+def test_nobody_waits_while_the_watermark_stands(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink that gathers rows for a while would double the lag of all tables otherwise."""
+    make_rows(scene, rows=300)
+    scene.sql("CREATE TABLE other (id int PRIMARY KEY)")
+    feed = scene.feed()
+    feed.catch_up()
+    there = planner.passed
+
+    def write(plan: Plan) -> None:
+        if any(s.reread for s in plan.stretch.segments):
+            scene.sql("INSERT INTO other VALUES (1)")
+            monkeypatch.setattr(planner, "passed", lambda log, place: False)  # not yet
+
+    feed.runner.after = write
+    ask(feed, scene)
+    while not again(feed):
+        step = feed.step()
+    stands = feed.loop.watermark
+    while not feed.changes("other"):
+        step = feed.step()
+    assert feed.loop.watermark == stands and not step.follows and not step.caught_up
+    monkeypatch.setattr(planner, "passed", there)
+    assert finish(feed).outcome is ResnapshotOutcome.DONE
+    assert feed.loop.watermark > stands
 
 
 def test_writers_and_every_promise(

@@ -16,10 +16,11 @@ from rowferry.flow.capture.contract import SnapshotShare
 FIRST_BYTES: Final = 64 << 20
 LONGEST_S: Final = 8.0  # a snapshot's micro-batch should not take longer: that much a crash costs
 _FASTER: Final = 4
-# Of what is read again beside the log. A micro-batch by itself takes about a tenth of a second.
-_SHORTEST_PART_S: Final = 0.25
+# Of what is read again beside the log: other tables wait for it, so that it is short beside the
+# time for which they wait anyway.
+_SHORTEST_PART_S: Final = 0.1
 _LONGEST_PART_S: Final = 2.0
-_PART_SHARE: Final = 0.2  # of the time in which a quiet feed gathers changes
+_PART_SHARE: Final = 0.1  # of the time in which a quiet feed gathers changes
 _FIRST_PART_BYTES: Final = 1 << 20
 _LEAST_PART_BYTES: Final = 256 << 10
 _MOST_PART_BYTES: Final = 64 << 20

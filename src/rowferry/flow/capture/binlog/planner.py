@@ -458,7 +458,8 @@ class BinlogPlanner:
             position={},
             watermark=watermark,
             caught_up=at_end and not held,
-            follows=self._follows,
+            # Until the log has passed what a part has shown, the watermark stands: nobody waits.
+            follows=self._follows and state.hold is None,
             finished=state.finished,
         )
 
@@ -497,11 +498,17 @@ class BinlogPlanner:
             self._follows = at_end or (
                 ahead.is_drained and size > 0 and look.is_near(scanner.position(), _NEAR_END)
             )
-            if self._follows or enough or time.monotonic() >= until:
+            if (self._follows and self._is_settled_by(scanner)) or enough:
+                return at_end
+            if time.monotonic() >= until:
                 return at_end
             # The server is slower than we are, and a fuller stretch is better.
             ahead.changed.wait(min(pause, max(0.0, until - time.monotonic())))
             pause *= 4
+
+    def _is_settled_by(self, scanner: Scanner) -> bool:
+        """Return whether what was framed passes all that parts of tables have shown."""
+        return self._state.hold is None or passed(scanner.position(), self._state.hold)
 
     def _enough(self, scanner: Scanner) -> tuple[int, float]:
         """Return how much log is worth a job, and how long to wait for it."""
