@@ -169,8 +169,9 @@ def test_who_never_comes_to_the_end_shares_too(
     _check(*feeds)
 
 
-def test_who_is_behind_takes_all_at_once(scene: Scene) -> None:
+def test_who_is_behind_takes_all_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else many changefeeds that are behind take so many turns that none of them catches up."""
+    monkeypatch.setattr(shared_log, "_PIECE_BYTES", 0)
     quick, slow = scene.feed(), scene.feed()
     log = _share(quick, slow)
     stream = _stream(slow)
@@ -211,8 +212,12 @@ def test_nobody_reads_then_nothing_is_received(
     _check(*feeds)
 
 
-def test_a_stream_begins_at_every_border_as_one_of_its_own(scene: Scene) -> None:
+@pytest.mark.parametrize("piece_bytes", [0, 1000, shared_log._PIECE_BYTES])
+def test_a_stream_begins_at_every_border_as_one_of_its_own(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
     """Wherever a feed stood, the shared log gives it the packets that the server would."""
+    monkeypatch.setattr(shared_log, "_PIECE_BYTES", piece_bytes)
     feeds = [scene.feed(), scene.feed()]
     log = _share(*feeds)
     borders = [_planner(feeds[0])._state.log]
@@ -226,6 +231,8 @@ def test_a_stream_begins_at_every_border_as_one_of_its_own(scene: Scene) -> None
             feed.catch_up()
         borders.append(_planner(feeds[0])._state.log)
     server = _planner(feeds[0])._server
+    pieces = len(log._blocks)
+    assert pieces > 8 if not piece_bytes else pieces < 8 if piece_bytes > 1000 else pieces > 3
     assert len({(b.file, b.offset) for b in borders}) == 7 and len({b.file for b in borders}) == 4
     for border in borders:
         shared = log.join(border.file, border.offset)

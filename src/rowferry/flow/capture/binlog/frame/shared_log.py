@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -38,6 +38,9 @@ from rowferry.mysql.session import Flavour, Login
 
 LOG = logging.getLogger(__name__)
 KEPT_BYTES: Final = 32 << 20
+# What comes in small pieces is kept in larger ones: the C library gives those back as they are let
+# go, while many small ones, of the threads of one log after the other, leave holes in its heaps.
+_PIECE_BYTES: Final = 512 << 10
 _ROOM: Final = 256 << 10  # of a changefeed's own buffer at first
 _MOST_AT_ONCE: Final = 1 << 20
 _MOST_READS: Final = 512
@@ -81,6 +84,20 @@ class _Block:
     @property
     def end(self) -> int:
         return self.at + len(self.data)
+
+    def with_next(self, other: _Block) -> _Block:
+        """Return this block and the one that came behind it as one."""
+        return replace(
+            self,
+            data=self.data + other.data,
+            begins=np.concatenate([self.begins, other.begins]),
+            places=np.concatenate([self.places, other.places + len(self.data)]),
+        )
+
+    def can_grow_by(self, other: _Block) -> bool:
+        """Return whether the one behind it is of the same kind, and the two are not too large."""
+        is_same = (self.file_number, self.tail) == (other.file_number, other.tail)
+        return is_same and len(self.data) + len(other.data) <= _PIECE_BYTES
 
     @property
     def place(self) -> tuple[int, int]:
@@ -298,8 +315,10 @@ class SharedLog:
 
     def _add(self, block: _Block) -> None:
         oldest = block.end - KEPT_BYTES
-        kept = bisect_right(self._blocks, oldest, key=_start_of)
-        self._blocks = (*self._blocks[kept:], block)
+        blocks = self._blocks[bisect_right(self._blocks, oldest, key=_start_of) :]
+        if blocks and blocks[-1].can_grow_by(block):
+            blocks, block = blocks[:-1], blocks[-1].with_next(block)
+        self._blocks = (*blocks, block)
         self._end = block.end  # readers look at it before they look at blocks
 
     def _look_at_file(self, event: bytes) -> None:
