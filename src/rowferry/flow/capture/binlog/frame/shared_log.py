@@ -39,7 +39,7 @@ from rowferry.mysql.session import Flavour, Login
 LOG = logging.getLogger(__name__)
 KEPT_BYTES: Final = 32 << 20
 # What comes in small pieces is kept in larger ones: the C library gives those back as they are let
-# go, while many small ones, of the threads of one log after the other, leave holes in its heaps.
+# go, and keeps the holes that many small ones leave in its heaps.
 _PIECE_BYTES: Final = 512 << 10
 _ROOM: Final = 256 << 10  # of a changefeed's own buffer at first
 _MOST_AT_ONCE: Final = 1 << 20
