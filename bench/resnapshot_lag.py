@@ -1,6 +1,6 @@
 """What other tables notice while one is read again: their lag with and without it.
 
-    python bench/resnapshot_lag.py [--seconds 30] [--rows 1000000] [--tries 2] [--docs]
+    python bench/resnapshot_lag.py [--seconds 25] [--rows 1000000] [--tries 2] [--docs]
 
 A writer commits to a small table all the time while a changefeed delivers it; a row's lag is the
 time from its commit until its micro-batch was published. The same is measured in turns without a
@@ -61,7 +61,7 @@ class Lags:
 def main() -> None:
     """Measure, and print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=25.0)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--tries", type=int, default=2)
     parser.add_argument("--docs", action="store_true", help="write the table of the docs")

@@ -18,7 +18,7 @@ LONGEST_S: Final = 8.0  # a snapshot's micro-batch should not take longer: that 
 _FASTER: Final = 4
 # Of what is read again beside the log: other tables wait for it, so that it is short beside the
 # time for which they wait anyway.
-_SHORTEST_PART_S: Final = 0.1
+_SHORTEST_PART_S: Final = 0.02
 _LONGEST_PART_S: Final = 2.0
 _PART_SHARE: Final = 0.1  # of the time in which a quiet feed gathers changes
 _FIRST_PART_BYTES: Final = 1 << 20
