@@ -17,6 +17,7 @@ from soak_watch import Sample
 
 from rowferry.control.store import published, watching
 from rowferry.control.store.fence import HISTORY_LINES
+from rowferry.flow.capture.binlog.frame.shared_log import KEPT_BYTES
 
 SETTLE_S = 30.0
 LOOKS = 3
@@ -30,6 +31,8 @@ BOUNDED = {  # tables that grow up to a bound, and the rows that each changefeed
     "published_batches": published.SINGLE + published.FOLD + published.FOLDED,
     "schema_changes": watching.SCHEMA_CHANGES,
 }
+SOURCES = 2
+INDEXED = 1.25  # what is kept, with the places at which events begin
 THINNED = 150  # samples that the kept result has
 WORK = ("pending_plans", "servers", "leases")  # tables whose few rows come and go with the work
 Point = tuple[Hashable, float, float]
@@ -48,6 +51,7 @@ def judge_run(run: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:
     lag = {kind: _lag(steady, kind) for kind in within[-1]["lag"]}
     disturbed = _disturbed(events, within)
     failing = _around_failing(within, events)
+    kept = _kept_log(within)
     bounded = _bounded(within, sum(run["feeds"].values()))
     verdicts = {
         "nothing drifts": _no_drift(drifts),
@@ -59,6 +63,7 @@ def judge_run(run: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:
         "tables of the meta database keep their bounds": all(
             one["last"] <= one["allowed"] for one in bounded.values()
         ),
+        "the log that servers keep has its bound": 0 < kept["most"] <= kept["allowed"],
         "no process outlived its server": run["orphans"] == 0,
         "every event went as planned": not any(event["error"] for event in events),
     }
@@ -78,6 +83,7 @@ def judge_run(run: dict[str, Any], samples: list[Sample]) -> dict[str, Any]:
         "disturbed": disturbed,
         "failing": failing,
         "bounded_rows": bounded,
+        "kept_log_mb": kept,
         "meta": _last(within, lambda m: m["tables"]),
         "files": next((s["files"] for s in reversed(within) if s.get("files")), {}),
         "log_mb_h": round((within[-1]["logs"] - within[0]["logs"]) / length * 3600 / 1e6, 2),
@@ -156,11 +162,11 @@ def _around_failing(samples: list[Sample], events: list[dict[str, Any]]) -> dict
 def _drifts(steady: list[Sample], run: dict[str, Any]) -> dict[str, Drift | None]:
     share = sum(run["feeds"].values()) / run["servers"]
     rules: dict[str, tuple[Iterator[Point], Rule]] = {
-        "memory of a server, MB": (_of_servers(steady, share, "python"), Rule(32)),
+        "memory of a server but for kept log, MB": (_without_kept_log(steady, share), Rule(32)),
         "memory of its Java process, MB": (_of_servers(steady, share, "java"), Rule(64)),
         "memory of its Python workers, MB": (_of_servers(steady, share, "workers"), Rule(64)),
-        "descriptors of a server and its Java": (_of_servers(steady, share, "fds"), Rule(20)),
-        "threads of a server and its Java": (_of_servers(steady, share, "threads"), Rule(16)),
+        "descriptors of a server and its Java": (_of_feeds(steady, share, "fds"), Rule(20)),
+        "threads of a server and its Java": (_of_feeds(steady, share, "threads"), Rule(16)),
         "rows in the meta database for each table": (_of_tables(steady), Rule(0.2)),
         "meta database, unbounded tables, MB": (_of_meta(steady), Rule(16)),
         "files in work and temporary folders": (
@@ -179,6 +185,27 @@ def _of_servers(steady: list[Sample], share: float, what: str) -> Iterator[Point
         for one in sample["servers"]:
             if abs(one.get("owned", 0) - share) <= max(2.0, share / 10):
                 yield one["pid"], sample["t"], one[what]
+
+
+def _of_feeds(steady: list[Sample], share: float, what: str) -> Iterator[Point]:
+    """Yield what each changefeed has some of: a life is a process with as many changefeeds."""
+    owned = {(one["pid"], s["t"]): one.get("owned") for s in steady for one in s["servers"]}
+    for pid, t, value in _of_servers(steady, share, what):
+        yield (pid, owned[pid, t]), t, value
+
+
+def _without_kept_log(steady: list[Sample], share: float) -> Iterator[Point]:
+    """Yield a server's memory without the newest log, which fills up to a bound of its own."""
+    kept = {(one["pid"], s["t"]): one.get("kept_log") for s in steady for one in s["servers"]}
+    for pid, t, memory in _of_servers(steady, share, "python"):
+        if (log := kept[pid, t]) is not None:
+            yield pid, t, memory - log
+
+
+def _kept_log(samples: list[Sample]) -> dict[str, float]:
+    """Return the most that a server kept of its sources' logs, and how much it may."""
+    most = max((one.get("kept_log", 0.0) for s in samples for one in s["servers"]), default=0.0)
+    return {"most": most, "allowed": round(SOURCES * KEPT_BYTES * INDEXED / 1e6, 1)}
 
 
 def _bounded(samples: list[Sample], changefeeds: int) -> dict[str, dict[str, int]]:

@@ -153,11 +153,14 @@ def _meta(r: dict[str, Any]) -> str:
     )
     samples, history = (r["bounded_rows"][name]["allowed"] for name in ("samples", "history"))
     low, mid, high = r["memory_mb"]
+    kept = r["kept_log_mb"]
     return (
         f"The meta database at the end: {told}. `samples` holds an hour, so that it stays below "
         f"{samples:,} rows, and `history` the newest lines of each changefeed, so that it stays "
         f"below {history:,}. Servers with Java and all workers took {mid:,.0f} MB together "
-        f"({low:,.0f} to {high:,.0f}), and wrote {r['log_mb_h']:g} MB of logs in an hour.\n"
+        f"({low:,.0f} to {high:,.0f}), and wrote {r['log_mb_h']:g} MB of logs in an hour. A "
+        f"server kept {kept['most']:g} MB of its sources' logs at most; {kept['allowed']:g} are "
+        "allowed.\n"
     )
 
 

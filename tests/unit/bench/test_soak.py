@@ -140,6 +140,49 @@ def test_history_is_judged_by_its_bound_and_not_as_drift(lines: int, kept: bool)
     assert all(one["last"] <= one["allowed"] for one in found.values()) is kept
 
 
+def servers(
+    memory: Callable[[int], float], kept: Callable[[int], float], owned: Callable[[int], int]
+) -> list[dict[str, Any]]:
+    """Looks at one server, a minute apart, for an hour; it has a thread for each changefeed."""
+    return [
+        {
+            "t": 60.0 * n,
+            "servers": [
+                {
+                    "pid": 7,
+                    "python": memory(n),
+                    "kept_log": kept(n),
+                    "owned": owned(n),
+                    "threads": 100 + owned(n),
+                }
+            ],
+        }
+        for n in range(60)
+    ]
+
+
+@pytest.mark.parametrize(("leak", "drifts"), [(0, False), (1, True)])
+def test_kept_log_is_judged_by_its_bound_and_not_as_drift(leak: int, drifts: bool) -> None:
+    from soak_drift import Rule, judge
+    from soak_judge import _kept_log, _without_kept_log
+
+    looked = servers(lambda n: 500 + n + leak * n, lambda n: n, lambda n: 50)
+    found = judge(_without_kept_log(looked, 50), Rule(32))
+    assert found is not None and found.drifts is drifts
+    assert _kept_log(looked) == {"most": 59, "allowed": 83.9}
+
+
+def test_threads_follow_the_number_of_changefeeds() -> None:
+    from soak_drift import Rule, judge
+    from soak_judge import _of_feeds, _of_servers
+
+    looked = servers(lambda n: 500, lambda n: 0, lambda n: 46 + n // 8)
+    moved = judge(_of_servers(looked, 50, "threads"), Rule(2, 0))
+    assert moved is not None and moved.drifts, "the test means nothing"
+    found = judge(_of_feeds(looked, 50, "threads"), Rule(2, 0))
+    assert found is not None and not found.drifts
+
+
 # --- a plain reader ------------------------------------------------------------------------------
 
 

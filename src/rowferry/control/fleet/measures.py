@@ -16,6 +16,7 @@ from rowferry.change import event_counts
 from rowferry.control.feed.loop import StepResult
 from rowferry.control.feed.under_way import in_focus
 from rowferry.control.fleet.feed_gauges import FeedGauges
+from rowferry.control.fleet.memory import MemoryGauges
 from rowferry.control.fleet.position_gauges import PositionGauges
 from rowferry.control.fleet.table_gauges import TableGauges
 from rowferry.control.store.contract import FeedRecord
@@ -106,6 +107,7 @@ _BY_COUNT: Final = {
 REGISTRY.register(FEEDS)
 REGISTRY.register(TABLES)
 REGISTRY.register(POSITIONS)
+REGISTRY.register(MemoryGauges(POSITIONS.sources))
 _known: set[str] = set()  # changefeeds with counts
 
 

@@ -26,6 +26,10 @@ class PositionGauges(Collector):
         if isinstance(source, ShowsPosition):
             self._positions[changefeed] = (source, position)
 
+    def sources(self) -> set[Any]:
+        """Return the source classes that positions were noted with."""
+        return {source for source, _ in list(self._positions.values())}
+
     def forget(self, changefeed: str) -> None:
         """Show nothing more of a changefeed."""
         self._positions.pop(changefeed, None)

@@ -24,6 +24,7 @@ from rowferry.control.feed.recent_lines import RecentLines
 from rowferry.control.feed.running import Conditions, HeldLease, Running, wants_to_run
 from rowferry.control.fleet import measures
 from rowferry.control.fleet.assignment import to_claim, to_hand_over
+from rowferry.control.fleet.memory import give_back
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store.contract import FeedRecord, FleetServer, MetaStore
 from rowferry.errors import IllegalMove, LeaseHeld, MetaDamaged, NoSuchChangefeed, RowferryError
@@ -37,6 +38,7 @@ EVERY_S: Final = 1.0
 SAMPLE_EVERY_S: Final = 5.0
 FINE_S: Final = 3600.0  # samples that are younger are kept one by one
 FOLD_EVERY_S: Final = 300.0
+GIVE_BACK_EVERY_S: Final = 60.0
 REST_S: Final = 0.02  # for each changefeed here: together they make 50 micro-batches a second
 MOST_REST_S: Final = 1.0
 FORGOTTEN_S: Final = 3600.0  # a server that was not seen for so long is not listed any more
@@ -77,7 +79,7 @@ class Member:
         self._lock = threading.Lock()  # held while saying that this server is there, or is not
         self._retired = False
         self._ended = threading.Event()
-        self._sampled_at = self._folded_at = time.monotonic()
+        self._sampled_at = self._folded_at = self._gave_back_at = time.monotonic()
         self._lines = RecentLines(address, hide)
         self._meta_up = True
 
@@ -150,6 +152,7 @@ class Member:
         self._watch(feeds)
         self._balance(feeds, alive, now)
         cores.settle(self._processors, len(self._running), self._place_among(alive))
+        self._give_back()
         self._tell(now)
 
     def _rest_s(self) -> float:
@@ -272,6 +275,11 @@ class Member:
             one.leave(remove=True)
         one.start()  # first: what is not started never ends, and its lease would be kept
         self._running[feed.id] = one
+
+    def _give_back(self) -> None:
+        if time.monotonic() - self._gave_back_at >= GIVE_BACK_EVERY_S:
+            self._gave_back_at = time.monotonic()
+            give_back()
 
     def _tell(self, now: float) -> None:
         """Store how far everything is, now and then."""

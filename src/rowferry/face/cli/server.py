@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,11 +44,6 @@ if TYPE_CHECKING:
     from rowferry.face.gate import Tls
 
 LOG = logging.getLogger(__name__)
-SWITCH_S = 0.001  # many threads of short work: who waits for an answer should not wait for others
-# The C library's settings, by its numbers. A server has hundreds of threads, and each micro-batch
-# takes buffers of some MB for milliseconds: with eight heaps for each processor, and such buffers
-# cut out of them, most of what was taken once is never given back.
-_MALLOC = {-8: 2, -3: 256 << 10, -1: 1 << 20}  # heaps; mapped by itself from; kept free in a heap
 
 
 def server_command(
@@ -173,6 +166,7 @@ def server_command(
 
     look_for_no_pandas()
     from rowferry.control.feed.running import Conditions
+    from rowferry.control.fleet.memory import share_allocators
     from rowferry.control.fleet.server import Member
     from rowferry.control.operator.operations import Operations
     from rowferry.control.store.sql_store import open_store
@@ -190,7 +184,7 @@ def server_command(
     from rowferry.spark.shared import SharedSpark, with_a_spare
     from rowferry.spec.reach import Reach
 
-    _give_memory_back()
+    share_allocators()
     issuer = _issuer(oidc_issuer, oidc_audience, oidc_jwks, oidc_role_claim)
     settings, tls = read_settings(spark_conf or []), _tls(tls_cert, tls_key, tls_ca)
     gate, sources = Gate.read(token_file, users_file, issuer), Sources.parse(source or [])
@@ -217,7 +211,6 @@ def server_command(
     work_dir = work_dir.absolute()
     url = meta_with_secrets(meta or f"sqlite:///{work_dir / 'meta.db'}", secrets)
     master = with_a_spare(spark_master)
-    sys.setswitchinterval(SWITCH_S)
     work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if log_file is None:
         _log(log_json)
@@ -271,16 +264,6 @@ def _tell_draining() -> None:
         markup=False,
         soft_wrap=True,
     )
-
-
-def _give_memory_back() -> None:
-    """Let the C library return what is free; what the environment says counts more."""
-    if any(name in os.environ for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES")):
-        return
-    with suppress(OSError, AttributeError):  # another C library decides by itself
-        library = ctypes.CDLL(None)
-        for setting, value in _MALLOC.items():
-            library.mallopt(setting, value)
 
 
 def _issuer(

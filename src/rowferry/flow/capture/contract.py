@@ -298,6 +298,14 @@ class ShowsPosition(Protocol):
 
 
 @runtime_checkable
+class KeepsLog(Protocol):
+    """A source that keeps log in memory for all changefeeds of the process; its class knows."""
+
+    def kept_log_bytes(self) -> int:
+        """Return how much memory that takes now."""
+
+
+@runtime_checkable
 class BeginsAtPosition(Protocol):
     """A source that can begin just where a position stands; the class itself can say so, too.
 

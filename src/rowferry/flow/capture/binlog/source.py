@@ -19,6 +19,7 @@ from rowferry.flow.capture.binlog.client.privileges import check_select
 from rowferry.flow.capture.binlog.client.probe import cascade_notices, check_logged, preflight
 from rowferry.flow.capture.binlog.client.retention import log_kept
 from rowferry.flow.capture.binlog.client.server import BinlogServer
+from rowferry.flow.capture.binlog.frame.shared_log import SHARED_LOGS
 from rowferry.flow.capture.binlog.frame.transaction_lookup import transaction_places
 from rowferry.flow.capture.binlog.options import BinlogOptions
 from rowferry.flow.capture.binlog.planner import BinlogPlanner
@@ -91,6 +92,11 @@ class BinlogSource:
         place = {"file": log.file, "offset": str(log.offset)} if log.file else {}
         gtids = {"gtids": log.gtids} if log.gtids else {}
         return {**place, **gtids, "server": log.server}
+
+    @staticmethod
+    def kept_log_bytes() -> int:
+        """Return what is kept for changefeeds that share a connection, of all servers."""
+        return SHARED_LOGS.nbytes
 
     @staticmethod
     def start_at(position: Mapping[str, Any], commit_ts: int) -> dict[str, str]:

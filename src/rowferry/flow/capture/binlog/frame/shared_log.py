@@ -85,6 +85,10 @@ class _Block:
     def end(self) -> int:
         return self.at + len(self.data)
 
+    @property
+    def nbytes(self) -> int:
+        return len(self.data) + self.begins.nbytes + self.places.nbytes
+
     def with_next(self, other: _Block) -> _Block:
         """Return this block and the one that came behind it as one."""
         return replace(
@@ -137,6 +141,11 @@ class SharedLog:
     def is_lost(self) -> bool:
         """Whether nothing more comes."""
         return self._is_lost
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory what is kept takes."""
+        return sum(block.nbytes for block in self._blocks)
 
     def join(self, file: str, offset: int) -> SharedStream | None:
         """Return a stream of all that lies behind a border of the log; None: it is not kept."""
@@ -374,6 +383,12 @@ class SharedLogs:
         self._planners: Counter[SharedKey] = Counter()
         self._logs: dict[SharedKey, SharedLog] = {}
         self._turns: dict[SharedKey, threading.Lock] = {}  # to open one
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory all that is kept takes."""
+        with self._lock:
+            return sum(log.nbytes for log in self._logs.values())
 
     def enter(self, key: SharedKey) -> None:
         """Note a changefeed that reads this log, in whatever way; `exit` when it does not."""
