@@ -9,16 +9,21 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from loop_kit import ORDER, START, Bench, forget_scripted_source, register_scripted_source
+from loop_kit import NAME, ORDER, START, Bench, forget_scripted_source, register_scripted_source
 
-from rowferry.change.chunk import Rows, SchemaChange
+from rowferry.change.chunk import Op, Rows, SchemaChange
+from rowferry.change.plan import Plan
+from rowferry.change.quarantine import DivertedRow
 from rowferry.control.feed.loop import Loop
-from rowferry.control.store.contract import MetaStore
+from rowferry.control.lifecycle import FeedState, Verb
+from rowferry.control.store.contract import LogLine, MetaStore
 from rowferry.control.store.sql_store import open_store
 from rowferry.errors import Fenced, MetaUnavailable, SinkUnavailable, SnapshotGone
 from rowferry.flow.assemble import assemble
+from rowferry.spark.job import InProcessRunner
 from rowferry.spec.uri import Uri
 from rowferry.testing.storage import storage_changes
 
@@ -252,6 +257,22 @@ def test_a_discard_that_fails_can_be_repeated(bench: Bench, call: str) -> None:
     assert delivered(bench) == [1]
 
 
+def test_a_new_process_takes_a_plan_back_as_its_owner(bench: Bench) -> None:
+    """A sink that was not opened yet knows neither who asks nor what was delivered."""
+    bench.script.commit(1)
+    bench.journal.fail("after", "run", SnapshotGone("gone"))
+    with pytest.raises(SnapshotGone):
+        bench.loop().step()
+    loop = bench.loop()
+    sink: Any = loop._flow.sink
+    sink._names["open"] = "open"
+    bench.journal.calls.clear()
+    loop.replan("the sink was changed")
+    assert bench.journal.calls == ["open", "discard", "forget"]
+    run_out(loop)
+    assert delivered(bench) == [1]
+
+
 # --- time alone -----------------------------------------------------------------------------------
 
 
@@ -361,6 +382,68 @@ def test_a_plan_with_a_password_of_before_is_made_anew(bench: Bench) -> None:
     assert bench.store.pending("feed") is None
     run_out(loop)
     assert delivered(bench) == [1]
+
+
+class WithMadeChanges:
+    """A sink that has all of a plan that did not end: its rows, and its first schema change."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def has_rows_of(self, plan: Plan) -> bool:
+        return True
+
+    def has_changes_of(self, plan: Plan) -> bool:
+        return True
+
+    def publish(self, *given: object) -> None:
+        pass
+
+
+def test_a_plan_that_has_made_its_schema_change_is_carried_out_wherever_it_goes_now(
+    bench: Bench,
+) -> None:
+    """One in its place would leave its rows out, and those that it has parked would be nowhere."""
+    old = {**bench.spec.config, "sink": {**bench.spec.section("sink"), "sasl-password": "old"}}
+    bench.spec = replace(bench.spec, config=old)
+    bench.store.update_spec("feed", bench.spec)
+    bench.script.commit(1)
+    bench.script.add_column("more")
+    bench.journal.fail("before", "publish", MetaUnavailable("away"))
+    claim = bench.claim()
+    with pytest.raises(MetaUnavailable):
+        bench.loop(claim).step()
+    pending = bench.store.pending("feed")
+    assert pending is not None
+    assert pending.stretch.schema_changes
+    row = DivertedRow(NAME, 7, START, None, "1", int(Op.INSERT), START + 1, "0" * 64, b"row")
+    bench.store.park(claim, pending, [row])
+    new = {**old, "sink": {**bench.spec.section("sink"), "sasl-password": "new"}}
+    bench.spec = replace(bench.spec, config=new)
+    bench.store.update_spec("feed", bench.spec)
+    flow, runner = assemble(bench.spec), InProcessRunner()
+    sink: Any = WithMadeChanges(flow.sink)
+    loop = Loop(
+        "feed", replace(flow, sink=sink), bench.store, bench.claim(), runner, lambda: bench.clock
+    )
+    done = loop.step()
+    assert done.published
+    assert done.replayed
+    assert bench.store.pending("feed") is None
+    assert [one.key for one in bench.store.parked("feed")] == ["1"]
+
+
+def test_an_error_is_stored_whatever_its_words_are(bench: Bench) -> None:
+    """Names of files may hold bytes that are no text."""
+    bench.store.move("feed", Verb.FAULT, SinkUnavailable("no \0 and no \udcff"))
+    feed = bench.store.feed("feed")
+    assert feed is not None
+    assert (feed.state, feed.error) == (FeedState.WARNING, "no \\0 and no \\udcff")
+    bench.store.add_log_lines({"feed": [LogLine(1.0, "warning", "here", "file \udcff")]})
+    assert [line.words for line in bench.store.log_lines("feed")] == ["file \\udcff"]
 
 
 def test_closing_twice_is_harmless(bench: Bench) -> None:

@@ -353,6 +353,22 @@ def test_a_plan_for_another_sink_is_taken_back(desk: Desk) -> None:
     assert any("rows may come again" in str(n.details) for n in desk.store.history("feed"))
 
 
+def test_a_plan_that_has_made_schema_changes_is_left_to_its_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are there, and are not written again; those that it has parked must stay."""
+    desk.create()
+    claim = desk.claim()
+    desk.store.record(claim, plan(1, desk), [replace(desk.tables[0], table_id=1, version=5)])
+    desk.store.release(claim)
+    desk.stop()
+    monkeypatch.setattr(owners, "has_made_changes", lambda *given: True)
+    desk.operations.update("feed", ChangedSettings(sink_uri=desk.sink + "&flush-interval=9s"))
+    assert desk.store.pending("feed") is not None
+    desk.operations.reset("feed", snapshot=True)
+    assert desk.store.pending("feed") is None
+
+
 def test_nobody_goes_on_writing_to_the_sink_of_before(desk: Desk) -> None:
     """An owner that was told to stop, and is between two plans, may still make one."""
     desk.create()

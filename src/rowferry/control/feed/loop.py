@@ -135,6 +135,27 @@ def discard(store: MetaStore, claim: Claim, flow: Flow, pending: Plan, why: str)
     store.discard(claim, pending.micro_batch, why, position)
 
 
+def has_made_changes(store: MetaStore, changefeed: str, flow: Flow, pending: Plan) -> bool:
+    """Return whether the first schema change of a recorded, unfinished plan was made and stays so.
+
+    Such a plan must not be taken back where it can still be carried out. It needs no tasks any
+    more, and one in its place would leave its rows out: what it has parked of them would be lost.
+    """
+    if not pending.stretch.schema_changes or not isinstance(flow.sink, KeepsChanges):
+        return False
+    versions = KnownVersions()
+    versions.restore(store.state(changefeed).versions)
+    return flow.sink.has_changes_of(_seen_by_readers(pending, flow, versions))
+
+
+def _seen_by_readers(plan: Plan, flow: Flow, versions: KnownVersions) -> Plan:
+    """Return a plan with its schema changes as readers of the sink see them."""
+    changes = tuple(
+        flow.decide.change_seen_as(c, versions.before(c)) for c in plan.stretch.schema_changes
+    )
+    return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
+
+
 class Loop:
     """One changefeed under one claim. Not for use from several threads."""
 
@@ -348,6 +369,8 @@ class Loop:
         """Discard the pending plan, which can never run again, and plan from what was published."""
         pending = self._store.pending(self._id)
         if pending is not None:
+            if not self._opened:
+                self._open()  # a sink lets only the owner that it knows take something back
             discard(self._store, self._claim, self._flow, pending, why)
         self._close_planner()
 
@@ -382,12 +405,13 @@ class Loop:
         """Return whether tasks of a plan would read or write by a way that was replaced since.
 
         They run with the plan's own settings, and what they write is published with those of now.
+        None run where only the end of the plan is left: see `has_made_changes`.
         """
         if pending.spec_version == self._spec_version or not pending.stretch.segments:
             return False
         versions = (pending.spec_version, self._spec_version)
         then, now = (_ways_of(self._store.spec(self._id, version)) for version in versions)
-        return then != now
+        return then != now and not has_made_changes(self._store, self._id, self._flow, pending)
 
     def _open_planner(self) -> Planner:
         state = self._store.state(self._id)
@@ -491,12 +515,7 @@ class Loop:
         return sink.has_changes_of(self._seen(plan))
 
     def _seen(self, plan: Plan) -> Plan:
-        """Return the plan with its schema changes as readers of the sink see them."""
-        changes = tuple(
-            self._flow.decide.change_seen_as(c, self._versions.before(c))
-            for c in plan.stretch.schema_changes
-        )
-        return plan.with_(stretch=replace(plan.stretch, schema_changes=changes))
+        return _seen_by_readers(plan, self._flow, self._versions)
 
     def _seen_tables(
         self, tables: Mapping[TableSlice, TableSchema]

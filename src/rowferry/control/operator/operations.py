@@ -260,7 +260,8 @@ class Operations(RowOperations):
 
         A value `***`, as answers show secrets, keeps what is stored. A plan that was recorded and
         not finished would still go to the old sink: where that changes, the plan is discarded, and
-        rows of it that arrived come again.
+        rows of it that arrived come again. One that has made schema changes in a database has all
+        of its rows there, and is carried out to its end.
 
         Raises:
             IllegalMove: it is neither stopped nor failed.
@@ -271,7 +272,9 @@ class Operations(RowOperations):
             with _closing(altered(feed, changed, self._reach, self._secrets)) as prepared:
                 spec, old = prepared.spec, feed.spec
                 if (spec.sink, spec.section("sink")) != (old.sink, old.section("sink")):
-                    self._owners.discard_pending(feed, prepared.flow, "the sink was changed")
+                    self._owners.discard_pending(
+                        feed, prepared.flow, "the sink was changed", leaves_made=True
+                    )
                 self.store.move(changefeed, Verb.UPDATE)  # nobody has resumed it meanwhile
                 return self.store.update_spec(changefeed, spec, feed.spec_version)
 

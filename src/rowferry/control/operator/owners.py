@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rowferry.control.feed.lease import Holder
-from rowferry.control.feed.loop import discard
+from rowferry.control.feed.loop import discard, has_made_changes
 from rowferry.control.store.contract import FeedRecord, MetaStore
 from rowferry.control.store.publishing import nothing_delivered
 from rowferry.flow.assemble import Flow
@@ -40,10 +40,18 @@ class Owners:
                 return feed
             time.sleep(0.05)
 
-    def discard_pending(self, feed: FeedRecord, flow: Flow, why: str, anew: bool = False) -> None:
+    def discard_pending(
+        self,
+        feed: FeedRecord,
+        flow: Flow,
+        why: str,
+        anew: bool = False,
+        leaves_made: bool = False,
+    ) -> None:
         """Take a recorded, unfinished plan back, also what its tasks have left at the sink.
 
-        `anew`: all will be delivered again, and what was need not be there any more.
+        `anew`: all will be delivered again, and what was need not be there any more. `leaves_made`:
+        a plan stays that has made schema changes, whose end can be carried out by any settings.
 
         Raises:
             LeaseHeld: a server has not come to the end of its micro-batch yet.
@@ -60,6 +68,8 @@ class Owners:
                 if anew and state is not None:
                     state = nothing_delivered(state)
                 flow.sink.open(Owner(feed.id, claim.epoch), state)
+                if leaves_made and has_made_changes(self._store, feed.id, flow, pending):
+                    return
                 discard(self._store, claim, flow, pending, f"{why}: rows may come again")
         finally:
             self._store.release(claim)

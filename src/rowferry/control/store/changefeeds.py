@@ -12,7 +12,7 @@ from rowferry.control.feed.lease import Claim
 from rowferry.control.lifecycle import FeedState, Verb
 from rowferry.control.store import fence, published, publishing, quarantine, watching
 from rowferry.control.store.contract import FeedRecord, Subscribing
-from rowferry.control.store.rows import to_feed, to_ms, to_state
+from rowferry.control.store.rows import storable, to_feed, to_ms, to_state
 from rowferry.control.store.settings import StoredSettings
 from rowferry.control.store.tables import (
     FeedRow,
@@ -250,10 +250,6 @@ def _check_subscriber(
 
 def _error_words(error: Exception) -> tuple[str, str]:
     if isinstance(error, RowferryError):
-        return error.code, _storable(error.words)
+        return error.code, storable(error.words)
     known = RowferryError(f"{type(error).__name__}: {error}")
-    return known.code, _storable(known.words)
-
-
-def _storable(words: str) -> str:
-    return words.replace("\0", "\\0")  # PostgreSQL's texts have no such character
+    return known.code, storable(known.words)

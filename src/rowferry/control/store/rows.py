@@ -33,6 +33,14 @@ def to_text(form: Any) -> str:
     return json.dumps(form, separators=(",", ":"))
 
 
+def storable(words: str) -> str:
+    """Return words of others as every database takes them.
+
+    PostgreSQL's texts have no NUL, and none has bytes that are no text, as names of files may.
+    """
+    return words.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
 def read(text: str, reader: Callable[[Any], T], what: str) -> T:
     """Read a JSON column.
 

@@ -22,7 +22,7 @@ from rowferry.control.store.contract import (
     Sample,
     TableCount,
 )
-from rowferry.control.store.rows import from_sample, to_ms, to_sample
+from rowferry.control.store.rows import from_sample, storable, to_ms, to_sample
 from rowferry.control.store.tables import (
     FeedRow,
     LeaseRow,
@@ -190,7 +190,7 @@ def add_schema_changes(
             "db_name": change.table.database,
             "table_name": change.table.table,
             "kind": change.kind.name.lower().replace("_", " ")[:32],
-            "query": _storable(change.query, LONGEST_QUERY),
+            "query": storable(change.query[:LONGEST_QUERY]),
         }
         for change in changes
     ]
@@ -222,7 +222,7 @@ def add_log_lines(session: Session, lines: Mapping[str, Sequence[LogLine]]) -> N
             "at": to_ms(line.at),
             "level": line.level[:16],
             "server": line.server,
-            "line": _storable(line.words, LONGEST_LINE),
+            "line": storable(line.words[:LONGEST_LINE]),
         }
         for changefeed in there
         for line in lines[changefeed][-LOG_LINES:]
@@ -261,11 +261,6 @@ def _keep_last(
     if last_kept is not None:
         old = delete(row).where(mine, row.id < last_kept)
         session.execute(old, execution_options=_BLIND)
-
-
-def _storable(words: str, most: int) -> str:
-    # PostgreSQL's texts have no such character.
-    return words[:most].replace("\0", "\\0")
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
