@@ -253,7 +253,8 @@ def _add_key(cursor: TokenCursor, draft: Draft) -> None:
     unless = any(t.word == "EXISTS" for t in cursor.tokens[start : start + 5])
     if isinstance(key, str):
         draft.kinds += [DdlKind.ADD_FOREIGN_KEY] if key == "FOREIGN" else []
-    elif not (unless and draft.has_index(key.name)):
+    # A key without a name is there, for MariaDB, if one has the name of its first column.
+    elif not (unless and draft.has_index(key.name or "".join(key.columns[:1]))):
         draft.keys.append(key)
         draft.kinds.append(DdlKind.ADD_PRIMARY_KEY if key.primary else DdlKind.ADD_INDEX)
 

@@ -151,6 +151,17 @@ ALTERS = {
     "CONVERT PARTITION p TO TABLE n": "DROP_PARTITION d.t; CREATE_TABLE d.n ?",
     "CONVERT TABLE u TO PARTITION p VALUES IN (1)": "EXCHANGE_PARTITION d.t; DROP_TABLE d.u",
     "PARTITION BY LINEAR KEY (a) PARTITIONS 2": "ALTER_PARTITIONING d.t",
+    # MySQL lets words on how it is done stand before anything.
+    "ALGORITHM=INPLACE, LOCK=NONE, ADD COLUMN x int": "ADD_COLUMN d.t",
+    "ALGORITHM=INPLACE, LOCK=NONE": "",
+    "ALGORITHM = INPLACE, RENAME TO t9": "RENAME_TABLE d.t>d.t9",
+    "LOCK=NONE, RENAME TO t9, DROP a": "RENAME_TABLE d.t>d.t9; DROP_COLUMN d.t9",
+    "ALGORITHM = INPLACE, LOCK = SHARED, DROP PARTITION p1, p2": "DROP_PARTITION d.t",
+    "LOCK DEFAULT, TRUNCATE PARTITION p": "TRUNCATE_PARTITION d.t",
+    "WITHOUT VALIDATION, EXCHANGE PARTITION p WITH TABLE u": (
+        "EXCHANGE_PARTITION d.t; EXCHANGE_PARTITION d.u"
+    ),
+    "ALGORITHM=COPY, DISCARD TABLESPACE": "DROP_TABLE d.t",
     "REMOVE PARTITIONING": "REMOVE_PARTITIONING d.t",
     "ADD COLUMN x int PARTITION BY HASH (id)": "MULTI_SCHEMA_CHANGE d.t",
     # What the text does not tell, or what is not understood.
@@ -163,6 +174,7 @@ ALTERS = {
     "ADD COLUMN x varchar(5) COLLATE uca1400_ai_ci": "ADD_COLUMN d.t ?",
     "ADD COLUMN x varchar(70000)": "ADD_COLUMN d.t ?",
     "ADD COLUMN x WONDER": "MULTI_SCHEMA_CHANGE d.t ?",
+    "DROP COLUMN a, ADD COLUMN IF NOT EXISTS a bigint": "MULTI_SCHEMA_CHANGE d.t ?",
     "ADD COLUMN a int": "MULTI_SCHEMA_CHANGE d.t ?",
     "DROP COLUMN nope": "MULTI_SCHEMA_CHANGE d.t ?",
     # Rows go and come that the log does not have.
@@ -227,6 +239,10 @@ OTHERS = {
     "TRUNCATE TABLE n": "",
     "RENAME TABLE t TO n": "RENAME_TABLE d.t>d.n",
     "RENAME TABLE IF EXISTS t WAIT 5 TO n": "RENAME_TABLE d.t>d.n",
+    "RENAME TABLE IF EXISTS _in TO n": "CREATE_TABLE d.n ?",
+    "RENAME TABLE IF EXISTS _in TO t": "",
+    "RENAME TABLE IF EXISTS _in TO t, t TO n": "RENAME_TABLE d.t>d.n",
+    "RENAME TABLE IF EXISTS t TO n, _in TO t": "RENAME_TABLE d.t>d.n; CREATE_TABLE d.t ?",
     "RENAME TABLES t TO e.t, w TO x": "RENAME_TABLE d.t>e.t; CREATE_TABLE d.x ?",
     "RENAME TABLE t TO _out": "RENAME_TABLE d.t>d._out",
     "RENAME TABLE _in TO n": "CREATE_TABLE d.n ?",
@@ -538,6 +554,20 @@ def test_keys_have_one_order_and_prefixes_name_no_rows() -> None:
     ]
     added = schema("ALTER TABLE t ADD UNIQUE p (b(3)), ADD UNIQUE w (b(10))")
     assert {i.name: i.unique for i in added.indexes} == {"PRIMARY": True, "w": True, "p": False}
+
+
+def test_a_key_without_a_name_that_is_there_is_not_added() -> None:
+    tables = captured(MARIADB)
+    found = only("CREATE TABLE n (id int primary key, a int, KEY (a))", facts=MARIADB)
+    made = found.changes[0].schema
+    assert made is not None
+    tables[made.id] = made
+    more = {"facts": MARIADB, "known": tables}
+    assert words(run("ALTER TABLE n ADD UNIQUE IF NOT EXISTS (a)", **more)) == ""  # type: ignore[arg-type]
+    added = schema("ALTER TABLE n ADD UNIQUE KEY IF NOT EXISTS (id, a)", **more)
+    assert {i.name: i.unique for i in added.indexes} == {"PRIMARY": True, "a": False, "id": True}
+    both = "ALTER TABLE n DROP INDEX a, ADD UNIQUE IF NOT EXISTS a (a)"  # only dropped, in MariaDB
+    assert words(run(both, **more)) == "MULTI_SCHEMA_CHANGE d.n ?"  # type: ignore[arg-type]
 
 
 def test_columns_that_stay_are_not_judged_again() -> None:

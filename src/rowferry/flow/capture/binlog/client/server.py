@@ -171,4 +171,11 @@ def passed(position: LogPosition, place: Mapping[str, Any]) -> bool:
     """Return whether a position lies at or behind a place of the log."""
     if place["gtid"] and position.gtids:
         return position.executed.contains(parse_gtids(place["gtid"], position.flavour))
-    return (position.file, position.offset) >= (place["file"], place["offset"])
+    mine = (*_in_order(position.file), position.offset)
+    return mine >= (*_in_order(place["file"]), place["offset"])
+
+
+def _in_order(file: str) -> tuple[str, int]:
+    """Return what orders log files: behind 999999 a number has more digits than the ones before."""
+    base, _, number = file.rpartition(".")
+    return (base, int(number)) if number.isdecimal() else (file, 0)

@@ -27,6 +27,7 @@ _OF_PARTITIONS: Final = {
 _CARE_OF_PARTITIONS: Final = frozenset({"REBUILD", "OPTIMIZE", "ANALYZE", "CHECK", "REPAIR"})
 # With IGNORE, MariaDB deletes the rows that do not fit these, and the log does not tell which.
 _TAKES_ROWS: Final = frozenset({"UNIQUE", "PRIMARY", "PARTITION"})
+_TAKEN_AWAY: Final = frozenset({DdlKind.DROP_COLUMN, DdlKind.DROP_INDEX, DdlKind.DROP_PRIMARY_KEY})
 # Keys may be over the beginning of these kinds' values.
 _WITH_PREFIXES: Final = frozenset({Kind.TEXT, Kind.BINARY})
 _LONG: Final = 1 << 32
@@ -55,6 +56,7 @@ def alter(reader: StatementReader) -> None:
 
 
 def _alter_table(reader: StatementReader, name: TableId) -> None:
+    _skip_modifiers(reader.cursor)
     if _of_tablespace(reader, name) or _of_partitions(reader, name):
         return
     new, rest = _new_name(reader, name)
@@ -75,6 +77,23 @@ def _alter_table(reader: StatementReader, name: TableId) -> None:
             reader.change_to_read(DdlKind.MULTI_SCHEMA_CHANGE, name)
         else:
             reader.arrived(new)
+
+
+def _skip_modifiers(cursor: TokenCursor) -> None:
+    """Consume words on how to carry a statement out, where more follows them.
+
+    MySQL lets them stand first, also before what is done to partitions and to files of rows.
+    """
+    while (
+        cursor.at_any("ALGORITHM", "LOCK")
+        or cursor.at("WITH", "VALIDATION")
+        or cursor.at("WITHOUT", "VALIDATION")
+    ):
+        begin = cursor.place
+        cursor.skip_to_comma()
+        if not cursor.accept(","):
+            cursor.place = begin
+            return
 
 
 def _of_tablespace(reader: StatementReader, name: TableId) -> bool:
@@ -107,10 +126,11 @@ def _read_into(reader: StatementReader, draft: Draft, new: TableId) -> None:
     begin = reader.partitions_start()
     partitions = cursor.tokens[begin:]
     del cursor.tokens[begin:]
-    converts = ("CONVERT", "TO") in [
+    pairs = [
         (first.word, second.word)
         for first, second in zip(cursor.tokens, cursor.tokens[1:], strict=False)
     ]
+    converts = ("CONVERT", "TO") in pairs
     read_alterations(cursor, draft)
     draft.name = new
     if draft.table.id == new:  # it was renamed before
@@ -120,6 +140,8 @@ def _read_into(reader: StatementReader, draft: Draft, new: TableId) -> None:
         draft.kinds.append(DdlKind.ALTER_PARTITIONING if by else DdlKind.REMOVE_PARTITIONING)
     if _may_count_now(draft):
         raise Untold
+    if ("NOT", "EXISTS") in pairs and _TAKEN_AWAY & set(draft.kinds):
+        raise Untold  # what was there before the statement counts as existing, dropped by it or not
     if DdlKind.TABLE_CHARSET in draft.kinds:
         if {DdlKind.ADD_COLUMN, DdlKind.MODIFY_COLUMN} & set(draft.kinds):
             raise Untold  # columns of the same statement may have the old one or the new one

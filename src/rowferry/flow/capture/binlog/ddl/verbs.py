@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -156,7 +156,7 @@ def _truncate(reader: StatementReader) -> None:
 def _rename(reader: StatementReader) -> None:
     cursor = reader.cursor
     _expect_table(reader)
-    cursor.accept("IF", "EXISTS")
+    unless = cursor.accept("IF", "EXISTS")
     pairs: list[tuple[TableId, TableId]] = []
     while True:
         old = reader.table_name()
@@ -164,7 +164,27 @@ def _rename(reader: StatementReader) -> None:
         pairs.append((old, reader.table_name()))
         if not cursor.accept(","):
             break
-    _move(reader, pairs)
+    _move(reader, _carried_out(pairs, reader.scope.known) if unless else pairs)
+
+
+def _carried_out(
+    pairs: list[tuple[TableId, TableId]], known: Collection[TableId]
+) -> list[tuple[TableId, TableId]]:
+    """Return the renames of a statement with IF EXISTS, less those that nothing came of.
+
+    MariaDB passes over a table that is not there, also where another one has the new name. Were it
+    there, the statement would have been refused.
+    """
+    names = set(known)
+    carried_out: list[tuple[TableId, TableId]] = []
+    for old, new in pairs:
+        if old in names:
+            names.discard(old)
+            names.add(new)
+        elif new in names:
+            continue
+        carried_out.append((old, new))
+    return carried_out
 
 
 def _move(reader: StatementReader, pairs: list[tuple[TableId, TableId]]) -> None:
