@@ -31,7 +31,7 @@ from rowferry.downstream.consume.storage import (
 from rowferry.errors import BadOption, BadUri, DecodeError, MissingLibrary
 from rowferry.flow.assemble import format_of
 from rowferry.flow.dispatch.rules import DispatchRules
-from rowferry.flow.encode.contract import Codec, Format, StoredFormat
+from rowferry.flow.encode.contract import Codec, CommitTime, Format, StoredFormat
 from rowferry.flow.sink.kafka.options import read_settings
 from rowferry.flow.sink.storage.options import StorageOptions
 from rowferry.registry import SINKS
@@ -130,9 +130,10 @@ def consume(
 
 def _refuse_unclear_times(request: ConsumeRequest, codec: Format) -> None:
     """Refuse a border that rows do not tell exactly: some would be on the wrong side of it."""
-    if not isinstance(codec, StoredFormat) or codec.commit_time.exactness == "exact":
+    # Formats of messages tell it, too, although no tables can be rebuilt of them.
+    commit_time: CommitTime = getattr(codec, "commit_time", CommitTime("exact"))
+    if commit_time.exactness == "exact":
         return
-    commit_time = codec.commit_time
     for option, border in (("--from", request.after_ts), ("--until", request.until_ts)):
         if border and commit_time.exactness == "none":
             raise BadOption(

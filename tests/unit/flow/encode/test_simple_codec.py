@@ -206,6 +206,27 @@ def test_a_schema_change_teaches_the_definition() -> None:
     assert row.after.to_pylist() == [{"id": 0, "v": "<é>", "n": 5}]
 
 
+@pytest.mark.parametrize("encoding", ["json", "avro"])
+def test_a_row_is_read_by_the_definition_that_it_was_written_with(encoding: str) -> None:
+    """Another partition may have told of a later schema change before this row is read."""
+    one = codec({"kafka-config": {"codec-config": {"encoding-format": encoding}}})
+    renamed = parse_create(
+        "create table d.t (id int key, w varchar(9), n bigint unsigned default 3)"
+    )
+    later = replace(renamed, table_id=7, version=12)
+    lead = one.encode_rows(rows(), 5, TOPIC).lead
+    (value,) = one.encode_rows(rows(), 5).values.to_pylist()
+    change = SchemaChange(STAMP + 1, DdlKind.MODIFY_COLUMN, "alter", later.id, later)
+    altered = one.encode_schema_change(change, 5)
+    assert lead is not None and altered is not None
+    assert list(one.decode_message(None, lead)) == []
+    (told,) = one.decode_message(None, altered.values[0].as_py())
+    assert isinstance(told, SchemaChange)
+    (row,) = one.decode_message(None, value)
+    assert isinstance(row, Rows)
+    assert row.after.to_pylist() == [{"id": 0, "v": "<é>", "n": 5}]
+
+
 def test_a_watermark_comes_back() -> None:
     one = codec()
     made = one.encode_watermark(Watermark(STAMP), 5)

@@ -20,7 +20,7 @@ from rowferry.errors import DecodeError, EncodeError, OptionsConflict
 from rowferry.flow.encode.canal import wire
 from rowferry.flow.encode.canal.reader import EVENT_TYPES, MESSAGES, ROW_DATA, read_packet
 from rowferry.flow.encode.canal_json.codec import ddl_type, mysql_type, sql_type, wider_type
-from rowferry.flow.encode.contract import CodecTraits, Encoded, MessageCodec
+from rowferry.flow.encode.contract import CodecTraits, CommitTime, Encoded, MessageCodec
 from rowferry.flow.encode.large_message import (
     LargeMessageOptions,
     check_large_messages,
@@ -178,6 +178,11 @@ class Canal(MessageCodec):
     def decode(self, data: bytes, table: TableSchema) -> Iterator[Change]:
         """Refuse: this is a format of messages, which `decode_message` reads."""
         raise DecodeError(f"{NAME} is a format of messages; there are no files of it")
+
+    @property
+    def commit_time(self) -> CommitTime:
+        """Always the millisecond: packets have no place for more."""
+        return CommitTime("millisecond", f"{NAME} tells the millisecond of a commit only")
 
     def decode_message(self, key: bytes | None, value: bytes | None) -> Iterator[Change]:
         """Read one packet; a commit-ts is its millisecond shifted up."""

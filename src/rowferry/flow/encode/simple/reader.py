@@ -43,6 +43,7 @@ class SimpleReader:
         self._fetch = fetch
         self._load = load or _json
         self._tables: dict[tuple[str, str], TableSchema] = {}
+        self._versions: dict[tuple[str, str, int], TableSchema] = {}
 
     def read(self, text: bytes) -> Iterator[Change]:
         """Yield what one message holds.
@@ -85,12 +86,16 @@ class SimpleReader:
         if not definition:
             return None
         table = to_table(definition)
+        version = int(definition.get("version") or 0)
         self._tables[table.id.database, table.id.table] = table
+        self._versions[table.id.database, table.id.table, version] = table
         return table
 
     def _row(self, op: Op, commit_ts: int, message: dict[str, Any]) -> Iterator[Change]:
         name = (str(message["database"]), str(message["table"]))
-        table = self._tables.get(name)
+        # Partitions are read at different speeds: a newer definition may have come by another one.
+        version = int(message.get("schemaVersion") or 0)
+        table = self._versions.get((*name, version)) or self._tables.get(name)
         if table is None:
             raise DecodeError(
                 f"row 1: the definition of {'.'.join(name)} has not come yet: read the topic from "
