@@ -59,11 +59,13 @@ class CommitNote:
         return f"{self.application}/discards"
 
     def is_done(self, notes: Mapping[str, int]) -> bool:
-        """Return whether this very plan, or a later one, is in a table with these notes."""
+        """Return whether this very plan, or a later one, is in a table with these notes.
+
+        One that was given up since may have had the same number, or a higher one: then the meta
+        database went back behind it.
+        """
         reached = notes.get(self.application, 0)
-        if reached == self.micro_batch:
-            return notes.get(self.discards_name, 0) >= self.discards
-        return reached > self.micro_batch
+        return reached >= self.micro_batch and notes.get(self.discards_name, 0) >= self.discards
 
 
 def is_known(notes: Mapping[str, int], application: str) -> bool:

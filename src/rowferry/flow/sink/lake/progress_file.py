@@ -52,7 +52,8 @@ class ProgressFile:
             rest = (note.incarnation, number, note.discards)
             new = Progress(reached, plan.micro_batch, changes, *rest)
             same = known == plan.micro_batch and old.discards == note.discards
-            if known > plan.micro_batch or (same and old.changes > changes):
+            later = known > plan.micro_batch and old.discards >= note.discards
+            if later or (same and old.changes > changes):
                 new = replace(old, checkpoint_ts=reached, number=number)
             with self._ownership.fenced():
                 if new == old and stored or self._files.swap(PROGRESS, new.content(), stored):

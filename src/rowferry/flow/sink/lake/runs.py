@@ -29,10 +29,17 @@ def run_path(directory: str, data_path: str) -> str:
 
 
 def run_of(names: Sequence[str], rows: pa.Table) -> KeyRun:
-    """Return the run of a data file with these rows of its key's columns."""
+    """Return the run of a data file with these rows of its key's columns.
+
+    Rows with NULL in them are left out: they were replaced before these columns became the key.
+    """
     columns = [rows.column(name).combine_chunks() for name in names]
     columns = [c if isinstance(c, pa.Array) else pa.concat_arrays(c.chunks) for c in columns]
-    return KeyRun.make(names, keys_of(columns), np.arange(rows.num_rows, dtype=np.uint32))
+    numbers = np.arange(rows.num_rows, dtype=np.uint32)
+    if any(c.null_count for c in columns):
+        whole = np.all([c.is_valid().to_numpy(zero_copy_only=False) for c in columns], axis=0)
+        columns, numbers = [c.filter(pa.array(whole)) for c in columns], numbers[whole]
+    return KeyRun.make(names, keys_of(columns), numbers)
 
 
 class RunStore:

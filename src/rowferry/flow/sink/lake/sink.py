@@ -22,7 +22,7 @@ from rowferry.flow.sink.lake.commit import (
     TargetSettings,
 )
 from rowferry.flow.sink.lake.history import TableHistory
-from rowferry.flow.sink.lake.layout import PROGRESS, table_directory
+from rowferry.flow.sink.lake.layout import PROGRESS, Progress, table_directory
 from rowferry.flow.sink.lake.layouts import LakeLayouts
 from rowferry.flow.sink.lake.options import LakeFileOptions, LakeOptions
 from rowferry.flow.sink.lake.progress_file import ProgressFile
@@ -87,6 +87,7 @@ class LakeSink(SegmentDefaults, ABC):
         self._number = 0
         self._delivered: set[str] = set()
         self._reached = 0
+        self._noted = Progress()  # in the lake when it was opened, until the first plan is made
 
     @classmethod
     @abstractmethod
@@ -154,7 +155,8 @@ class LakeSink(SegmentDefaults, ABC):
         moment("sweep lake")
         self._files.sweep()
         self._owner = owner
-        self._reached = max(owner.delivered, self._progress.read().checkpoint_ts)
+        self._noted = self._progress.read()
+        self._reached = max(owner.delivered, self._noted.checkpoint_ts)
         self._targets = {}
         if state is None or state.get("delivered") == {}:
             # Nothing was delivered yet, or all that was counts no more: tables are filled anew.
@@ -191,7 +193,9 @@ class LakeSink(SegmentDefaults, ABC):
     def allocate(
         self, stretch: Stretch, tables: Mapping[TableSlice, TableSchema]
     ) -> tuple[tuple[Output, ...], dict[str, Any] | None]:
-        """Give every slice of every segment the name of its data file; writes nothing.
+        """Give every slice of every segment the name of its data file; writes none of them.
+
+        Plans that the lake has and nobody knows any more count as given up from here on.
 
         Raises:
             BadInput: a table has no key.
@@ -201,6 +205,9 @@ class LakeSink(SegmentDefaults, ABC):
         """
         moment("read discards of lake")
         discards = self._ownership.discard_count()
+        if self._is_ahead(discards):
+            self._ownership.count_discard()
+            discards = self._ownership.discard_count()
         number = self._number + 1
         outputs = []
         touched = set()
@@ -227,6 +234,16 @@ class LakeSink(SegmentDefaults, ABC):
             ),
         }
         return tuple(outputs), state
+
+    def _is_ahead(self, discards: int) -> bool:
+        """Return, once, whether the lake has plans that nobody knows: the meta database went back.
+
+        What is planned now gets their numbers, and must not be taken for what they were.
+        """
+        noted, known, self._noted = self._noted, self._number, Progress()
+        if noted.incarnation == self._incarnation:
+            self._number = max(known, noted.number)
+        return self._number > known and noted.discards >= discards
 
     def _place(self, directory: str, table: TableSchema, fresh: str) -> dict[str, Any]:
         """Return where the rows of a table go, and what its columns are called there."""
@@ -323,9 +340,10 @@ class LakeSink(SegmentDefaults, ABC):
         state = plan.sink_state or {}
         if progress.incarnation != state.get("incarnation", self._incarnation):
             return False
+        discards = state.get("discards", 0)
         if progress.micro_batch == plan.micro_batch:  # or that of a plan that was given up
-            return bool(progress.discards == state.get("discards", 0))
-        return progress.micro_batch > plan.micro_batch
+            return bool(progress.discards == discards)
+        return bool(progress.micro_batch > plan.micro_batch and progress.discards >= discards)
 
     def _begin_anew(self, note: CommitNote) -> None:
         """Empty the tables of an earlier filling, once, before the first rows of this one."""
@@ -411,7 +429,7 @@ class LakeSink(SegmentDefaults, ABC):
         self._targets = {}  # a change goes by what is there now
         for number, change in enumerate(changes, 1):
             if number > done:
-                delivered = moved_directories(begun, changes[:number], self._options.on_drop)
+                delivered = moved_directories(begun, changes[: number - 1], self._options.on_drop)
                 doing.apply(note, change, self._lake.changelog, delivered)
                 self._targets = {}  # directories may have changed places
                 self._advance(plan, note, number, final=False)

@@ -55,7 +55,7 @@ class TableChanges:
     def apply(
         self, note: CommitNote, change: SchemaChange, changelog: bool, delivered: Collection[str]
     ) -> None:
-        """Make one; `delivered`: the directories that have rows when it is made.
+        """Make one; `delivered`: the directories that have rows before it is made.
 
         Raises:
             SchemaChangeRefused: the lake's table cannot follow; the text has the choices.
@@ -68,7 +68,7 @@ class TableChanges:
         if kind is DdlKind.DROP_DATABASE:
             database = tables_directory(change.written_as.database)
             for one in list(self._tables.directories(database)):
-                if self._target(one).owner() == note.changefeed:
+                if self._is_ours(note, one, delivered):
                     self._drop(note, change, one)
         elif kind is DdlKind.DROP_TABLE:
             self._drop(note, change, directory)
@@ -85,8 +85,20 @@ class TableChanges:
             if kind is DdlKind.RENAME_TABLE and change.previous is not None:
                 self._rename(change, directory)
             creates = kind is DdlKind.CREATE_TABLE  # also again, after a DROP that kept the old one
-            anew, expected = creates and not changelog, not creates and directory in delivered
+            there = moved_directories(delivered, [change], self._on_drop)
+            anew, expected = creates and not changelog, not creates and directory in there
             self._target(directory).commit_schema(note, change, self._guard, anew, expected)
+
+    def _is_ours(self, note: CommitNote, directory: str, delivered: Collection[str]) -> bool:
+        """Return whether a table is the changefeed's, or what a removal that was cut off has left.
+
+        Such a rest names no owner any more. A table that is made there later would go on with it.
+        """
+        target = self._target(directory)
+        owner = target.owner()
+        if owner or directory not in delivered:
+            return owner == note.changefeed
+        return not target.exists()
 
     def _drop(self, note: CommitNote, change: SchemaChange, directory: str) -> None:
         if self._on_drop == "keep":
@@ -104,7 +116,11 @@ class TableChanges:
             if there.exists():
                 self._tables.remove(old, self._guard)
             return
-        if there.exists() and there.identity() != here.identity():
+        if not there.exists():
+            # A removal that was cut off has left a part of a log, which would follow this table's.
+            if directory in self._tables.directories(directory.partition("/")[0]):
+                self._tables.remove(directory, self._guard)
+        elif there.identity() != here.identity():
             if not there.is_dropped():
                 raise SchemaChangeRefused(
                     f"{change.table}: {self._tables.shown(directory)} is a table already, to which "

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lake_kit import FEED, NOON, PLAIN, TEXT_KEY, TWO_KEYS, Lake, Model, ordered, table
-from rowferry.change.chunk import Op
+from rowferry.change.chunk import DdlKind, Op
+from rowferry.change.plan import Plan
 from rowferry.change.sqltype import SqlType
 from rowferry.change.table import TableId, TableSchema
 from rowferry.errors import BadInput, Fenced, SinkOwned, TargetLost, TargetUnfit
 from rowferry.flow.sink.contract import Owner
 from rowferry.flow.sink.lake.delta.log import DeltaLog
 from rowferry.flow.sink.lake.layout import table_at
+from rowferry.flow.sink.storage.local_files import LocalFiles
 from rowferry.moment import watched
 
 
@@ -183,6 +188,93 @@ def test_a_plan_given_up_after_its_commit_is_not_taken_for_the_next(tmp_path: Pa
     assert ordered(lake.rows(), ["id"]) == [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}]
 
 
+def test_a_meta_database_that_went_back(tmp_path: Path) -> None:
+    """Micro-batches get numbers that the table has had: none of them is taken for done."""
+    lake, model = Lake(tmp_path), Model(PLAIN, 15)
+    lake.open()
+    lake.step(PLAIN, model.changes(20))
+    backup = lake.micro_batch, lake.state
+    again = [model.changes(20) for _ in range(3)]
+    for changes in again:
+        lake.step(PLAIN, changes)
+    lake.micro_batch, lake.state = backup
+    lake.open()
+    plan = lake.plan(PLAIN, 4)
+    content = [*again, model.changes(20)]
+
+    def end(name: str) -> None:
+        if name == "publish lake progress":
+            raise Killed
+
+    with pytest.raises(Killed), watched(end):
+        lake.publish(plan, PLAIN, lake.write(plan, PLAIN, content))
+    lake.open()
+    commits = lake.commits()
+    lake.publish(plan, PLAIN, lake.write(plan, PLAIN, content))
+    assert lake.commits() == commits and equal(lake, model)
+    lake.open()
+    lake.step(PLAIN, model.changes(20))
+    assert equal(lake, model)
+    assert lake.sink._ownership.discard_count() == 1
+
+
+def publish_killed(lake: Lake, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish schema changes; the process ends when it has deleted two files."""
+    deleted: list[str] = []
+    delete = LocalFiles.delete
+
+    def end(files: LocalFiles, path: str) -> None:
+        if len(deleted) == 2:
+            raise Killed
+        deleted.append(path)
+        delete(files, path)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(LocalFiles, "delete", end)
+        lake.publish(plan, PLAIN, [])
+    assert all("/_delta_log/" in path for path in deleted)
+
+
+def test_a_rename_over_a_table_whose_removal_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, other = Lake(tmp_path), replace(PLAIN, id=TableId("shop", "sales"), table_id=2)
+    lake.open()
+    lake.step(PLAIN, [(Op.INSERT, None, {"id": 1, "note": "a"})])
+    for n in (7, 8, 9):
+        lake.step(other, [(Op.INSERT, None, {"id": n, "note": "b"})])
+    gone = replace(lake.change(DdlKind.DROP_TABLE, None), table=other.id)
+    lake.step(other, changes=[gone])
+    new = replace(PLAIN, id=other.id, version=PLAIN.version + 1)
+    renamed = lake.change(DdlKind.RENAME_TABLE, new, previous=PLAIN.id)
+    plan = lake.plan(PLAIN, 0, [renamed])
+    publish_killed(lake, plan, monkeypatch)
+    lake.open()
+    lake.publish(plan, PLAIN, [])
+    lake.step(new, [(Op.INSERT, None, {"id": 2, "note": "a"})])
+    assert [r["id"] for r in ordered(lake.rows(name="shop/sales"), ["id"])] == [1, 2]
+    assert not lake.has("shop/orders")
+
+
+def test_a_dropped_database_whose_removal_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of the log would go on where a table of that name has come so far."""
+    lake = Lake(tmp_path, "&on-drop=drop")
+    lake.open()
+    for n in (7, 8, 9):
+        lake.step(PLAIN, [(Op.INSERT, None, {"id": n, "note": "b"})])
+    gone = replace(lake.change(DdlKind.DROP_DATABASE, None), table=TableId("shop", ""))
+    plan = lake.plan(PLAIN, 0, [gone])
+    publish_killed(lake, plan, monkeypatch)
+    lake.open()
+    lake.publish(plan, PLAIN, [])
+    assert not lake.has("shop/orders")
+    for n in (1, 2, 3):
+        lake.step(PLAIN, [(Op.INSERT, None, {"id": n, "note": "a"})])
+    assert [r["id"] for r in ordered(lake.rows(), ["id"])] == [1, 2, 3]
+
+
 def test_a_reset_fills_the_tables_anew(tmp_path: Path) -> None:
     lake, model = Lake(tmp_path), Model(PLAIN, 8)
     lake.open()
@@ -318,6 +410,28 @@ def test_a_log_that_others_have_cleaned_up_is_read_anew(tmp_path: Path) -> None:
     lake.step(PLAIN, model.changes(40))
     assert (log / f"{7:020d}.json").is_file() and not (log / f"{4:020d}.json").exists()
     assert equal(lake, model)
+
+
+def test_a_checkpoint_of_others_says_more_of_a_file(tmp_path: Path) -> None:
+    """Spark has least and most values there in their own types; no commit can hold a date."""
+    lake = Lake(tmp_path, "&checkpoint-interval=1")
+    lake.open()
+    old = {"id": 1, "note": "a"}
+    lake.step(PLAIN, [(Op.INSERT, None, old), (Op.INSERT, None, {"id": 2, "note": "a"})])
+    lake.step(PLAIN, [(Op.INSERT, None, {"id": 3, "note": "a"})])
+    (place,) = (tmp_path / "shop/orders/_delta_log").glob("*.checkpoint.parquet")
+    rows = pq.read_table(place)
+    adds = rows.column("add").combine_chunks()
+    parsed = pa.StructArray.from_arrays([pa.array([date(2024, 2, 29)] * len(adds))], ["day"])
+    theirs = pa.StructArray.from_arrays(
+        [*adds.flatten(), parsed],
+        fields=[*adds.type, pa.field("stats_parsed", parsed.type)],
+        mask=adds.is_null(),
+    )
+    pq.write_table(rows.set_column(rows.schema.get_field_index("add"), "add", theirs), place)
+    lake.open()
+    lake.step(PLAIN, [(Op.UPDATE, old, {"id": 1, "note": "b"})])
+    assert [r["note"] for r in ordered(lake.rows(), ["id"])] == ["b", "a", "a"]
 
 
 @pytest.mark.parametrize("name", ["hash#", "question?", "per%cent", "sla/sh", "日本", "a b", "a@b"])

@@ -203,6 +203,24 @@ def test_an_owner_that_was_replaced_commits_nothing(tmp_path: Path) -> None:
     assert equal(lake, model)
 
 
+def test_a_meta_database_that_went_back(tmp_path: Path) -> None:
+    """Micro-batches get numbers that the table has had: none of them is taken for done."""
+    lake, model = IcebergLake(tmp_path), Model(PLAIN, 15)
+    lake.open()
+    lake.step(PLAIN, model.changes(20))
+    backup = lake.micro_batch, lake.state
+    again = [model.changes(20) for _ in range(3)]
+    for changes in again:
+        lake.step(PLAIN, changes)
+    lake.micro_batch, lake.state = backup
+    lake.open()
+    lake.step(PLAIN, *again, model.changes(20))
+    assert equal(lake, model)
+    lake.open()
+    lake.step(PLAIN, model.changes(20))
+    assert equal(lake, model)
+
+
 def test_a_reset_fills_the_tables_anew(tmp_path: Path) -> None:
     lake, model = IcebergLake(tmp_path), Model(PLAIN, 8)
     lake.open()

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from iceberg_kit import IcebergLake
 from lake_kit import NOON, ORDERS, PLAIN, Lake, ordered, table, with_columns
 from rowferry.change.chunk import DdlKind, Op
 from rowferry.change.sqltype import SqlType
-from rowferry.change.table import Column, TableId
+from rowferry.change.table import Column, Index, TableId
 from rowferry.errors import EncodeError, SchemaChangeRefused, TargetLost
 from rowferry.flow.sink.lake.columns import LakeColumns
 from rowferry.flow.sink.lake.stored_columns import StoredColumns, evolve
@@ -124,6 +125,31 @@ def test_types_get_wider_or_the_feed_stops(lake: Lake) -> None:
         with pytest.raises(SchemaChangeRefused, match="'v' changed to .* reset --snapshot"):
             lake.step(third, changes=[lake.change(MODIFY, fourth)])
     assert lake.commits() == version
+
+
+def test_a_key_of_a_column_that_older_rows_did_not_have(lake: Lake) -> None:
+    """Those rows are replaced, but lie in files still: alone, or beside rows that count."""
+
+    def row(number: int, uid: int | None) -> dict[str, Any]:
+        return {"id": number, "note": f"n{number}", "uid": uid}
+
+    uid = Column(3, "uid", SqlType("bigint"))
+    second = with_columns(PLAIN, ID, NOTE, uid)
+    lake.step(PLAIN, changes=[lake.change(ADD, second)])
+    lake.step(second, [(Op.INSERT, None, row(3, None)), (Op.INSERT, None, row(4, 40))])
+    lake.step(second, [(Op.UPDATE, row(n, None), row(n, 10 * n)) for n in (1, 2, 3)])
+    third = replace(
+        with_columns(second, ID, NOTE, replace(uid, nullable=False)),
+        indexes=(Index(1, "PRIMARY", ("uid",), True, True),),
+    )
+    lake.step(second, changes=[lake.change(MODIFY, third)])
+    lake.step(third, [(Op.UPDATE, row(4, 40), {**row(4, 40), "note": "x"})])
+    assert [(r["uid"], r["note"]) for r in ordered(lake.rows(), ["uid"])] == [
+        (10, "n1"),
+        (20, "n2"),
+        (30, "n3"),
+        (40, "x"),
+    ]
 
 
 def test_a_column_that_the_source_has_numbered_stops_the_feed(lake: Lake) -> None:

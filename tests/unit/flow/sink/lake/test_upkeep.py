@@ -139,6 +139,41 @@ def test_statistics_and_the_catalog_itself_are_no_orphans(tmp_path: Path) -> Non
     assert told("orphans", lake.uri, "--remove") == "0 lake files deleted\n"
 
 
+def test_merging_by_hand_forgets_no_snapshot(tmp_path: Path) -> None:
+    """How many a table keeps stands in the changefeed's settings, which the command lacks."""
+    lake, model = IcebergLake(tmp_path / "lake"), Model(PLAIN, 4)
+    lake.open()
+    for _ in range(4):
+        lake.step(PLAIN, model.changes(30))
+    told("optimize", f"{lake.uri}&history=2")
+    assert lake.commits() == 5
+
+
+def test_a_name_that_the_log_of_a_table_has_as_a_url(tmp_path: Path) -> None:
+    """As Spark writes it for a partition with a space in its value."""
+    lake, row = Lake(tmp_path / "lake"), {"id": 1, "note": "a"}
+    lake.open()
+    lake.step(PLAIN, [(Op.INSERT, None, row)])
+    place = lake.root / "shop/orders"
+    (ours,) = place.glob("part-*.parquet")
+    theirs = place / "a b.parquet"
+    theirs.write_bytes(ours.read_bytes())
+    lines = (place / f"_delta_log/{0:020d}.json").read_text().splitlines()
+    (add,) = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
+    moved = [
+        {"remove": {"path": add["path"], "dataChange": False, "deletionTimestamp": 1}},
+        {"add": {**add, "path": "a%20b.parquet", "dataChange": False}},
+    ]
+    (place / f"_delta_log/{1:020d}.json").write_text("\n".join(map(json.dumps, moved)))
+    assert theirs.name not in told("orphans", lake.uri, "--remove")
+    assert theirs.exists()
+    lake.open()
+    lake.step(PLAIN, [(Op.DELETE, row, None)])
+    time.sleep(0.01)
+    told("expire", lake.uri, "--older-than", "0s", "--remove")
+    assert not theirs.exists()
+
+
 # --- tables of others -----------------------------------------------------------------------------
 
 

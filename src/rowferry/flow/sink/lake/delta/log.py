@@ -415,10 +415,13 @@ def _line(action: dict[str, Any]) -> bytes:
 
 
 def _plain(form: dict[str, Any]) -> dict[str, Any]:
-    """Return an action of a checkpoint as a commit has it: maps as objects, no empty values."""
+    """Return an action of a checkpoint as a commit has it: maps as objects, no empty values.
+
+    What others sum up there once more, with dates and decimals as such, no commit can hold.
+    """
     action_form = {}
     for key, value in form.items():
-        if value is None:
+        if value is None or key in ("stats_parsed", "partitionValues_parsed"):
             continue
         if key in ("partitionValues", "configuration", "options", "tags"):
             value = dict(value)

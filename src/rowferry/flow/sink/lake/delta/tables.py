@@ -28,10 +28,18 @@ class DeltaTables:
         with guard():
             for path in paths:
                 self._files.delete(path)
-            folders = {p.rpartition("/")[0] for p in paths} | {directory}
-            for folder in sorted(folders, key=len, reverse=True):
+            # Also those that a removal has emptied before it was cut off.
+            for folder in sorted(self._folders(directory), key=len, reverse=True):
                 self._files.prune(folder)
             self._files.prune(directory.rpartition("/")[0])
+
+    def _folders(self, directory: str) -> Iterator[str]:
+        """Yield a directory and all that are below it."""
+        moment("list folders of lake table")
+        yield directory
+        for entry in self._files.entries(directory):
+            if entry.is_directory:
+                yield from self._folders(f"{directory}/{entry.name}")
 
     def rename(self, old: str, new: str, guard: Guard) -> None:
         """Move a table's directory, its log last."""

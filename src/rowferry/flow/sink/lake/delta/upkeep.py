@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 from rowferry.flow.sink.lake.commit import TargetSettings
 from rowferry.flow.sink.lake.delta.deletion_vector import vector_path
@@ -71,7 +72,7 @@ class DeltaUpkeep(LakeUpkeep):
             needed |= {p for f in state.files.values() if f.vector and (p := vector_path(f.vector))}
             old = []
             for remove in state.removed.values():
-                names = [remove["path"]]
+                names = [unquote(remove["path"])]
                 if remove.get("deletionVector"):
                     names += [vector_path(remove["deletionVector"]) or ""]
                 if remove.get("deletionTimestamp", 0) < before_ms:
@@ -93,10 +94,13 @@ class DeltaUpkeep(LakeUpkeep):
 
 
 def _known(directory: str, state: TableState) -> set[str]:
-    """Return the paths of files that the log names, also of removed ones."""
+    """Return the paths of files that the log names, also of removed ones.
+
+    The log has them as URLs: the directory of a partition may have a space in its name.
+    """
     paths = set()
     for action in [*(f.add for f in state.files.values()), *state.removed.values()]:
-        paths.add(f"{directory}/{action['path']}")
+        paths.add(f"{directory}/{unquote(action['path'])}")
         vector = action.get("deletionVector")
         if vector and (name := vector_path(vector)):
             paths.add(f"{directory}/{name}")

@@ -107,10 +107,13 @@ class ChangedRows:
         for file in reversed(old):  # the newest first: most changes are of what changed lately
             if not len(left):
                 return
+            before = self._gone.of(state, file.location)
+            if len(before) and len(before) >= file.records:
+                continue  # no row of it counts, and it may be older than a column of the key
             places, rows = self._runs.run(file.path, key).look_up(left)
             there = rows != GONE
             places, positions = places[there], rows[there].astype(np.int64)
-            alive = ~np.isin(positions, self._gone.of(state, file.location), assume_unique=True)
+            alive = ~np.isin(positions, before, assume_unique=True)
             if not alive.any():
                 continue
             yield file, np.sort(positions[alive])

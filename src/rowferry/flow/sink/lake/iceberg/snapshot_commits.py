@@ -80,7 +80,8 @@ class SnapshotCommits:
             known = spec.spec_id in {one.spec_id for one in state.metadata.partition_specs}
             updates += known_partitions(spec) if known else new_partitions(spec)
         updates += settings_changed(made.settings, made.removed_settings)
-        updates += new_snapshot(snapshot, self._expired(state))
+        # Who merges by hand does not know how many snapshots the changefeed keeps.
+        updates += new_snapshot(snapshot, self._expired(state) if note.micro_batch else [])
         wanted = unchanged(state.metadata) if state.exists else absent()
         return self._catalog.commit(self._directory, state.table, wanted, tuple(updates))
 
