@@ -18,6 +18,8 @@ from rowferry.flow.sink.mysql.options import MysqlOptions, MySqlSettings
 from rowferry.flow.sink.mysql.other_dialects import statement_of
 from rowferry.flow.sink.mysql.session import Session, StatementRefused, connect
 from rowferry.flow.sink.mysql.target_tables import (
+    folded,
+    folds_names,
     gone_tables,
     known_collations,
     read_tables,
@@ -180,10 +182,13 @@ class SchemaChanges:
                 raise self._refused(
                     change, statement, "it was interrupted, and whether it took effect is unknown"
                 )
-            if not took_effect:
-                if statement and statement == change.query and _fills_rows_alone(notes, change):
+            if took_effect:
+                if known is not None and _was_gone(known[1]):
+                    self._complete(change)
+            else:
+                if why := self._why_not(notes, change, statement, there):
                     note(REFUSED, before)
-                    raise self._refused(change, statement, _FILLED_ALONE)
+                    raise self._refused(change, statement, why)
                 note(BEGUN, before)
                 if statement:
                     try:
@@ -191,13 +196,54 @@ class SchemaChanges:
                     except StatementRefused as err:
                         name = _former(change)
                         gone = _is_gone(notes, name)
-                        if not gone or name in there or change.kind not in _EMPTYING:
+                        # A server goes on with the statement of a process that was killed: that one
+                        # may have ended while this one waited behind it for the table.
+                        ended = begun and _digest(_definition(notes, change)) != before
+                        passes = gone and name not in there and change.kind in _EMPTYING
+                        if not ended and not passes:
                             note(REFUSED, before)
                             if gone and name in there:
                                 raise gone_tables(notes, [name]) from err
                             raise self._refused(change, statement, err.server_text) from err
             note(DONE, before)
         guard.rollback()
+
+    def _why_not(
+        self, notes: Session, change: SchemaChange, statement: str, there: Collection[TableId]
+    ) -> str:
+        """Return why a statement must not be run here; "": it may. Raises as `Session.ask`."""
+        if statement and statement == change.query and _fills_rows_alone(notes, change):
+            return _FILLED_ALONE
+        if statement and change.commit_ts not in self._settings.replaced_ddl:
+            other = _same_to_server(notes, change, there)
+            if other is not None:
+                return (
+                    f"it does not tell cases apart (lower_case_table_names), and {other}, to which "
+                    f"this changefeed delivers, would get the rows of {change.written_as}, too"
+                )
+        return ""
+
+    def _complete(self, change: SchemaChange) -> None:
+        """Do what follows a CREATE TABLE, where an earlier try came no further than that.
+
+        Raises:
+            RowferryError: the downstream says no, or does not answer.
+        """
+        made = change.schema
+        if change.kind is not DdlKind.CREATE_TABLE or made is None:
+            return
+        moment("complete table downstream")
+        session = connect(
+            self._settings.login, read_s=self._settings.options.ddl_timeout.total_seconds()
+        )
+        try:
+            self._prepare(session, change)
+            for more in recollate(session, made):
+                session.run(more.encode())
+        except StatementRefused as err:
+            raise err.as_error(f"making table {change.written_as}") from err
+        finally:
+            session.close()
 
     def _execute(self, change: SchemaChange, statement: str) -> None:
         """Run a statement, unless its wish is fulfilled already.
@@ -284,6 +330,19 @@ def _is_taken(session: Session, change: SchemaChange, number: int) -> bool:
     return number == _THERE and old != change.written_as and not _is_gone(session, old)
 
 
+def _same_to_server(
+    session: Session, change: SchemaChange, there: Collection[TableId]
+) -> TableId | None:
+    """Return which of some tables a server takes for the one that is to be made; None: none."""
+    name = change.written_as
+    if change.kind is not DdlKind.CREATE_TABLE:
+        return None
+    others = sorted(t for t in there if t != name and folded(t) == folded(name))
+    if not others or not folds_names(session):
+        return None
+    return next((t for t in others if not _is_gone(session, t)), None)
+
+
 def _fills_rows_alone(session: Session, change: SchemaChange) -> bool:
     """Return whether a change gives rows that are there values which only its server knows.
 
@@ -309,7 +368,16 @@ def _is_filled_alone(column: Column) -> bool:
 
 
 def _is_gone(session: Session, name: TableId) -> bool:
-    return _show(session, name) in {f"{_NO_ANSWER}{number}" for number in GONE}
+    return _show(session, name) in _gone_words()
+
+
+def _was_gone(digest: str) -> bool:
+    """Return whether the digest of what was there before says that there was nothing."""
+    return digest in {_digest(words) for words in _gone_words()}
+
+
+def _gone_words() -> set[str]:
+    return {f"{_NO_ANSWER}{number}" for number in GONE}
 
 
 def _show(session: Session, name: TableId) -> str:

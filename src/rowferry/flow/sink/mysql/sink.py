@@ -45,6 +45,7 @@ from rowferry.flow.sink.mysql.sync_point import SyncPoints
 from rowferry.flow.sink.mysql.target_tables import (
     check,
     create_statements,
+    folds_names,
     known_collations,
     require_there,
 )
@@ -171,7 +172,7 @@ class MySqlSink(SqlSink[Session]):
         moment("ask how names compare downstream")
         session = connect(self._settings.login)
         try:
-            return str(session.ask("SELECT @@lower_case_table_names")[0][0]) != "0"
+            return folds_names(session)
         except StatementRefused as err:
             raise err.as_error("asking how names compare") from err
         finally:
@@ -273,8 +274,10 @@ class MySqlSink(SqlSink[Session]):
         if self._settings.options.exactly_once:
             moment("forget plan downstream")
             try:
+                # Whoever was replaced must not take the notes of the one who writes now.
                 with self._sessions.one() as session:
-                    session.run(self._ledger.forget_delivered())
+                    self._ledger.begin(session, self._owner.epoch)
+                    session.run(self._ledger.forget_delivered(), b"COMMIT")
             except StatementRefused as err:
                 raise err.as_error("forgetting a discarded plan") from err
         return True

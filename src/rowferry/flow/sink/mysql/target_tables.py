@@ -68,13 +68,15 @@ def read_tables(
 ) -> dict[TableId, TargetTable[TargetColumn]]:
     """Return those of the tables that are there, with names of columns in lower case.
 
+    Tables whose names differ in case only are kept apart where the server does so.
+
     Raises as `Session.run`.
     """
     moment("list downstream tables")
     tables: dict[TableId, TargetTable[TargetColumn]] = {}
     for start in range(0, len(names), AT_ONCE):
         part = names[start : start + AT_ONCE]
-        wanted = {(n.database.lower(), n.table.lower()): n for n in part}
+        stored: dict[TableId, TargetTable[TargetColumn]] = {}  # by the names that the server has
         marks = ",".join(["(%s,%s)"] * len(part))
         values = [word for name in part for word in name]
         where = f"WHERE (TABLE_SCHEMA, TABLE_NAME) IN ({marks})"
@@ -84,22 +86,57 @@ def read_tables(
             f"FROM information_schema.COLUMNS {where}",
             values,
         ):
-            name = wanted.get((str(row[0]).lower(), str(row[1]).lower()))
-            if name is not None:
-                table = tables.setdefault(name, TargetTable())
-                table.columns[str(row[2]).lower()] = _column(row[3:])
+            table = stored.setdefault(TableId(str(row[0]), str(row[1])), TargetTable())
+            table.columns[str(row[2]).lower()] = _column(row[3:])
         for row in session.ask(
             "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART "
             f"FROM information_schema.STATISTICS {where} AND NON_UNIQUE = 0",
             values,
         ):
-            name = wanted.get((str(row[0]).lower(), str(row[1]).lower()))
-            if name in tables:
-                key = tables[name].keys.setdefault(str(row[2]), set())
+            name = TableId(str(row[0]), str(row[1]))
+            if name in stored:
+                key = stored[name].keys.setdefault(str(row[2]), set())
                 # Texts that only begin alike are one to a key of their beginnings.
                 length = f"({row[4]})" if row[4] is not None else ""
                 key.add(str(row[3] or "").lower() + length)
+        # A server that does not tell cases apart may store a name in another case.
+        others = {folded(n): stored[n] for n in stored.keys() - set(names)}
+        if others and not (stored.keys() >= set(part) or folds_names(session)):
+            others = {}
+        for name in part:
+            own = stored.get(name) or others.get(folded(name))
+            if own is not None:
+                tables[name] = own
     return tables
+
+
+def folded(name: TableId) -> TableId:
+    """Return what names that differ in case only have in common."""
+    return TableId(name.database.lower(), name.table.lower())
+
+
+def folds_names(session: Session) -> bool:
+    """Return whether a server takes names of tables that differ in case for one.
+
+    Raises as `Session.ask`.
+    """
+    moment("look how names compare downstream")
+    return str(session.ask("SELECT @@lower_case_table_names")[0][0]) != "0"
+
+
+def _refuse_one_name(session: Session, names: Collection[TableId]) -> None:
+    """Raise TargetUnfit where two of the tables would be one here: each would have both's rows."""
+    alike: dict[TableId, set[TableId]] = {}
+    for name in names:
+        alike.setdefault(folded(name), set()).add(name)
+    several = sorted(sorted(group) for group in alike.values() if len(group) > 1)
+    if several and folds_names(session):
+        first, second = several[0][:2]
+        raise TargetUnfit(
+            f"{first} and {second} are one table to the downstream, which does not tell cases "
+            "apart (lower_case_table_names): rows would overwrite each other; leave one out by "
+            "filter.rules, or give it another name by target-table in sink.dispatchers"
+        )
 
 
 def _column(row: Sequence[object]) -> TargetColumn:
@@ -259,11 +296,13 @@ def check(
 
     Raises:
         TargetLost: one is missing that is `known` to have been there.
-        TargetUnfit: one is missing, or rows do not fit into it; the text names it and the cure.
+        TargetUnfit: one is missing, rows do not fit into it, or two of them would be one; the text
+            names it and the cure.
         SinkUnwritable: a privilege is missing.
     """
     wanted = list(tables)
     try:
+        _refuse_one_name(session, {*known, *names_once(wanted)})
         targets = read_tables(session, names_once(wanted))
         missing = [t for t in wanted if t.written_as not in targets]
         if gone := {t.written_as for t in missing} & set(known):

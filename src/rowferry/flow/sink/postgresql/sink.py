@@ -172,8 +172,10 @@ class PostgresqlSink(SqlSink[PostgresqlSession]):
         """Nothing can be taken back; the rows that were written will be written again."""
         moment("forget plan downstream (PostgreSQL)")
         try:
+            # Whoever was replaced must not take the notes of the one who writes now.
             with self._sessions.one() as session:
-                session.run(self._ledger.forget_delivered())
+                self._ledger.begin(session, self._owner.epoch)
+                session.run(self._ledger.forget_delivered(), "COMMIT")
         except PostgresqlRefusal as err:
             raise err.as_error("forgetting a discarded plan") from err
         return True

@@ -1,0 +1,271 @@
+"""A downstream in memory: names that differ in case only, DDLs that were interrupted, the fence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rowferry.change.chunk import DdlKind, SchemaChange
+from rowferry.change.plan import Plan, Stretch
+from rowferry.change.sqltype import SqlType
+from rowferry.change.table import Column, Index, TableId, TableSchema
+from rowferry.errors import Fenced, SchemaChangeRefused, TargetLost, TargetUnfit
+from rowferry.flow.assemble import assemble
+from rowferry.flow.sink.contract import Owner
+from rowferry.flow.sink.mysql import schema_changes
+from rowferry.flow.sink.mysql.options import read_settings
+from rowferry.flow.sink.mysql.schema_changes import (
+    BEGUN,
+    DONE,
+    REFUSED,
+    SchemaChanges,
+    _definition,
+    _digest,
+)
+from rowferry.flow.sink.mysql.session import StatementRefused
+from rowferry.flow.sink.mysql.target_tables import check
+from rowferry.mysql.ddl.statement import parse_create
+from rowferry.mysql.flavour import Flavour
+from rowferry.spec.changefeed import ChangefeedSpec
+from rowferry.spec.uri import Uri
+
+UPPER, LOWER = TableId("shop", "Orders"), TableId("shop", "orders")
+STAMP = 1 << 40
+
+
+@dataclass
+class Table:
+    """A table of one column, which is its key."""
+
+    key: str
+    kind: str = "int"
+    collation: str | None = None
+
+
+class Downstream:
+    """A server, and each of its sessions; `folds` is its lower_case_table_names."""
+
+    def __init__(self, folds: str, tables: dict[TableId, Table]) -> None:
+        self.folds, self.tables = folds, tables
+        self.place = "h"
+        self.facts = SimpleNamespace(flavour=Flavour.MYSQL)
+        self.ran: list[bytes] = []
+        self.meets: Callable[[bytes], None] = lambda statement: None
+
+    def run(self, *statements: bytes, joined: bool = True) -> None:
+        for statement in statements:
+            self.meets(statement)
+            self.ran.append(statement)
+
+    def ask(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        if "@@lower_case_table_names" in sql:
+            return [(self.folds,)]
+        if shown := re.fullmatch(r"SHOW CREATE TABLE `(\w+)`\.`(\w+)`", sql):
+            name = TableId(*shown.groups())
+            if self.folds != "0":
+                name = TableId(name.database.lower(), name.table.lower())
+            if name not in self.tables:
+                raise StatementRefused(1146, f"Table '{name}' doesn't exist", "h")
+            return [(name.table, f"CREATE TABLE {name.table} ({self.tables[name]})")]
+        if "information_schema.COLUMNS" in sql:
+            return [
+                (*name, t.key, t.kind, t.kind, None, None, "NO", None, "", t.collation)
+                for name, t in self.tables.items()
+            ]
+        if "information_schema.STATISTICS" in sql:
+            return [(*name, "PRIMARY", t.key, None) for name, t in self.tables.items()]
+        if "COLLATION_CHARACTER_SET_APPLICABILITY" in sql:
+            return [("utf8mb4_0900_ai_ci", "utf8mb4")]
+        return []
+
+    def set_mode(self, mode: str, *more: str) -> None:
+        pass
+
+    def rollback(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Notes:
+    """The ledger, as far as DDLs go: what it knows of the only one, and what is noted."""
+
+    def __init__(self, known: tuple[str, str] | None = None) -> None:
+        self.known = known
+        self.states: list[str] = []
+
+    def begin(self, session: Any, epoch: int) -> list[tuple[Any, ...]]:
+        return []
+
+    def schema_change(self, *place: Any) -> tuple[str, str] | None:
+        return self.known
+
+    def note_schema_change(
+        self,
+        session: Any,
+        micro_batch: int,
+        ordinal: int,
+        commit_ts: int,
+        state: str,
+        digests: tuple[str, str],
+        statement: str,
+    ) -> None:
+        self.states.append(state)
+
+
+def spec_of(uri: str = "mysql://u@h/") -> ChangefeedSpec:
+    return ChangefeedSpec("feed", Uri.parse("range://h:1", "source"), Uri.parse(uri, "sink"), {})
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a schema change at a downstream, with notes of what was done before."""
+
+    def make_it(
+        server: Downstream, notes: Any, change: SchemaChange, there: Sequence[TableId] = ()
+    ) -> None:
+        monkeypatch.setattr(schema_changes, "connect", lambda login, **how: server)
+        plan = Plan(7, 1, 0, Stretch((), (change,), {}))
+        SchemaChanges(read_settings(spec_of()), notes).run(plan, 1, there)
+
+    return make_it
+
+
+def orders(name: TableId, key: str = "id") -> TableSchema:
+    return parse_create(f"CREATE TABLE {name.table} ({key} INT PRIMARY KEY)", name.database)
+
+
+def test_names_that_differ_in_case_only_are_kept_apart() -> None:
+    server: Any = Downstream("0", {UPPER: Table("id"), LOWER: Table("code")})
+    both = [orders(UPPER), orders(LOWER, "code")]
+    assert check(server, both, create=False) == []
+    for one in both:  # a server may answer with both
+        assert check(server, [one], create=False) == []
+    server = Downstream("0", {LOWER: Table("code")})
+    assert check(server, both, create=True) == both[:1]
+    assert check(server, both[:1], create=True) == both[:1], "the other one is not it"
+
+
+def test_tables_that_would_be_one_are_refused() -> None:
+    """Each would have the rows of both, and a delete in one would take them from the other."""
+    server: Any = Downstream("1", {LOWER: Table("id")})
+    both = [orders(UPPER), orders(LOWER)]
+    words = r"shop\.Orders and shop\.orders are one table"
+    for create in (False, True):
+        with pytest.raises(TargetUnfit, match=words):
+            check(server, both, create)
+        with pytest.raises(TargetUnfit, match=words):
+            check(server, both[:1], create, known=[LOWER])
+        for one in both:
+            assert check(server, [one], create) == []
+
+
+@pytest.mark.parametrize(("folds", "states"), [("0", [BEGUN, DONE]), ("1", [REFUSED])])
+def test_a_table_that_would_be_another_is_not_made(
+    make: Callable[..., None], folds: str, states: list[str]
+) -> None:
+    """A CREATE that finds it there counts as done, and a DROP would take the other one away."""
+    server, notes = Downstream(folds, {LOWER: Table("id")}), Notes()
+    sql = "CREATE TABLE `shop`.`Orders` (id INT PRIMARY KEY)"
+    change = SchemaChange(STAMP, DdlKind.CREATE_TABLE, sql, UPPER, orders(UPPER))
+    if folds == "0":
+        make(server, notes, change, [LOWER])
+    else:
+        with pytest.raises(SchemaChangeRefused, match=r"cases apart .* shop\.orders, to which"):
+            make(server, notes, change, [LOWER])
+    assert notes.states == states
+    assert (sql.encode() in server.ran) is (folds == "0")
+
+
+RENAME = SchemaChange(
+    STAMP,
+    DdlKind.RENAME_TABLE,
+    "RENAME TABLE `shop`.`a` TO `shop`.`b`",
+    TableId("shop", "b"),
+    previous=TableId("shop", "a"),
+)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_rename_that_ends_behind_its_process(make: Callable[..., None], begun: bool) -> None:
+    """One that waits for a lock goes on when its process is killed; the next one waits behind."""
+    old, new = TableId("shop", "a"), TableId("shop", "b")
+    server: Any = Downstream("0", {old: Table("id")})
+    notes = Notes((BEGUN, _digest(_definition(server, RENAME))) if begun else None)
+
+    def is_late(statement: bytes) -> None:
+        if statement.startswith(b"RENAME"):
+            server.tables[new] = server.tables.pop(old)
+            raise StatementRefused(1146, "Table 'shop.a' doesn't exist", "h")
+
+    server.meets = is_late
+    if begun:
+        make(server, notes, RENAME, [old])
+    else:  # nobody else had begun it: the table is gone
+        with pytest.raises(TargetLost):
+            make(server, notes, RENAME, [old])
+    assert notes.states == [BEGUN, DONE if begun else REFUSED]
+
+
+def test_a_table_that_was_made_and_not_completed(make: Callable[..., None]) -> None:
+    """Who dies between CREATE TABLE and what follows it leaves keys that take texts for one."""
+    name = TableId("shop", "t")
+    kept = SqlType("varchar", length=9, collation="utf8mb4_0900_ai_ci")
+    schema = TableSchema(
+        name,
+        0,
+        0,
+        (Column(1, "k", kept, nullable=False),),
+        (Index(1, "PRIMARY", ("k",), unique=True, primary=True),),
+    )
+    server = Downstream("0", {name: Table("k", "varchar", "utf8mb4_general_ci")})
+    notes = Notes((BEGUN, _digest("error 1146")))
+    sql = "CREATE TABLE `shop`.`t` (k VARCHAR(9) PRIMARY KEY)"
+    make(server, notes, SchemaChange(STAMP, DdlKind.CREATE_TABLE, sql, name, schema))
+    assert sql.encode() not in server.ran
+    (altered,) = [s for s in server.ran if s.startswith(b"ALTER TABLE")]
+    assert b"MODIFY `k` varchar(9)" in altered and b"COLLATE utf8mb4_0900_ai_ci" in altered
+    assert notes.states == [DONE]
+
+
+class Fence:
+    """Sessions of a downstream whose fence has an epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.facts = SimpleNamespace(fence_slots=1, lock="LOCK IN SHARE MODE")
+        self.ran: list[bytes] = []
+
+    def begin(self, sql: bytes) -> list[tuple[Any, ...]]:
+        return [(str(self.epoch), "0", "0")]
+
+    def run(self, *statements: bytes) -> None:
+        self.ran += statements
+
+    def rollback(self) -> None:
+        pass
+
+    @contextmanager
+    def one(self) -> Iterator[Fence]:
+        yield self
+
+
+def test_who_was_replaced_takes_no_notes_away() -> None:
+    """Without them, a replay by the one who writes now would write rows twice."""
+    sink: Any = assemble(spec_of("mysql://u@h/?exactly-once=true")).sink
+    sink._sessions = fence = Fence(9)
+    plan = Plan(7, 1, 0, Stretch((), (), {}))
+    sink._owner = Owner("feed", 8)
+    with pytest.raises(Fenced):
+        sink.discard(plan)
+    assert fence.ran == []
+    sink._owner = Owner("feed", 9)
+    assert sink.discard(plan) is True
+    assert fence.ran == [sink._ledger.forget_delivered(), b"COMMIT"]
