@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Final
 
 import pyarrow as pa
@@ -58,8 +58,10 @@ def fetch(payload: pa.Buffer) -> pa.Buffer:
 
 
 def clear(folder: str | None) -> None:
-    """Remove the files of a job that has ended."""
+    """Remove the files of a job that has ended; a folder that is gone has none."""
     if folder is None:
         return
-    for entry in os.scandir(folder):
-        os.unlink(entry.path)
+    # Whoever finds Java dead takes its folders away, also those of jobs that end at this moment.
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            os.unlink(entry.path)

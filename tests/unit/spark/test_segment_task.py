@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from rowferry.flow.sink.contract import Packet, SinkTraits
 from rowferry.spark import job
 from rowferry.spark.job import InProcessRunner, SegmentTask
 from rowferry.spark.lanes import DeliverTask, PackTask
+from rowferry.spark.packet_spool import clear, fetch, spooling
 from rowferry.spark.receipts import read_receipts, receipt_batch
 from rowferry.spec.changefeed import ChangefeedSpec
 from rowferry.spec.secrets import NOTHING_HIDDEN
@@ -209,3 +211,18 @@ def test_a_worker_builds_its_stages_once_for_a_spec() -> None:
     assert job._flow_of(text) is job._flow_of(text)
     other = json.dumps({**SPEC.to_json(), "changefeed_id": "other"})
     assert job._flow_of(other) is not job._flow_of(text)
+
+
+def test_packets_end_with_their_job_also_where_somebody_else_took_the_folder_away(
+    tmp_path: Path,
+) -> None:
+    """As whoever finds Java dead does: the job's own error must be told, and not that."""
+    folder = tmp_path / "packets"
+    folder.mkdir()
+    with spooling(str(folder)) as spool:
+        payload = spool.put(pa.py_buffer(b"\xff\xff\xff\xffpacket"))
+    assert fetch(payload).to_pybytes() == b"\xff\xff\xff\xffpacket"
+    clear(str(folder))
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+    clear(str(folder))

@@ -8,6 +8,7 @@ from obstore.store import MemoryStore
 from storage_kit import NOON, Feed, name, numbers, segment, slice_of, table
 
 from rowferry.errors import SinkUnavailable
+from rowferry.flow.sink.storage.files import Stored
 
 TABLES = [table(f"t{n:02}") for n in range(40)]
 ALL = segment(0, *map(slice_of, TABLES))
@@ -90,3 +91,19 @@ def test_a_list_counts_no_longer_than_what_was_written_since_is_known(
     for _ in range(3):
         feed.run(ALL)
     assert len(rows_in(store)) == 3 * len(TABLES)
+
+
+def test_what_another_thread_lets_go_was_seen_all_the_same() -> None:
+    bucket = Bucket(MemoryStore())
+    stored = Stored(b"CDC000001.csv\n", "tag")
+
+    class Seen(dict[str, Stored | None]):
+        """Let go, for there is too much of it, right behind a look into it."""
+
+        def __contains__(self, path: object) -> bool:
+            there = super().__contains__(path)
+            bucket._seen, bucket._surveyed = {}, None
+            return there
+
+    bucket._seen = Seen({"a/meta/CDC.index": stored})
+    assert bucket.recall("a/meta/CDC.index") == stored

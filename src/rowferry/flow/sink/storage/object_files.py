@@ -96,16 +96,20 @@ class ObjectFiles:
 
     def recall(self, path: str) -> Stored | None:
         """Return an object as it was last seen; a tag that is too old lets no `swap` succeed."""
-        if path in self._seen:
-            return self._seen[path]
-        if self._surveyed is not None and path not in self._surveyed:
+        # Another thread may let both go at any moment. In this order, a list is never believed
+        # without what was written since.
+        seen, surveyed = self._seen, self._surveyed
+        if path in seen:
+            return seen[path]
+        if surveyed is not None and path not in surveyed:
             return None
         return self._note(path, self.get(path))
 
     def _note(self, path: str, stored: Stored | None) -> Stored | None:
         if len(self._seen) >= _RECALLED:
-            # What was written since the list was made is known by this alone.
-            self._seen, self._surveyed = {}, None
+            # What was written since the list was made is known by this alone: the list goes first.
+            self._surveyed = None
+            self._seen = {}
         if stored is None or len(stored.data) <= _RECALLED_BYTES:
             self._seen[path] = stored
         return stored
